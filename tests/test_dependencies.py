@@ -21,10 +21,12 @@ DISTRIBUTIONS = packages_distributions()
 OURS = {"inflight", "inflight_client", "build_engines", "loadtests", "tests", "benchmarks"}
 # In Triton's stubs or in NVIDIA's containers alone; and types alone.
 ABSENT = {"triton_python_backend_utils", "c_python_backend_utils", "tensorrt_llm", "mypy_boto3_s3"}
-# Never imported: Triton itself, and drivers that libraries look for.
-INDIRECT = {"nvidia-pytriton", "psycopg", "s3fs"}
+# Never imported: Triton itself, and drivers and parsers that libraries look for.
+INDIRECT = {"httptools", "nvidia-pytriton", "psycopg", "s3fs"}
 # Loaded by Python's start in a virtual environment.
 STARTUP = {"_distutils_hack"}
+# Loaded by asyncio libraries where something else has installed it.
+OPTIONAL = {"sniffio"}
 # Parts of the code, and the extras with which they run.
 PARTS = {
     "client/inflight_client": (),
@@ -32,6 +34,8 @@ PARTS = {
     "build_engines": ("build",),
     "inflight/runtime": ("serve",),
     "inflight/deploy": ("serve", "s3", "build"),
+    "inflight/openai_api": ("gateway",),
+    "inflight/gateway": ("gateway",),
     "inflight/batch": ("batch", "postgresql", "ray"),
     "loadtests": ("load",),
 }
@@ -97,6 +101,7 @@ def installed_with(extra: str | None) -> set[str]:
         ("inflight.commands.assemble", "serve"),
         ("inflight.deploy.server.server", "serve"),
         ("inflight.batch.runner", "batch"),
+        ("inflight.gateway.server", "gateway"),
         ("inflight.commands.load.run", "load"),
     ],
 )
@@ -105,4 +110,6 @@ def test_a_part_starts_with_its_extra_alone(module: str, extra: str | None) -> N
     code = "import importlib, sys; importlib.import_module(sys.argv[1]); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, module], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()} & DISTRIBUTIONS.keys() - OURS
-    assert {name for name in loaded if not {canonicalize_name(one) for one in DISTRIBUTIONS[name]} & known} <= STARTUP
+    assert {
+        name for name in loaded if not {canonicalize_name(one) for one in DISTRIBUTIONS[name]} & known
+    } <= STARTUP | OPTIONAL

@@ -30,7 +30,7 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
                 " url and body",
                 "input_invalid",
             )
-        from inflight.batch.row_formats.openai.format import OpenAIRowFormat
+        from inflight.batch.row_formats.openai import OpenAIRowFormat
 
         return OpenAIRowFormat(job.defaults, created)
     from inflight.batch.row_formats.plain import PlainRowFormat

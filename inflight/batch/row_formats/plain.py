@@ -16,8 +16,8 @@ from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import InputRecord, InvalidRow, Row, RowRequest, RowResult, RowStatus
 from inflight.batch.job.spec import GenerationDefaults, InputSpec
 from inflight.batch.row_formats.lines import dead_letter, dump_json, parse_id
-from inflight.batch.row_formats.prompt import checked_messages, checked_text
 from inflight.batch.row_formats.template import Template
+from inflight.openai_api.messages import checked_messages, checked_text
 
 _ANSWER_FIELDS = ("id", "text", "finish_reason", "input_tokens", "output_tokens")
 _SAMPLING = (

@@ -37,6 +37,7 @@ class ChatRenderer:
 
         Raises RequestError (`no_chat_template`) for an invalid template, and if jinja2 is missing or too old.
         """
+        self.sources = "\n".join(sources.values())
         self._special_tokens = dict(special_tokens)
         self._templates = {name: _compiled(name, source) for name, source in sources.items()}
 

@@ -103,7 +103,7 @@ def test_log_probs_name_tokens_by_their_ids(tmp_path: Path) -> None:
     )
     first = {"token": "token_id:5", "logprob": -0.5, "bytes": None, "top_logprobs": []}
     assert (chat["content"][0], len(chat["content"])) == (first, 2)
-    assert text == {"tokens": ["token_id:5", "token_id:9"], "token_logprobs": [-0.5, -1.5]}
+    assert (text["tokens"], text["token_logprobs"]) == (["token_id:5", "token_id:9"], [-0.5, -1.5])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_log_probs_name_tokens_by_their_ids(tmp_path: Path) -> None:
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"top_logprobs": 2}, "top_logprobs"),
-        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
         ({"no_such_thing": 1}, "no_such_thing"),
         ({"prompt": "Tea?"}, "prompt"),
         ({"model": None}, "model"),
@@ -154,15 +154,19 @@ def test_parameters_of_the_other_url_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
-    [("prompt_too_long", 400), ("invalid_parameter", 400), ("model_not_found", 404), ("overloaded", 503)],
+    ("code", "status", "openai_code"),
+    [
+        ("prompt_too_long", 400, "context_length_exceeded"),
+        ("invalid_parameter", 400, "invalid_value"),
+        ("model_not_found", 404, "model_not_found"),
+        ("overloaded", 429, "server_overloaded"),
+    ],
 )
-def test_what_a_server_refused_has_the_status_of_that(tmp_path: Path, code: str, status: int) -> None:
+def test_what_a_server_refused_has_the_status_of_that(tmp_path: Path, code: str, status: int, openai_code: str) -> None:
     form, rows = rows_of(tmp_path, _request())
     outcome = form.format_failure(asked(rows[0]), InflightError("it was refused", code), 3)
     line = json.loads(outcome.text)
     assert (line["response"]["status_code"], line["error"], line["custom_id"]) == (status, None, "r1")
-    openai_code = {"prompt_too_long": "context_length_exceeded"}.get(code, code)
     assert line["response"]["body"]["error"]["code"] == openai_code
     assert (outcome.code, outcome.attempts) == (code, 3)
 

@@ -16,15 +16,26 @@ from inflight_client import InflightError
 from inflight_client.results import Generation
 from inflight_client.validation import shorten
 
-from inflight.batch.job.rows import InputRecord, InvalidRow, Row, RowResult, RowStatus
+from inflight.batch.job.rows import InputRecord, InvalidRow, Row, RowRequest, RowResult, RowStatus
 from inflight.batch.job.spec import GenerationDefaults
 from inflight.batch.row_formats.lines import dead_letter, dump_json, parse_id
-from inflight.batch.row_formats.openai import response
-from inflight.batch.row_formats.openai.request import RejectedRequestError, RequestDefaults, parse_request
 from inflight.batch.row_formats.plain import sampling_from_defaults
+from inflight.openai_api.errors import ApiError, error_body, status_of
+from inflight.openai_api.request import GenerationRequest, RequestDefaults, TokenIds, parse_request
+from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
+from inflight.openai_api.token_text import unknown_logprobs
 
 _CHAT = "/v1/chat/completions"
 _TEXT = "/v1/completions"
+_NO_RESPONSE_CODES = frozenset(
+    (
+        *("engine_died", "server_gone", "server_unreachable", "host_not_found", "connection_closed", "answer_damaged"),
+        *("unsupported_deployment", "client_closed", "client_forked", "cancelled", "deadline_exceeded"),
+    )
+)
+"""Codes of errors without a response from a server."""
+_LINE_CODES = {"deadline_exceeded": "request_timeout", "cancelled": "batch_cancelled"}
+"""OpenAI's codes of lines without a response."""
 
 
 class OpenAIRowFormat:
@@ -50,17 +61,18 @@ class OpenAIRowFormat:
             return InvalidRow(number, record.line, name, "row_invalid", why)
         chat, body = values["url"] == _CHAT, values["body"]
         try:
-            request = parse_request(body, chat, self._defaults)
-        except RejectedRequestError as error:
+            request = _row_request(parse_request(body, chat, self._defaults))
+        except ApiError as error:
             return InvalidRow(number, record.line, name, error.code, str(error), RowStatus.ERROR, error.param)
         return Row(number, record.line, name, request, chat)
 
     def format_answer(self, row: Row, answer: Generation, attempts: int) -> RowResult:
         name = _hashed_id(row.id)
-        make = response.chat_body if row.context else response.text_body
-        text = _line(
-            row.id, name, 200, make(name, self._created, str(row.request.model), answer, row.request.log_probs)
-        )
+        head = ResponseHead(name, self._created, str(row.request.model), chat=row.context)
+        choice = Choice(0, [answer.text], finish_reason=finish_reason_of(answer.finish_reason, calls=False))
+        if row.request.log_probs:
+            choice.logprobs = unknown_logprobs(answer.token_ids, answer.log_probs or ())
+        text = _line(row.id, name, 200, response_body(head, [choice], answer.usage))
         tokens = (answer.input_tokens or 0, answer.output_tokens or 0)
         return RowResult(row.number, row.line, row.id, RowStatus.OK, text, tokens=tokens, attempts=attempts)
 
@@ -80,19 +92,34 @@ class OpenAIRowFormat:
     def _format_rejected(self, row: Row | InvalidRow, code: str, message: str, param: str | None) -> RowResult:
         assert row.id is not None
         name = _hashed_id(row.id)
-        if code in response.NO_RESPONSE_CODES:
+        if code in _NO_RESPONSE_CODES:
             text = dump_json(
                 {
                     "id": f"batch_req_{name}",
                     "custom_id": row.id,
                     "response": None,
-                    "error": response.line_error(message, code),
+                    "error": {"code": _LINE_CODES.get(code, code), "message": message},
                 }
             )
         else:
-            status = response.STATUS.get(code, 400)
-            text = _line(row.id, name, status, response.error_body(message, code, status, param))
+            status = status_of(InflightError(message, code))
+            text = _line(row.id, name, status, error_body(message, code, status, param))
         return RowResult(row.number, row.line, row.id, RowStatus.ERROR, text, code, message)
+
+
+def _row_request(wanted: GenerationRequest) -> RowRequest:
+    """Return the request of a row, which gets one answer. Raises ApiError for what only the gateway supports."""
+    prompt = wanted.prompts[0]
+    several = {"n": wanted.n > 1, "prompt": len(wanted.prompts) > 1 or isinstance(prompt, TokenIds)}
+    unsupported = several | {"stream": wanted.stream, "echo": wanted.echo, "tools": wanted.tools.active}
+    for name, asked in unsupported.items():
+        if asked:
+            raise ApiError(f"{name} is not supported in a batch job; leave it out", "unsupported_input", name)
+    assert not isinstance(prompt, TokenIds)
+    assert wanted.max_tokens is not None
+    return RowRequest(
+        prompt, wanted.max_tokens, wanted.sampling, wanted.logprobs, wanted.chat_template_kwargs, wanted.model
+    )
 
 
 def _request_error(values: Mapping[str, Any]) -> str:

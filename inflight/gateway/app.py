@@ -1,0 +1,244 @@
+"""The ASGI application: finds the route, checks the API key, and turns every failure into an error in OpenAI's form."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from inflight_client import InflightError
+
+from inflight import __version__
+from inflight.gateway.admission import Admission
+from inflight.gateway.generation import CallContext, Generation
+from inflight.gateway.http import (
+    DisconnectedError,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    cancel_on_disconnect,
+)
+from inflight.gateway.metrics import GatewayMetrics
+from inflight.gateway.request_log import log_request
+from inflight.gateway.servers import ServerPool
+from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.tokenize import detokenize, tokenize
+from inflight.openai_api.errors import ApiError, error_body
+from inflight.openai_api.request import RequestDefaults, parse_request
+
+logger = logging.getLogger("inflight.gateway")
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_OPEN_PATHS = frozenset(("/health", "/ready", "/"))
+"""Paths that need no API key. Every other one does, also those that do not exist."""
+
+Handler = Callable[[Request, "Caller"], Awaitable[None]]
+
+
+class Caller(NamedTuple):
+    """Who sends a request: the tenant of its API key, and the models that the key may use (all if empty)."""
+
+    tenant: str = ""
+    models: frozenset[str] = frozenset()
+
+    def check_model(self, model: str) -> None:
+        if self.models and model not in self.models:
+            raise ApiError(
+                f"this API key may not use the model {model[:100]!r}", "permission_denied", "model", status=403
+            )
+
+
+class Gateway:
+    """One process of the gateway."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self.settings = settings
+        self.pool = ServerPool(settings)
+        self.admission = Admission(lambda: settings.max_in_flight or max(1, self.pool.places))
+        self.metrics = GatewayMetrics(lambda: self.admission.in_flight, lambda: self.pool.ready)
+        self.draining = False
+        self._started = int(time.time())
+        self._routes: dict[str, dict[str, Handler]] = {
+            "/health": {"GET": self._health},
+            "/ready": {"GET": self._ready},
+            "/version": {"GET": self._version},
+            "/metrics": {"GET": self._metrics_page},
+            "/v1/models": {"GET": self._models},
+            "/v1/chat/completions": {"POST": self._chat},
+            "/v1/completions": {"POST": self._completions},
+            "/tokenize": {"POST": self._tokenize},
+            "/detokenize": {"POST": self._detokenize},
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                self.pool.start()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.pool.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.monotonic()
+        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        request_id = given if _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+        request = Request(scope, receive, send, request_id, self.settings.max_body_bytes)
+        request.response_headers["x-request-id"] = request_id
+        caller, route = Caller(), "unknown"
+        try:
+            self._cors(request)
+            if request.method == "OPTIONS" and "origin" in request.headers:
+                await request.respond(Response(b"", 204))
+                return
+            caller = self._authenticate(request)
+            route, handler = self._route(request)
+            await handler(request, caller)
+        except DisconnectedError:
+            request.status = 499
+        except ApiError as error:
+            await self._fail(request, error)
+        except InflightError as error:
+            await self._fail(request, ApiError.from_error(error))
+        except Exception:
+            logger.exception("request %s failed", request_id)
+            body = error_body(
+                f"the gateway failed; its log has the request id {request_id}", "internal_error", 500, None
+            )
+            if not request.started:
+                await request.respond(Response(body, 500))
+        finally:
+            seconds = time.monotonic() - began
+            self.metrics.record(route, request.status, caller.tenant, seconds, began, request.outcome)
+            if self.settings.log_requests:
+                log_request(request, caller.tenant, seconds, began)
+
+    async def _fail(self, request: Request, error: ApiError) -> None:
+        if not request.started:
+            await request.respond(Response(error.body(), error.status, headers=error.headers))
+
+    def _route(self, request: Request) -> tuple[str, Handler]:
+        path = request.path.rstrip("/") or "/"
+        methods: Mapping[str, Handler] | None = self._routes.get(path)
+        if methods is None and path.startswith("/v1/models/"):
+            path, methods = "/v1/models/{model}", {"GET": self._model}
+        if methods is None:
+            raise ApiError(f"there is no {path[:200]!r} here; see /openapi.json", "not_found", status=404)
+        method = "GET" if request.method == "HEAD" else request.method
+        if method not in methods:
+            allowed = ", ".join(methods)
+            raise ApiError(f"{path} takes {allowed}", "method_not_allowed", status=405, headers={"allow": allowed})
+        return path, methods[method]
+
+    def _authenticate(self, request: Request) -> Caller:
+        return Caller()
+
+    def _cors(self, request: Request) -> None:
+        """Let pages of the named origins call the gateway from a browser."""
+        origin = request.headers.get("origin")
+        if origin and (origin in self.settings.cors_origins or "*" in self.settings.cors_origins):
+            request.response_headers |= {
+                "access-control-allow-origin": origin,
+                "access-control-allow-headers": "authorization, content-type, x-request-id, traceparent",
+                "access-control-allow-methods": "GET, POST, DELETE",
+                "access-control-expose-headers": "x-request-id, retry-after, x-inflight-no-effect",
+                "vary": "origin",
+            }
+
+    async def _chat(self, request: Request, caller: Caller) -> None:
+        await self._generate(request, caller, chat=True)
+
+    async def _completions(self, request: Request, caller: Caller) -> None:
+        await self._generate(request, caller, chat=False)
+
+    async def _generate(self, request: Request, caller: Caller, chat: bool) -> None:
+        from inflight_client.sampling import Sampling
+
+        if self.draining:
+            raise ApiError(
+                "the gateway is shutting down; send the request again", "model_not_ready", status=503,
+                headers={"retry-after": "1", "connection": "close"},
+            )  # fmt: skip
+        wanted = parse_request(await request.json(), chat, RequestDefaults(None, Sampling(temperature=1.0)))
+        caller.check_model(wanted.model)
+        if wanted.no_effect:
+            request.response_headers["x-inflight-no-effect"] = ", ".join(wanted.no_effect)
+        server = self.pool.choose(wanted.model)
+        context = CallContext(
+            f"{request.request_id}-{secrets.token_hex(4)}",
+            caller.tenant,
+            traceparent if _TRACEPARENT.fullmatch(traceparent := request.headers.get("traceparent", "")) else "",
+            self._timeout(request),
+        )
+        generation = Generation(wanted, server, context, self.settings, request.outcome)
+        self.admission.enter(wanted.choices, lambda: repr((caller.tenant, wanted)).encode())
+        server.in_flight += wanted.choices
+        try:
+            if not await cancel_on_disconnect(request, lambda: generation.respond(request)):
+                request.status = 499
+        finally:
+            server.in_flight -= wanted.choices
+            self.admission.leave(wanted.choices)
+
+    def _timeout(self, request: Request) -> float:
+        """Return the seconds that the answer may take: the caller's deadline, at most the gateway's."""
+        given = request.headers.get("x-inflight-deadline-ms", "")
+        if not given:
+            return self.settings.request_timeout
+        if not given.isdigit() or not 0 < int(given) < 10**9:
+            raise ApiError(
+                f"x-inflight-deadline-ms is {given[:40]!r}; it must be a whole number of milliseconds",
+                "invalid_parameter",
+            )
+        return min(int(given) / 1000, self.settings.request_timeout)
+
+    async def _tokenize(self, request: Request, caller: Caller) -> None:
+        await request.respond(Response(await tokenize(await request.json(), self.pool, caller.check_model)))
+
+    async def _detokenize(self, request: Request, caller: Caller) -> None:
+        await request.respond(Response(await detokenize(await request.json(), self.pool, caller.check_model)))
+
+    async def _models(self, request: Request, caller: Caller) -> None:
+        models = [self._model_object(server.model) for server in self.pool.known]
+        seen = [each for each in models if not caller.models or each["id"] in caller.models]
+        await request.respond(Response({"object": "list", "data": seen}))
+
+    async def _model(self, request: Request, caller: Caller) -> None:
+        name = unquote(request.path.removeprefix("/v1/models/"))
+        caller.check_model(name)
+        self.pool.choose(name)
+        await request.respond(Response(self._model_object(name)))
+
+    def _model_object(self, name: str) -> dict[str, Any]:
+        server = next(each for each in self.pool.known if each.model == name)
+        found = {"id": name, "object": "model", "created": self._started, "owned_by": "inflight"}
+        return found | ({"max_model_len": server.max_seq_len} if server.max_seq_len else {})
+
+    async def _health(self, request: Request, caller: Caller) -> None:
+        await request.respond(Response({"status": "ok"}))
+
+    async def _ready(self, request: Request, caller: Caller) -> None:
+        if self.draining or not self.pool.ready:
+            raise ApiError("no server is ready", "model_not_ready", status=503, headers={"retry-after": "2"})
+        await request.respond(Response({"status": "ready"}))
+
+    async def _version(self, request: Request, caller: Caller) -> None:
+        await request.respond(Response({"version": __version__}))
+
+    async def _metrics_page(self, request: Request, caller: Caller) -> None:
+        await request.respond(Response(self.metrics.page(), content_type=self.metrics.content_type))

@@ -1,0 +1,296 @@
+"""Runs the choices of a request on a server, and writes them as a whole response or as a stream.
+
+Whole responses are streamed from the server too, so that a client that leaves frees its KV blocks at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from inflight_client import InflightError
+from inflight_client.call import CallOptions, Prompt
+from inflight_client.results import Delta, Usage
+
+from inflight.gateway.deltas import Deltas, merged
+from inflight.gateway.http import Outcome, Request, Response
+from inflight.gateway.parsers import ChoiceParser, ParserChoice
+from inflight.gateway.servers import UpstreamServer
+from inflight.gateway.settings import GatewaySettings
+from inflight.openai_api.errors import ApiError
+from inflight.openai_api.events import Event, TextDelta
+from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, error_frame, usage_frame
+from inflight.openai_api.request import GenerationRequest, TokenIds
+from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
+from inflight.openai_api.token_text import TokenLogprob, unknown_logprobs
+
+_UPSTREAM_FAILURES = frozenset(("server_gone", "server_unreachable", "connection_closed", "model_not_ready"))
+_CHECKS_PER_KEEP_ALIVE = 4
+
+
+@dataclass(frozen=True)
+class CallContext:
+    """What a request brings besides its body."""
+
+    request_id: str
+    tenant: str = ""
+    traceparent: str = ""
+    timeout: float | None = None
+
+
+class Generation:
+    """One request at one server."""
+
+    def __init__(
+        self,
+        wanted: GenerationRequest,
+        server: UpstreamServer,
+        context: CallContext,
+        settings: GatewaySettings,
+        outcome: Outcome,
+    ) -> None:
+        self._wanted, self._server, self._context, self._settings = wanted, server, context, settings
+        self._parsers = ParserChoice(wanted, server.text, settings)
+        self.outcome = outcome
+        self._head = ResponseHead(
+            secrets.token_hex(12),
+            int(time.time()),
+            server.model,
+            wanted.chat,
+            _fingerprint(server),
+            _answered_tier(wanted.service_tier),
+        )
+        self._input_tokens: dict[int, int] = {}
+        self._has_usage = True
+
+    async def respond(self, request: Request) -> None:
+        """Answer the request. Raises ApiError or InflightError while nothing of the response was sent."""
+        prompts = [await self._text_prompt(prompt) for prompt in self._wanted.prompts]
+        limits = [await self._max_tokens(prompt) for prompt in prompts]
+        async with AsyncExitStack() as stack:
+            streams = []
+            for index in range(self._wanted.choices):
+                place = index // self._wanted.n
+                options = self._options(index, limits[place])
+                streams.append(await stack.enter_async_context(self._server.client.stream(prompts[place], **options)))
+            deltas = merged(streams)
+            stack.push_async_callback(deltas.close)
+            try:
+                if self._wanted.stream:
+                    await self._stream(request, deltas, prompts)
+                else:
+                    await self._whole(request, deltas, prompts)
+            except InflightError as error:
+                if error.code in _UPSTREAM_FAILURES:
+                    self._server.ready = False
+                if not request.started:
+                    raise
+                await request.end(error_frame(ApiError.from_error(error).body()) + DONE)
+
+    async def _text_prompt(self, prompt: Prompt | TokenIds) -> Prompt:
+        if isinstance(prompt, TokenIds):
+            return await asyncio.to_thread(self._server.text.text_of, prompt)
+        return prompt
+
+    async def _max_tokens(self, prompt: Prompt) -> int:
+        """Return the request's limit, or the deployment's default, less if the prompt leaves less room."""
+        if self._wanted.max_tokens is not None:
+            return self._wanted.max_tokens
+        most, wanted = self._server.max_seq_len, self._settings.default_max_tokens
+        if not self._wanted.chat:
+            wanted = min(wanted, 16)
+        if most is None or self._server.text.tokenizer is None:
+            return wanted
+        size = len(prompt) if isinstance(prompt, str) else sum(len(str(each)) for each in prompt)
+        if 4 * size + 1024 + wanted <= most:  # at most a token per byte, and the template's own
+            return wanted
+        if size > most * 64:
+            return wanted  # refused by the server, which knows how
+        count = await asyncio.to_thread(self._server.text.token_count, prompt, self._template_kwargs())
+        return max(1, min(wanted, most - count))
+
+    def _template_kwargs(self) -> dict[str, Any]:
+        kwargs = dict(self._wanted.chat_template_kwargs)
+        if self._wanted.tools.active:
+            kwargs["tools"] = self._wanted.tools.for_template()
+        return kwargs
+
+    def _options(self, index: int, max_tokens: int) -> CallOptions:
+        wanted, context = self._wanted, self._context
+        sampling = self._parsers.guided(wanted.sampling)
+        seed = secrets.randbits(63) if sampling.seed is None else (sampling.seed + index % wanted.n) % 2**64
+        options: CallOptions = {
+            "max_tokens": max_tokens,
+            "sampling": replace(sampling, seed=seed) if sampling.temperature != 0 else sampling,
+            "timeout": context.timeout,
+            "request_id": f"{context.request_id}-{index}",
+        }
+        if wanted.logprobs:
+            options["return_log_probs"] = options["return_token_ids"] = True
+        if wanted.chat and (kwargs := self._template_kwargs()):
+            options["chat_template_kwargs"] = kwargs
+        inputs = self._server.deployment.inputs if self._server.deployment else {}
+        if wanted.priority and "priority" in inputs:
+            options["priority"] = wanted.priority
+        if self._server.deployment and self._server.deployment.is_inflight:
+            options["tenant"], options["traceparent"] = context.tenant, context.traceparent
+        return options
+
+    async def _whole(self, request: Request, deltas: Deltas, prompts: Sequence[Prompt]) -> None:
+        choices = [
+            Choice(index, logprobs=[] if self._wanted.logprobs else None) for index in range(self._wanted.choices)
+        ]
+        parsers = [self._parsers.parser() for _ in range(self._wanted.choices)]
+        async for index, delta in deltas:
+            choice, parser = choices[index], parsers[index]
+            self._note_first()
+            choice.add(_events(parser, delta), self._call_id(index))
+            if choice.logprobs is not None:
+                choice.logprobs += self._logprobs(delta)
+            if parser is not None and parser.done and delta.finish_reason is None:
+                choice.finish_reason = "tool_calls"
+                self._end_early(index, deltas)
+            elif delta.finish_reason is not None:
+                choice.finish_reason = self._finish(index, delta, bool(choice.calls))
+        if self._wanted.echo:
+            for choice in choices:
+                choice.texts.insert(0, str(prompts[choice.index // self._wanted.n]))
+        await request.respond(Response(response_body(self._head, choices, self._usage())))
+
+    async def _stream(self, request: Request, deltas: Deltas, prompts: Sequence[Prompt]) -> None:
+        frames = [
+            ChoiceFrames(self._head, index, self._wanted.include_usage, self._call_id(index))
+            for index in range(self._wanted.choices)
+        ]
+        parsers = [self._parsers.parser() for _ in range(self._wanted.choices)]
+        early = await self._first_deltas(deltas)
+        await request.start_stream()
+        keep_alive = asyncio.create_task(self._keep_alive(request))
+        try:
+            head = b"".join(each.first() for each in frames)
+            if self._wanted.echo:
+                head += b"".join(each.text(str(prompts[index // self._wanted.n])) for index, each in enumerate(frames))
+            await request.write(head or KEEP_ALIVE)
+            if early:
+                await request.write(
+                    b"".join(self._frame(frames[index], parsers[index], index, delta, deltas) for index, delta in early)
+                    or KEEP_ALIVE
+                )
+            plain = not self._wanted.logprobs and not any(parsers)
+            async for index, delta in deltas:
+                if plain and delta.finish_reason is None:
+                    frame = frames[index].text(delta.text) if delta.text else b""
+                else:
+                    frame = self._frame(frames[index], parsers[index], index, delta, deltas)
+                if frame:
+                    await request.write(frame)
+        finally:
+            keep_alive.cancel()
+        usage = self._usage()
+        last = usage_frame(self._head, usage) if self._wanted.include_usage and usage else b""
+        await request.end(last + DONE)
+
+    def _frame(
+        self,
+        frames: ChoiceFrames,
+        parser: ChoiceParser | None,
+        index: int,
+        delta: Delta,
+        deltas: Deltas,
+    ) -> bytes:
+        written = frames.events(_events(parser, delta), self._logprobs(delta) if self._wanted.logprobs else ())
+        if delta.finish_reason is not None:
+            return written + frames.finish(self._finish(index, delta, frames.has_calls))
+        if parser is not None and parser.done:
+            self._end_early(index, deltas)
+            return written + frames.finish("tool_calls")
+        return written
+
+    async def _first_deltas(self, deltas: Deltas) -> list[tuple[int, Delta]]:
+        """Return the first deltas, once each choice has one; at the latest when a keep-alive is due.
+
+        Until then a failure is an HTTP status.
+        """
+        found: list[tuple[int, Delta]] = []
+        waiting = set(range(self._wanted.choices))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._settings.keep_alive_seconds
+        while waiting and (left := until - loop.time()) > 0:
+            if not await deltas.wait(left):
+                break
+            index, delta = await anext(deltas)
+            self._note_first()
+            found.append((index, delta))
+            waiting.discard(index)
+        return found
+
+    async def _keep_alive(self, request: Request) -> None:
+        """Write a comment whenever nothing was written for as long as the settings say."""
+        interval = self._settings.keep_alive_seconds / _CHECKS_PER_KEEP_ALIVE
+        seen, silent = request.frames, 0
+        while True:
+            await asyncio.sleep(interval)
+            silent = silent + 1 if request.frames == seen else 0
+            if silent == _CHECKS_PER_KEEP_ALIVE - 1:
+                await request.write(KEEP_ALIVE)
+                silent = 0
+            seen = request.frames
+
+    def _logprobs(self, delta: Delta) -> list[TokenLogprob]:
+        if not delta.log_probs:
+            return []
+        texts = self._server.text.token_texts
+        if texts is None or delta.token_ids is None or len(delta.token_ids) != len(delta.log_probs):
+            return unknown_logprobs(delta.token_ids, delta.log_probs)
+        return texts.logprobs(delta.token_ids, delta.log_probs)
+
+    def _note_first(self) -> None:
+        if self.outcome.first_token_at is None:
+            self.outcome.first_token_at = time.monotonic()
+
+    def _finish(self, index: int, delta: Delta, calls: bool) -> str:
+        if delta.finish_reason == "cancelled":
+            raise InflightError("the request was cancelled on the server; send it again", "cancelled")
+        if delta.usage is None:
+            self._has_usage = False
+        else:
+            self._input_tokens[index // self._wanted.n] = delta.usage.input_tokens
+            self.outcome.output_tokens += delta.usage.output_tokens
+        return finish_reason_of(delta.finish_reason or "stop", calls)
+
+    def _end_early(self, index: int, deltas: Deltas) -> None:
+        """Stop generating: a call is complete, and the request allows no other."""
+        self._has_usage = False
+        deltas.drop(index)
+
+    def _usage(self) -> Usage | None:
+        self.outcome.input_tokens = sum(self._input_tokens.values())
+        return Usage(self.outcome.input_tokens, self.outcome.output_tokens) if self._has_usage else None
+
+    def _call_id(self, index: int) -> str:
+        return f"call_{self._head.id[:16]}{index:02x}"
+
+
+def _events(parser: ChoiceParser | None, delta: Delta) -> list[Event]:
+    if parser is None:
+        return [TextDelta(delta.text)] if delta.text else []
+    events = parser.feed(delta.text) if delta.text else []
+    return events if delta.finish_reason is None else [*events, *parser.finish()]
+
+
+def _fingerprint(server: UpstreamServer) -> str | None:
+    """Return a name of engine and version: answers to a seed may differ where it differs."""
+    deployment = server.deployment
+    if deployment is None or not deployment.build:
+        return None
+    return "fp_" + hashlib.sha256(f"{deployment.build} {deployment.version}".encode()).hexdigest()[:16]
+
+
+def _answered_tier(tier: str | None) -> str | None:
+    return "default" if tier == "auto" else tier

@@ -1,0 +1,54 @@
+"""Metrics of the gateway itself; those of the engine are on Triton's page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from inflight.gateway.http import Outcome
+
+_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 300)
+
+
+class GatewayMetrics:
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, in_flight: Callable[[], int], ready: Callable[[], bool]) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "inflight_gateway_requests", "Requests that ended.", ("route", "status", "tenant"), registry=self._registry
+        )
+        self._tokens = Counter(
+            "inflight_gateway_tokens", "Tokens of answered requests.", ("tenant", "kind"), registry=self._registry
+        )
+        self._duration = Histogram(
+            "inflight_gateway_request_duration_seconds",
+            "From a request's arrival to the end of its response.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._first_token = Histogram(
+            "inflight_gateway_time_to_first_token_seconds",
+            "From a request's arrival to its first token.",
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        Gauge("inflight_gateway_answers_in_flight", "Answers in flight.", registry=self._registry).set_function(
+            in_flight
+        )
+        Gauge("inflight_gateway_ready", "1 if a server is ready.", registry=self._registry).set_function(
+            lambda: int(ready())
+        )
+
+    def record(self, route: str, status: int, tenant: str, seconds: float, began: float, outcome: Outcome) -> None:
+        self._requests.labels(route, status, tenant).inc()
+        self._duration.labels(route).observe(seconds)
+        if outcome.first_token_at is not None:
+            self._first_token.observe(outcome.first_token_at - began)
+            self._tokens.labels(tenant, "input").inc(outcome.input_tokens)
+            self._tokens.labels(tenant, "output").inc(outcome.output_tokens)
+
+    def page(self) -> bytes:
+        return generate_latest(self._registry)

@@ -1,0 +1,73 @@
+"""Runs the gateway under uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+
+from inflight.gateway.app import Gateway
+from inflight.gateway.settings import GatewaySettings
+
+_IDLE_SECONDS = 90
+"""Idle connections stay open longer than the pools of common clients keep them."""
+
+
+class GatewayServer(uvicorn.Server):
+    """A uvicorn server that reports not ready while it drains."""
+
+    def __init__(self, gateway: Gateway, sock: socket.socket) -> None:
+        settings = gateway.settings
+        super().__init__(
+            uvicorn.Config(
+                gateway,
+                http="httptools",
+                loop="uvloop",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_IDLE_SECONDS,
+                timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
+                ssl_certfile=settings.tls_certificate,
+                ssl_keyfile=settings.tls_key,
+            )
+        )
+        self._gateway, self._socket = gateway, sock
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self._gateway.draining = True
+        super().handle_exit(sig, frame)
+
+    async def run_here(self) -> None:
+        await self.serve(sockets=[self._socket])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((host.strip("[]"), port))
+    sock.listen(2048)
+    sock.set_inheritable(True)
+    return sock
+
+
+def run(settings: GatewaySettings, sock: socket.socket) -> None:
+    import uvloop
+
+    server = GatewayServer(Gateway(settings), sock)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.run_here())
+
+
+if __name__ == "__main__":
+    given = GatewaySettings.from_json(sys.argv[1])
+    run(given, listen(given.host, given.port))

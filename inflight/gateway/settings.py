@@ -1,0 +1,74 @@
+"""The settings of a gateway."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from inflight_client import InflightError
+
+DEFAULT_PORT = 8080
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    """`servers` are addresses as batch jobs take them: HOST:PORT, optionally with `,metrics=URL`."""
+
+    servers: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    served_model_name: str | None = None
+    tokenizer: str | None = None
+    key_file: str | None = None
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    max_in_flight: int | None = None
+    max_body_bytes: int = 16 * 2**20
+    default_max_tokens: int = 1024
+    request_timeout: float = 600.0
+    keep_alive_seconds: float = 10.0
+    drain_seconds: float = 30.0
+    state_dir: str | None = None
+    cors_origins: tuple[str, ...] = ()
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    workers: int = 1
+    log_requests: bool = False
+
+    @classmethod
+    def from_json(cls, text: str) -> GatewaySettings:
+        values: dict[str, Any] = json.loads(text)
+        return cls(
+            **dict[str, Any](
+                {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+            )
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    def check(self, has_keys: bool) -> None:
+        """Raise InflightError for an address that others reach while nobody needs a key, or half a certificate."""
+        if not has_keys and not is_loopback(self.host):
+            raise InflightError(
+                f"the gateway would answer everybody at {self.host}, since there are no API keys; create one with"
+                " `inflight key add NAME`, or listen on 127.0.0.1",
+                "invalid_parameter",
+            )
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise InflightError(
+                "TLS needs both --tls-certificate and --tls-key; pass the one that is missing", "invalid_parameter"
+            )
+        for name in (self.tls_certificate, self.tls_key):
+            if name is not None and not Path(name).is_file():
+                raise InflightError(f"there is no file {name}; pass a PEM file", "invalid_parameter")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,76 @@
+"""Answers `/tokenize` and `/detokenize`, in the form of vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from inflight_client.validation import is_int, shorten
+
+from inflight.gateway.servers import ServerPool, UpstreamServer
+from inflight.openai_api.errors import ApiError
+from inflight.openai_api.messages import checked_messages, checked_text
+
+_MAX_TOKENS = 1_000_000
+CheckModel = Callable[[str], None]
+
+
+async def tokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> dict[str, Any]:
+    """Return the token ids of `prompt`, or of `messages` as the model's template renders them."""
+    allowed = {
+        "model",
+        "prompt",
+        "messages",
+        "add_special_tokens",
+        "return_token_strs",
+        "add_generation_prompt",
+        "tools",
+    }
+    server = _server(body, allowed, pool, check_model)
+    special = _boolean(body, "add_special_tokens", True)
+    if body.get("messages") is not None:
+        prompt: Any = checked_messages(body["messages"])
+        kwargs = {name: body[name] for name in ("tools", "add_generation_prompt") if body.get(name) is not None}
+    else:
+        prompt, kwargs = checked_text("prompt", body.get("prompt")), {}
+    ids = await asyncio.to_thread(server.text.encode, prompt, kwargs, special)
+    found: dict[str, Any] = {"count": len(ids), "max_model_len": server.max_seq_len, "tokens": ids}
+    if _boolean(body, "return_token_strs", False):
+        found["token_strs"] = [server.text.tokenizer.id_to_token(each) for each in ids]
+    return found
+
+
+async def detokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> dict[str, Any]:
+    """Return the text of `tokens`."""
+    server = _server(body, {"model", "tokens"}, pool, check_model)
+    ids = body.get("tokens")
+    if (
+        not isinstance(ids, list)
+        or len(ids) > _MAX_TOKENS
+        or not all(is_int(each) and 0 <= each < 2**31 for each in ids)
+    ):
+        raise ApiError("tokens must be a list of token ids", "invalid_parameter", "tokens")
+    return {"prompt": await asyncio.to_thread(server.text.decode, ids)}
+
+
+def _server(body: Any, allowed: set[str], pool: ServerPool, check_model: CheckModel) -> UpstreamServer:
+    if not isinstance(body, Mapping):
+        raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
+    for name in body:
+        if name not in allowed:
+            raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
+    model = body.get("model")
+    if model is None and len(pool.known) == 1:
+        model = pool.known[0].model
+    if not isinstance(model, str):
+        raise ApiError("the request has no model; set it to a text", "invalid_request", "model")
+    check_model(model)
+    return pool.choose(model)
+
+
+def _boolean(body: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ApiError(f"{name} must be true or false", "invalid_parameter", name)
+    return default if value is None else value

@@ -1,0 +1,1 @@
+"""OpenAI's HTTP API as data: parses request bodies and builds responses, for the gateway and for batch jobs."""

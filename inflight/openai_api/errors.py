@@ -1,0 +1,72 @@
+"""Errors as OpenAI's API reports them: an HTTP status and `{"error": {"message", "type", "param", "code"}}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from inflight_client import InflightError, InvalidRequest
+
+_STATUS = {
+    "permission_denied": 403,
+    "model_not_found": 404,
+    "overloaded": 429,
+    "unsupported_deployment": 500,
+    "answer_damaged": 500,
+    "client_closed": 503,
+    "client_forked": 500,
+    "deadline_exceeded": 504,
+}
+"""Status by code; other codes are 400 for an invalid request, and 503 for a server that can't be reached or starts."""
+
+_CODES = {
+    "prompt_too_long": "context_length_exceeded",
+    "unsupported_input": "unsupported_parameter",
+    "invalid_parameter": "invalid_value",
+    "overloaded": "server_overloaded",
+}
+"""OpenAI's codes for ours; other codes are the same."""
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+RETRY_SECONDS = 2
+"""Retry-After while no server is ready."""
+
+
+class ApiError(Exception):
+    """A request that is answered with an error. `code` is one of `inflight_client.errors`, or one of OpenAI's."""
+
+    def __init__(
+        self,
+        message: str,
+        code: str,
+        param: str | None = None,
+        status: int = 400,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code, self.param, self.status = code, param, status
+        self.headers = dict(headers or {})
+
+    @classmethod
+    def from_error(cls, error: InflightError, param: str | None = None) -> ApiError:
+        """Return a client's error as an answer; the SDKs send requests again that may succeed later."""
+        status = status_of(error)
+        headers = {}
+        if status == 503:
+            headers["retry-after"] = str(RETRY_SECONDS)
+        elif status == 504:
+            headers["x-should-retry"] = "false"
+        return cls(str(error), error.code, param, status, headers)
+
+    def body(self) -> dict[str, Any]:
+        return error_body(str(self), self.code, self.status, self.param)
+
+
+def status_of(error: InflightError) -> int:
+    return _STATUS.get(error.code, 400 if isinstance(error, InvalidRequest) else 503)
+
+
+def error_body(message: str, code: str, status: int, param: str | None) -> dict[str, Any]:
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": _CODES.get(code, code)}}

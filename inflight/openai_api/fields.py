@@ -1,0 +1,125 @@
+"""What each field of a request body does: honoured, refused, or accepted without effect.
+
+docs/gateway-fields.md is generated from these tables. A field that is in no table is refused as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from inflight_client.validation import shorten
+
+from inflight.openai_api.errors import ApiError
+
+
+class Tier(StrEnum):
+    HONOURED = "honoured"
+    REFUSED = "refused"
+    NO_EFFECT = "no effect"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field's tier. A refused field may have `neutral` values, which ask for nothing; null always does."""
+
+    tier: Tier
+    note: str = ""
+    neutral: tuple[Any, ...] = ()
+
+
+def _honoured(note: str) -> Field:
+    return Field(Tier.HONOURED, note)
+
+
+def _refused(note: str, *neutral: Any) -> Field:
+    return Field(Tier.REFUSED, note, neutral)
+
+
+def _no_effect(note: str) -> Field:
+    return Field(Tier.NO_EFFECT, note)
+
+
+_COMMON: dict[str, Field] = {
+    "model": _honoured("must be a served model"),
+    "max_tokens": _honoured("from 1 on"),
+    "temperature": _honoured("0 to 2, default 1; 0 is greedy"),
+    "top_p": _honoured("0 to 1"),
+    "n": _honoured("1 to 16; choice i has the seed + i"),
+    "stop": _honoured("a text, or up to 16 texts"),
+    "seed": _honoured("answers repeat on the same engine, hardware and precision as far as batching allows"),
+    "presence_penalty": _honoured("-2 to 2"),
+    "frequency_penalty": _honoured("-2 to 2"),
+    "logprobs": _honoured("of the chosen tokens"),
+    "stream": _honoured("server-sent events"),
+    "stream_options": _honoured("`include_usage`; `include_obfuscation` has no effect; only with `stream`"),
+    "response_format": _honoured("`text`, `json_object`, `json_schema`; also `regex` and `ebnf`"),
+    "service_tier": _honoured("`priority` goes first in the queue, `flex` last; `auto`, `default`"),
+    "top_k": _honoured("not OpenAI's"),
+    "min_tokens": _honoured("not OpenAI's"),
+    "repetition_penalty": _honoured("not OpenAI's"),
+    "ignore_eos": _honoured("not OpenAI's: generate until `max_tokens`"),
+    "logit_bias": _refused("the engine has no bias by token id", {}),
+    "store": _refused("nothing is stored", False),
+    "user": _no_effect("the tenant comes from the API key"),
+    "metadata": _no_effect("nothing is stored"),
+    "safety_identifier": _no_effect("the tenant comes from the API key"),
+    "prompt_cache_key": _no_effect("prefixes are cached automatically"),
+    "prompt_cache_retention": _no_effect("prefixes are cached automatically"),
+    "prompt_cache_options": _no_effect("prefixes are cached automatically"),
+}
+
+CHAT_FIELDS: dict[str, Field] = _COMMON | {
+    "messages": _honoured("texts and text parts; roles are those of the model's template; `developer` is `system`"),
+    "max_completion_tokens": _honoured("the new name of `max_tokens`"),
+    "tools": _honoured("up to 128 functions"),
+    "tool_choice": _honoured("`none`, `auto`, `required`, or a function by name"),
+    "parallel_tool_calls": _honoured("false: at most one call"),
+    "chat_template_kwargs": _honoured("not OpenAI's: `enable_thinking`, `thinking`, `documents`, ..."),
+    "add_generation_prompt": _honoured("not OpenAI's: as in `chat_template_kwargs`"),
+    "continue_final_message": _honoured("not OpenAI's: continue the last message"),
+    "top_logprobs": _refused("the engine has the chosen tokens only", 0),
+    "reasoning_effort": _no_effect("pass `chat_template_kwargs` if the model's template has such a setting"),
+    "verbosity": _no_effect("open models have no such setting"),
+    "modalities": _refused("text only", ["text"]),
+    "audio": _refused("text only"),
+    "prediction": _refused("not supported by the engine"),
+    "web_search_options": _refused("the gateway searches nothing"),
+    "moderation": _refused("no moderation model is served"),
+    "functions": _refused("pass `tools`", []),
+    "function_call": _refused("pass `tool_choice`", "none", "auto"),
+    "chat_template": _refused("a template is code of the deployment"),
+}
+
+COMPLETION_FIELDS: dict[str, Field] = _COMMON | {
+    "prompt": _honoured("a text, texts, token ids, or lists of token ids; up to 128"),
+    "echo": _honoured("the prompt's text before the answer; not with `logprobs`"),
+    "best_of": _refused("pass `n`", 1),
+    "suffix": _refused("the engine only continues texts", ""),
+}
+
+
+def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the fields that are not null, and the names of those without effect. Raises ApiError."""
+    given: dict[str, Any] = {}
+    no_effect = []
+    for name, value in body.items():
+        if value is None:
+            continue
+        field = table.get(name)
+        if field is None:
+            raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
+        if field.tier is Tier.REFUSED:
+            if not any(value == each and type(value) is type(each) for each in field.neutral):
+                raise ApiError(
+                    f"{name} is {shorten(value)}, which is not supported ({field.note}); leave it out",
+                    "unsupported_input",
+                    name,
+                )
+        elif field.tier is Tier.NO_EFFECT:
+            no_effect.append(name)
+        else:
+            given[name] = value
+    return given, tuple(no_effect)

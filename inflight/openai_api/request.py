@@ -1,0 +1,369 @@
+"""Parses the bodies of chat completions and completions, field by field."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+from inflight_client import InflightError
+from inflight_client.call import Prompt
+from inflight_client.sampling import Guide, Sampling
+from inflight_client.validation import check_int, check_utf8, invalid_value, is_int, shorten
+
+from inflight.openai_api.errors import ApiError
+from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, check_fields
+from inflight.openai_api.messages import checked_messages, checked_text
+from inflight.openai_api.tools import NO_TOOLS, Tools, parse_tools
+
+MAX_CHOICES = 128
+"""Of a request: prompts times `n`."""
+MAX_N = 16
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 1024
+MAX_SCHEMA_BYTES = 64 * 1024
+
+_SAMPLING = (
+    *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty"),
+    *("top_k", "min_tokens", "repetition_penalty"),
+)
+_TEMPLATE_KWARGS = frozenset(
+    ("add_generation_prompt", "continue_final_message", "documents", "enable_thinking", "thinking", "thinking_budget")
+)
+"""Arguments of chat templates that a request may set. `chat_template` and `tools` are not among them."""
+_PRIORITIES = {"auto": 0, "default": 0, "priority": 1, "flex": -1}
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class TokenIds(NamedTuple):
+    """A prompt of token ids."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RequestDefaults:
+    """Values for requests that do not set their own. `max_tokens` None: decided once the model's limits are known."""
+
+    max_tokens: int | None
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """A valid request. Choice `i * n + j` is answer j to prompt i."""
+
+    model: str
+    chat: bool
+    prompts: tuple[Prompt | TokenIds, ...]
+    sampling: Sampling
+    max_tokens: int | None = None
+    n: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    logprobs: bool = False
+    echo: bool = False
+    priority: int = 0
+    service_tier: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tools: Tools = NO_TOOLS
+    no_effect: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> int:
+        return len(self.prompts) * self.n
+
+
+def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> GenerationRequest:
+    """Parse the body of a chat completion or completion. Raises ApiError, which names the field."""
+    if not isinstance(body, Mapping):
+        raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
+    given, no_effect = check_fields(body, CHAT_FIELDS if chat else COMPLETION_FIELDS)
+    reader = _Reader(given)
+    model = reader.text("model")
+    n = reader.integer("n", 1, MAX_N, 1)
+    stream = reader.boolean("stream")
+    include_usage = _include_usage(reader, stream)
+    tier = given.get("service_tier")
+    if tier is not None and (not isinstance(tier, str) or tier not in _PRIORITIES):
+        raise ApiError(
+            f"service_tier is {shorten(tier)}; it must be one of {', '.join(_PRIORITIES)}",
+            "invalid_parameter",
+            "service_tier",
+        )
+    logprobs, echo = _log_probs(given.get("logprobs"), chat), reader.boolean("echo")
+    if echo and logprobs:
+        raise ApiError("log probabilities of the prompt are not supported; leave out echo", "unsupported_input", "echo")
+    tools = parse_tools(given) if chat else NO_TOOLS
+    request = GenerationRequest(
+        model=model,
+        chat=chat,
+        prompts=(_messages(given),) if chat else _prompts(given.get("prompt")),
+        sampling=_sampling(given, defaults.sampling),
+        max_tokens=_max_tokens(reader, defaults.max_tokens),
+        n=n,
+        stream=stream,
+        include_usage=include_usage,
+        logprobs=logprobs,
+        echo=echo,
+        priority=_PRIORITIES[tier] if tier else 0,
+        service_tier=tier,
+        chat_template_kwargs=_template_kwargs(reader) if chat else {},
+        tools=tools,
+        no_effect=no_effect,
+    )
+    if request.choices > MAX_CHOICES:
+        raise ApiError(
+            f"the request has {request.choices} choices, prompts times n; send at most {MAX_CHOICES}",
+            "invalid_parameter",
+            "n",
+        )
+    if tools.active and request.sampling.guide is not None:
+        raise ApiError("tools and response_format exclude each other; leave out one", "invalid_parameter", "tools")
+    return request
+
+
+class _Reader:
+    """Reads fields of simple types."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = given
+
+    def text(self, name: str) -> str:
+        value = self.given.get(name)
+        if not isinstance(value, str) or not value:
+            what = f"the request has no {name}" if value is None else f"{name} is {shorten(value)}"
+            raise ApiError(f"{what}; set it to a text", "invalid_request", name)
+        return value
+
+    def boolean(self, name: str, default: bool = False) -> bool:
+        value = self.given.get(name, default)
+        if not isinstance(value, bool):
+            raise ApiError(f"{name} is {shorten(value)}; it must be true or false", "invalid_parameter", name)
+        return value
+
+    def integer(self, name: str, low: int, high: int, default: int) -> int:
+        value = self.given.get(name, default)
+        if not is_int(value) or not low <= value <= high:
+            raise ApiError(
+                f"{name} is {shorten(value)}; it must be a whole number from {low} to {high}", "invalid_parameter", name
+            )
+        return int(value)
+
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        value = self.given.get(name, {})
+        if not isinstance(value, Mapping):
+            raise ApiError(f"{name} is {shorten(value)}; it must be an object", "invalid_parameter", name)
+        return value
+
+
+def _include_usage(reader: _Reader, stream: bool) -> bool:
+    options = reader.mapping("stream_options")
+    if options and not stream:
+        raise ApiError("stream_options needs stream; set it to true", "invalid_parameter", "stream_options")
+    for name, value in options.items():
+        if name not in ("include_usage", "include_obfuscation"):
+            raise ApiError(
+                f"stream_options.{name[:40]} is unknown; leave it out", "unsupported_input", "stream_options"
+            )
+        if value is not None and not isinstance(value, bool):
+            raise ApiError(f"stream_options.{name} must be true or false", "invalid_parameter", "stream_options")
+    return options.get("include_usage") is True
+
+
+def _messages(given: Mapping[str, Any]) -> Prompt:
+    try:
+        return [_with_parsed_arguments(each) for each in checked_messages(given.get("messages"))]
+    except InflightError as error:
+        raise ApiError.from_error(error, "messages") from None
+
+
+def _with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose calls have their arguments as objects: that is what chat templates expect."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    parsed = []
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise InflightError(
+                "a call in tool_calls has no function with a name; send it back as received", "invalid_messages"
+            )
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            try:
+                value = json.loads(arguments or "{}")
+            except (ValueError, RecursionError):
+                value = None
+            if not isinstance(value, dict):
+                raise InflightError(
+                    f"the arguments of the call of {shorten(function['name'])} are not a JSON object; send them back as"
+                    " received",
+                    "invalid_messages",
+                )
+            function = {**function, "arguments": value}
+        parsed.append({**call, "function": function})
+    return {**message, "tool_calls": parsed}
+
+
+def _prompts(value: Any) -> tuple[Prompt | TokenIds, ...]:
+    try:
+        if value is None:
+            raise InflightError("the request has no prompt; set it to a text", "empty_prompt")
+        if isinstance(value, str):
+            return (checked_text("prompt", value),)
+        if not isinstance(value, list) or not value:
+            raise invalid_value("prompt", value, "a text, a list of texts, or token ids")
+        if is_int(value[0]):
+            return (_token_ids(value),)
+        if len(value) > MAX_CHOICES:
+            raise InflightError(
+                f"the request has {len(value)} prompts; send at most {MAX_CHOICES}", "invalid_parameter"
+            )
+        return tuple(
+            _token_ids(each) if isinstance(each, list) else checked_text(f"prompt[{place}]", each)
+            for place, each in enumerate(value)
+        )
+    except InflightError as error:
+        raise ApiError.from_error(error, "prompt") from None
+
+
+def _token_ids(value: list[Any]) -> TokenIds:
+    if not value:
+        raise InflightError("a prompt has no token ids; send at least one", "empty_prompt")
+    if not all(type(each) is int and 0 <= each < 2**31 for each in value):
+        raise InflightError("a prompt's token ids must be whole numbers from 0 on", "invalid_token_ids")
+    return TokenIds(tuple(value))
+
+
+def _max_tokens(reader: _Reader, default: int | None) -> int | None:
+    """`max_completion_tokens` is the new name; if both are set, they must be equal."""
+    old, new = reader.given.get("max_tokens"), reader.given.get("max_completion_tokens")
+    name = "max_tokens" if new is None else "max_completion_tokens"
+    if old is not None and new is not None and old != new:
+        raise ApiError(
+            "max_tokens and max_completion_tokens differ; give one of them", "invalid_parameter", "max_tokens"
+        )
+    if old is None and new is None:
+        return default
+    return reader.integer(name, 1, 2**31 - 1, 1)
+
+
+def _log_probs(value: Any, chat: bool) -> bool:
+    """Only for the chosen tokens: true in a conversation, 0 for a text. Other tokens are not supported."""
+    if value is None or value is False:
+        return False
+    if (chat and value is True) or (not chat and type(value) is int and value == 0):
+        return True
+    if not chat and type(value) is int and 0 < value <= 5:
+        raise ApiError(
+            f"logprobs is {value}, but the engine has the log probabilities of chosen tokens only; send 0",
+            "unsupported_input",
+            "logprobs",
+        )
+    raise ApiError(
+        f"logprobs is {shorten(value)}; it must be {'true or false' if chat else '0'}", "invalid_parameter", "logprobs"
+    )
+
+
+def _template_kwargs(reader: _Reader) -> dict[str, Any]:
+    kwargs = dict(reader.mapping("chat_template_kwargs"))
+    for name in kwargs:
+        if name not in _TEMPLATE_KWARGS:
+            raise ApiError(
+                f"chat_template_kwargs has {name[:80]!r}; it may have {', '.join(sorted(_TEMPLATE_KWARGS))}",
+                "unsupported_input",
+                "chat_template_kwargs",
+            )
+    for name in ("add_generation_prompt", "continue_final_message"):
+        if name in reader.given:
+            kwargs[name] = reader.boolean(name)
+    return kwargs
+
+
+def _sampling(given: Mapping[str, Any], base: Sampling) -> Sampling:
+    changes: dict[str, Any] = {name: given[name] for name in _SAMPLING if name in given}
+    temperature = changes.get("temperature")
+    if isinstance(temperature, int | float) and temperature > 2:
+        raise ApiError(
+            f"temperature is {shorten(temperature)}; it must be from 0 to 2", "invalid_parameter", "temperature"
+        )
+    if "seed" in changes and is_int(changes["seed"]):
+        changes["seed"] = changes["seed"] % 2**64 if -(2**63) <= changes["seed"] < 2**63 else changes["seed"]
+    if "stop" in given:
+        changes["stop"] = _stop(given["stop"])
+    if "ignore_eos" in given:
+        changes["end_id"] = -1 if _Reader(given).boolean("ignore_eos") else None
+    if "response_format" in given:
+        changes["guide"] = _guide(given["response_format"])
+    if not changes:
+        return base
+    try:
+        return replace(base, **changes)
+    except InflightError as error:
+        param = next((name for name in changes if str(error).startswith(name)), None)
+        raise ApiError.from_error(error, param) from None
+
+
+def _stop(value: Any) -> Any:
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or len(words) > MAX_STOPS:
+        raise ApiError(f"stop must be a text or a list of up to {MAX_STOPS} texts", "invalid_parameter", "stop")
+    if any(isinstance(word, str) and len(word) > MAX_STOP_LENGTH for word in words):
+        raise ApiError(
+            f"a text of stop has more than {MAX_STOP_LENGTH} characters; shorten it", "invalid_parameter", "stop"
+        )
+    return words
+
+
+def _guide(value: Any) -> Guide | None:
+    """Parse a response format; with `json_schema`, `strict` or not, the answer follows the schema."""
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return Guide("json")
+    if kind == "json_schema":
+        described = value.get("json_schema")
+        schema = described.get("schema") if isinstance(described, Mapping) else None
+        if not isinstance(schema, Mapping) or not schema:
+            raise _invalid_format("response_format has no json_schema.schema, an object")
+        name = described.get("name", "schema")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise _invalid_format("json_schema.name must be 1 to 64 letters, digits, - and _")
+        return schema_guide(schema, "response_format")
+    if kind == "regex":
+        return _text_guide("regex", value.get("regex", value.get("pattern")))
+    if kind == "ebnf":
+        return _text_guide("ebnf_grammar", value.get("ebnf"))
+    raise _invalid_format(
+        f"response_format is {shorten(value)}; its type must be text, json_object, json_schema, regex or ebnf"
+    )
+
+
+def schema_guide(schema: Mapping[str, Any], param: str) -> Guide:
+    """Return the guide of a JSON schema. Raises ApiError if it is too large or too deep."""
+    try:
+        text = json.dumps(schema, ensure_ascii=False)
+    except (RecursionError, ValueError):
+        raise ApiError("the schema is nested too deep", "invalid_parameter", param) from None
+    return _text_guide("json_schema", text, param)
+
+
+def _text_guide(
+    kind: Literal["json_schema", "regex", "ebnf_grammar"], text: Any, param: str = "response_format"
+) -> Guide:
+    try:
+        if isinstance(text, str):
+            check_utf8(param, text)
+            check_int(f"the size of {param} in bytes", len(text.encode()), 1, MAX_SCHEMA_BYTES)
+        return Guide(kind, text if isinstance(text, str) else "")
+    except InflightError as error:
+        raise ApiError.from_error(error, param) from None
+
+
+def _invalid_format(message: str) -> ApiError:
+    return ApiError(message, "invalid_parameter", "response_format")

@@ -1,0 +1,154 @@
+"""Builds whole responses: `CreateChatCompletionResponse`, `CreateCompletionResponse`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from inflight_client.results import Usage
+
+from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
+from inflight.openai_api.token_text import TokenLogprob
+
+
+@dataclass(frozen=True)
+class ResponseHead:
+    """What all choices and chunks of a response share. `id` is without its prefix."""
+
+    id: str
+    created: int
+    model: str
+    chat: bool
+    fingerprint: str | None = None
+    service_tier: str | None = None
+
+    def fields(self, chunk: bool = False) -> dict[str, Any]:
+        kind = ("chat.completion.chunk" if chunk else "chat.completion") if self.chat else "text_completion"
+        prefix = "chatcmpl-" if self.chat else "cmpl-"
+        fields: dict[str, Any] = {
+            "id": prefix + self.id, "object": kind, "created": self.created, "model": self.model
+        }  # fmt: skip
+        if self.fingerprint is not None:
+            fields["system_fingerprint"] = self.fingerprint
+        if self.service_tier is not None:
+            fields["service_tier"] = self.service_tier
+        return fields
+
+
+@dataclass
+class ToolCall:
+    id: str
+    name: str
+    fragments: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": "".join(self.fragments)},
+        }
+
+
+@dataclass
+class Choice:
+    """Collects one choice."""
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: str = "stop"
+
+    def add(self, events: Iterable[Event], call_id: str) -> None:
+        """`call_id` is the prefix of the ids of this choice's calls."""
+        for event in events:
+            match event:
+                case TextDelta(text):
+                    self.texts.append(text)
+                case ReasoningDelta(text):
+                    self.reasoning.append(text)
+                case ToolCallStart(index, name):
+                    self.calls.append(ToolCall(f"{call_id}{index}", name))
+                case ToolCallArguments(index, fragment):
+                    self.calls[index].fragments.append(fragment)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def chat_choice(self) -> dict[str, Any]:
+        content = self.text
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": content if content or not self.calls else None,
+            "refusal": None,
+        }
+        if self.reasoning:
+            message["reasoning_content"] = "".join(self.reasoning)
+        if self.calls:
+            message["tool_calls"] = [call.as_dict() for call in self.calls]
+        return {
+            "index": self.index,
+            "message": message,
+            "logprobs": None if self.logprobs is None else chat_logprobs(self.logprobs),
+            "finish_reason": self.finish_reason,
+        }
+
+    def text_choice(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "index": self.index,
+            "logprobs": None if self.logprobs is None else text_logprobs(self.logprobs, 0),
+            "finish_reason": self.finish_reason,
+        }
+
+
+def response_body(head: ResponseHead, choices: Sequence[Choice], usage: Usage | None) -> dict[str, Any]:
+    body = head.fields()
+    body["choices"] = [choice.chat_choice() if head.chat else choice.text_choice() for choice in choices]
+    if usage is not None:
+        body["usage"] = usage_body(usage)
+    return body
+
+
+def usage_body(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def finish_reason_of(reason: str, calls: bool) -> str:
+    """Return OpenAI's finish reason for the client's."""
+    if reason == "length":
+        return "length"
+    return "tool_calls" if calls else "stop"
+
+
+def chat_logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    content = [
+        {"token": each.text, "logprob": _finite(each.logprob), "bytes": each.bytes, "top_logprobs": []}
+        for each in logprobs
+    ]
+    return {"content": content, "refusal": None}
+
+
+def text_logprobs(logprobs: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+    """`offset`: where the first token begins in the text of the choice."""
+    known = all(each.bytes is not None for each in logprobs)
+    offsets = list(accumulate((len(each.text) for each in logprobs[:-1]), initial=offset)) if logprobs else []
+    return {
+        "tokens": [each.text for each in logprobs],
+        "token_logprobs": [_finite(each.logprob) for each in logprobs],
+        "top_logprobs": None,
+        "text_offset": offsets if known else None,
+    }
+
+
+def _finite(value: float) -> float:
+    """Return -9999 for -inf, which JSON has not: OpenAI's value for very unlikely tokens."""
+    return max(float(value), -9999.0)
