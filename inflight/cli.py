@@ -19,6 +19,7 @@ COMMANDS = {
     "checkpoint": ("inflight.commands.checkpoint", "Create a demo or random-weight checkpoint, offline."),
     "demo": ("inflight.commands.demo", "Run everything once: checkpoint, engine, server, streamed answer."),
     "doctor": ("inflight.commands.doctor", "Check this machine and show how to fix problems."),
+    "gateway": ("inflight.commands.gateway", "An OpenAI-compatible API in front of Triton servers."),
     "generate": ("inflight.commands.generate", "Send a prompt to a server and stream the answer."),
     "load": ("inflight.commands.load.group", "Load tests: run, sweep, compare, report."),
     "plan": ("inflight.commands.plan.command", "Estimate memory and show which configurations fit."),

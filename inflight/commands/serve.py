@@ -13,10 +13,13 @@ from typing import Any
 import click
 
 from inflight.commands.options.deployment import deployment_options, deployment_options_from
+from inflight.commands.options.gateway import gateway_options, gateway_settings
 from inflight.commands.options.seconds import Seconds
 from inflight.deploy.server.grpc_tls import GrpcTls
 from inflight.deploy.server.process_layout import MULTI_GPU_MODES, MultiGpuMode
 from inflight.deploy.server.server import Server, ServerSettings
+from inflight.gateway.processes import GatewayProcesses
+from inflight.gateway.settings import GatewaySettings
 
 
 class StartInterrupted(BaseException):
@@ -77,6 +80,10 @@ class ServeSignals:
     type=click.Path(path_type=Path),
     help="Append one JSON line per answer to this file: request id, tenant, tokens, times; no prompts or answers.",
 )
+@click.option(
+    "--gateway/--no-gateway", default=True, help="Start the OpenAI-compatible API beside Triton.  [default: on]"
+)
+@gateway_options("--gateway-host")
 @deployment_options("serve")
 @click.option(
     "--drain-seconds",
@@ -108,6 +115,7 @@ def command(
     grpc_tls_key: Path | None,
     grpc_tls_ca: Path | None,
     request_log: Path | None,
+    gateway: bool,
     **options: Any,
 ) -> None:
     """Serve ENGINE_DIR on NVIDIA Triton Inference Server until SIGTERM or Ctrl-C.
@@ -128,6 +136,8 @@ def command(
       inflight serve my-engine --request-log requests.jsonl
       inflight serve s3://models/my-model/v1
     """  # fmt: skip
+    settings = gateway_settings(options, (), drain_seconds=drain_seconds)
+    front = _gateway(settings, grpc_tls_certificate) if gateway else None
     server = Server(
         engine_dir,
         deployment_options_from(options),
@@ -153,7 +163,9 @@ def command(
             _print_message(f"Checking {engine_dir} and starting Triton ...")
         server.start()
         signals.starting = False
-        _announce(server, as_json)
+        if front is not None:
+            front.start((f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics",))
+        _announce(server, front, as_json)
         while not signals.drain_requested.wait(0.2) and not server.wait(0):
             pass
     except StartInterrupted:
@@ -164,11 +176,24 @@ def command(
             _print_message(
                 f"Stopping; running requests have {drain_seconds:g} s to finish. Press Ctrl-C again to stop at once."
             )
+        if front is not None:
+            front.stop(drain_seconds if signals.drain_requested.is_set() else 0, signals.force_requested.is_set)
         if not server.stop(drain_seconds if signals.drain_requested.is_set() else 0, signals.force_requested.is_set):
             _print_message("Stopped before all requests had ended.")
 
 
-def _announce(server: Server, as_json: bool) -> None:
+def _gateway(settings: GatewaySettings, certificate: Path | None) -> GatewayProcesses | None:
+    """Return the gateway with its port taken. Raises InflightError."""
+    if certificate is not None:
+        _print_message("The gateway is not started: with --grpc-tls-certificate, run `inflight gateway` beside it.")
+        return None
+    settings.check()
+    gateway = GatewayProcesses(settings, _print_message)
+    gateway.bind()
+    return gateway
+
+
+def _announce(server: Server, gateway: GatewayProcesses | None, as_json: bool) -> None:
     if as_json:
         line = {
             "pid": server.pid,
@@ -177,10 +202,12 @@ def _announce(server: Server, as_json: bool) -> None:
             "metrics": server.metrics_address,
             "model": server.manifest.name,
             "kv_cache_tokens": server.kv_cache_tokens,
-        }
+        } | ({"openai": gateway.url} if gateway else {})
         click.echo(json.dumps(line))
     else:
         cache = f"; KV cache of {server.kv_cache_tokens:,} tokens" if server.kv_cache_tokens else ""
+        if gateway is not None:
+            click.echo(f"OpenAI API at {gateway.url}, for everybody on this machine; it needs no API key.")
         click.echo(
             f"Serving {server.manifest.name}: HTTP {server.http_address}, gRPC {server.grpc_address},"
             f" metrics {server.metrics_address}{cache}. Ctrl-C stops."

@@ -49,17 +49,6 @@ class GatewayServer(uvicorn.Server):
         await self.serve(sockets=[self._socket])
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind((host.strip("[]"), port))
-    sock.listen(2048)
-    sock.set_inheritable(True)
-    return sock
-
-
 def run(settings: GatewaySettings, sock: socket.socket) -> None:
     import uvloop
 
@@ -69,5 +58,4 @@ def run(settings: GatewaySettings, sock: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    given = GatewaySettings.from_json(sys.argv[1])
-    run(given, listen(given.host, given.port))
+    run(GatewaySettings.from_json(sys.argv[2]), socket.socket(fileno=int(sys.argv[1])))

@@ -38,6 +38,11 @@ class GatewaySettings:
     workers: int = 1
     log_requests: bool = False
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether requests need an API key."""
+        return False
+
     @classmethod
     def from_json(cls, text: str) -> GatewaySettings:
         values: dict[str, Any] = json.loads(text)
@@ -50,9 +55,9 @@ class GatewaySettings:
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
-    def check(self, has_keys: bool) -> None:
+    def check(self) -> None:
         """Raise InflightError for an address that others reach while nobody needs a key, or half a certificate."""
-        if not has_keys and not is_loopback(self.host):
+        if not self.has_keys and not is_loopback(self.host):
             raise InflightError(
                 f"the gateway would answer everybody at {self.host}, since there are no API keys; create one with"
                 " `inflight key add NAME`, or listen on 127.0.0.1",

@@ -1,0 +1,66 @@
+"""`inflight gateway`: an OpenAI-compatible API in front of Triton servers that run already."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from typing import Any
+
+import click
+
+from inflight.commands.options.gateway import gateway_options, gateway_settings
+from inflight.commands.options.seconds import Seconds
+from inflight.gateway.processes import GatewayProcesses
+
+
+@click.command(short_help="An OpenAI-compatible API in front of Triton servers.")
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    default=("127.0.0.1:8001",),
+    show_default=True,
+    help="Triton server: HOST:PORT for gRPC (repeatable); requests go to the one with the fewest in flight.",
+)
+@click.option(
+    "--tokenizer",
+    type=click.Path(),
+    help="Checkpoint's directory with tokenizer.json.  [default: that of an engine on this machine]",
+)
+@gateway_options("--host")
+@click.option(
+    "--drain-seconds", type=Seconds(), default=30.0, show_default=True, help="Time for open requests to finish."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the address as one line of JSON.")
+def command(
+    servers: tuple[str, ...], tokenizer: str | None, drain_seconds: float, as_json: bool, **options: Any
+) -> None:
+    """Answer OpenAI's HTTP API at /v1 with the models of Triton servers, also of plain tensorrtllm_backend ones.
+
+    \b
+      inflight gateway --server gpu1:8001 --server gpu2:8001 --tokenizer ./my-checkpoint
+      inflight key add my-app && inflight gateway --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
+      curl http://127.0.0.1:8080/v1/models
+    """  # fmt: skip
+    settings = gateway_settings(options, tuple(servers), tokenizer=tokenizer, drain_seconds=drain_seconds)
+    settings.check()
+    gateway = GatewayProcesses(settings, lambda line: click.echo(line, err=True))
+    gateway.bind()
+    stop, force = threading.Event(), threading.Event()
+
+    def handle(number: int, frame: object) -> None:
+        (force if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+    gateway.start()
+    try:
+        if as_json:
+            click.echo(json.dumps({"openai": gateway.url}))
+        else:
+            click.echo(f"OpenAI API at {gateway.url}, in front of {', '.join(servers)}. Ctrl-C stops.")
+        while not stop.wait(1):
+            pass
+    finally:
+        gateway.stop(drain_seconds, force.is_set)

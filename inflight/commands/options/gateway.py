@@ -1,0 +1,100 @@
+"""Options of the gateway, shared by `serve` and `gateway`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from inflight.commands.options.seconds import Seconds
+from inflight.gateway.settings import DEFAULT_PORT, GatewaySettings
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_NAMES = (
+    *("port", "served_model_name", "key_file", "tool_call_parser", "reasoning_parser", "max_in_flight"),
+    *("default_max_tokens", "request_timeout", "state_dir", "tls_certificate", "tls_key", "workers", "log_requests"),
+)
+
+
+def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
+    """Add the options; `gateway_settings` reads them."""
+
+    def add(function: Decorated) -> Decorated:
+        options = [
+            click.option(
+                host_option,
+                "gateway_host",
+                default="127.0.0.1",
+                show_default=True,
+                help="Address of the gateway; others than loopback need an API key (`inflight key add`).",
+            ),
+            click.option(
+                "--port",
+                type=click.IntRange(0, 65535),
+                default=DEFAULT_PORT,
+                show_default=True,
+                help="Port of the gateway; 0: any free port.",
+            ),
+            click.option("--served-model-name", help="Name of the model for applications.  [default: the engine's]"),
+            click.option("--key-file", type=click.Path(), help="API keys.  [default: ~/.config/inflight/keys.json]"),
+            click.option(
+                "--tool-call-parser",
+                type=click.Choice(("hermes", "llama3_json", "mistral", "none")),
+                help="Format in which the model calls tools.  [default: by the chat template]",
+            ),
+            click.option(
+                "--reasoning-parser",
+                type=click.Choice(("think", "none")),
+                help="How reasoning is marked.  [default: by the chat template]",
+            ),
+            click.option(
+                "--max-in-flight",
+                type=click.IntRange(1),
+                help="Answers in flight; more are refused with 429.  [default: twice what the engine runs at once]",
+            ),
+            click.option(
+                "--default-max-tokens",
+                type=click.IntRange(1),
+                default=1024,
+                show_default=True,
+                help="Longest answer if a chat request sets no max_tokens.",
+            ),
+            click.option(
+                "--request-timeout",
+                type=Seconds(exclusive=True),
+                default=600.0,
+                show_default=True,
+                help="Seconds for a whole answer.",
+            ),
+            click.option("--state-dir", type=click.Path(), help="Directory of uploaded files and batches."),
+            click.option(
+                "--cors-origin",
+                multiple=True,
+                help="Origin whose pages may call the gateway from a browser (repeatable).",
+            ),
+            click.option("--tls-certificate", type=click.Path(), help="Certificate (PEM) of the gateway, for HTTPS."),
+            click.option("--tls-key", type=click.Path(), help="Private key (PEM) of the certificate."),
+            click.option(
+                "--workers",
+                type=click.IntRange(1, 64),
+                default=1,
+                show_default=True,
+                help="Processes of the gateway; each counts its own answers in flight.",
+            ),
+            click.option("--log-requests", is_flag=True, help="Write a line of JSON for each request to stderr."),
+        ]
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+def gateway_settings(options: dict[str, Any], servers: tuple[str, ...], **more: Any) -> GatewaySettings:
+    """Return the settings; the options of `gateway_options` are removed from `options`."""
+    values = {name: options.pop(name) for name in _NAMES}
+    return GatewaySettings(
+        servers, host=options.pop("gateway_host"), cors_origins=tuple(options.pop("cors_origin")), **values, **more
+    )
