@@ -37,7 +37,7 @@ class GatewayProcesses:
         self._stopping = threading.Event()
         self._supervisor: threading.Thread | None = None
         self._socket: socket.socket | None = None
-        self._port = 0
+        self.port = 0
         self._text = ""
 
     @property
@@ -45,7 +45,7 @@ class GatewayProcesses:
         """The base URL for OpenAI's clients."""
         host = self._settings.host
         shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-        return f"{'https' if self._settings.tls_certificate else 'http'}://{shown}:{self._port}/v1"
+        return f"{'https' if self._settings.tls_certificate else 'http'}://{shown}:{self.port}/v1"
 
     def bind(self) -> None:
         """Take the port. Raises InflightError `port_in_use`, `invalid_parameter`."""
@@ -66,7 +66,7 @@ class GatewayProcesses:
                 f"the gateway can't listen at {host}: {error.strerror or error}; pass an address of this machine",
                 "invalid_parameter",
             ) from None
-        self._port = self._socket.getsockname()[1]
+        self.port = self._socket.getsockname()[1]
 
     def start(self, servers: tuple[str, ...] | None = None) -> None:
         """Start the workers; `servers` replaces those of the settings. They report not ready until a server is."""

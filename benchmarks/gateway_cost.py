@@ -1,0 +1,220 @@
+"""`make bench`: what the gateway costs, compared with AsyncClient alone and with gRPC without a gateway.
+
+Processor time per streamed token is measured with the fake engine, which emits known tokens at a known rate. Tokens per
+second and the time to the first token are measured with a compiled model. All are ratios or differences of one run,
+taken in pairs whose order alternates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+from inflight_client import AsyncClient
+from inflight_client.sampling import Sampling
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.client_cost import PROMPT, paced_engine
+from benchmarks.fixtures import bench_engine
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.server.server import Server
+from inflight.gateway.processes import GatewayProcesses
+from inflight.gateway.settings import GatewaySettings
+
+COST_GOAL = 1.3
+SPEED_GOAL = 0.97
+FIRST_TOKEN_GOAL_MS = 5.0
+IDLE_GOAL_MIB = 100.0
+
+
+@dataclass
+class GatewayCost:
+    client_us: float = 0.0
+    gateway_us: float = 0.0
+    speed: dict[int, list[float]] = field(default_factory=dict)
+    """Tokens per second through the gateway divided by those of gRPC, for each pair, by streams."""
+    first_token_ms: list[float] = field(default_factory=list)
+    """Later through the gateway than with gRPC, for each pair."""
+    idle_mib: float = 0.0
+
+    @property
+    def cost_ratio(self) -> float:
+        return self.gateway_us / self.client_us
+
+
+@click.command(help=__doc__)
+@click.option("--like", default="tiny-llama", show_default=True)
+@click.option("--model", default="demo", show_default=True, help="Compiled model of the speeds.")
+@click.option("--streams", default=64, show_default=True)
+@click.option("--max-tokens", default=64, show_default=True)
+@click.option("--pairs", default=7, show_default=True)
+@click.option("--step-ms", default=40.0, show_default=True)
+@click.option("--idle", default=1000, show_default=True, help="Streams that wait for their first token.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path(".cache/bench/gateway_cost.json"))
+def main(
+    like: str, model: str, streams: int, max_tokens: int, pairs: int, step_ms: float, idle: int, out: Path
+) -> None:
+    console, cost = Console(), GatewayCost()
+    with Server(bench_engine(like, "fp32"), paced_engine(step_ms / 1e3, max_tokens)) as server, gateway(server) as front:
+        clients, gateways = [], []
+        for pair in range(-1, pairs):
+            alone = asyncio.run(_client_us(server.grpc_address, streams, max_tokens))
+            through = asyncio.run(front.us_per_token(streams, max_tokens))
+            if pair >= 0:
+                clients.append(alone)
+                gateways.append(through)
+                console.print(f"pair {pair + 1}: AsyncClient {alone:.1f} us/token, gateway {through:.1f}")
+        cost.client_us, cost.gateway_us = statistics.median(clients), statistics.median(gateways)
+        cost.idle_mib = asyncio.run(front.idle_mib(idle))
+    with Server(bench_engine(model, "int8")) as server, gateway(server) as front:
+        for count in (1, 8, streams):
+            ratios = cost.speed.setdefault(count, [])
+            for pair in range(-1, pairs):
+                runs: list[Callable[[], Awaitable[tuple[float, float]]]] = [
+                    lambda: _grpc(server.grpc_address, count, max_tokens),
+                    lambda: front.speed(count, max_tokens),
+                ]
+                order = (0, 1) if pair % 2 else (1, 0)
+                found = {place: asyncio.run(_run(runs[place])) for place in order}
+                if pair >= 0:
+                    ratios.append(found[1][0] / found[0][0])
+                    if count == 1:
+                        cost.first_token_ms.append((found[1][1] - found[0][1]) * 1e3)
+            console.print(f"{count} streams: ratios {', '.join(f'{each:.3f}' for each in ratios)}")
+    table = Table("figure", "value", "goal")
+    table.add_row("processor time per token, gateway / AsyncClient", f"{cost.cost_ratio:.2f}", f"<= {COST_GOAL}")
+    for count, ratios in cost.speed.items():
+        table.add_row(f"tokens/s at {count}, gateway / gRPC", f"{statistics.median(ratios):.3f}", f">= {SPEED_GOAL}")
+    later = statistics.median(cost.first_token_ms)
+    table.add_row("time to first token, later by", f"{later:.1f} ms", f"<= {FIRST_TOKEN_GOAL_MS} ms")
+    table.add_row(f"memory of {idle} idle streams", f"{cost.idle_mib:.0f} MiB", f"< {IDLE_GOAL_MIB:.0f} MiB")
+    console.print(table)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(asdict(cost), indent=2))
+
+
+async def _run(run: Callable[[], Awaitable[tuple[float, float]]]) -> tuple[float, float]:
+    return await run()
+
+
+class Front:
+    """A running gateway and its process."""
+
+    def __init__(self, processes: GatewayProcesses, port: int, model: str) -> None:
+        self._port, self._model = port, model
+        me = psutil.Process()
+        self.process = next(
+            each for each in me.children(recursive=True) if "inflight.gateway.server" in " ".join(each.cmdline())
+        )
+
+    async def us_per_token(self, streams: int, max_tokens: int) -> float:
+        before = self.process.cpu_times()
+        await self.speed(streams, max_tokens)
+        after = self.process.cpu_times()
+        return (after.user + after.system - before.user - before.system) / (streams * max_tokens) * 1e6
+
+    async def speed(self, streams: int, max_tokens: int) -> tuple[float, float]:
+        """Return tokens per second, and the median time to the first token."""
+        began = time.perf_counter()
+        found = await asyncio.gather(*(self._stream(max_tokens) for _ in range(streams)))
+        seconds = time.perf_counter() - began
+        assert all(tokens == max_tokens for _, tokens in found), found
+        return streams * max_tokens / seconds, statistics.median(first for first, _ in found)
+
+    async def idle_mib(self, count: int) -> float:
+        before = self.process.memory_info().rss
+        body = self._body(4096)
+        writers = []
+        for _ in range(count):
+            _, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            writer.write(body)
+            writers.append(writer)
+        await asyncio.sleep(15)  # past the first keep-alive
+        found = (self.process.memory_info().rss - before) / 2**20
+        for writer in writers:
+            writer.close()
+        return found
+
+    async def _stream(self, max_tokens: int) -> tuple[float, int]:
+        began = time.perf_counter()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(self._body(max_tokens))
+        first, rest = 0.0, b""
+        while data := await reader.read(65536):
+            if not first and b'"text":"' in data:
+                first = time.perf_counter() - began
+            rest = (rest + data)[-2000:]
+            if b"data: [DONE]" in rest:
+                break
+        writer.close()
+        usage = rest[rest.rindex(b'"completion_tokens":') :].split(b":")[1].split(b",")[0]
+        return first, int(usage)
+
+    def _body(self, max_tokens: int) -> bytes:
+        values: dict[str, Any] = {
+            "model": self._model, "prompt": PROMPT, "max_tokens": max_tokens, "stream": True, "temperature": 0,
+            "ignore_eos": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        body = json.dumps(values).encode()
+        return (
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            + f"content-length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+
+
+@contextmanager
+def gateway(server: Server) -> Any:
+    address = f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics"
+    settings = GatewaySettings((address,), port=0, max_in_flight=2000)
+    processes = GatewayProcesses(settings, print)
+    processes.start()
+    try:
+        while not asyncio.run(_ready(processes.port)):
+            time.sleep(0.1)
+        yield Front(processes, processes.port, server.manifest.name)
+    finally:
+        processes.stop()
+
+
+async def _ready(port: int) -> bool:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    return b" 200 " in answer.partition(b"\r\n")[0]
+
+
+async def _client_us(address: str, streams: int, max_tokens: int) -> float:
+    started = time.process_time()
+    await _grpc(address, streams, max_tokens)
+    return (time.process_time() - started) / (streams * max_tokens) * 1e6
+
+
+async def _grpc(address: str, streams: int, max_tokens: int) -> tuple[float, float]:
+    sampling = Sampling(temperature=0, end_id=-1)
+    async with AsyncClient(address) as client:
+
+        async def one() -> float:
+            began, first = time.perf_counter(), 0.0
+            async for _ in client.stream(PROMPT, max_tokens=max_tokens, sampling=sampling):
+                first = first or time.perf_counter() - began
+            return first
+
+        began = time.perf_counter()
+        firsts = await asyncio.gather(*(one() for _ in range(streams)))
+        return streams * max_tokens / (time.perf_counter() - began), statistics.median(firsts)
+
+
+if __name__ == "__main__":
+    main()
