@@ -1,0 +1,200 @@
+"""Streamed answers are whole answers in pieces, as OpenAI's clients expect them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import openai
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inflight.gateway.processes import GatewayProcesses
+from tests.gateway.http import MODEL, chat, complete, get, post
+
+WORDS = [
+    "tea ",
+    "coffee, ",
+    "안녕하세요 ",
+    "日本語",
+    "👩‍👩‍👧‍👦",
+    "é",
+    "naïve ",
+    "\n",
+    "“quoted” ",
+    "<b>",
+    "\u2028",
+    "🇨🇭",
+]
+TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=12).map("".join).filter(lambda text: text.strip())
+
+
+def assembled(events: list[Any], chat: bool) -> list[dict[str, Any]]:
+    """The choices of a stream, put together as OpenAI's clients do: by the index of each."""
+    choices: dict[int, dict[str, Any]] = {}
+    for event in events:
+        for choice in event["choices"]:
+            found = choices.setdefault(
+                choice["index"], {"index": choice["index"], "text": "", "logprobs": [], "finish_reason": None}
+            )
+            assert found["finish_reason"] is None, "text after the end"
+            assert len(choices) == choice["index"] + 1 or choice["index"] in choices
+            delta = choice["delta"] if chat else {"content": choice["text"]}
+            found["text"] += delta.get("content") or ""
+            told = choice["logprobs"] or {}
+            found["logprobs"] += told.get("content", told.get("token_logprobs", []))
+            found["finish_reason"] = choice["finish_reason"]
+    return [choices[index] for index in range(len(choices))]
+
+
+@settings(max_examples=40)
+@given(
+    text=TEXTS,
+    n=st.integers(1, 4),
+    max_tokens=st.integers(1, 40),
+    seed=st.integers(0, 99),
+    stop=st.lists(st.sampled_from(["tea", "안녕", "本", "é", "e, ", "👩"]), max_size=3, unique=True),
+    as_chat=st.booleans(),
+    logprobs=st.booleans(),
+)
+def test_a_stream_is_the_whole_answer_in_pieces(
+    gateway: GatewayProcesses,
+    text: str,
+    n: int,
+    max_tokens: int,
+    seed: int,
+    stop: list[str],
+    as_chat: bool,
+    logprobs: bool,
+) -> None:
+    fields: dict[str, Any] = {"n": n, "max_tokens": max_tokens, "seed": seed, "stop": stop}
+    if logprobs:
+        fields["logprobs"] = True if as_chat else 0
+    send = chat if as_chat else complete
+    whole = send(gateway, text, **fields)
+    stream = send(gateway, text, **fields, stream=True, stream_options={"include_usage": True})
+    assert (whole.status, stream.status) == (200, 200), whole.body + stream.body
+    *events, last = stream.events
+    assert {event["id"] for event in events} == {last["id"]}
+    assert last["choices"] == []
+    assert last["usage"] == whole.json["usage"]
+    choices = assembled(events, as_chat)
+    for streamed, expected in zip(choices, whole.json["choices"], strict=True):
+        assert streamed["text"] == (expected["message"]["content"] if as_chat else expected["text"])
+        assert streamed["finish_reason"] == expected["finish_reason"]
+        assert not any(word in streamed["text"] for word in stop)
+        told = expected["logprobs"] or {}
+        assert streamed["logprobs"] == told.get("content", told.get("token_logprobs", []))
+
+
+def test_answers_of_many_clients_are_those_that_each_gets_alone(gateway: GatewayProcesses) -> None:
+    source = random.Random(3)
+    bodies = [
+        {
+            "model": MODEL,
+            "prompt": "".join(source.choices(WORDS, k=source.randint(1, 30))) + "tea",
+            "max_tokens": source.randint(1, 60),
+            "seed": number,
+        }
+        for number in range(150)
+    ]
+    expected = [post(gateway, "/v1/completions", body).json["choices"] for body in bodies]
+
+    async def ask(client: openai.AsyncOpenAI, place: asyncio.Semaphore, body: dict[str, Any]) -> Any:
+        async with place:
+            if body["seed"] % 2:
+                done = await client.completions.create(**body)
+                return done.choices[0].text
+            return "".join(
+                [chunk.choices[0].text async for chunk in await client.completions.create(**body, stream=True)]
+            )
+
+    async def ask_all() -> list[Any]:
+        place = asyncio.Semaphore(48)
+        # Not strict: its type of a text's chunk allows no null as finish reason, which OpenAI's own server sends.
+        async with openai.AsyncOpenAI(base_url=gateway.url, api_key="none", max_retries=0) as client:
+            return await asyncio.gather(*(ask(client, place, body) for body in bodies))
+
+    assert asyncio.run(ask_all()) == [choices[0]["text"] for choices in expected]
+
+
+def test_openai_s_stream_helper_and_parse_accept_the_answers(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Is there tea?"}],
+        "max_tokens": 60,
+        "stop": "?",
+        "n": 3,
+        "logprobs": True,
+        "seed": 1,
+    }
+    with client.chat.completions.stream(**fields) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion()
+    assert {"chunk", "content.delta"} <= kinds
+    whole = client.chat.completions.create(**fields)
+    assert {each.finish_reason for each in whole.choices} == {"stop"}
+    assert [each.message.content for each in final.choices] == [each.message.content for each in whole.choices]
+
+
+def test_token_ids_several_prompts_and_echo(client: openai.OpenAI, gateway: GatewayProcesses) -> None:
+    ids = post(gateway, "/tokenize", {"model": MODEL, "prompt": "Is there tea?"}).json["tokens"]
+    fields: dict[str, Any] = {"model": MODEL, "max_tokens": 4, "n": 2, "seed": 5}
+    texts = client.completions.create(prompt=["Is there tea?", "No, coffee."], **fields)
+    tokens = client.completions.create(prompt=[ids], **fields)
+    assert [each.index for each in texts.choices] == [0, 1, 2, 3]
+    assert [each.text for each in tokens.choices] == [each.text for each in texts.choices[:2]]
+    echoed = client.completions.create(prompt="Is there tea?", echo=True, **fields)
+    assert [each.text for each in echoed.choices] == ["Is there tea?" + each.text for each in tokens.choices]
+
+
+def test_models_have_their_own_names(client: openai.OpenAI, gateway: GatewayProcesses) -> None:
+    (model,) = client.models.list().data
+    assert model.id == MODEL
+    assert client.models.retrieve(MODEL).id == MODEL
+    assert get(gateway, "/v1/models/a%2Fb").error["code"] == "model_not_found"
+
+
+def test_tokenize_and_detokenize_are_inverse(gateway: GatewayProcesses) -> None:
+    text = "".join(WORDS)
+    found = post(gateway, "/tokenize", {"model": MODEL, "prompt": text, "add_special_tokens": False}).json
+    assert found["count"] == len(found["tokens"])
+    assert post(gateway, "/detokenize", {"model": MODEL, "tokens": found["tokens"]}).json == {"prompt": text}
+    rendered = post(gateway, "/tokenize", {"messages": [{"role": "user", "content": "Tea?"}]}).json
+    assert rendered["count"] > len("Tea?")
+
+
+def test_a_model_that_must_answer_json_does(model_gateway: GatewayProcesses) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": ["x", "y"]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema, "strict": True}}
+    answer = chat(model_gateway, max_tokens=200, response_format=wanted)
+    assert answer.status == 200, answer.body
+    assert json.loads(answer.json["choices"][0]["message"]["content"])["a"] in ("x", "y")
+
+
+def test_an_answer_without_max_tokens_fits_the_engine(model_gateway: GatewayProcesses) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "tea " * 1000}]}
+    answer = post(model_gateway, "/v1/chat/completions", body)
+    assert answer.status == 200, answer.body
+    assert answer.json["usage"]["total_tokens"] <= 2048
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_has_no_effect_is_named(gateway: GatewayProcesses, stream: bool) -> None:
+    answer = chat(gateway, stream=stream, user="me", metadata={"a": "b"}, verbosity="low", store=False)
+    assert answer.status == 200
+    assert answer.headers["x-inflight-no-effect"] == "user, metadata, verbosity"
+
+
+def test_the_request_id_is_the_caller_s(gateway: GatewayProcesses) -> None:
+    assert get(gateway, "/v1/models", {"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
+    bad = get(gateway, "/v1/models", {"x-request-id": "a b"}).headers["x-request-id"]
+    assert bad.startswith("req_")
