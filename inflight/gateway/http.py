@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -18,6 +19,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_DEPTH = 100
 """Of JSON, below the limits of every library that reads it later."""
+
+
+_DISCARD_BYTES = 64 * 2**20
+_DISCARD_SECONDS = 10.0
 
 
 class DisconnectedError(Exception):
@@ -66,16 +71,25 @@ class Request:
     async def body(self) -> bytes:
         """Read the whole body. Raises ApiError 413 before it holds more than the limit, DisconnectedError."""
         length = self.headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self._max_body:
-            raise self._too_large()
         parts: list[bytes] = []
-        size = 0
-        async for part in self.chunks():
-            size += len(part)
-            if size > self._max_body:
-                raise self._too_large()
-            parts.append(part)
-        return b"".join(parts)
+        size = int(length) if length.isdigit() else 0
+        if size <= self._max_body:
+            size = 0
+            async for part in self.chunks():
+                size += len(part)
+                if size > self._max_body:
+                    break
+                parts.append(part)
+            else:
+                return b"".join(parts)
+        await self._discard()
+        # What is left of the body is not read, so the connection can't be used again.
+        raise ApiError(
+            f"the body has more than {self._max_body} bytes; shorten the request",
+            "request_too_large",
+            status=413,
+            headers={"connection": "close"},
+        )
 
     async def chunks(self) -> Any:
         """Yield the body in the pieces in which it arrives."""
@@ -133,14 +147,15 @@ class Request:
         raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
-    def _too_large(self) -> ApiError:
-        # The rest of the body is not read, so the connection can't be used again.
-        return ApiError(
-            f"the body has more than {self._max_body} bytes; shorten the request",
-            "request_too_large",
-            status=413,
-            headers={"connection": "close"},
-        )
+    async def _discard(self) -> None:
+        """Read on for a while: many clients read the response only once they have sent everything."""
+        size = 0
+        with suppress(TimeoutError, DisconnectedError):
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                async for part in self.chunks():
+                    size += len(part)
+                    if size > _DISCARD_BYTES:
+                        return
 
 
 def _deeper(value: Any, depth: int) -> bool:
