@@ -65,7 +65,10 @@ def main(
     like: str, model: str, streams: int, max_tokens: int, pairs: int, step_ms: float, idle: int, out: Path
 ) -> None:
     console, cost = Console(), GatewayCost()
-    with Server(bench_engine(like, "fp32"), paced_engine(step_ms / 1e3, max_tokens)) as server, gateway(server) as front:
+    with (
+        Server(bench_engine(like, "fp32"), paced_engine(step_ms / 1e3, max_tokens)) as server,
+        gateway(server) as front,
+    ):
         clients, gateways = [], []
         for pair in range(-1, pairs):
             alone = asyncio.run(_client_us(server.grpc_address, streams, max_tokens))

@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": ("inflight.commands.doctor", "Check this machine and show how to fix problems."),
     "gateway": ("inflight.commands.gateway", "An OpenAI-compatible API in front of Triton servers."),
     "generate": ("inflight.commands.generate", "Send a prompt to a server and stream the answer."),
+    "key": ("inflight.commands.key.group", "API keys of the gateway: add, list, revoke."),
     "load": ("inflight.commands.load.group", "Load tests: run, sweep, compare, report."),
     "plan": ("inflight.commands.plan.command", "Estimate memory and show which configurations fit."),
     "serve": ("inflight.commands.serve", "Serve an engine directory on Triton."),

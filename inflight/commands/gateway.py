@@ -59,7 +59,7 @@ def command(
         if as_json:
             click.echo(json.dumps({"openai": gateway.url}))
         else:
-            click.echo(f"OpenAI API at {gateway.url}, in front of {', '.join(servers)}. Ctrl-C stops.")
+            click.echo(f"{gateway.announcement} In front of {', '.join(servers)}. Ctrl-C stops.")
         while not stop.wait(1):
             pass
     finally:

@@ -207,7 +207,7 @@ def _announce(server: Server, gateway: GatewayProcesses | None, as_json: bool) -
     else:
         cache = f"; KV cache of {server.kv_cache_tokens:,} tokens" if server.kv_cache_tokens else ""
         if gateway is not None:
-            click.echo(f"OpenAI API at {gateway.url}, for everybody on this machine; it needs no API key.")
+            click.echo(gateway.announcement)
         click.echo(
             f"Serving {server.manifest.name}: HTTP {server.http_address}, gRPC {server.grpc_address},"
             f" metrics {server.metrics_address}{cache}. Ctrl-C stops."

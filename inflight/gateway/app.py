@@ -24,6 +24,7 @@ from inflight.gateway.http import (
     Send,
     cancel_on_disconnect,
 )
+from inflight.gateway.keys import KeyRing
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.request_log import log_request
 from inflight.gateway.servers import ServerPool
@@ -64,6 +65,7 @@ class Gateway:
         self.admission = Admission(lambda: settings.max_in_flight or max(1, self.pool.places))
         self.metrics = GatewayMetrics(lambda: self.admission.in_flight, lambda: self.pool.ready)
         self.draining = False
+        self._keys = KeyRing(settings.keys)
         self._started = int(time.time())
         self._routes: dict[str, dict[str, Handler]] = {
             "/health": {"GET": self._health},
@@ -103,7 +105,7 @@ class Gateway:
         caller, route = Caller(), "unknown"
         try:
             self._cors(request)
-            if request.method == "OPTIONS" and "origin" in request.headers:
+            if request.method == "OPTIONS" and "access-control-allow-origin" in request.response_headers:
                 await request.respond(Response(b"", 204))
                 return
             caller = self._authenticate(request)
@@ -146,7 +148,22 @@ class Gateway:
         return path, methods[method]
 
     def _authenticate(self, request: Request) -> Caller:
-        return Caller()
+        """Return who calls. Raises ApiError 401, which says the same for every wrong key."""
+        if request.path in _OPEN_PATHS and request.method in ("GET", "HEAD"):
+            return Caller()
+        self._keys.refresh()
+        if not self._keys.required:
+            return Caller()
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        key = self._keys.authenticate(token.strip()) if scheme.lower() == "bearer" else None
+        if key is None:
+            raise ApiError(
+                "the API key is missing or not valid; send it as Authorization: Bearer KEY",
+                "invalid_api_key",
+                status=401,
+                headers={"www-authenticate": "Bearer"},
+            )
+        return Caller(key.tenant, frozenset(key.models))
 
     def _cors(self, request: Request) -> None:
         """Let pages of the named origins call the gateway from a browser."""

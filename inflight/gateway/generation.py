@@ -56,7 +56,7 @@ class Generation:
         outcome: Outcome,
     ) -> None:
         self._wanted, self._server, self._context, self._settings = wanted, server, context, settings
-        self._parsers = ParserChoice(wanted, server.text, settings)
+        self._parsers = ParserChoice(wanted, server.text, settings, self._template_kwargs())
         self.outcome = outcome
         self._head = ResponseHead(
             secrets.token_hex(12),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from inflight_client.call import Prompt
 
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
+from inflight.openai_api.reasoning import START
 from inflight.openai_api.request import TokenIds
 from inflight.openai_api.token_text import TokenTexts
+
+_MAX_OPENED = 64
 
 logger = logging.getLogger("inflight.gateway")
 
@@ -28,6 +32,8 @@ class ModelText:
     token_texts: TokenTexts | None = None
     template: str = ""
     """The sources of the chat templates."""
+    opened: dict[str, bool] = field(default_factory=dict)
+    """Whether the template opens reasoning, by its arguments."""
 
     @classmethod
     def unknown(cls) -> ModelText:
@@ -100,6 +106,23 @@ class ModelText:
                 "prompt",
             )
         return text
+
+    def opens_reasoning(self, kwargs: Mapping[str, Any]) -> bool:
+        """Return whether the template ends the prompt with the beginning of reasoning."""
+        if self.renderer is None:
+            return False
+        from inflight.runtime.messages import RequestError
+
+        key = json.dumps({name: kwargs[name] for name in sorted(kwargs) if name not in ("tools", "documents")})
+        if key not in self.opened:
+            if len(self.opened) >= _MAX_OPENED:
+                self.opened.clear()
+            try:
+                text = self.renderer.render([{"role": "user", "content": "a"}], **json.loads(key))
+            except RequestError:
+                return False  # the server says what is wrong
+            self.opened[key] = text.rstrip().endswith(START)
+        return self.opened[key]
 
     def need_tokenizer(self) -> None:
         if self.tokenizer is None:

@@ -2,31 +2,96 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 from inflight_client.sampling import Sampling
 
 from inflight.gateway.model_text import ModelText
 from inflight.gateway.settings import GatewaySettings
-from inflight.openai_api.events import Event
-from inflight.openai_api.request import GenerationRequest
+from inflight.openai_api.errors import ApiError
+from inflight.openai_api.events import Event, TextDelta
+from inflight.openai_api.reasoning import START, ReasoningParser
+from inflight.openai_api.request import GenerationRequest, schema_guide
+from inflight.openai_api.tool_calls import FORMATS, MistralParser, NamedParser, ToolCallParser, detect_format
+from inflight.openai_api.tool_schema import call_schema
 
 
 class ChoiceParser(Protocol):
     """Parses the text of one choice; `done` once nothing more is wanted."""
 
-    done: bool
+    @property
+    def done(self) -> bool: ...
 
     def feed(self, text: str) -> list[Event]: ...
     def finish(self) -> list[Event]: ...
 
 
 class ParserChoice:
-    def __init__(self, wanted: GenerationRequest, text: ModelText, settings: GatewaySettings) -> None:
-        self._wanted = wanted
+    """The parsers of one request. Raises ApiError for tools of a model whose format of calls is unknown."""
+
+    def __init__(
+        self, wanted: GenerationRequest, text: ModelText, settings: GatewaySettings, kwargs: dict[str, Any]
+    ) -> None:
+        self._tools = wanted.tools
+        named = settings.tool_call_parser
+        self._format = named if named in FORMATS else None if named else detect_format(text.template)
+        must_call = wanted.tools.choice in ("required", "function")
+        if wanted.tools.active and not must_call and self._format is None:
+            raise ApiError(
+                "the format in which this model calls tools is unknown; start the gateway with --tool-call-parser, or"
+                " send tool_choice required",
+                "unsupported_input",
+                "tools",
+            )
+        self._must_call = must_call
+        # A constrained answer has no place for reasoning.
+        constrained = must_call or wanted.sampling.guide is not None
+        reasons = wanted.chat and not constrained and settings.reasoning_parser != "none"
+        self._reasons = reasons and (settings.reasoning_parser == "think" or START in text.template)
+        self._inside = self._reasons and text.opens_reasoning(kwargs)
 
     def guided(self, sampling: Sampling) -> Sampling:
-        return sampling
+        """Return the sampling parameters, with the schema of a call if there must be one."""
+        if not self._must_call:
+            return sampling
+        return replace(sampling, guide=schema_guide(call_schema(self._tools), "tools"))
 
     def parser(self) -> ChoiceParser | None:
-        return None
+        """Return a new parser; None if all text is content."""
+        calls = self._call_parser()
+        reasoning = ReasoningParser(self._inside) if self._reasons else None
+        return _Both(reasoning, calls) if reasoning and calls else reasoning or calls
+
+    def _call_parser(self) -> ToolCallParser | None:
+        tools = self._tools
+        if not tools.active:
+            return None
+        if tools.named is not None:
+            return NamedParser(tools.named)
+        if self._must_call:
+            return MistralParser(tools.names, tools.parallel)
+        return FORMATS[self._format or ""](tools.names, tools.parallel)
+
+
+class _Both:
+    """Reasoning first; calls are found in the rest."""
+
+    def __init__(self, reasoning: ReasoningParser, calls: ToolCallParser) -> None:
+        self._reasoning, self._calls = reasoning, calls
+
+    @property
+    def done(self) -> bool:
+        return self._calls.done
+
+    def feed(self, text: str) -> list[Event]:
+        return self._through(self._reasoning.feed(text))
+
+    def finish(self) -> list[Event]:
+        return [*self._through(self._reasoning.finish()), *self._calls.finish()]
+
+    def _through(self, events: list[Event]) -> list[Event]:
+        found: list[Event] = []
+        for event in events:
+            found += self._calls.feed(event.text) if isinstance(event, TextDelta) else [event]
+        return found

@@ -20,6 +20,7 @@ from inflight_client import InflightError
 
 import inflight.common.process_guard
 from inflight.common.python_module import python_module
+from inflight.gateway.keys import KeyFile
 from inflight.gateway.settings import GatewaySettings
 
 _CHECK_SECONDS = 0.2
@@ -46,6 +47,16 @@ class GatewayProcesses:
         host = self._settings.host
         shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
         return f"{'https' if self._settings.tls_certificate else 'http'}://{shown}:{self.port}/v1"
+
+    @property
+    def announcement(self) -> str:
+        """Where the gateway is, and who may use it, in one sentence."""
+        needs = (
+            "requests need an API key"
+            if KeyFile(self._settings.keys).read()
+            else "everybody on this machine may use it, without a key (`inflight key add` creates one)"
+        )
+        return f"OpenAI API at {self.url}; {needs}."
 
     def bind(self) -> None:
         """Take the port. Raises InflightError `port_in_use`, `invalid_parameter`."""

@@ -10,6 +10,8 @@ from typing import Any
 
 from inflight_client import InflightError
 
+from inflight.gateway.keys import KeyFile, default_key_file
+
 DEFAULT_PORT = 8080
 
 
@@ -39,9 +41,9 @@ class GatewaySettings:
     log_requests: bool = False
 
     @property
-    def has_keys(self) -> bool:
-        """Whether requests need an API key."""
-        return False
+    def keys(self) -> Path:
+        """The key file."""
+        return Path(self.key_file) if self.key_file else default_key_file()
 
     @classmethod
     def from_json(cls, text: str) -> GatewaySettings:
@@ -57,7 +59,8 @@ class GatewaySettings:
 
     def check(self) -> None:
         """Raise InflightError for an address that others reach while nobody needs a key, or half a certificate."""
-        if not self.has_keys and not is_loopback(self.host):
+        has_keys = bool(KeyFile(self.keys).read())
+        if not has_keys and not is_loopback(self.host):
             raise InflightError(
                 f"the gateway would answer everybody at {self.host}, since there are no API keys; create one with"
                 " `inflight key add NAME`, or listen on 127.0.0.1",

@@ -22,7 +22,8 @@ GatewayFactory = Callable[..., AbstractContextManager[GatewayProcesses]]
 def running_gateway(*servers: Server, **settings: Any) -> Iterator[GatewayProcesses]:
     """A gateway on a free port that is ready."""
     addresses = tuple(f"{each.grpc_address},metrics=http://{each.metrics_address}/metrics" for each in servers)
-    gateway = GatewayProcesses(GatewaySettings(addresses, port=0, **settings), lambda line: None)
+    values = {"key_file": "/nonexistent/keys.json", **settings}
+    gateway = GatewayProcesses(GatewaySettings(addresses, port=0, **values), lambda line: None)
     gateway.start()
     try:
         wait_until(lambda: get(gateway, "/ready").status == 200)

@@ -203,8 +203,7 @@ def test_other_origins_may_not_read_answers(gateway: GatewayProcesses) -> None:
 
 
 def test_nothing_in_an_error_names_a_file_or_a_module(gateway: GatewayProcesses) -> None:
-    bodies = [
-        chat(gateway, **{field: value}).body for field in ("messages", "tools", "seed") for value in (5, {}, [[]])
-    ]
+    values: list[Any] = [5, {}, [[]]]
+    bodies = [chat(gateway, **{name: value}).body for name in ("messages", "tools", "seed") for value in values]
     for body in bodies:
         assert not any(word in body for word in (b"/", b"Traceback", b".py", b"inflight."))

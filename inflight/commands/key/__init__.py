@@ -1,0 +1,1 @@
+"""`inflight key`."""
