@@ -7,10 +7,12 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from inflight_client import InflightError
+from inflight_client.sampling import Sampling
 
 from inflight import __version__
 from inflight.gateway.admission import Admission
@@ -31,7 +33,8 @@ from inflight.gateway.servers import ServerPool
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.tokenize import detokenize, tokenize
 from inflight.openai_api.errors import ApiError, error_body
-from inflight.openai_api.request import RequestDefaults, parse_request
+from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
+from inflight.openai_api.responses import parse_responses
 
 logger = logging.getLogger("inflight.gateway")
 
@@ -39,6 +42,9 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _OPEN_PATHS = frozenset(("/health", "/ready", "/"))
 """Paths that need no API key. Every other one does, also those that do not exist."""
+
+_DEFAULTS = RequestDefaults(None, Sampling(temperature=1.0))
+"""OpenAI's default temperature."""
 
 Handler = Callable[[Request, "Caller"], Awaitable[None]]
 
@@ -75,6 +81,7 @@ class Gateway:
             "/v1/models": {"GET": self._models},
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/completions": {"POST": self._completions},
+            "/v1/responses": {"POST": self._create_response},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
         }
@@ -178,31 +185,38 @@ class Gateway:
             }
 
     async def _chat(self, request: Request, caller: Caller) -> None:
-        await self._generate(request, caller, chat=True)
+        await self._generate(request, caller, parse_request(await request.json(), True, _DEFAULTS))
 
     async def _completions(self, request: Request, caller: Caller) -> None:
-        await self._generate(request, caller, chat=False)
+        await self._generate(request, caller, parse_request(await request.json(), False, _DEFAULTS))
 
-    async def _generate(self, request: Request, caller: Caller, chat: bool) -> None:
-        from inflight_client.sampling import Sampling
+    async def _create_response(self, request: Request, caller: Caller) -> None:
+        parsed = parse_responses(await request.json())
+        wanted = replace(parse_request(parsed.chat, True, _DEFAULTS), no_effect=parsed.no_effect)
+        await self._generate(request, caller, wanted, parsed.repeated)
 
+    async def _generate(
+        self, request: Request, caller: Caller, wanted: GenerationRequest, responses: Mapping[str, Any] | None = None
+    ) -> None:
         if self.draining:
             raise ApiError(
-                "the gateway is shutting down; send the request again", "model_not_ready", status=503,
+                "the gateway is shutting down; send the request again",
+                "model_not_ready",
+                status=503,
                 headers={"retry-after": "1", "connection": "close"},
-            )  # fmt: skip
-        wanted = parse_request(await request.json(), chat, RequestDefaults(None, Sampling(temperature=1.0)))
+            )
         caller.check_model(wanted.model)
         if wanted.no_effect:
             request.response_headers["x-inflight-no-effect"] = ", ".join(wanted.no_effect)
         server = self.pool.choose(wanted.model)
+        traceparent = request.headers.get("traceparent", "")
         context = CallContext(
             f"{request.request_id}-{secrets.token_hex(4)}",
             caller.tenant,
-            traceparent if _TRACEPARENT.fullmatch(traceparent := request.headers.get("traceparent", "")) else "",
+            traceparent if _TRACEPARENT.fullmatch(traceparent) else "",
             self._timeout(request),
         )
-        generation = Generation(wanted, server, context, self.settings, request.outcome)
+        generation = Generation(wanted, server, context, self.settings, request.outcome, responses)
         self.admission.enter(wanted.choices, lambda: repr((caller.tenant, wanted)).encode())
         server.in_flight += wanted.choices
         try:

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,9 +25,10 @@ from inflight.gateway.servers import UpstreamServer
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, TextDelta
-from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, error_frame, usage_frame
+from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, ChoiceWriter, error_frame, usage_frame
 from inflight.openai_api.request import GenerationRequest, TokenIds
 from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
+from inflight.openai_api.responses import ResponsesWriter
 from inflight.openai_api.token_text import TokenLogprob, unknown_logprobs
 
 _UPSTREAM_FAILURES = frozenset(("server_gone", "server_unreachable", "connection_closed", "model_not_ready"))
@@ -54,7 +55,9 @@ class Generation:
         context: CallContext,
         settings: GatewaySettings,
         outcome: Outcome,
+        responses: Mapping[str, Any] | None = None,
     ) -> None:
+        """`responses`: what the answer repeats, if it is one of the Responses API."""
         self._wanted, self._server, self._context, self._settings = wanted, server, context, settings
         self._parsers = ParserChoice(wanted, server.text, settings, self._template_kwargs())
         self.outcome = outcome
@@ -66,6 +69,7 @@ class Generation:
             _fingerprint(server),
             _answered_tier(wanted.service_tier),
         )
+        self._responses = None if responses is None else ResponsesWriter(self._head, responses, self._call_id(0))
         self._input_tokens: dict[int, int] = {}
         self._has_usage = True
 
@@ -91,7 +95,9 @@ class Generation:
                     self._server.ready = False
                 if not request.started:
                     raise
-                await request.end(error_frame(ApiError.from_error(error).body()) + DONE)
+                found = ApiError.from_error(error)
+                failed = self._responses.failed(found) if self._responses else error_frame(found.body()) + DONE
+                await request.end(failed)
 
     async def _text_prompt(self, prompt: Prompt | TokenIds) -> Prompt:
         if isinstance(prompt, TokenIds):
@@ -147,10 +153,14 @@ class Generation:
             Choice(index, logprobs=[] if self._wanted.logprobs else None) for index in range(self._wanted.choices)
         ]
         parsers = [self._parsers.parser() for _ in range(self._wanted.choices)]
+        writer = self._responses
         async for index, delta in deltas:
             choice, parser = choices[index], parsers[index]
             self._note_first()
-            choice.add(_events(parser, delta), self._call_id(index))
+            events = _events(parser, delta)
+            choice.add(events, self._call_id(index))
+            if writer is not None:
+                writer.events(events, ())
             if choice.logprobs is not None:
                 choice.logprobs += self._logprobs(delta)
             if parser is not None and parser.done and delta.finish_reason is None:
@@ -158,59 +168,70 @@ class Generation:
                 self._end_early(index, deltas)
             elif delta.finish_reason is not None:
                 choice.finish_reason = self._finish(index, delta, bool(choice.calls))
+        if writer is not None:
+            writer.finish(choices[0].finish_reason)
+            await request.respond(Response(writer.body(self._usage())))
+            return
         if self._wanted.echo:
             for choice in choices:
                 choice.texts.insert(0, str(prompts[choice.index // self._wanted.n]))
         await request.respond(Response(response_body(self._head, choices, self._usage())))
 
     async def _stream(self, request: Request, deltas: Deltas, prompts: Sequence[Prompt]) -> None:
-        frames = [
-            ChoiceFrames(self._head, index, self._wanted.include_usage, self._call_id(index))
-            for index in range(self._wanted.choices)
-        ]
+        writers = [self._writer(index) for index in range(self._wanted.choices)]
         parsers = [self._parsers.parser() for _ in range(self._wanted.choices)]
         early = await self._first_deltas(deltas)
         await request.start_stream()
         keep_alive = asyncio.create_task(self._keep_alive(request))
         try:
-            head = b"".join(each.first() for each in frames)
+            head = b"".join(each.first() for each in writers)
             if self._wanted.echo:
-                head += b"".join(each.text(str(prompts[index // self._wanted.n])) for index, each in enumerate(frames))
+                head += b"".join(each.text(str(prompts[index // self._wanted.n])) for index, each in enumerate(writers))
             await request.write(head or KEEP_ALIVE)
             if early:
                 await request.write(
-                    b"".join(self._frame(frames[index], parsers[index], index, delta, deltas) for index, delta in early)
+                    b"".join(
+                        self._frame(writers[index], parsers[index], index, delta, deltas) for index, delta in early
+                    )
                     or KEEP_ALIVE
                 )
             plain = not self._wanted.logprobs and not any(parsers)
             async for index, delta in deltas:
                 if plain and delta.finish_reason is None:
-                    frame = frames[index].text(delta.text) if delta.text else b""
+                    frame = writers[index].text(delta.text) if delta.text else b""
                 else:
-                    frame = self._frame(frames[index], parsers[index], index, delta, deltas)
+                    frame = self._frame(writers[index], parsers[index], index, delta, deltas)
                 if frame:
                     await request.write(frame)
         finally:
             keep_alive.cancel()
         usage = self._usage()
+        if self._responses is not None:
+            await request.end(self._responses.last(usage))
+            return
         last = usage_frame(self._head, usage) if self._wanted.include_usage and usage else b""
         await request.end(last + DONE)
 
     def _frame(
         self,
-        frames: ChoiceFrames,
+        writer: ChoiceWriter,
         parser: ChoiceParser | None,
         index: int,
         delta: Delta,
         deltas: Deltas,
     ) -> bytes:
-        written = frames.events(_events(parser, delta), self._logprobs(delta) if self._wanted.logprobs else ())
+        written = writer.events(_events(parser, delta), self._logprobs(delta) if self._wanted.logprobs else ())
         if delta.finish_reason is not None:
-            return written + frames.finish(self._finish(index, delta, frames.has_calls))
+            return written + writer.finish(self._finish(index, delta, writer.has_calls))
         if parser is not None and parser.done:
             self._end_early(index, deltas)
-            return written + frames.finish("tool_calls")
+            return written + writer.finish("tool_calls")
         return written
+
+    def _writer(self, index: int) -> ChoiceWriter:
+        if self._responses is not None:
+            return self._responses
+        return ChoiceFrames(self._head, index, self._wanted.include_usage, self._call_id(index))
 
     async def _first_deltas(self, deltas: Deltas) -> list[tuple[int, Delta]]:
         """Return the first deltas, once each choice has one; at the latest when a keep-alive is due.

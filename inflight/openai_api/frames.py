@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from inflight_client.results import Usage
@@ -21,8 +21,19 @@ def event_frame(body: Mapping[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
-class ChoiceFrames:
+class ChoiceWriter(Protocol):
     """Writes the frames of one choice."""
+
+    has_calls: bool
+
+    def first(self) -> bytes: ...
+    def text(self, text: str) -> bytes: ...
+    def events(self, events: Iterable[Event], logprobs: Sequence[TokenLogprob]) -> bytes: ...
+    def finish(self, reason: str) -> bytes: ...
+
+
+class ChoiceFrames:
+    """Writes the frames of one choice of a completion."""
 
     def __init__(self, head: ResponseHead, index: int, usage_null: bool, call_id: str) -> None:
         self._chat, self._index, self._call_id = head.chat, index, call_id

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.gateway.processes import GatewayProcesses
+from tests.gateway.conftest import openai_client
 from tests.gateway.http import MODEL, chat, complete, get, post
 
 WORDS = [
@@ -198,3 +199,55 @@ def test_the_request_id_is_the_caller_s(gateway: GatewayProcesses) -> None:
     assert get(gateway, "/v1/models", {"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
     bad = get(gateway, "/v1/models", {"x-request-id": "a b"}).headers["x-request-id"]
     assert bad.startswith("req_")
+
+
+RESPONSE: dict[str, Any] = {
+    "model": MODEL,
+    "instructions": "Be brief.",
+    "input": [{"role": "user", "content": [{"type": "input_text", "text": "Is there tea?"}]}],
+    "temperature": 0,
+    "metadata": {"a": "b"},
+}
+
+
+def test_the_responses_api_streams_what_it_answers(model_gateway: GatewayProcesses) -> None:
+    schema = {"type": "object", "properties": {"a": {"const": 5}}, "required": ["a"], "additionalProperties": False}
+    form: Any = {"format": {"type": "json_schema", "name": "s", "schema": schema}}
+    with openai_client(model_gateway) as client:
+        whole = client.responses.create(**RESPONSE, text=form)
+        with client.responses.stream(**RESPONSE, text=form) as stream:
+            events = list(stream)
+            streamed = stream.get_final_response()
+    assert whole.status == streamed.status == "completed"
+    assert json.loads(whole.output_text) == {"a": 5}
+    assert streamed.output_text == whole.output_text
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert whole.usage == streamed.usage
+    assert whole.metadata == {"a": "b"}
+
+
+def test_a_response_that_was_cut_is_incomplete(client: openai.OpenAI) -> None:
+    events = list(client.responses.create(**RESPONSE, max_output_tokens=5, stream=True))
+    last = events[-1]
+    assert last.type == "response.incomplete"
+    assert last.response.incomplete_details is not None
+    assert last.response.incomplete_details.reason == "max_output_tokens"
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"store": True}, "store"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"input": 5}, "input"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"text": {"format": {"type": "xml"}}}, "response_format"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+def test_what_a_response_can_t_have_is_refused(gateway: GatewayProcesses, fields: Any, param: str) -> None:
+    answer = post(gateway, "/v1/responses", {"model": MODEL, "input": "Tea?", **fields})
+    assert (answer.status, answer.error["param"]) == (400, param)
