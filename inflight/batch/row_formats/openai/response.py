@@ -19,10 +19,11 @@ NO_RESPONSE_CODES = frozenset(
     (
         *("engine_died", "server_gone", "server_unreachable", "host_not_found", "connection_closed", "answer_damaged"),
         *("unsupported_deployment", "client_closed", "client_forked", "cancelled", "deadline_exceeded"),
+        *("job_expired", "job_failed", "row_crashed_engine"),
     )
 )
 """Codes of errors without a response from a server."""
-_OPENAI_CODES = {"deadline_exceeded": "request_timeout", "cancelled": "batch_cancelled"}
+_OPENAI_CODES = {"deadline_exceeded": "request_timeout", "cancelled": "batch_cancelled", "job_expired": "batch_expired"}
 _OPENAI_ERRORS = {"prompt_too_long": "context_length_exceeded"}
 
 
