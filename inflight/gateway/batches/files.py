@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from inflight_client import InflightError
@@ -195,12 +194,12 @@ class Upload:
         self._size = 0
         with map_disk_errors(f"the file {shown_id(filename)}"):
             self._entry = NewEntry(tenant_folder(store.root, tenant))
-            self._file: IO[bytes] = open(self._entry.path / _DATA, "wb", opener=open_private)  # closed by `abort`
+            self._file = os.fdopen(open_private(str(self._entry.path / _DATA), os.O_WRONLY | os.O_CREAT), "wb")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         self.abort()
 
     def write(self, chunk: bytes) -> None:

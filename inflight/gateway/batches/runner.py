@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from inflight_client import InflightError
 from pydantic import ValidationError
@@ -95,8 +96,8 @@ class BatchRunner:
                         self.active = _try_lock(lock)
                     if self.active:
                         self._step()
-                except InflightError as error:
-                    self._report(self._store.root, str(error))
+                except (InflightError, OSError) as error:
+                    self._report(self._store.root, f"the batches wait: {error}")
         finally:
             self._stop_children()
             self.active = False
@@ -107,6 +108,7 @@ class BatchRunner:
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + _SWEEP_SECONDS
             self._files.sweep()
+            self._store.sweep()
         records = []
         for path in self._store.paths():
             if path in self._ended:
@@ -120,8 +122,9 @@ class BatchRunner:
         for record in self._in_turn(records):
             try:
                 self._advance(record)
-            except (InflightError, OSError, FileNotFoundError) as error:
-                self._report(record.path, f"the batch {record.path.name} waits: {error}")
+            except Exception as error:  # one batch must not stop the others
+                said = str(error) if isinstance(error, InflightError | OSError) else repr(error)
+                self._report(record.path, f"the batch {record.path.name} waits: {said}")
 
     def _in_turn(self, records: list[BatchRecord]) -> list[BatchRecord]:
         """Return the batches in the order in which they may start: first those of tenants of which the fewest run."""
@@ -208,9 +211,8 @@ class BatchRunner:
             self._store.transition(path, "finalizing", ending="failed", errors=error_list([error]))
 
     def _finish(self, record: BatchRecord) -> None:
-        fields = publish_results(record, self._files)
-        if (validation := read_validation(record.path)) is not None and validation.errors:
-            fields |= _fields(validation)
+        validation = read_validation(record.path)
+        fields = {**({} if validation is None else _fields(validation)), **publish_results(record, self._files)}
         final = "cancelled" if record.status == "cancelling" else record.ending
         self._store.transition(record.path, final, **fields)
 
@@ -260,6 +262,7 @@ class _Child:
         self.ending = False
         """Whether it was asked to end."""
         self._deadline = 0.0
+        self._outcome: Outcome | None = None
         with open(task.path / "job.log", "wb", opener=open_private) as log:
             self._process = subprocess.Popen(
                 python_module(MODULE, str(os.getpid())),
@@ -277,15 +280,15 @@ class _Child:
 
     def outcome(self) -> Outcome | None:
         """Return how it ended; None while it runs."""
-        if self._process.poll() is None:
-            return None
-        assert self._process.stdout is not None
-        with self._process.stdout as pipe:
-            said = b"" if pipe.closed else pipe.read()
-        try:
-            return Outcome.model_validate_json(said)
-        except ValidationError:  # killed, or an error of its own, which its log has
-            return Outcome(state="stopped")
+        if self._outcome is None and self._process.poll() is not None:
+            assert self._process.stdout is not None
+            with self._process.stdout as pipe:
+                said = pipe.read()
+            try:
+                self._outcome = Outcome.model_validate_json(said)
+            except ValidationError:  # killed, or an error of its own, which its log has
+                self._outcome = Outcome(state="stopped")
+        return self._outcome
 
     def end(self, path: Path) -> None:
         """Let the job cancel its requests and end, as `inflight batch cancel` does; later calls kill it if it has not.
@@ -318,7 +321,7 @@ def _after(validation: Validation) -> tuple[str]:
     return ("failed" if validation.errors else "in_progress",)
 
 
-def _fields(validation: Validation) -> dict[str, object]:
+def _fields(validation: Validation) -> dict[str, Any]:
     """Return the fields of a batch that its validation gives."""
     if validation.errors:
         return {"errors": error_list([one.model_dump() for one in validation.errors])}

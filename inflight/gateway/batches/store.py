@@ -27,6 +27,7 @@ from inflight.gateway.batches.entries import (
     page,
     private_directory,
     read_record,
+    remove_leftovers,
     shown_id,
     tenant_folder,
     write_record,
@@ -180,6 +181,10 @@ class BatchStore:
     def paths(self) -> Iterator[Path]:
         """Yield the directories of the batches of all tenants, for the runner."""
         yield from all_entries(self.root)
+
+    def sweep(self) -> None:
+        """Remove what processes that died were about to create."""
+        remove_leftovers(self.root)
 
     def read(self, path: Path) -> BatchRecord:
         """Read the batch in a directory. Raises FileNotFoundError, and InflightError `job_damaged`."""

@@ -87,7 +87,8 @@ class _Rows:
             code = "invalid_json_line" if record.values is None else f"invalid_{row.context}"
             yield RowError(code=code, message=row.message, line=row.line, param=row.context)
             return
-        assert record.values is not None and row.id is not None
+        assert record.values is not None
+        assert row.id is not None
         if (first := self._ids.setdefault(row.id, record.line)) != record.line:
             message = f"the custom_id is that of line {first}; it must be unique"
             yield RowError(code="duplicate_custom_id", message=message, line=record.line, param="custom_id")
