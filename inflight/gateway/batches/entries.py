@@ -34,7 +34,7 @@ def map_disk_errors(what: str) -> Iterator[None]:
         if error.errno in DISK_FULL_ERRORS:
             raise InflightError(f"the disk has no room for {what}; free space on it", "disk_full") from None
         raise InflightError(
-            f"{what} can't be written: {error.strerror or error}; check the gateway's data directory",
+            f"{what} can't be written: {error.strerror or type(error).__name__}; check the gateway's data directory",
             "output_unwritable",
         ) from None
 
@@ -159,7 +159,9 @@ def read_record(path: Path, kind: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise InflightError(f"{path.parent.name} can't be read: {error.strerror or error}", "job_damaged") from None
+        raise InflightError(
+            f"{path.parent.name} can't be read: {error.strerror or type(error).__name__}", "job_damaged"
+        ) from None
     if not isinstance(record, dict) or not isinstance(record.get(kind), dict) or "order" not in record:
         raise InflightError(f"the record of {path.parent.name} is damaged; delete it, or restore it", "job_damaged")
     return record

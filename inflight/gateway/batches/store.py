@@ -209,6 +209,8 @@ class BatchStore:
 
         `ending` is the state that will follow, for `finalizing`. Raises FileNotFoundError and InflightError.
         """
+        if not path.is_dir():
+            raise FileNotFoundError(path)
         with map_disk_errors(f"the batch {path.name}"), _locked(path):
             current = self.read(path)
             if status not in _NEXT.get(current.status, ()):
@@ -240,8 +242,6 @@ def job_directory(path: Path) -> JobDirectory:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    if not path.is_dir():
-        raise FileNotFoundError(path)
     lock = open_private(str(path / _LOCK), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

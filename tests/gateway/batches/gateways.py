@@ -133,9 +133,9 @@ def running(stores: Stores, servers: Sequence[str], **options: Any) -> Iterator[
 class RunnerProcess:
     """A runner in a process of its own, as in a worker of the gateway."""
 
-    def __init__(self, stores: Stores, server: str) -> None:
+    def __init__(self, stores: Stores, server: str, concurrency: int = 4) -> None:
         self.process = subprocess.Popen(
-            python_module("tests.gateway.batches.gateways", str(stores.root), str(stores.window_seconds), server),
+            python_module("tests.gateway.batches.gateways", str(stores.root), server, str(concurrency)),
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         )
 
@@ -144,9 +144,9 @@ class RunnerProcess:
         self.process.wait()
 
 
-def main(root: str, window_seconds: str, server: str) -> None:
-    stores = Stores(Path(root), float(window_seconds))
-    with running(stores, [server]):
+def main(root: str, server: str, concurrency: str) -> None:
+    options = OPTIONS.model_copy(update={"concurrency": int(concurrency)})
+    with running(Stores(Path(root)), [server], run_options=options):
         signal.pause()
 
 

@@ -172,15 +172,17 @@ def test_two_runners_run_a_batch_once_and_the_other_takes_over(stores: Stores, h
             assert second.active
 
 
-def _kill_many_times(stores: Stores, server: str, batch_id: str, kills: int, longest: float, seed: int) -> None:
-    """Kill the runner's process, or that of the job, at random moments."""
-    draw = random.Random(seed)
-    runner = RunnerProcess(stores, server)
+def _kill_many_times(stores: Stores, server: str, batch_id: str, kills: int, longest: float, concurrency: int) -> int:
+    """Kill the runner's process, or that of the job, at random moments; return how often before the batch ended."""
+    draw = random.Random(kills)
+    runner = RunnerProcess(stores, server, concurrency)
+    killed = 0
     try:
-        for _ in range(kills):
+        while killed < kills:
             time.sleep(draw.uniform(0.0, longest))
             if stores.batches.get("", batch_id)["status"] not in ("validating", "in_progress", "finalizing"):
                 break
+            killed += 1
             if draw.random() < 0.4:
                 for pid in stores.job_pids():
                     with suppress(ProcessLookupError):
@@ -188,22 +190,24 @@ def _kill_many_times(stores: Stores, server: str, batch_id: str, kills: int, lon
                             os.kill(pid, signal.SIGKILL)
             else:
                 runner.kill()
-                runner = RunnerProcess(stores, server)
+                runner = RunnerProcess(stores, server, concurrency)
         stores.wait(batch_id)
     finally:
         runner.kill()
+    return killed
 
 
 @pytest.mark.parametrize(
-    ("rows", "kills", "longest"), [(300, 5, 2.0), pytest.param(50_000, 20, 10.0, marks=pytest.mark.slow)]
+    ("rows", "kills", "longest", "concurrency"),
+    [(800, 5, 3.0, 2), pytest.param(50_000, 20, 10.0, 64, marks=pytest.mark.slow)],
 )
 def test_a_batch_that_was_killed_many_times_is_whole(
-    rows: int, kills: int, longest: float, stores: Stores, hurried_server: Server, tmp_path: Path
+    rows: int, kills: int, longest: float, concurrency: int, stores: Stores, hurried_server: Server, tmp_path: Path
 ) -> None:
     requests = lines([request(number) for number in range(rows)])
     batch_id = stores.batch(requests)
     out = run_directly(requests, hurried_server.grpc_address, tmp_path)
-    _kill_many_times(stores, hurried_server.grpc_address, batch_id, kills, longest, seed=rows)
+    assert _kill_many_times(stores, hurried_server.grpc_address, batch_id, kills, longest, concurrency)
     batch = stores.wait(batch_id)
     assert batch["status"] == "completed"
     check_once_each(stores, batch, rows)

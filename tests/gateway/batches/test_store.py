@@ -14,6 +14,7 @@ from tests.fixtures.errors import raises
 from tests.gateway.batches.gateways import ENDPOINT, Stores, lines, request
 from tests.gateway.batches.test_files import HOSTILE
 
+HOSTILE_BATCHES = [one.replace("file-", "batch_") if isinstance(one, str) else one for one in HOSTILE]
 LEGAL = {
     "validating": {"failed", "in_progress", "cancelling"},
     "in_progress": {"finalizing", "cancelling"},
@@ -89,7 +90,7 @@ def test_the_input_must_be_a_file_of_the_tenant_with_purpose_batch(stores: Store
             stores.batches.create("", file_id, ENDPOINT, "24h")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("batch_id", [one.replace("file-", "batch_") if isinstance(one, str) else one for one in HOSTILE], ids=lambda value: repr(value)[:20])  # fmt: skip
+@pytest.mark.parametrize("batch_id", HOSTILE_BATCHES, ids=lambda value: repr(value)[:20])
 def test_an_id_that_is_none_reaches_no_batch(batch_id: str, stores: Stores) -> None:
     stores.batch(b"{}")
     for method in (stores.batches.get, stores.batches.cancel):
@@ -107,7 +108,7 @@ def test_a_tenant_has_only_its_own_batches(stores: Stores) -> None:
     ids = {tenant: stores.batch(b"{}", tenant) for tenant in ("", "a", "../a")}
     for tenant in ids:
         assert [one["id"] for one in stores.batches.list(tenant)["data"]] == [ids[tenant]]
-        for batch_id in ids.values() - {ids[tenant]}:
+        for batch_id in set(ids.values()) - {ids[tenant]}:
             for method in (stores.batches.get, stores.batches.cancel):
                 with raises(InflightError, "batch_not_found", naming=batch_id):
                     method(tenant, batch_id)
@@ -121,7 +122,7 @@ def test_pages_of_a_list(stores: Stores) -> None:
     assert [one["id"] for one in stores.batches.list("", after=ids[1])["data"]] == [ids[0]]
     for wrong in ({"limit": 0}, {"limit": 101}, {"limit": "5"}, {"after": "\0"}):
         with raises(InflightError, "invalid_parameter", naming=next(iter(wrong))):
-            stores.batches.list("", **wrong)  # type: ignore[arg-type]
+            stores.batches.list("", **wrong)
 
 
 @pytest.mark.parametrize("status", PATHS)
@@ -157,7 +158,8 @@ def test_cancel(status: str, stores: Stores) -> None:
 def test_a_cancel_at_the_same_time_wins_or_loses_as_a_whole(stores: Stores) -> None:
     for _ in range(30):
         batch_id = batch_in(stores, "in_progress")
-        path, began, won = stores.path(batch_id), threading.Barrier(2), []
+        path, began = stores.path(batch_id), threading.Barrier(2)
+        won: list[str] = []
 
         def change(status: str, path: Path = path, began: threading.Barrier = began, won: list[str] = won) -> None:
             began.wait()
