@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from inflight_client import InflightError
 
+from inflight.batch.failpoints import VARIABLE
 from inflight.deploy.server.server import Server
+from inflight.gateway.batches.results import publish_results
 from inflight.gateway.batches.runner import BatchRunner
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
@@ -261,6 +263,51 @@ def test_a_damaged_job_fails_its_batch_alone(stores: Stores, hurried_server: Ser
         batch = stores.wait(batch_id)
     assert (batch["status"], batch["errors"]["data"][0]["code"]) == ("failed", "job_damaged")
     assert stores.content(batch["output_file_id"])
+
+
+@pytest.mark.parametrize("point", ["lines.synced:1:full", "commit:2:full"])
+def test_a_batch_waits_for_room_on_the_disk(
+    point: str, stores: Stores, hurried_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_id = stores.batch(lines([request(number) for number in range(20)]))
+    said: list[str] = []
+    monkeypatch.setenv(VARIABLE, point)
+    with running(stores, [hurried_server.grpc_address], on_message=said.append):
+        wait_until(lambda: said)
+        assert stores.batches.get("", batch_id)["status"] == "in_progress"
+        monkeypatch.delenv(VARIABLE)
+        batch = stores.wait(batch_id)
+    assert batch["status"] == "completed"
+    check_once_each(stores, batch, 20)
+
+
+@pytest.mark.parametrize("point", ["lines.synced:1:kill", "commit:2:kill", "summary.txt.rename:1:kill"])
+def test_a_cancelled_batch_ends_although_its_closing_is_killed(
+    point: str, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_id = stores.batch(lines([request(number) for number in range(20)]))
+    stores.batches.cancel("", batch_id)
+    monkeypatch.setenv(VARIABLE, point)
+    with running(stores, [NOWHERE]) as runner:
+        wait_until(lambda: runner._retries)
+        monkeypatch.delenv(VARIABLE)
+        batch = stores.wait(batch_id)
+    assert (batch["status"], batch["model"]) == ("cancelled", "tiny")
+    check_once_each(stores, batch, 20)
+
+
+def test_results_that_were_published_before_a_kill_are_the_batch_s(stores: Stores, hurried_server: Server) -> None:
+    batch_id = stores.batch(lines([request(0)]))
+    with running(stores, [hurried_server.grpc_address]):
+        stores.wait_for_answers(batch_id)
+    path = stores.path(batch_id)
+    stores.batches.transition(path, "in_progress", request_counts={"total": 1, "completed": 0, "failed": 0})
+    stores.batches.transition(path, "finalizing")
+    published = publish_results(stores.batches.read(path), stores.files)
+    with running(stores, [NOWHERE]):
+        batch = stores.wait(batch_id)
+    assert (batch["status"], batch["output_file_id"]) == ("completed", published["output_file_id"])
+    assert [one["purpose"] for one in stores.files.list("")["data"]] == ["batch_output", "batch"]
 
 
 def test_the_input_may_be_deleted_while_the_batch_runs(stores: Stores, hurried_server: Server) -> None:
