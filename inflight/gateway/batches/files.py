@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -40,6 +40,8 @@ BATCH_FILE_SECONDS = 30 * 86_400
 PURPOSES = ("batch", "assistants", "evals", "fine-tune", "user_data", "vision")
 OUTPUT_PURPOSE = "batch_output"
 MAX_LISTED = 10_000
+EXPIRY_SECONDS = (3_600, 2_592_000)
+"""Least and most seconds after which a user may let a file expire."""
 _MAX_NAME = 512
 _PREFIX = "file-"
 _DATA, _RECORD = "data", "file.json"
@@ -60,10 +62,10 @@ class FileStore:
         max_batch_bytes: int = MAX_BATCH_BYTES,
         max_batch_rows: int = MAX_BATCH_ROWS,
     ) -> None:
-        self.root = root
+        self.root = root.absolute()
         self.max_bytes, self.max_batch_bytes, self.max_batch_rows = max_bytes, max_batch_bytes, max_batch_rows
         with map_disk_errors("the directory of the files"):
-            private_directory(root)
+            private_directory(self.root)
 
     def begin(self, tenant: str, filename: str, purpose: str, expires_at: int | None = None) -> Upload:
         """Begin an upload, to be written piece by piece. `expires_at`: seconds since 1970; by default a file of purpose
@@ -183,6 +185,22 @@ class FileStore:
             remove_entry(path)
             raise _not_found(file_id)
         return found
+
+
+def expiry_seconds(given: object, param: str) -> int | None:
+    """Return the seconds of an `expires_after` as OpenAI's API has it; None if it is not given.
+
+    Raises InflightError `invalid_parameter`, naming `param`.
+    """
+    if given is None:
+        return None
+    least, most = EXPIRY_SECONDS
+    seconds = given.get("seconds") if isinstance(given, Mapping) and given.get("anchor") == "created_at" else None
+    if type(seconds) is not int or not least <= seconds <= most:
+        raise InflightError(
+            f"{param} must have the anchor 'created_at' and {least} to {most} seconds", "invalid_parameter"
+        )
+    return seconds
 
 
 class Upload:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -57,14 +58,20 @@ class Outcome(BaseModel):
 
 
 def job_of(task: Task) -> tuple[Job, JobDirectory]:
-    """Return the job of a batch, which is the one that `inflight batch run` would run, and its directory."""
+    """Return the job of a batch, which is the one that `inflight batch run` would run, and its directory.
+
+    A job that has begun keeps its defaults, also if the gateway is started with others.
+    """
     job = Job(
         input=InputSpec(address=str(input_path(task.path)), format="jsonl", row_format="openai"),
         output=OutputSpec(address=str(task.path / OUTPUT), format="jsonl"),
         defaults=task.defaults,
         run_options=task.run_options.model_copy(update={"headers": task.headers}),
     )
-    return job, JobDirectory.from_output(job.output, job_directory(task.path).path)
+    directory = JobDirectory.from_output(job.output, job_directory(task.path).path)
+    with suppress(BatchError):  # the first run has none
+        job = job.model_copy(update={"defaults": directory.job().defaults})
+    return job, directory
 
 
 def perform(task: Task) -> Outcome:

@@ -72,6 +72,7 @@ class BatchRunner:
 
     def start(self) -> None:
         """Start the thread. Call it once, in the process that is to run batches."""
+        self._stopping.clear()
         self._thread = threading.Thread(target=self._run, name="batch-runner", daemon=True)
         self._thread.start()
 

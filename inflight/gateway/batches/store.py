@@ -32,14 +32,12 @@ from inflight.gateway.batches.entries import (
     tenant_folder,
     write_record,
 )
-from inflight.gateway.batches.files import BATCH_FILE_SECONDS, FileStore
+from inflight.gateway.batches.files import BATCH_FILE_SECONDS, FileStore, expiry_seconds
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
 COMPLETION_WINDOW = "24h"
 WINDOW_SECONDS = 86_400
 MAX_LISTED = 100
-OUTPUT_SECONDS = (3_600, 2_592_000)
-"""Least and most seconds of `output_expires_after`."""
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 _PREFIX = "batch_"
 _RECORD, _LOCK = "batch.json", "lock"
@@ -90,10 +88,10 @@ class BatchStore:
     """
 
     def __init__(self, root: Path, files: FileStore, *, window_seconds: float = WINDOW_SECONDS) -> None:
-        self.root = root
+        self.root = root.absolute()
         self._files, self._window_seconds = files, window_seconds
         with map_disk_errors("the directory of the batches"):
-            private_directory(root)
+            private_directory(self.root)
 
     def create(
         self,
@@ -115,7 +113,7 @@ class BatchStore:
                 "invalid_parameter",
             )
         _check_metadata(metadata)
-        output_seconds = _output_seconds(output_expires_after)
+        output_seconds = expiry_seconds(output_expires_after, "output_expires_after") or BATCH_FILE_SECONDS
         file = self._files.get(tenant, input_file_id)
         if file["purpose"] != "batch":
             raise InflightError(
@@ -325,18 +323,6 @@ def _is_text(value: object, longest: int) -> bool:
     if not isinstance(value, str) or len(value) > longest:
         return False
     return value.isascii() or not any("\ud800" <= one <= "\udfff" for one in value)
-
-
-def _output_seconds(given: object) -> int:
-    if given is None:
-        return BATCH_FILE_SECONDS
-    least, most = OUTPUT_SECONDS
-    seconds = given.get("seconds") if isinstance(given, Mapping) and given.get("anchor") == "created_at" else None
-    if type(seconds) is not int or not least <= seconds <= most:
-        raise InflightError(
-            f"output_expires_after must have the anchor 'created_at' and {least} to {most} seconds", "invalid_parameter"
-        )
-    return seconds
 
 
 def _not_found(batch_id: object) -> InflightError:

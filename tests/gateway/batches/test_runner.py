@@ -15,6 +15,7 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.batch.failpoints import VARIABLE
+from inflight.batch.job.spec import GenerationDefaults
 from inflight.deploy.server.server import Server
 from inflight.gateway.batches.results import publish_results
 from inflight.gateway.batches.runner import BatchRunner
@@ -160,6 +161,21 @@ def test_a_queued_batch_is_cancelled_although_another_runs(stores: Stores, hurri
         batch = stores.wait(second)
         assert stores.batches.get("", first)["status"] == "in_progress"
         check_once_each(stores, batch, 1)
+
+
+def test_a_batch_keeps_its_defaults_when_a_runner_starts_again(stores: Stores, hurried_server: Server) -> None:
+    rows = [request(number) for number in range(60)]
+    for row in rows:
+        del row["body"]["max_tokens"]
+    batch_id = stores.batch(lines(rows))
+    with running(stores, [hurried_server.grpc_address], defaults=GenerationDefaults(max_tokens=50)) as runner:
+        stores.wait_for_answers(batch_id)
+        runner.stop(0.0)
+        assert stores.batches.get("", batch_id)["status"] == "in_progress"
+        runner._defaults = GenerationDefaults(max_tokens=5)
+        runner.start()
+        batch = stores.wait(batch_id)
+    assert (batch["status"], batch["usage"]["output_tokens"]) == ("completed", 60 * 50)
 
 
 def test_two_runners_run_a_batch_once_and_the_other_takes_over(stores: Stores, hurried_server: Server) -> None:
