@@ -10,7 +10,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -147,8 +147,8 @@ def remove_leftovers(root: Path) -> None:
                 os.close(lock)
 
 
-def read_record(path: Path, kind: str) -> dict[str, Any]:
-    """Read a record, an object with the object `kind` in it.
+def read_record(path: Path, kind: str, fields: Collection[str]) -> dict[str, Any]:
+    """Read a record, an object with the object `kind` in it, which has these fields.
 
     Raises FileNotFoundError, and InflightError `job_damaged` for anything that is not a record.
     """
@@ -162,9 +162,10 @@ def read_record(path: Path, kind: str) -> dict[str, Any]:
         raise InflightError(
             f"{path.parent.name} can't be read: {error.strerror or type(error).__name__}", "job_damaged"
         ) from None
-    if not isinstance(record, dict) or not isinstance(record.get(kind), dict) or "order" not in record:
+    found = record.get(kind) if isinstance(record, dict) else None
+    if not (isinstance(found, dict) and found.keys() >= set(fields) and isinstance(record.get("order"), int)):
         raise InflightError(f"the record of {path.parent.name} is damaged; delete it, or restore it", "job_damaged")
-    return record
+    return dict(record)
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:

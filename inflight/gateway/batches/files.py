@@ -45,6 +45,7 @@ EXPIRY_SECONDS = (3_600, 2_592_000)
 _MAX_NAME = 512
 _PREFIX = "file-"
 _DATA, _RECORD = "data", "file.json"
+_FIELDS = ("id", "bytes", "created_at", "expires_at", "filename", "purpose", "status")
 
 
 class FileStore:
@@ -111,7 +112,7 @@ class FileStore:
         found: list[tuple[int, dict[str, Any]]] = []
         for path in entries(tenant_folder(self.root, tenant)):
             try:
-                record = read_record(path / _RECORD, "file")
+                record = _read_record(path)
             except (FileNotFoundError, InflightError):  # deleted meanwhile, or damaged: `get` says so
                 continue
             if not _is_expired(record["file"]) and purpose in (None, record["file"]["purpose"]):
@@ -165,7 +166,7 @@ class FileStore:
         remove_leftovers(self.root)
         for path in all_entries(self.root):
             try:
-                expired = _is_expired(read_record(path / _RECORD, "file")["file"])
+                expired = _is_expired(_read_record(path)["file"])
             except (FileNotFoundError, InflightError):
                 continue
             if expired:
@@ -178,7 +179,7 @@ class FileStore:
 
     def _read(self, path: Path, file_id: str) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = read_record(path / _RECORD, "file")["file"]
+            found: dict[str, Any] = _read_record(path)["file"]
         except FileNotFoundError:
             raise _not_found(file_id) from None
         if _is_expired(found):
@@ -275,6 +276,10 @@ class _RowCount:
 
 def _is_blank(text: bytes) -> bool:
     return not text or text.isspace()
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    return read_record(path / _RECORD, "file", _FIELDS)
 
 
 def _check_name(filename: object) -> None:

@@ -61,7 +61,8 @@ class BatchRunner:
         self._models = None if models is None else tuple(models)
         self._on_message = on_message
         self._children: dict[Path, _Child] = {}
-        self._retries: dict[Path, _Retry] = {}
+        self._retries: dict[tuple[Path, bool], _Retry] = {}
+        """By batch, and whether its rows are being closed: a batch that waits for a server is cancelled at once."""
         self._ended: set[Path] = set()
         self._reported: dict[Path, str] = {}
         self._next_sweep = 0.0
@@ -125,7 +126,7 @@ class BatchRunner:
                 self._advance(record)
             except Exception as error:  # one batch must not stop the others
                 said = str(error) if isinstance(error, InflightError | OSError) else repr(error)
-                self._report(record.path, f"the batch {record.path.name} waits: {said}")
+                self._postpone(record, said)
 
     def _in_turn(self, records: list[BatchRecord]) -> list[BatchRecord]:
         """Return the batches in the order in which they may start: first those of tenants of which the fewest run."""
@@ -140,6 +141,8 @@ class BatchRunner:
             remove_job(path)
             self._ended.add(path)
             self._reported.pop(path, None)
+            for closing in (False, True):
+                self._retries.pop((path, closing), None)
             return
         if record.status == "validating" and (validation := read_validation(path)) is not None:
             self._store.transition(path, *_after(validation), **_fields(validation))
@@ -157,7 +160,7 @@ class BatchRunner:
                 return
             del self._children[path]
             self._on_outcome(record, child, outcome)
-        elif record.ended:
+        elif record.ended or not self._is_due(record):
             return
         elif record.status == "finalizing" and record.ending == "completed":
             self._finish(record)
@@ -166,11 +169,17 @@ class BatchRunner:
 
     def _may_start(self, record: BatchRecord) -> bool:
         """Rows are closed at once, without a server, so that a cancelled batch does not wait for the others."""
-        retry = self._retries.get(record.path)
-        if retry is not None and time.monotonic() < retry.at:
-            return False
-        closing = record.status in ("cancelling", "finalizing")
-        return sum(child.closing is closing for child in self._children.values()) < self._max_running
+        return sum(child.closing is _is_closing(record) for child in self._children.values()) < self._max_running
+
+    def _is_due(self, record: BatchRecord) -> bool:
+        retry = self._retries.get((record.path, _is_closing(record)))
+        return retry is None or time.monotonic() >= retry.at
+
+    def _postpone(self, record: BatchRecord, why: str) -> None:
+        """Continue the batch later, and later each time."""
+        self._retries.setdefault((record.path, _is_closing(record)), _Retry()).postpone()
+        if why:
+            self._report(record.path, f"the batch {record.path.name} waits: {why}")
 
     def _start(self, record: BatchRecord) -> None:
         closing = {"in_progress": None, "validating": None, "cancelling": "cancelled"}.get(
@@ -192,14 +201,10 @@ class BatchRunner:
     def _on_outcome(self, record: BatchRecord, child: _Child, outcome: Outcome) -> None:
         """Decide what follows the end of a process. For a batch that was cancelled meanwhile, `_advance` does."""
         path = record.path
-        if outcome.state == "stopped":
+        if outcome.state == "stopped" or (outcome.state == "failed" and record.status == "validating"):
             if not child.ending:
-                retry = self._retries.setdefault(path, _Retry())
-                retry.postpone()
-                if outcome.message:
-                    self._report(path, f"the batch {path.name} waits: {outcome.message}")
+                self._postpone(record, outcome.message)
             return
-        self._retries.pop(path, None)
         if outcome.state == "failed":
             self._report(path, f"the batch {path.name} failed: {outcome.message} [{outcome.code}]")
         if child.closing:
@@ -316,6 +321,11 @@ class _Child:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+def _is_closing(record: BatchRecord) -> bool:
+    """Return whether no row of the batch is sent any more."""
+    return record.status in ("cancelling", "finalizing")
 
 
 def _after(validation: Validation) -> tuple[str]:

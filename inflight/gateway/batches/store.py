@@ -41,6 +41,7 @@ MAX_LISTED = 100
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 _PREFIX = "batch_"
 _RECORD, _LOCK = "batch.json", "lock"
+_COUNTS = frozenset(("total", "completed", "failed"))
 
 Ending = Literal["completed", "expired", "failed"]
 
@@ -186,13 +187,15 @@ class BatchStore:
 
     def read(self, path: Path) -> BatchRecord:
         """Read the batch in a directory. Raises FileNotFoundError, and InflightError `job_damaged`."""
-        record = read_record(path / _RECORD, "batch")
+        record = read_record(path / _RECORD, "batch", _FIELDS)
         try:
             found = BatchRecord(
                 path, record["tenant"], record["order"], record["batch"], record["ending"], record["output_seconds"]
             )
-            known = found.status in STATES and found.batch["id"] == path.name
-        except KeyError:
+            batch = found.batch
+            known = found.status in STATES and batch["id"] == path.name and type(batch["expires_at"]) is int
+            known = known and isinstance(found.tenant, str) and batch["request_counts"].keys() >= _COUNTS
+        except (AttributeError, KeyError, TypeError):
             known = False
         if not known:
             raise InflightError(f"the record of {path.name} is damaged; delete it, or restore it", "job_damaged")
@@ -215,7 +218,7 @@ class BatchStore:
                 return False
             if current.status == "finalizing" and status != current.ending:
                 return False
-            record = read_record(path / _RECORD, "batch")
+            record = read_record(path / _RECORD, "batch", _FIELDS)
             record["batch"] |= {**fields, "status": status, f"{status}_at": int(time.time())}
             if status == "finalizing":
                 record["ending"] = ending
@@ -303,6 +306,9 @@ def _new_batch(
         "usage": None,
         "metadata": None if metadata is None else dict(metadata),
     }
+
+
+_FIELDS = frozenset(_new_batch("", "", "", None, 0, 0))
 
 
 def _check_metadata(metadata: object) -> None:

@@ -148,7 +148,8 @@ def test_a_batch_without_a_server_waits_and_can_be_ended(how: str, tmp_path: Pat
     with running(stores, [NOWHERE], run_options=OPTIONS.model_copy(update={"server_wait_timeout": 0.2})) as runner:
         if how == "cancelled":
             stores.wait(batch_id, "in_progress")
-            wait_until(lambda: batch_id in "".join(runner._reported.values()), "the first attempt")
+            wait_until(lambda: runner._retries, "the first attempt")
+            next(iter(runner._retries.values())).at += 3600.0
             stores.batches.cancel("", batch_id)
         batch = stores.wait(batch_id)
     assert (batch["status"], batch["output_file_id"]) == (how, None)
@@ -220,7 +221,7 @@ def _kill_many_times(stores: Stores, server: str, batch_id: str, kills: int, lon
 
 @pytest.mark.parametrize(
     ("rows", "kills", "longest", "concurrency"),
-    [(800, 5, 3.0, 2), pytest.param(50_000, 20, 10.0, 64, marks=pytest.mark.slow)],
+    [(800, 5, 3.0, 2), pytest.param(50_000, 20, 6.0, 64, marks=pytest.mark.slow)],
 )
 def test_a_batch_that_was_killed_many_times_is_whole(
     rows: int, kills: int, longest: float, concurrency: int, stores: Stores, hurried_server: Server, tmp_path: Path
@@ -273,12 +274,15 @@ def _runs(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"order": 1, "batch": {"status": "lost"}}', '{"order": 1, "batch": 5}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "GARBLED", '{"order": 1, "batch": {"status": "lost"}}', '{"order": 1, "batch": 5}']
+)
 def test_a_damaged_record_is_one_sentence_and_others_continue(
     text: str, stores: Stores, hurried_server: Server
 ) -> None:
     damaged, good = stores.batch(lines([request(0)])), stores.batch(lines([request(0)]))
-    (stores.path(damaged) / "batch.json").write_text(text)
+    record = stores.path(damaged) / "batch.json"
+    record.write_text(record.read_text().replace("request_counts", "counts") if text == "renamed field" else text)
     said: list[str] = []
     with running(stores, [hurried_server.grpc_address], on_message=said.append):
         stores.wait(good)
