@@ -54,6 +54,12 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "row_invalid": ErrorCode("the row is not a valid request", "fix the row, then run `inflight batch retry`"),
     "row_duplicate": ErrorCode("an earlier row has the same id, or an id that the output's table treats as the same", "give each row a unique id"),
     "row_crashed_engine": ErrorCode("engines crashed each time they ran the row", "inspect the row and the engine's log"),
+    "job_expired": ErrorCode("the completion window ended before the row was sent", "send the row again", retry=True),
+    # files and batches of the gateway
+    "file_not_found": ErrorCode("there is no such file, or it has expired", "check the id, or upload the file again"),
+    "file_too_large": ErrorCode("the file has more bytes or requests than are allowed", "split it into several files"),
+    "batch_not_found": ErrorCode("there is no such batch", "check the id"),
+    "batch_ended": ErrorCode("the batch ends or has ended, so it cannot be cancelled", "retrieve it; its status says how it ended"),
     # a request
     "invalid_text": ErrorCode("the prompt is not text that the tokenizer accepts", "send UTF-8 text without NUL characters"),
     "invalid_messages": ErrorCode("the model's chat template cannot render the messages", "correct the roles and contents; the message quotes the template's error"),

@@ -8,6 +8,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Self
 
+from inflight_client import InflightError
+
+from inflight.batch.close_rows import close_rows
 from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.ephemeral_server import ephemeral_server
 from inflight.batch.dispatch.triton_backend import TritonBackend
@@ -80,6 +83,7 @@ class JobRunner:
         self._backends = backends
         self._signals = StopSignals()
         self._replicator = StateReplicator(job.output, directory, on_message)
+        self._closing: InflightError | None = None
 
     def run(self, retry_codes: Sequence[str] | None = None) -> JobResult:
         """Run the job once. Raises BatchError if it can't begin; what is temporary or comes later is in the result.
@@ -106,6 +110,14 @@ class JobRunner:
             if error.code not in TEMPORARY_CODES:
                 raise
             return JobResult.from_error(error, Counts())
+
+    def close(self, error: InflightError) -> JobResult:
+        """End the job without its servers: each row that has no result yet gets this error. Raises as `run` does.
+
+        A job that was killed meanwhile is closed again, also with another error.
+        """
+        self._closing = error
+        return self.run()
 
     def _finished(self, session: JobSession) -> JobResult:
         """The run that finished it may have been killed before it reported that."""
@@ -142,13 +154,12 @@ class JobRunner:
         try:
             self._replicator.claim(session.ledger)
             if not session.all_done:
-                with self._servers() as backends:
-                    run = JobRun(session, backends, reporter, self._replicator, self._signals, self._on_message)
-                    asyncio.run(run.run())
-                if session.all_done:
-                    self._replicator.upload(session.ledger)
+                if self._closing is None:
+                    result = self._send_rows(session, reporter)
                 else:
-                    result = JobResult(run.state, session.ledger.counts, run.message)
+                    close_rows(session, self._closing)
+                if result is None:
+                    self._replicator.upload(session.ledger)
             if result is None:
                 if isinstance(session.ledger, RetryLedger):
                     session.ledger.merge()
@@ -160,6 +171,13 @@ class JobRunner:
             result = JobResult.from_error(error, session.ledger.counts)
         reporter.end(result.state, result.message)
         return result
+
+    def _send_rows(self, session: JobSession, reporter: ProgressReporter) -> JobResult | None:
+        """Send the rows; return why that ended early, if it did."""
+        with self._servers() as backends:
+            run = JobRun(session, backends, reporter, self._replicator, self._signals, self._on_message)
+            asyncio.run(run.run())
+        return None if session.all_done else JobResult(run.state, session.ledger.counts, run.message)
 
     @contextmanager
     def _servers(self) -> Iterator[Sequence[Backend]]:

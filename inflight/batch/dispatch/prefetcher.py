@@ -89,6 +89,11 @@ class RowPrefetcher:
     def join(self) -> None:
         self._thread.join(timeout=5.0)
 
+    def unfinished_rows(self) -> Iterator[Row]:
+        """Yield the valid rows without a result, instead of `start`; invalid ones get their result on the way."""
+        for block in self._blocks():
+            yield from self._without_duplicates(block)
+
     def _run(self) -> None:
         try:
             for window in self._windows():

@@ -31,10 +31,11 @@ _NO_RESPONSE_CODES = frozenset(
     (
         *("engine_died", "server_gone", "server_unreachable", "host_not_found", "connection_closed", "answer_damaged"),
         *("unsupported_deployment", "client_closed", "client_forked", "cancelled", "deadline_exceeded"),
+        *("job_expired", "job_failed", "row_crashed_engine"),
     )
 )
 """Codes of errors without a response from a server."""
-_LINE_CODES = {"deadline_exceeded": "request_timeout", "cancelled": "batch_cancelled"}
+_LINE_CODES = {"deadline_exceeded": "request_timeout", "cancelled": "batch_cancelled", "job_expired": "batch_expired"}
 """OpenAI's codes of lines without a response."""
 
 
@@ -54,11 +55,11 @@ class OpenAIRowFormat:
         name = values.get("custom_id")
         if not isinstance(name, str) or parse_id(name) is None:
             why = f"the custom_id is {shorten(name)}; it must be a text of 1 to 512 characters"
-            return InvalidRow(
-                number, record.line, None, "row_invalid", why if name is not None else "there is no custom_id"
-            )
-        if why := _request_error(values):
-            return InvalidRow(number, record.line, name, "row_invalid", why)
+            why = why if name is not None else "there is no custom_id"
+            return InvalidRow(number, record.line, None, "row_invalid", why, context="custom_id")
+        if invalid := _request_error(values):
+            param, why = invalid
+            return InvalidRow(number, record.line, name, "row_invalid", why, context=param)
         chat, body = values["url"] == _CHAT, values["body"]
         try:
             request = _row_request(parse_request(body, chat, self._defaults))
@@ -93,14 +94,7 @@ class OpenAIRowFormat:
         assert row.id is not None
         name = _hashed_id(row.id)
         if code in _NO_RESPONSE_CODES:
-            text = dump_json(
-                {
-                    "id": f"batch_req_{name}",
-                    "custom_id": row.id,
-                    "response": None,
-                    "error": {"code": _LINE_CODES.get(code, code), "message": message},
-                }
-            )
+            text = error_line(row.id, message, code)
         else:
             status = status_of(InflightError(message, code))
             text = _line(row.id, name, status, error_body(message, code, status, param))
@@ -122,15 +116,21 @@ def _row_request(wanted: GenerationRequest) -> RowRequest:
     )
 
 
-def _request_error(values: Mapping[str, Any]) -> str:
-    """Return why a line is not a supported request; empty if it is one."""
+def error_line(custom_id: str, message: str, code: str) -> bytes:
+    """Return the line of a row without a response."""
+    name, error = _hashed_id(custom_id), {"code": _LINE_CODES.get(code, code), "message": message}
+    return dump_json({"id": f"batch_req_{name}", "custom_id": custom_id, "response": None, "error": error})
+
+
+def _request_error(values: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the invalid field and why, if a line is not a supported request."""
     if values.get("method") != "POST":
-        return f"the method is {shorten(values.get('method'))}; it must be 'POST'"
+        return "method", f"the method is {shorten(values.get('method'))}; it must be 'POST'"
     if values.get("url") not in (_CHAT, _TEXT):
-        return f"the url is {shorten(values.get('url'))}; it must be {_CHAT} or {_TEXT}"
+        return "url", f"the url is {shorten(values.get('url'))}; it must be {_CHAT} or {_TEXT}"
     if not isinstance(values.get("body"), Mapping):
-        return f"the body is {shorten(values.get('body'))}; it must be an object"
-    return ""
+        return "body", f"the body is {shorten(values.get('body'))}; it must be an object"
+    return None
 
 
 def _hashed_id(custom_id: str) -> str:

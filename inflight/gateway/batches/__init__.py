@@ -1,0 +1,1 @@
+"""Files and batches of the OpenAI-compatible API: their stores, and the runner of the batches."""

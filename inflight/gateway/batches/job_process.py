@@ -1,0 +1,115 @@
+"""The child process that validates and runs the job of a batch, or closes it: `python -m ... PARENT`, a Task on stdin.
+
+It prints an Outcome. It ends with its parent, and may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from inflight_client import InflightError
+from pydantic import BaseModel, ConfigDict
+
+from inflight.batch.errors import BatchError, map_disk_errors
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.spec import GenerationDefaults, InputSpec, Job, OutputSpec, RunOptions
+from inflight.batch.runner import TEMPORARY_CODES, JobRunner
+from inflight.common.process_guard import die_with_parent
+from inflight.gateway.batches.store import input_path, job_directory
+from inflight.gateway.batches.validation import read_validation, validate_input, write_validation
+
+MODULE = "inflight.gateway.batches.job_process"
+OUTPUT = "output.jsonl"
+"""The output of the job, in the directory of the batch."""
+_CLOSING = {
+    "cancelled": "the batch was cancelled before this request was answered",
+    "job_expired": "the completion window ended before this request was answered",
+    "job_failed": "the batch failed before this request was answered",
+}
+
+
+class Task(BaseModel):
+    """What to do with the batch in directory `path`. `closing`: the code of rows that are not sent any more.
+
+    `models`: the models that a request may name; None: any.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    path: Path
+    endpoint: str
+    models: tuple[str, ...] | None = None
+    defaults: GenerationDefaults = GenerationDefaults()
+    run_options: RunOptions = RunOptions()
+    headers: dict[str, str] = {}  # `run_options` leaves them out of its JSON
+    closing: Literal["cancelled", "job_expired", "job_failed"] | None = None
+
+
+class Outcome(BaseModel):
+    """How it ended. `stopped`: for now, for a reason that may pass; `invalid`: the validation has the errors."""
+
+    model_config = ConfigDict(frozen=True)
+    state: Literal["finished", "stopped", "failed", "invalid"]
+    code: str = ""
+    message: str = ""
+
+
+def job_of(task: Task) -> tuple[Job, JobDirectory]:
+    """Return the job of a batch, which is the one that `inflight batch run` would run, and its directory.
+
+    A job that has begun keeps its defaults, also if the gateway is started with others.
+    """
+    job = Job(
+        input=InputSpec(address=str(input_path(task.path)), format="jsonl", row_format="openai"),
+        output=OutputSpec(address=str(task.path / OUTPUT), format="jsonl"),
+        defaults=task.defaults,
+        run_options=task.run_options.model_copy(update={"headers": task.headers}),
+    )
+    directory = JobDirectory.from_output(job.output, job_directory(task.path).path)
+    with suppress(BatchError):  # the first run has none
+        job = job.model_copy(update={"defaults": directory.job().defaults})
+    return job, directory
+
+
+def perform(task: Task) -> Outcome:
+    """Run or close the job once. A run that was cancelled is `stopped`: the batch's state says what comes next."""
+    try:
+        validation = read_validation(task.path)
+        if validation is None:
+            validation = validate_input(input_path(task.path), task.endpoint, task.models)
+            with map_disk_errors(task.path):
+                write_validation(task.path, validation)
+        if validation.errors:
+            return Outcome(state="invalid")
+        job, directory = job_of(task)
+        runner = JobRunner(job, directory)
+        if task.closing is None:
+            result = runner.run()
+        else:
+            result = runner.close(InflightError(_CLOSING[task.closing], task.closing))
+    except BatchError as error:
+        # The process of a gateway that was just killed may hold the job for a moment.
+        temporary = error.code in (*TEMPORARY_CODES, "job_running")
+        return Outcome(state="stopped" if temporary else "failed", code=error.code, message=str(error))
+    state = str(result.state)
+    return Outcome(
+        state=state if state in ("finished", "failed") else "stopped",  # type: ignore[arg-type]
+        code=result.code,
+        message=result.message,
+    )
+
+
+def main(parent: int) -> int:
+    if not die_with_parent(parent):
+        return 1
+    os.umask(0o077)
+    task = Task.model_validate_json(sys.stdin.buffer.read())
+    print(perform(task).model_dump_json())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
