@@ -16,6 +16,7 @@ from inflight_client.sampling import Sampling
 
 from inflight import __version__
 from inflight.gateway.admission import Admission
+from inflight.gateway.batch_routes import BatchRoutes
 from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import (
     DisconnectedError,
@@ -72,6 +73,7 @@ class Gateway:
         self.metrics = GatewayMetrics(lambda: self.admission.in_flight, lambda: self.pool.ready)
         self.draining = False
         self._keys = KeyRing(settings.keys)
+        self._batches = BatchRoutes(settings)
         self._started = int(time.time())
         self._routes: dict[str, dict[str, Handler]] = {
             "/health": {"GET": self._health},
@@ -82,6 +84,8 @@ class Gateway:
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/completions": {"POST": self._completions},
             "/v1/responses": {"POST": self._create_response},
+            "/v1/files": {"GET": self._list_files, "POST": self._create_file},
+            "/v1/batches": {"GET": self._list_batches, "POST": self._create_batch},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
         }
@@ -97,8 +101,10 @@ class Gateway:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 self.pool.start()
+                await self._batches.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
+                await self._batches.close()
                 await self.pool.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
@@ -147,12 +153,49 @@ class Gateway:
         if methods is None and path.startswith("/v1/models/"):
             path, methods = "/v1/models/{model}", {"GET": self._model}
         if methods is None:
+            path, methods = self._batch_route(path)
+        if methods is None:
             raise ApiError(f"there is no {path[:200]!r} here; see /openapi.json", "not_found", status=404)
         method = "GET" if request.method == "HEAD" else request.method
         if method not in methods:
             allowed = ", ".join(methods)
             raise ApiError(f"{path} takes {allowed}", "method_not_allowed", status=405, headers={"allow": allowed})
         return path, methods[method]
+
+    def _batch_route(self, path: str) -> tuple[str, Mapping[str, Handler] | None]:
+        """Return the route of one file or batch: its path with a placeholder, and its handlers."""
+        routes = self._batches
+        match path.split("/")[1:]:
+            case ["v1", "files", name]:
+                return "/v1/files/{file}", {
+                    "GET": lambda request, caller: routes.get_file(request, caller.tenant, name),
+                    "DELETE": lambda request, caller: routes.delete_file(request, caller.tenant, name),
+                }
+            case ["v1", "files", name, "content"]:
+                return "/v1/files/{file}/content", {
+                    "GET": lambda request, caller: routes.file_content(request, caller.tenant, name)
+                }
+            case ["v1", "batches", name]:
+                return "/v1/batches/{batch}", {
+                    "GET": lambda request, caller: routes.get_batch(request, caller.tenant, name)
+                }
+            case ["v1", "batches", name, "cancel"]:
+                return "/v1/batches/{batch}/cancel", {
+                    "POST": lambda request, caller: routes.cancel_batch(request, caller.tenant, name)
+                }
+        return path, None
+
+    async def _create_file(self, request: Request, caller: Caller) -> None:
+        await self._batches.create_file(request, caller.tenant)
+
+    async def _list_files(self, request: Request, caller: Caller) -> None:
+        await self._batches.list_files(request, caller.tenant)
+
+    async def _create_batch(self, request: Request, caller: Caller) -> None:
+        await self._batches.create_batch(request, caller.tenant)
+
+    async def _list_batches(self, request: Request, caller: Caller) -> None:
+        await self._batches.list_batches(request, caller.tenant)
 
     def _authenticate(self, request: Request) -> Caller:
         """Return who calls. Raises ApiError 401, which says the same for every wrong key."""

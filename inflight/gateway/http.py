@@ -135,6 +135,10 @@ class Request:
         }
         await self._start(200, self.response_headers | headers)
 
+    async def start_content(self, content_type: str) -> None:
+        """Start a response of unknown length."""
+        await self._start(200, self.response_headers | {"content-type": content_type})
+
     async def write(self, frame: bytes) -> None:
         self.frames += 1
         await self._send({"type": "http.response.body", "body": frame, "more_body": True})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,15 @@ class GatewaySettings:
     def keys(self) -> Path:
         """The key file."""
         return Path(self.key_file) if self.key_file else default_key_file()
+
+    @property
+    def state_path(self) -> Path:
+        """The directory of uploads and batches; by default one for each port, since each has its own servers."""
+        if self.state_dir:
+            return Path(self.state_dir)
+        configured = os.environ.get("XDG_STATE_HOME", "")
+        base = Path(configured) if configured.startswith("/") else Path.home() / ".local" / "state"
+        return base / "inflight" / f"gateway-{self.port}"
 
     @classmethod
     def from_json(cls, text: str) -> GatewaySettings:

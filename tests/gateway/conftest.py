@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import openai
@@ -22,14 +23,15 @@ GatewayFactory = Callable[..., AbstractContextManager[GatewayProcesses]]
 def running_gateway(*servers: Server, **settings: Any) -> Iterator[GatewayProcesses]:
     """A gateway on a free port that is ready."""
     addresses = tuple(f"{each.grpc_address},metrics=http://{each.metrics_address}/metrics" for each in servers)
-    values = {"key_file": "/nonexistent/keys.json", **settings}
-    gateway = GatewayProcesses(GatewaySettings(addresses, port=0, **values), lambda line: None)
-    gateway.start()
-    try:
-        wait_until(lambda: get(gateway, "/ready").status == 200)
-        yield gateway
-    finally:
-        gateway.stop()
+    with TemporaryDirectory() as directory:
+        values = {"key_file": f"{directory}/keys.json", "state_dir": f"{directory}/state", **settings}
+        gateway = GatewayProcesses(GatewaySettings(addresses, port=0, **values), lambda line: None)
+        gateway.start()
+        try:
+            wait_until(lambda: get(gateway, "/ready").status == 200)
+            yield gateway
+        finally:
+            gateway.stop()
 
 
 @pytest.fixture(scope="session")

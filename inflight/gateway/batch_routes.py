@@ -1,0 +1,269 @@
+"""`/v1/files` and `/v1/batches`: uploads and batch jobs, kept in a directory and continued after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from inflight_client import InflightError
+from inflight_client.validation import shorten
+
+from inflight.gateway.http import Request, Response
+from inflight.gateway.settings import GatewaySettings
+from inflight.openai_api.errors import ApiError
+
+if TYPE_CHECKING:
+    from inflight.gateway.batches.files import FileStore, Upload
+    from inflight.gateway.batches.runner import BatchRunner
+    from inflight.gateway.batches.store import BatchStore
+
+_STATUS = {
+    "file_not_found": 404,
+    "batch_not_found": 404,
+    "file_too_large": 413,
+    "batch_ended": 400,
+    "invalid_parameter": 400,
+    "disk_full": 507,
+    "output_unwritable": 500,
+    "job_damaged": 500,
+}
+_MAX_FIELD_BYTES = 64 * 1024
+_READ_BYTES = 2**18
+
+logger = logging.getLogger("inflight.gateway")
+Value = TypeVar("Value")
+
+
+class BatchRoutes:
+    """The handlers. Stores and runner begin with the first request, or at the start if there are batches."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._root = settings.state_path
+        self._files: FileStore | None = None
+        self._batches: BatchStore | None = None
+        self._runner: BatchRunner | None = None
+
+    async def start(self) -> None:
+        """Continue the batches of an earlier run."""
+        if (self._root / "batches").is_dir():
+            try:
+                await asyncio.to_thread(self._open)
+            except ApiError as error:
+                logger.warning("batches are not continued: %s", error)
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await asyncio.to_thread(self._runner.stop)
+
+    async def create_file(self, request: Request, tenant: str) -> None:
+        from python_multipart.multipart import MultipartParser, parse_options_header
+
+        kind, options = parse_options_header(request.headers.get("content-type", ""))
+        boundary = options.get(b"boundary")
+        if kind != b"multipart/form-data" or not boundary:
+            raise ApiError("send the file as multipart/form-data", "invalid_request")
+        files, _ = await self._stores()
+        form = _Form(lambda name, fields: files.begin(tenant, name, _purpose(fields), _expiry(fields)))
+        parser = MultipartParser(boundary, form.callbacks())
+        try:
+            try:
+                async for part in request.chunks():
+                    await self._call(parser.write, part)
+                await self._call(parser.finalize)
+            except (ValueError, RuntimeError) as error:
+                raise ApiError(f"the form is damaged: {str(error)[:100]}", "invalid_request") from None
+            found = await self._call(form.finish)
+        except BaseException:
+            form.abort()
+            raise
+        await request.respond(Response(found))
+
+    async def list_files(self, request: Request, tenant: str) -> None:
+        files, _ = await self._stores()
+        query = request.query
+        limit = _limit(query, 10_000, 10_000)
+        found = await self._call(
+            files.list, tenant, query.get("purpose"), query.get("after"), limit, query.get("order", "desc")
+        )
+        await request.respond(Response(found))
+
+    async def get_file(self, request: Request, tenant: str, file_id: str) -> None:
+        files, _ = await self._stores()
+        await request.respond(Response(await self._call(files.get, tenant, file_id)))
+
+    async def delete_file(self, request: Request, tenant: str, file_id: str) -> None:
+        files, _ = await self._stores()
+        await request.respond(Response(await self._call(files.delete, tenant, file_id)))
+
+    async def file_content(self, request: Request, tenant: str, file_id: str) -> None:
+        files, _ = await self._stores()
+        with await self._call(files.open_content, tenant, file_id) as file:
+            await request.start_content("application/octet-stream")
+            while data := await asyncio.to_thread(file.read, _READ_BYTES):
+                await request.write(data)
+            await request.end()
+
+    async def create_batch(self, request: Request, tenant: str) -> None:
+        body = await request.json()
+        if not isinstance(body, Mapping):
+            raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
+        known = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
+        for name in body:
+            if name not in known:
+                raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
+        _, batches = await self._stores()
+        found = await self._call(batches.create, tenant, *(body.get(name) for name in known))
+        await request.respond(Response(found))
+
+    async def list_batches(self, request: Request, tenant: str) -> None:
+        _, batches = await self._stores()
+        limit = _limit(request.query, 20, 100)
+        await request.respond(Response(await self._call(batches.list, tenant, request.query.get("after"), limit)))
+
+    async def get_batch(self, request: Request, tenant: str, batch_id: str) -> None:
+        _, batches = await self._stores()
+        await request.respond(Response(await self._call(batches.get, tenant, batch_id)))
+
+    async def cancel_batch(self, request: Request, tenant: str, batch_id: str) -> None:
+        _, batches = await self._stores()
+        await request.respond(Response(await self._call(batches.cancel, tenant, batch_id)))
+
+    async def _stores(self) -> tuple[FileStore, BatchStore]:
+        if self._files is None or self._batches is None:
+            await asyncio.to_thread(self._open)
+        assert self._files is not None
+        assert self._batches is not None
+        return self._files, self._batches
+
+    def _open(self) -> None:
+        try:
+            from inflight.gateway.batches.files import FileStore
+            from inflight.gateway.batches.runner import BatchRunner
+            from inflight.gateway.batches.store import BatchStore
+        except ModuleNotFoundError as error:
+            raise ApiError(
+                f"batches need the package {error.name}; install inflight[batch]", "package_missing", status=404
+            ) from None
+        if self._files is not None:
+            return
+        files = FileStore(self._root / "files")
+        self._batches = BatchStore(self._root / "batches", files)
+        self._runner = BatchRunner(self._batches, files, self._settings.servers, on_message=logger.warning)
+        self._runner.start()
+        self._files = files
+
+    async def _call(self, function: Callable[..., Value], *arguments: Any) -> Value:
+        """Call what reads or writes the disk. Raises ApiError."""
+        try:
+            return await asyncio.to_thread(function, *arguments)
+        except InflightError as error:
+            raise ApiError(str(error), error.code, status=_STATUS.get(error.code, 400)) from None
+
+
+class _Form:
+    """The parts of an upload: fields, then the file, in any order as long as the fields fit memory."""
+
+    def __init__(self, begin: Callable[[str, Mapping[str, str]], Upload]) -> None:
+        self._begin = begin
+        self._fields: dict[str, str] = {}
+        self._name = self._header_name = self._header_value = b""
+        self._filename: str | None = None
+        self._upload: Upload | None = None
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def callbacks(self) -> Any:
+        return {
+            "on_part_begin": self._begin_part,
+            "on_header_field": self._header_field,
+            "on_header_value": self._header_part,
+            "on_header_end": self._end_header,
+            "on_part_data": self._data,
+            "on_part_end": self._end_part,
+        }
+
+    def finish(self) -> dict[str, Any]:
+        """Keep the file. Raises ApiError if there is none."""
+        if self._upload is None:
+            raise ApiError("the form has no file; send it in the field file", "invalid_request", "file")
+        if "purpose" not in self._fields:
+            raise ApiError("the form has no purpose; send batch", "invalid_request", "purpose")
+        return self._upload.commit()
+
+    def abort(self) -> None:
+        if self._upload is not None:
+            self._upload.abort()
+
+    def _begin_part(self) -> None:
+        self._name, self._filename, self._held, self._size = b"", None, [], 0
+
+    def _header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header_name += data[start:end]
+
+    def _header_part(self, data: bytes, start: int, end: int) -> None:
+        self._header_value += data[start:end]
+
+    def _end_header(self) -> None:
+        from python_multipart.multipart import parse_options_header
+
+        if self._header_name.lower() == b"content-disposition":
+            _, options = parse_options_header(self._header_value)
+            self._name = options.get(b"name", b"")
+            if b"filename" in options:
+                self._filename = options[b"filename"].decode("utf-8", "replace")
+        self._header_name = self._header_value = b""
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        part = data[start:end]
+        if self._name == b"file":
+            self._open().write(part)
+            return
+        self._size += len(part)
+        if self._size > _MAX_FIELD_BYTES or len(self._fields) > 100:
+            raise ApiError("a field of the form is too long", "invalid_request")
+        self._held.append(part)
+
+    def _end_part(self) -> None:
+        if self._name == b"file":
+            self._open()
+        else:
+            self._fields[self._name.decode("utf-8", "replace")] = b"".join(self._held).decode("utf-8", "replace")
+
+    def _open(self) -> Upload:
+        if self._upload is None:
+            if "purpose" not in self._fields:
+                raise ApiError("send the field purpose before the file", "invalid_request", "purpose")
+            self._upload = self._begin(self._filename or "upload", self._fields)
+        return self._upload
+
+
+def _purpose(fields: Mapping[str, str]) -> str:
+    return fields.get("purpose", "")
+
+
+def _expiry(fields: Mapping[str, str]) -> int | None:
+    """Return when the file expires, as `expires_after[anchor]` and `expires_after[seconds]` say."""
+    from inflight.gateway.batches.files import expiry_seconds
+
+    given: dict[str, Any] = {
+        name.removeprefix("expires_after[").removesuffix("]"): value
+        for name, value in fields.items()
+        if name.startswith("expires_after[")
+    }
+    if not given:
+        return None
+    if str(given.get("seconds", "")).isdigit():
+        given["seconds"] = int(given["seconds"])
+    seconds = expiry_seconds(given, "expires_after")
+    return None if seconds is None else int(time.time()) + seconds
+
+
+def _limit(query: Mapping[str, str], default: int, most: int) -> int:
+    given = query.get("limit", str(default))
+    if not given.isdigit() or not 1 <= int(given) <= most:
+        raise ApiError(f"limit must be a whole number from 1 to {most}", "invalid_parameter", "limit")
+    return int(given)

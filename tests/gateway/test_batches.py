@@ -1,0 +1,147 @@
+"""Files and batches by OpenAI's client, as its users upload, run, read and cancel them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from inflight.deploy.server.server import Server
+from inflight.gateway.processes import GatewayProcesses
+from tests.fixtures.waiting import wait_until
+from tests.gateway.conftest import openai_client, running_gateway
+from tests.gateway.http import MODEL, get, post
+
+ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+def rows(count: int, max_tokens: int = 6) -> bytes:
+    lines = [
+        {
+            "custom_id": f"row-{number}",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {
+                "model": MODEL,
+                "messages": [{"role": "user", "content": f"tea {number}"}],
+                "max_tokens": max_tokens,
+                "temperature": 0,
+            },
+        }
+        for number in range(count)
+    ]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def create(client: openai.OpenAI, content: bytes) -> Any:
+    file = client.files.create(file=("rows.jsonl", content), purpose="batch")
+    return client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"run": "1"}
+    )
+
+
+def ended(client: openai.OpenAI, batch: Any) -> Any:
+    wait_until(lambda: client.batches.retrieve(batch.id).status in ENDED)
+    return client.batches.retrieve(batch.id)
+
+
+def ids_of(client: openai.OpenAI, *file_ids: str | None) -> list[str]:
+    lines = [
+        json.loads(line)
+        for file_id in file_ids
+        if file_id
+        for line in client.files.content(file_id).content.splitlines()
+    ]
+    return sorted(line["custom_id"] for line in lines)
+
+
+def test_a_batch_answers_every_row(client: openai.OpenAI) -> None:
+    batch = ended(client, create(client, rows(40)))
+    assert (batch.status, batch.request_counts.completed, batch.metadata) == ("completed", 40, {"run": "1"})
+    lines = [json.loads(line) for line in client.files.content(batch.output_file_id).content.splitlines()]
+    assert sorted(line["custom_id"] for line in lines) == sorted(f"row-{number}" for number in range(40))
+    for line in lines:
+        openai.types.chat.ChatCompletion.model_validate(line["response"]["body"])
+    assert batch.id in [each.id for each in client.batches.list(limit=5)]
+
+
+def test_a_cancelled_batch_keeps_what_it_has(client: openai.OpenAI) -> None:
+    batch = create(client, rows(400, 200))
+    wait_until(lambda: client.batches.retrieve(batch.id).status == "in_progress")
+    assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
+    batch = ended(client, batch)
+    assert batch.status == "cancelled"
+    expected = sorted(f"row-{number}" for number in range(400))
+    assert ids_of(client, batch.output_file_id, batch.error_file_id) == expected
+
+
+def test_a_batch_goes_on_after_its_gateway_was_killed(hurried_server: Server, tmp_path: Path) -> None:
+    with running_gateway(hurried_server, state_dir=str(tmp_path)) as gateway, openai_client(gateway) as client:
+        batch = create(client, rows(300, 60))
+        wait_until(lambda: client.batches.retrieve(batch.id).status == "in_progress")
+        os.kill(gateway._workers[0].pid, signal.SIGKILL)
+        wait_until(lambda: get(gateway, "/ready").status == 200)
+        batch = ended(client, batch)
+        assert batch.status == "completed"
+        assert ids_of(client, batch.output_file_id) == sorted(f"row-{number}" for number in range(300))
+
+
+def test_an_invalid_batch_fails_with_its_lines(client: openai.OpenAI) -> None:
+    batch = ended(client, create(client, rows(2) + b"no json\n" + rows(1)))
+    assert batch.status == "failed"
+    assert {each.line for each in batch.errors.data} >= {3, 4}
+
+
+def test_files_are_kept_listed_and_deleted(client: openai.OpenAI) -> None:
+    file = client.files.create(
+        file=("a/../é.jsonl", rows(1)), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
+    )
+    assert (file.bytes, file.purpose) == (len(rows(1)), "batch")
+    assert file.expires_at == file.created_at + 3600
+    assert client.files.retrieve(file.id).filename == file.filename
+    assert file.id in [each.id for each in client.files.list()]
+    assert client.files.content(file.id).content == rows(1)
+    assert client.files.delete(file.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.files.retrieve(file.id)
+
+
+PART = b'--x\r\ncontent-disposition: form-data; name="%s"\r\n\r\n'
+FORM = "multipart/form-data; boundary=x"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/json", b"{}"),
+        ("multipart/form-data", b""),
+        (FORM, b"garbage"),
+        (FORM, b"--x\r\n\r\n"),
+        (FORM, PART % b'file"; filename="f' + b"a\r\n--x--\r\n"),
+        (FORM, PART % b"purpose" + b"batch\r\n--x--\r\n"),
+        (FORM, PART % b"purpose" + b"b" * 100_000 + b"\r\n--x--\r\n"),
+    ],
+    ids=range(7),
+)
+def test_a_damaged_upload_is_refused(gateway: GatewayProcesses, content_type: str, body: bytes) -> None:
+    answer = post(gateway, "/v1/files", body, {"content-type": content_type})
+    assert answer.status == 400
+    assert answer.error["message"]
+
+
+@pytest.mark.parametrize("name", ["..", "file-" + "0" * 32, "%2e%2e%2f", "file-x"])
+def test_other_ids_are_not_found(gateway: GatewayProcesses, name: str) -> None:
+    for path in (f"/v1/files/{name}", f"/v1/files/{name}/content", f"/v1/batches/{name}"):
+        assert get(gateway, path).status == 404
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"input_file_id": 5}, {"endpoint": "/v1/embeddings"}, {"completion_window": "1h"}, {"other": 1}, []]
+)
+def test_a_batch_that_can_t_be_is_refused(gateway: GatewayProcesses, body: Any) -> None:
+    assert post(gateway, "/v1/batches", body).status in (400, 404)
