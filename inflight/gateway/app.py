@@ -29,6 +29,8 @@ from inflight.gateway.http import (
 )
 from inflight.gateway.keys import KeyRing
 from inflight.gateway.metrics import GatewayMetrics
+from inflight.gateway.openapi import openapi
+from inflight.gateway.pages import chat_page, docs_page
 from inflight.gateway.request_log import log_request
 from inflight.gateway.servers import ServerPool
 from inflight.gateway.settings import GatewaySettings
@@ -42,7 +44,7 @@ logger = logging.getLogger("inflight.gateway")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _OPEN_PATHS = frozenset(("/health", "/ready", "/"))
-"""Paths that need no API key. Every other one does, also those that do not exist."""
+"""Paths that need no API key: health, and the page, which holds no data. Every other one does, known or not."""
 
 _DEFAULTS = RequestDefaults(None, Sampling(temperature=1.0))
 """OpenAI's default temperature."""
@@ -76,6 +78,9 @@ class Gateway:
         self._batches = BatchRoutes(settings)
         self._started = int(time.time())
         self._routes: dict[str, dict[str, Handler]] = {
+            "/": {"GET": self._page},
+            "/docs": {"GET": self._docs},
+            "/openapi.json": {"GET": self._openapi},
             "/health": {"GET": self._health},
             "/ready": {"GET": self._ready},
             "/version": {"GET": self._version},
@@ -302,6 +307,15 @@ class Gateway:
         server = next(each for each in self.pool.known if each.model == name)
         found = {"id": name, "object": "model", "created": self._started, "owned_by": "inflight"}
         return found | ({"max_model_len": server.max_seq_len} if server.max_seq_len else {})
+
+    async def _page(self, request: Request, caller: Caller) -> None:
+        await request.respond(chat_page())
+
+    async def _docs(self, request: Request, caller: Caller) -> None:
+        await request.respond(docs_page())
+
+    async def _openapi(self, request: Request, caller: Caller) -> None:
+        await request.respond(Response(openapi()))
 
     async def _health(self, request: Request, caller: Caller) -> None:
         await request.respond(Response({"status": "ok"}))

@@ -1,0 +1,154 @@
+"""The description of the gateway's API in OpenAPI 3.1, made of the tables that its parsers use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from inflight import __version__
+from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, Field, Tier
+from inflight.openai_api.responses import RESPONSES_FIELDS
+
+_NUMBER, _INTEGER, _TEXT, _FLAG = {"type": "number"}, {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
+_OBJECT, _LIST = {"type": "object"}, {"type": "array"}
+_TYPES: dict[str, dict[str, Any]] = {
+    "model": _TEXT,
+    "messages": {"type": "array", "items": _OBJECT, "minItems": 1},
+    "prompt": {"anyOf": [_TEXT, _LIST]},
+    "input": {"anyOf": [_TEXT, _LIST]},
+    "instructions": _TEXT,
+    "max_tokens": {"type": "integer", "minimum": 1},
+    "max_completion_tokens": {"type": "integer", "minimum": 1},
+    "max_output_tokens": {"type": "integer", "minimum": 1},
+    "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+    "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+    "n": {"type": "integer", "minimum": 1, "maximum": 16},
+    "stop": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": 16}]},
+    "seed": _INTEGER,
+    "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+    "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+    "repetition_penalty": _NUMBER,
+    "top_k": _INTEGER,
+    "min_tokens": _INTEGER,
+    "stream": _FLAG,
+    "echo": _FLAG,
+    "ignore_eos": _FLAG,
+    "parallel_tool_calls": _FLAG,
+    "stream_options": _OBJECT,
+    "response_format": _OBJECT,
+    "text": _OBJECT,
+    "tools": {"type": "array", "items": _OBJECT, "maxItems": 128},
+    "chat_template_kwargs": _OBJECT,
+    "service_tier": {"enum": ["auto", "default", "priority", "flex"]},
+}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": _TEXT,
+                "type": _TEXT,
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+_ERROR_RESPONSE = {"description": "An error.", "content": {"application/json": {"schema": _ERROR}}}
+
+
+@cache
+def openapi() -> dict[str, Any]:
+    """Return the document."""
+    name = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
+    tokenize = _body({"model": _TEXT, "prompt": _TEXT, "messages": _LIST, "add_special_tokens": _FLAG}, ())
+    detokenize = _body({"model": _TEXT, "tokens": {"type": "array", "items": _INTEGER}}, ("tokens",))
+    upload = {"content": {"multipart/form-data": {"schema": _schema({"purpose": _TEXT, "file": _TEXT}, ())}}}
+    batch = _body(
+        {"input_file_id": _TEXT, "endpoint": _TEXT, "completion_window": {"const": "24h"}, "metadata": _OBJECT},
+        ("input_file_id", "endpoint", "completion_window"),
+    )
+    paths: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {
+            "post": _post("Answer a conversation.", _table(CHAT_FIELDS, ("model", "messages")), True)
+        },
+        "/v1/completions": {"post": _post("Continue texts.", _table(COMPLETION_FIELDS, ("model", "prompt")), True)},
+        "/v1/responses": {
+            "post": _post(
+                "Answer a conversation, in the Responses API.", _table(RESPONSES_FIELDS, ("model", "input")), True
+            )
+        },
+        "/v1/models": {"get": _get("List the served models.")},
+        "/v1/models/{id}": {"get": _get("Describe a model.", name)},
+        "/v1/files": {
+            "get": _get("List files."),
+            "post": _post("Upload a file, with `purpose` before `file`.", upload),
+        },
+        "/v1/files/{id}": {"get": _get("Describe a file.", name), "delete": _get("Delete a file.", name)},
+        "/v1/files/{id}/content": {"get": _get("Download a file.", name)},
+        "/v1/batches": {"get": _get("List batches."), "post": _post("Start a batch.", batch)},
+        "/v1/batches/{id}": {"get": _get("Describe a batch.", name)},
+        "/v1/batches/{id}/cancel": {"post": _get("Cancel a batch.", name)},
+        "/tokenize": {"post": _post("Return the token ids of `prompt` or `messages`.", tokenize)},
+        "/detokenize": {"post": _post("Return the text of `tokens`.", detokenize)},
+        "/health": {"get": _get("Whether the gateway runs. Needs no key.")},
+        "/ready": {"get": _get("Whether a server is ready; 503 if not. Needs no key.")},
+        "/metrics": {"get": _get("Metrics of the gateway, for Prometheus.")},
+        "/version": {"get": _get("The version of inflight.")},
+        "/openapi.json": {"get": _get("This description.")},
+        "/docs": {"get": _get("This description as a page.")},
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "inflight", "version": __version__, "description": "An OpenAI-compatible API for Triton."},
+        "security": [{}, {"key": []}],
+        "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "paths": paths,
+    }
+
+
+def _table(fields: Mapping[str, Field], required: tuple[str, ...]) -> dict[str, Any]:
+    properties = {}
+    for name, field in fields.items():
+        prefix = "" if field.tier is Tier.HONOURED else f"{field.tier.value.capitalize()}: "
+        properties[name] = {**_nullable(_TYPES.get(name, {}), name in required), "description": prefix + field.note}
+    return _body(properties, required)
+
+
+def _nullable(schema: Mapping[str, Any], required: bool) -> dict[str, Any]:
+    return dict(schema) if required or not schema else {"anyOf": [schema, {"type": "null"}]}
+
+
+def _body(properties: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
+    return {"required": True, "content": {"application/json": {"schema": _schema(properties, required)}}}
+
+
+def _schema(properties: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _post(summary: str, body: Mapping[str, Any], streams: bool = False) -> dict[str, Any]:
+    operation = _get(summary)
+    operation["requestBody"] = dict(body)
+    if streams:
+        operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": _TEXT}
+    return operation
+
+
+def _get(summary: str, parameters: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": summary,
+        "responses": {"200": {"description": "The answer.", "content": {"*/*": {}}}, "default": _ERROR_RESPONSE},
+    }
+    if parameters:
+        operation["parameters"] = parameters
+    return operation

@@ -1,0 +1,67 @@
+"""The page at `/`, and `/docs`, which lists the routes of `/openapi.json`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+from functools import cache
+from importlib.resources import files
+
+from inflight.gateway.http import Response
+from inflight.gateway.openapi import openapi
+
+
+@cache
+def chat_page() -> Response:
+    """Return the page, which may run only its own script and talk to this gateway alone."""
+    text = (files("inflight.gateway") / "static" / "index.html").read_text(encoding="utf-8")
+    policy = ["default-src 'none'", "connect-src 'self'", "img-src data:", "base-uri 'none'", "form-action 'none'"]
+    policy.append("frame-ancestors 'none'")
+    for tag in ("script", "style"):
+        found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        assert found is not None
+        digest = base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
+        policy.append(f"{tag}-src 'sha256-{digest}'")
+    return _page(text, "; ".join(policy))
+
+
+@cache
+def docs_page() -> Response:
+    rows = []
+    for path, methods in openapi()["paths"].items():
+        for method, operation in methods.items():
+            rows.append(
+                f"<h2><code>{method.upper()} {html.escape(path)}</code></h2><p>{_code(operation['summary'])}</p>"
+            )
+            schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            fields = [
+                f"<tr><td><code>{html.escape(name)}</code></td><td>{_code(value.get('description', ''))}</td></tr>"
+                for name, value in schema.get("properties", {}).items()
+            ]
+            rows.append(f"<table>{''.join(fields)}</table>" if fields else "")
+    style = (
+        ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;"
+        "padding:0 1rem}td{padding:.2rem .8rem .2rem 0;vertical-align:top}"
+    )
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    text = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>inflight: routes</title><style>{style}</style><h1>Routes</h1>{''.join(rows)}</html>"
+    )
+    return _page(text, f"default-src 'none'; style-src 'sha256-{digest}'")
+
+
+def _page(text: str, policy: str) -> Response:
+    headers = {
+        "content-security-policy": policy,
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+        "cache-control": "no-cache",
+    }
+    return Response(text.encode(), content_type="text/html; charset=utf-8", headers=headers)
+
+
+def _code(text: str) -> str:
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))

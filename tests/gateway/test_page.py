@@ -1,0 +1,119 @@
+"""The page at `/` in a real browser: light and dark, narrow and wide, with and without a key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from inflight.deploy.server.server import Server
+from inflight.gateway.keys import KeyFile
+from inflight.gateway.processes import GatewayProcesses
+from tests.gateway.conftest import running_gateway
+from tests.gateway.http import MODEL, get
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+NARROW, WIDE = {"width": 360, "height": 740}, {"width": 1400, "height": 900}
+
+
+def opened(browser: Browser, gateway: GatewayProcesses, **settings: Any) -> tuple[Page, list[str]]:
+    """The page, and what its console says is wrong."""
+    page = browser.new_context(**settings).new_page()
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(gateway.url.removesuffix("/v1"))
+    return page, problems
+
+
+def say(page: Page, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.get_by_role("button", name="Send").click()
+
+
+@pytest.mark.parametrize("colors", ["light", "dark"])
+@pytest.mark.parametrize("size", [NARROW, WIDE], ids=["narrow", "wide"])
+def test_a_conversation(browser: Browser, gateway: GatewayProcesses, colors: Any, size: Any) -> None:
+    page, problems = opened(browser, gateway, color_scheme=colors, viewport=size)
+    page.get_by_text("Ready").wait_for()
+    if size is NARROW:
+        page.get_by_text("Settings").click()
+    page.get_by_label("Max tokens").fill("12")
+    say(page, "<b>Is there tea?</b>")
+    page.locator(".figures").wait_for()
+    assert page.locator(".user").inner_text() == "<b>Is there tea?</b>"
+    assert page.locator(".assistant").inner_text()
+    figures = page.locator(".figures").inner_text()
+    assert "12 tokens" in figures
+    assert "tokens/s" in figures
+    page.get_by_text("This request as code").click()
+    assert MODEL in page.locator("#curl").inner_text()
+    assert "from openai import OpenAI" in page.locator("#python").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    background, color = page.evaluate(
+        "[getComputedStyle(document.documentElement).colorScheme, matchMedia('(prefers-color-scheme: dark)').matches]"
+    )
+    assert ("dark" in background, color) == (True, colors == "dark")
+    assert problems == []
+    page.context.close()
+
+
+def test_stopping_keeps_what_has_come(browser: Browser, gateway: GatewayProcesses) -> None:
+    page, problems = opened(browser, gateway, viewport=WIDE)
+    page.get_by_text("Ready").wait_for()
+    page.get_by_label("Max tokens").fill("3000")
+    say(page, "Is there tea?")
+    page.locator(".assistant").wait_for()
+    page.get_by_role("button", name="Stop").click()
+    page.locator(".figures").wait_for()
+    assert "stopped" in page.locator(".figures").inner_text()
+    page.get_by_role("button", name="New chat").click()
+    assert page.locator(".turn").count() == 0
+    assert problems == []
+    page.context.close()
+
+
+def test_a_refusal_is_shown_and_loses_no_text(browser: Browser, gateway: GatewayProcesses) -> None:
+    page, _ = opened(browser, gateway, viewport=WIDE)
+    page.get_by_text("Ready").wait_for()
+    page.get_by_label("Max tokens").fill("100000")
+    say(page, "Is there tea?")
+    page.get_by_role("alert").wait_for()
+    assert "max_tokens" in page.get_by_role("alert").inner_text()
+    assert page.get_by_label("Message", exact=True).input_value() == "Is there tea?"
+    page.context.close()
+
+
+def test_it_works_with_a_key(browser: Browser, hurried_server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    _, token = KeyFile(path).add("page", "page", (), None)
+    with running_gateway(hurried_server, key_file=str(path)) as gateway:
+        page, _ = opened(browser, gateway, viewport=WIDE)
+        page.get_by_text("Enter an API key.").wait_for()
+        page.get_by_label("API key").fill(token)
+        page.get_by_label("API key").press("Tab")
+        page.get_by_text("Ready").wait_for()
+        say(page, "Is there tea?")
+        page.locator(".figures").wait_for()
+        assert token not in page.locator("#curl").inner_text() + page.locator("#python").inner_text()
+        page.context.close()
+
+
+def test_the_page_runs_only_its_own_script(gateway: GatewayProcesses) -> None:
+    for path in ("/", "/docs"):
+        answer = get(gateway, path)
+        assert answer.headers["content-type"].startswith("text/html")
+        assert "unsafe-inline" not in answer.headers["content-security-policy"]
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_every_route_is_described(gateway: GatewayProcesses) -> None:
+    document = get(gateway, "/openapi.json").json
+    for path, methods in document["paths"].items():
+        for method in methods:
+            answer = get(gateway, path.replace("{id}", "none"), method=method.upper())
+            assert answer.status not in (401, 405), path
+            assert answer.status != 404 or answer.error["code"] != "not_found", path
