@@ -47,6 +47,7 @@ def obtain_engine(
 
     Raises BuildError as `find_hub_model`, `download` and `build_engine` do, and `output_unwritable` for the cache.
     """
+    check_revision(checkpoint, revision)
     target = find_target(options)
     host = with_inflight_version(target.host())
     capability = host.machine and host.machine.compute_capability
@@ -72,6 +73,15 @@ def obtain_engine(
         with _naming_the_cache():
             engine = held.enter_context(cache.hold(record, build, progress.step))
         yield engine
+
+
+def check_revision(checkpoint: str, revision: str | None) -> None:
+    """Raise BuildError (`invalid_parameter`) for a revision of a directory, which has only its present content."""
+    if revision is not None and not is_on_hub(checkpoint):
+        raise BuildError(
+            f"{checkpoint} is a directory, which has no revisions; leave --revision {revision} out.",
+            "invalid_parameter",
+        )
 
 
 def _find_source(

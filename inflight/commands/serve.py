@@ -1,4 +1,4 @@
-"""`inflight serve`: serve an engine directory with Triton until a signal."""
+"""`inflight serve`: serve a model with Triton until a signal, after building its engine if there is none."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ import json
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import click
 
+from inflight.commands.models.argument import kind_of
 from inflight.commands.options.deployment import deployment_options, deployment_options_from
+from inflight.commands.options.engine import (
+    PRECISION_HELP,
+    check_precision,
+    precision_option,
+    revision_option,
+    target_option,
+)
 from inflight.commands.options.seconds import Seconds
+from inflight.commands.terminal.build_progress import show_build_progress
+from inflight.deploy.server import ports
 from inflight.deploy.server.grpc_tls import GrpcTls
 from inflight.deploy.server.process_layout import MULTI_GPU_MODES, MultiGpuMode
 from inflight.deploy.server.server import Server, ServerSettings
@@ -42,8 +54,11 @@ class ServeSignals:
             raise StartInterrupted
 
 
-@click.command(short_help="Serve an engine directory on Triton.")
-@click.argument("engine_dir")
+@click.command(short_help="Serve a model, a checkpoint or an engine on Triton.")
+@click.argument("model")
+@target_option("Target of the engine to build.  [default: openvino]", default=None)
+@precision_option(PRECISION_HELP)
+@revision_option()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--http-host", help="Address for HTTP.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
 @click.option("--metrics-host", help="Address for metrics.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
@@ -91,7 +106,10 @@ class ServeSignals:
 )
 @click.option("--verbose", is_flag=True, help="Show all of Triton's log, not only warnings and errors.")
 def command(
-    engine_dir: str,
+    model: str,
+    target: str | None,
+    precision: str | None,
+    revision: str | None,
     host: str,
     http_host: str | None,
     metrics_host: str | None,
@@ -110,9 +128,11 @@ def command(
     request_log: Path | None,
     **options: Any,
 ) -> None:
-    """Serve ENGINE_DIR on NVIDIA Triton Inference Server until SIGTERM or Ctrl-C.
+    """Serve MODEL on NVIDIA Triton Inference Server until SIGTERM or Ctrl-C.
 
-    ENGINE_DIR may also be a repository that `inflight assemble` wrote: its directory, or its address on S3.
+    MODEL is an engine directory; a checkpoint's directory or a name of the Hugging Face hub (owner/name), for which an
+    engine is built into the cache unless it is there (see `inflight list`); or a repository that `inflight assemble`
+    wrote: its directory, or its address on S3. --target, --precision and --revision are for checkpoints and names.
 
     The addresses are printed once the server has generated a token. After SIGTERM or Ctrl-C, running requests finish
     and new ones are refused; a second signal stops at once. A process of the server that dies is restarted.
@@ -120,6 +140,8 @@ def command(
     Triton supports TLS only on its gRPC port (PEM files); for HTTPS, put a proxy in front of the HTTP port.
 
     \b
+      inflight serve Qwen/Qwen2.5-0.5B-Instruct
+      inflight serve ./my-checkpoint --precision int8 --served-model-name tea
       inflight serve my-engine --max-queue-size 256
       inflight serve my-engine --draft-engine my-small-engine --num-draft-tokens 6
       inflight serve my-engine --lora formal.safetensors --lora brief.safetensors
@@ -128,29 +150,60 @@ def command(
       inflight serve my-engine --request-log requests.jsonl
       inflight serve s3://models/my-model/v1
     """  # fmt: skip
-    server = Server(
-        engine_dir,
-        deployment_options_from(options),
-        ServerSettings(
-            host,
-            http_port,
-            grpc_port,
-            metrics_port,
-            start_timeout=start_timeout,
-            verbose=verbose,
-            multi_gpu=multi_gpu,
-            grpc_tls=GrpcTls.from_options(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca),
-            request_log=request_log,
-            http_host=http_host,
-            metrics_host=metrics_host,
-            behind_proxy=behind_proxy,
-        ),
-        on_message=_print_message,
+    settings = ServerSettings(
+        host,
+        http_port,
+        grpc_port,
+        metrics_port,
+        start_timeout=start_timeout,
+        verbose=verbose,
+        multi_gpu=multi_gpu,
+        grpc_tls=GrpcTls.from_options(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca),
+        request_log=request_log,
+        http_host=http_host,
+        metrics_host=metrics_host,
+        behind_proxy=behind_proxy,
     )
+    deployment = deployment_options_from(options)
+    build = {"target": target, "precision": precision, "revision": revision}
+    with _engine(model, {name: value for name, value in build.items() if value is not None}, settings) as engine:
+        server = Server(engine, deployment, settings, on_message=_print_message)
+        _serve(server, model, drain_seconds, as_json)
+
+
+@contextmanager
+def _engine(model: str, build: dict[str, str], settings: ServerSettings) -> Iterator[str | Path]:
+    """Yield what to serve for an argument; an engine of the cache can't be removed inside the block."""
+    if kind_of(model) == "deployable":
+        if build:
+            raise click.UsageError(
+                f"--{next(iter(build))} is for a checkpoint or a model's name, and {model} is built already; leave it"
+                " out."
+            )
+        yield model
+        return
+    from build_engines.model_cache.cache import ModelCache
+    from build_engines.model_cache.obtain import obtain_engine
+    from build_engines.target import BuildOptions
+
+    revision = build.pop("revision", None)
+    chosen = BuildOptions(**build)  # type: ignore[arg-type]  # click has checked the choices
+    check_precision(chosen)
+    # Before minutes of building; the server checks both again.
+    settings.check()
+    ports.choose_ports(settings.hosts, settings.http_port, settings.grpc_port, settings.metrics_port)
+    with ExitStack() as held:
+        with show_build_progress() as progress:
+            found = held.enter_context(obtain_engine(ModelCache.default(), model, chosen, progress, revision))
+        yield found.engine
+
+
+def _serve(server: Server, model: str, drain_seconds: float, as_json: bool) -> None:
+    """Run the server until a signal."""
     signals = ServeSignals()
     try:
         if not as_json:
-            _print_message(f"Checking {engine_dir} and starting Triton ...")
+            _print_message(f"Checking {model} and starting Triton ...")
         server.start()
         signals.starting = False
         _announce(server, as_json)
@@ -175,14 +228,14 @@ def _announce(server: Server, as_json: bool) -> None:
             "http": server.http_address,
             "grpc": server.grpc_address,
             "metrics": server.metrics_address,
-            "model": server.manifest.name,
+            "model": server.model_name,
             "kv_cache_tokens": server.kv_cache_tokens,
         }
         click.echo(json.dumps(line))
     else:
         cache = f"; KV cache of {server.kv_cache_tokens:,} tokens" if server.kv_cache_tokens else ""
         click.echo(
-            f"Serving {server.manifest.name}: HTTP {server.http_address}, gRPC {server.grpc_address},"
+            f"Serving {server.model_name}: HTTP {server.http_address}, gRPC {server.grpc_address},"
             f" metrics {server.metrics_address}{cache}. Ctrl-C stops."
         )
     sys.stdout.flush()

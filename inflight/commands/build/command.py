@@ -11,7 +11,13 @@ import click
 from build_engines.target import KV_PRECISIONS
 from inflight.commands.build.llmapi_options import llmapi_options, llmapi_settings
 from inflight.commands.build.tensorrt_llm_options import show_commands, tensorrt_llm_options, tensorrt_llm_settings
-from inflight.commands.options.engine import TargetPrecision, check_precision, precision_option, target_option
+from inflight.commands.options.engine import (
+    PRECISION_HELP,
+    TargetPrecision,
+    check_precision,
+    precision_option,
+    target_option,
+)
 from inflight.commands.terminal.build_progress import show_build_progress
 
 
@@ -19,10 +25,7 @@ from inflight.commands.terminal.build_progress import show_build_progress
 @click.argument("checkpoint")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Engine directory to write.")
 @target_option()
-@precision_option(
-    "Weight precision. openvino: bf16 (default), fp16, fp32 (same tokens as transformers), int8, int4. "
-    "tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it."
-)
+@precision_option(PRECISION_HELP)
 @click.option(
     "--kv-cache-precision",
     "kv_precision",

@@ -12,6 +12,10 @@ from build_engines.manifest import TARGETS
 from build_engines.target import PRECISIONS
 
 Option = Callable[[Any], Any]
+PRECISION_HELP = (
+    "Weight precision. openvino: bf16 (default), fp16, fp32 (same tokens as transformers), int8, int4. "
+    "tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it."
+)
 
 
 class TargetPrecision(click.Choice[str]):

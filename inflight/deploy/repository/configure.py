@@ -55,7 +55,8 @@ def build_id(manifest: Manifest) -> str:
 def served_model_info(name: str, manifest: Manifest, configs: model_configs.Configs, engine_dir: Path | None) -> str:
     """Return as JSON what a deployment serves: parameter `inflight_served` of its text models.
 
-    `name` is the model's name for applications. With `engine_dir`, programs on the same machine find the tokenizer there; `tokenizer` is the hash of its file.
+    `name` is the model's name for applications. With `engine_dir`, programs on the same machine find the tokenizer
+    there; `tokenizer` is the hash of its file.
     """
     engine = configs[ENGINE_MODEL]
     most = engine.parameters["max_num_sequences"].string_value if "max_num_sequences" in engine.parameters else ""

@@ -27,8 +27,8 @@ class RepositoryManifest(BaseModel):
 
     `inflight_version` wrote the repository; `vendored` says whether it contains the runtime. `engine` is the engine's
     manifest, `engine_path` the engine's path on the serving machine if not in the repository. `options_digest` is a
-    hash of the options. `served_model_name` is the model's name for applications; None: the engine's. `files` are all files of the repository but this one. `tags` are S3's tags of their contents; a
-    directory has none of them.
+    hash of the options. `served_model_name` is the model's name for applications; None means the engine's. `files` are
+    all files of the repository but this one. `tags` are S3's tags of their contents; a directory has none of them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
