@@ -39,6 +39,7 @@ if importlib.util.find_spec("torch"):
         "tests.fixtures.certificates",
         "tests.fixtures.crashes",
         "tests.fixtures.engines",
+        "tests.fixtures.hub",
         "tests.fixtures.nvidia",
         "tests.fixtures.hostile_directory",
         "tests.fixtures.postgresql",

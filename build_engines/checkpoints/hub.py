@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt
 # Copies of the same weights in other formats are in subfolders or under this name.
 _EXCLUDE = ["*/*", "consolidated*"]
 _POLL_SECONDS = 0.25
+_FRUITLESS_ATTEMPTS = 3
+_RETRY_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ def find_hub_model(name: str, revision: str | None = None, include: Sequence[str
         raise gguf_error(name)
     hub = _library()
     try:
+        if hub.constants.HF_HUB_OFFLINE:
+            raise hub.errors.OfflineModeIsEnabled
         found = hub.HfApi(endpoint=hub.constants.ENDPOINT).model_info(
             name, revision=revision, files_metadata=True, timeout=hub.constants.HF_HUB_ETAG_TIMEOUT
         )
@@ -119,17 +124,20 @@ def download(model: HubModel, progress: BuildProgress, include: Sequence[str] = 
         progress.step(f"Downloading {model.name} from the hub: {len(model.files)} files{size}")
         _check_space(model.name, (total or 0) - done(), blobs)
     with _reported(done, total, progress):
+        before, fruitless = done(), 0
         while True:
-            before = done()
             try:
                 # By revision, so that it is found by that offline; by commit if that has changed since it was asked.
                 path = _snapshot(hub, model.name, model.revision, include)
                 return path if path.name == model.commit else _snapshot(hub, model.name, model.commit, include)
             except (hub.errors.HfHubHTTPError, OSError) as error:
                 explained = _explain(hub, model.name, None, error, interrupted=True)
-                # A connection that breaks now and then still gets there.
-                if explained.code != "storage_unreachable" or done() <= before:
+                # The library loses what it has not written yet, so an attempt may add nothing.
+                fruitless = 0 if done() > before else fruitless + 1
+                if explained.code != "storage_unreachable" or fruitless == _FRUITLESS_ATTEMPTS:
                     raise explained from error
+                before = done()
+                time.sleep(_RETRY_SECONDS * fruitless)
 
 
 def _library() -> ModuleType:
