@@ -249,7 +249,8 @@ def _explain(
 
 def _unreachable(hub: ModuleType, name: str, status: int | None, interrupted: bool) -> str:
     if hub.constants.HF_HUB_OFFLINE:
-        variable = "HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else "TRANSFORMERS_OFFLINE"
+        other = os.environ.get("TRANSFORMERS_OFFLINE") and not os.environ.get("HF_HUB_OFFLINE")
+        variable = "TRANSFORMERS_OFFLINE" if other else "HF_HUB_OFFLINE"
         return (
             f"There is no directory {name}, no earlier download of it, and {variable} forbids downloads; unset it, or"
             " copy a checkpoint to this machine and name its directory."
