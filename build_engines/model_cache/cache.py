@@ -39,8 +39,8 @@ class EntryRecord(BaseModel):
     """What an engine was built from.
 
     `name` is a hub name or the path of a checkpoint. `revision` is the commit, or a hash of the checkpoint's files;
-    `requested_revision` is what the user named (None: the main branch). `options` is a hash of all that affects the
-    engine besides the checkpoint, `version` that of inflight.
+    `requested_revision` is what the user named (None: the main branch). `options` is a hash of everything else that
+    affects the engine, `version` is that of inflight.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -20,7 +20,7 @@ def command(
 ) -> None:
     """Remove the engines of each MODEL, as `inflight list` names it. An engine in use by a server is kept.
 
-    The downloaded checkpoints of the Hugging Face hub are kept too: `hf cache delete` removes these.
+    The downloaded checkpoints of the Hugging Face hub are kept too; the command `hf cache` removes these.
 
     \b
       inflight rm Qwen/Qwen2.5-0.5B-Instruct

@@ -20,6 +20,10 @@ def cache(tmp_path: Path, tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPat
     """Two models, the first one in two revisions."""
     monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path / "cache"))
     found = ModelCache.default()
+
+    def copy(out: Path) -> None:
+        shutil.copytree(tiny_engine("llama"), out)
+
     for name, revision in ((NAMES[0], "a" * 40), (NAMES[0], "b" * 40), (NAMES[1], "c" * 40)):
         record = EntryRecord(
             name=name,
@@ -30,7 +34,7 @@ def cache(tmp_path: Path, tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPat
             options="0",
             version="1",
         )
-        with found.hold(record, lambda out: shutil.copytree(tiny_engine("llama"), out) and None, lambda line: None):
+        with found.hold(record, copy, lambda line: None):
             pass
     return found
 
