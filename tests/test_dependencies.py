@@ -96,6 +96,7 @@ def installed_with(extra: str | None) -> set[str]:
         ("inflight.commands.build.command", "build"),
         ("inflight.commands.assemble", "serve"),
         ("inflight.deploy.server.server", "serve"),
+        ("inflight.commands.serve", "serve"),
         ("inflight.batch.runner", "batch"),
         ("inflight.commands.load.run", "load"),
     ],

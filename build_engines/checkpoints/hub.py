@@ -7,8 +7,8 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +16,7 @@ from types import ModuleType
 from build_engines.checkpoints.checkpoint import gguf_error
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress
-from inflight.common.atomic_files import DISK_FULL_ERRORS
+from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
 
 # The hub allows neither `--` nor `..` in a name.
 _HUB_NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -26,6 +26,7 @@ _EXCLUDE = ["*/*", "consolidated*"]
 _POLL_SECONDS = 0.25
 _FRUITLESS_ATTEMPTS = 3
 _RETRY_SECONDS = 0.5
+_CONNECTIONS = 8
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def find_hub_model(name: str, revision: str | None = None, include: Sequence[str
     return HubModel(name, revision, found.sha, files, any(path.lower().endswith(".gguf") for path in paths))
 
 
-def download(model: HubModel, progress: BuildProgress, include: Sequence[str] = CHECKPOINT_FILES) -> Path:
+def download(model: HubModel, progress: BuildProgress) -> Path:
     """Return the directory of the downloaded model; files that an interrupted download has begun are continued.
 
     Raises BuildError as `find_hub_model` does, and `disk_full` before a download that does not fit.
@@ -113,31 +114,63 @@ def download(model: HubModel, progress: BuildProgress, include: Sequence[str] = 
         if (there := _downloaded(hub, model.name, model.commit)) is None:
             raise _explain(hub, model.name, None, OSError())
         return there
-    blobs = Path(hub.constants.HF_HUB_CACHE) / f"models--{model.name.replace('/', '--')}" / "blobs"
+    storage = Path(hub.constants.HF_HUB_CACHE) / f"models--{model.name.replace('/', '--')}"
 
     def done() -> int:
-        return sum(_present(blobs, file) for file in model.files or ())
+        return sum(_present(storage / "blobs", file) for file in model.files or ())
 
     total = model.total_bytes
     if total is None or done() < total:
         size = "" if total is None else f", {total / 1e6:,.0f} MB"
         progress.step(f"Downloading {model.name} from the hub: {len(model.files)} files{size}")
-        _check_space(model.name, (total or 0) - done(), blobs)
-    with _reported(done, total, progress):
-        before, fruitless = done(), 0
-        while True:
+        _check_space(model.name, (total or 0) - done(), storage)
+    before, fruitless = done(), 0
+    while True:
+        try:
+            _fetch(hub, model, lambda: progress.advance(done(), total) if total else None)
+            break
+        except (hub.errors.HfHubHTTPError, OSError) as error:
+            explained = _explain(hub, model.name, None, error, interrupted=True)
+            # The library loses what it has not written yet, so an attempt may add nothing.
+            fruitless = 0 if done() > before else fruitless + 1
+            if explained.code != "storage_unreachable" or fruitless == _FRUITLESS_ATTEMPTS:
+                raise explained from error
+            before = done()
+            time.sleep(_RETRY_SECONDS * fruitless)
+    if (revision := model.revision or "main") != model.commit:
+        # As the library does it, so that the revision is known while the hub can't be reached.
+        (storage / "refs" / revision).parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(storage / "refs" / revision, model.commit)
+    return storage / "snapshots" / model.commit
+
+
+def _fetch(hub: ModuleType, model: HubModel, on_progress: Callable[[], None]) -> None:
+    """Download the files of a model, several at once; raise the first failure.
+
+    In threads that end with the process: the library's own would keep it until the files are complete after Ctrl-C.
+    """
+    queue, failures = deque(model.files or ()), list[Exception]()
+
+    def work() -> None:
+        while not failures:
             try:
-                # By revision, so that it is found by that offline; by commit if that has changed since it was asked.
-                path = _snapshot(hub, model.name, model.revision, include)
-                return path if path.name == model.commit else _snapshot(hub, model.name, model.commit, include)
-            except (hub.errors.HfHubHTTPError, OSError) as error:
-                explained = _explain(hub, model.name, None, error, interrupted=True)
-                # The library loses what it has not written yet, so an attempt may add nothing.
-                fruitless = 0 if done() > before else fruitless + 1
-                if explained.code != "storage_unreachable" or fruitless == _FRUITLESS_ATTEMPTS:
-                    raise explained from error
-                before = done()
-                time.sleep(_RETRY_SECONDS * fruitless)
+                file = queue.popleft()
+            except IndexError:
+                return
+            try:
+                hub.hf_hub_download(model.name, file.path, revision=model.commit, endpoint=hub.constants.ENDPOINT)
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, name="download", daemon=True) for _ in range(_CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(_POLL_SECONDS)
+            on_progress()
+    if failures:
+        raise failures[0]
 
 
 def _library() -> ModuleType:
@@ -150,18 +183,6 @@ def _library() -> ModuleType:
     hub.utils.disable_progress_bars()
     hub.utils.logging.set_verbosity(hub.utils.logging.CRITICAL)
     return hub
-
-
-def _snapshot(hub: ModuleType, name: str, revision: str | None, include: Sequence[str]) -> Path:
-    return Path(
-        hub.snapshot_download(
-            name,
-            revision=revision,
-            endpoint=hub.constants.ENDPOINT,
-            allow_patterns=list(include),
-            ignore_patterns=_EXCLUDE,
-        )
-    )
 
 
 def _downloaded(hub: ModuleType, name: str, revision: str | None) -> Path | None:
@@ -181,8 +202,8 @@ def _present(blobs: Path, file: HubFile) -> int:
     return 0
 
 
-def _check_space(name: str, needed: int, blobs: Path) -> None:
-    place = next(one for one in blobs.parents if one.is_dir())
+def _check_space(name: str, needed: int, storage: Path) -> None:
+    place = next(one for one in storage.parents if one.is_dir())
     free = shutil.disk_usage(place).free
     if needed > free:
         raise BuildError(
@@ -190,26 +211,6 @@ def _check_space(name: str, needed: int, blobs: Path) -> None:
             " free space, or set HF_HOME to a directory on another disk.",
             "disk_full",
         )
-
-
-@contextmanager
-def _reported(done: Callable[[], int], total: int | None, progress: BuildProgress) -> Iterator[None]:
-    """Report the bytes on the disk while the block runs: the library's own progress is for its own bars."""
-    finished = threading.Event()
-
-    def report() -> None:
-        while not finished.wait(_POLL_SECONDS):
-            progress.advance(done(), total or 0)
-
-    thread = threading.Thread(target=report, name="download-progress", daemon=True)
-    if total:
-        thread.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        if total:
-            thread.join()
 
 
 def _explain(

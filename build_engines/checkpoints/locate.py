@@ -23,7 +23,7 @@ def locate_checkpoint(checkpoint: str, progress: BuildProgress, *, include: Sequ
     if not is_on_hub(checkpoint):
         return path
     progress.step(f"Asking the hub for {checkpoint}")
-    return download(find_hub_model(checkpoint, include=include), progress, include)
+    return download(find_hub_model(checkpoint, include=include), progress)
 
 
 def is_on_hub(checkpoint: str) -> bool:

@@ -115,7 +115,7 @@ def _download(model: HubModel, options: BuildOptions, progress: BuildProgress) -
     model.check_weights()
     if model.files is not None:
         config = tuple(file for file in model.files if file.path in _CONFIG)
-        directory = download(replace(model, files=config), progress, _CONFIG)
+        directory = download(replace(model, files=config), progress)
         find_target(options).check_supported(directory, read_config(directory))
     return download(model, progress)
 

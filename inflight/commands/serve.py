@@ -36,14 +36,22 @@ class StartInterrupted(BaseException):
 
 
 class ServeSignals:
-    """Handlers for SIGTERM and SIGINT: the first signal drains the server, the second one stops it at once."""
+    """Handles SIGTERM and SIGINT inside its block: the first signal drains the server, the second one stops it at once."""
 
     def __init__(self) -> None:
         self.drain_requested = threading.Event()
         self.force_requested = threading.Event()
         self.starting = True
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> ServeSignals:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._handle)
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.drain_requested.is_set():
@@ -165,10 +173,14 @@ def command(
         behind_proxy=behind_proxy,
     )
     deployment = deployment_options_from(options)
-    build = {"target": target, "precision": precision, "revision": revision}
-    with _engine(model, {name: value for name, value in build.items() if value is not None}, settings) as engine:
-        server = Server(engine, deployment, settings, on_message=_print_message)
-        _serve(server, model, drain_seconds, as_json)
+    named = {"target": target, "precision": precision, "revision": revision}
+    build = {name: value for name, value in named.items() if value is not None}
+    try:
+        with ServeSignals() as signals, _engine(model, build, settings) as engine:
+            server = Server(engine, deployment, settings, on_message=_print_message)
+            _serve(server, signals, model, drain_seconds, as_json)
+    except StartInterrupted:
+        _print_message("Stopped before the server was ready.")
 
 
 @contextmanager
@@ -198,9 +210,8 @@ def _engine(model: str, build: dict[str, str], settings: ServerSettings) -> Iter
         yield found.engine
 
 
-def _serve(server: Server, model: str, drain_seconds: float, as_json: bool) -> None:
-    """Run the server until a signal."""
-    signals = ServeSignals()
+def _serve(server: Server, signals: ServeSignals, model: str, drain_seconds: float, as_json: bool) -> None:
+    """Run the server until a signal. Raises StartInterrupted."""
     try:
         if not as_json:
             _print_message(f"Checking {model} and starting Triton ...")
@@ -209,8 +220,6 @@ def _serve(server: Server, model: str, drain_seconds: float, as_json: bool) -> N
         _announce(server, as_json)
         while not signals.drain_requested.wait(0.2) and not server.wait(0):
             pass
-    except StartInterrupted:
-        _print_message("Stopped before the server was ready.")
     finally:
         signals.starting = False
         if signals.drain_requested.is_set() and server.ready:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -152,6 +153,20 @@ def test_a_killed_pull_is_continued_by_the_next(
     assert json.loads(done.stdout)["state"] == "ready"
     [entry] = ModelCache(tmp_path / "engines").entries()
     assert sorted(path.name for path in entry.directory.iterdir()) == ["engine", "entry.json", "lock"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_download_at_once(
+    hub: Hub, tiny_checkpoint: TinyCheckpoint, tmp_path: Path, number: signal.Signals
+) -> None:
+    model = hub.models[NAME] = HubModelFiles(tiny_checkpoint("llama"), pause=threading.Event())
+    interrupted = start_pull(hub, tmp_path)
+    wait_until(hub.weights_fetched, "the weights")
+    interrupted.process.send_signal(number)
+    assert interrupted.process.wait(60) != 0
+    assert "Traceback" not in interrupted.stderr_text()
+    assert model.pause is not None
+    model.pause.set()
 
 
 class Pull:
