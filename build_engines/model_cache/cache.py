@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from inflight.common.suggestions import nearest
 _RECORD, _ENGINE, _LOCK = "entry.json", "engine", "lock"
 _REMOVED = ".removed-"
 _DIGEST_LENGTH = 16
+_ATTEMPT_SECONDS = 0.02
 
 State = Literal["ready", "in use", "building", "incomplete"]
 
@@ -98,7 +100,7 @@ class CachedEngine:
     def state(self) -> State:
         """Return its state now; an engine that a server runs with is in use."""
         try:
-            with _locked(self.directory, fcntl.LOCK_EX, None):
+            with _locked(self.directory, fcntl.LOCK_EX, None, attempts=1):
                 return "ready" if self.manifest else "incomplete"
         except _LockedError:
             return "in use" if self.manifest else "building"
@@ -240,11 +242,21 @@ def _read_record(directory: Path) -> EntryRecord | None:
         return None
 
 
+def _try_lock(descriptor: int, how: int, attempts: int) -> bool:
+    for attempt in range(attempts):
+        time.sleep(_ATTEMPT_SECONDS if attempt else 0)
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+            return True
+    return False
+
+
 @contextmanager
-def _locked(directory: Path, how: int, on_wait: Callable[[], None] | None) -> Iterator[None]:
+def _locked(directory: Path, how: int, on_wait: Callable[[], None] | None, attempts: int = 5) -> Iterator[None]:
     """Hold the lock of an entry; without `on_wait`, raise _LockedError instead of waiting.
 
-    A process that waits creates the directory if the one for which it waited was removed.
+    Several attempts go before both, since `inflight list` holds each lock for a moment to learn the entry's state. A
+    process that waits creates the directory if the one for which it waited was removed.
     """
     path = directory / _LOCK
     while True:
@@ -252,11 +264,9 @@ def _locked(directory: Path, how: int, on_wait: Callable[[], None] | None) -> It
             directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
-            try:
-                fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _try_lock(descriptor, how, attempts):
                 if on_wait is None:
-                    raise _LockedError from None
+                    raise _LockedError
                 on_wait()
                 fcntl.flock(descriptor, how)
             if path.exists() and os.path.samestat(os.fstat(descriptor), os.stat(path)):

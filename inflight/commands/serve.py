@@ -36,7 +36,7 @@ class StartInterrupted(BaseException):
 
 
 class ServeSignals:
-    """Handles SIGTERM and SIGINT inside its block: the first signal drains the server, the second one stops it at once."""
+    """Handles SIGTERM and SIGINT in its block: the first signal drains the server, the second one stops it at once."""
 
     def __init__(self) -> None:
         self.drain_requested = threading.Event()

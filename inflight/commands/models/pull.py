@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import click
@@ -48,10 +49,13 @@ def command(model: str, revision: str | None, as_json: bool, **options: Any) -> 
         obtain_engine(ModelCache.default(), model, chosen, progress, revision) as found,
     ):
         facts = as_dict(found, state="ready")
+    usual = BuildOptions()
+    flags = {"revision": revision, **{name: value for name, value in options.items() if value != getattr(usual, name)}}
+    given = [word for name, value in flags.items() if value is not None for word in (f"--{name}", value)]
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
     click.echo(
         f"{facts['name']} at {facts['revision'][:12]} is ready: {facts['target']}, {facts['precision']} weights,"
-        f" {facts['bytes'] / 1e6:,.0f} MB. Serve it with: inflight serve {model}"
+        f" {facts['bytes'] / 1e6:,.0f} MB. Serve it with: inflight serve {shlex.join([model, *given])}"
     )
