@@ -20,6 +20,7 @@ from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
 
 # The hub allows neither `--` nor `..` in a name.
 _HUB_NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+MAIN_BRANCH = "main"
 CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt")
 # Copies of the same weights in other formats are in subfolders or under this name.
 _EXCLUDE = ["*/*", "consolidated*"]
@@ -137,7 +138,7 @@ def download(model: HubModel, progress: BuildProgress) -> Path:
                 raise explained from error
             before = done()
             time.sleep(_RETRY_SECONDS * fruitless)
-    if (revision := model.revision or "main") != model.commit:
+    if (revision := model.revision or MAIN_BRANCH) != model.commit:
         # As the library does it, so that the revision is known while the hub can't be reached.
         (storage / "refs" / revision).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(storage / "refs" / revision, model.commit)

@@ -41,7 +41,7 @@ class EntryRecord(BaseModel):
     """What an engine was built from.
 
     `name` is a hub name or the path of a checkpoint. `revision` is the commit, or a hash of the checkpoint's files;
-    `requested_revision` is what the user named (None: the main branch). `options` is a hash of everything else that
+    `requested_revision` is what the user named (None for a path). `options` is a hash of everything else that
     affects the engine, `version` is that of inflight.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from pathlib import Path
 
 from build_engines.build import BuildOptions, build_engine, with_inflight_version
 from build_engines.checkpoints.checkpoint import find_config, map_read_errors, read_config
-from build_engines.checkpoints.hub import CHECKPOINT_FILES, HubModel, download, find_hub_model
+from build_engines.checkpoints.hub import CHECKPOINT_FILES, MAIN_BRANCH, HubModel, download, find_hub_model
 from build_engines.checkpoints.locate import checkpoint_name, is_on_hub, local_path
 from build_engines.errors import BuildError
 from build_engines.model_cache.cache import CachedEngine, EntryRecord, ModelCache
-from build_engines.progress import BuildProgress
+from build_engines.progress import BuildProgress, NoBuildProgress
 from build_engines.target import find_target
 
 _CONFIG = ("config.json",)
@@ -58,7 +57,7 @@ def obtain_engine(
     record = EntryRecord(
         name=source.name,
         revision=source.revision,
-        requested_revision=revision,
+        requested_revision=None if source.hub is None else revision or MAIN_BRANCH,
         target=options.target,
         precision=options.precision,
         options=digest,
@@ -99,13 +98,15 @@ def _find_source(
             entry
             for entry in cache.entries()
             if (entry.record.name, entry.record.options) == (checkpoint, options)
-            and revision in (entry.record.requested_revision, entry.record.revision)
+            and (revision or MAIN_BRANCH) in (entry.record.requested_revision, entry.record.revision)
             and entry.manifest
         ]
         if not error.code.startswith("storage_") or not same:
             raise
         newest = max(same, key=lambda entry: entry.last_used).record
-        progress.step(f"The hub can't be reached; using the engine of revision {newest.revision[:12]} in the cache")
+        progress.step(
+            f"The hub does not answer for it; using the engine of revision {newest.revision[:12]} in the cache"
+        )
         return _Source(checkpoint, newest.revision, HubModel(checkpoint, revision, newest.revision, None))
     return _Source(checkpoint, model.commit, model)
 
@@ -115,7 +116,7 @@ def _download(model: HubModel, options: BuildOptions, progress: BuildProgress) -
     model.check_weights()
     if model.files is not None:
         config = tuple(file for file in model.files if file.path in _CONFIG)
-        directory = download(replace(model, files=config), progress)
+        directory = download(replace(model, files=config), NoBuildProgress())
         find_target(options).check_supported(directory, read_config(directory))
     return download(model, progress)
 
@@ -124,10 +125,8 @@ def _hash_checkpoint(directory: Path) -> str:
     """Return a hash of a checkpoint's files: of their contents, for weights of sizes and times of modification."""
     digest = hashlib.sha256()
     with map_read_errors(directory):
-        paths = sorted(
-            path for path in directory.iterdir() if any(fnmatch.fnmatch(path.name, p) for p in CHECKPOINT_FILES)
-        )
-        for path in [*paths, *sorted(directory.glob(_TEMPLATES))]:
+        paths = {path for pattern in (*CHECKPOINT_FILES, _TEMPLATES) for path in directory.glob(pattern)}
+        for path in sorted(path for path in paths if path.is_file()):
             facts = path.stat()
             digest.update(f"\0{path.name}\0{facts.st_size}\0".encode())
             digest.update(str(facts.st_mtime_ns).encode() if path.suffix == ".safetensors" else path.read_bytes())
