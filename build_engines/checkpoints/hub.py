@@ -123,7 +123,8 @@ def download(model: HubModel, progress: BuildProgress) -> Path:
     total = model.total_bytes
     if total is None or done() < total:
         size = "" if total is None else f", {total / 1e6:,.0f} MB"
-        progress.step(f"Downloading {model.name} from the hub: {len(model.files)} files{size}")
+        plural = "s" if len(model.files) != 1 else ""
+        progress.step(f"Downloading {model.name} from the hub: {len(model.files)} file{plural}{size}")
         _check_space(model.name, (total or 0) - done(), storage)
     before, fruitless = done(), 0
     while True:
