@@ -12,7 +12,7 @@ from pathlib import Path
 
 from build_engines.atomic_directory import atomic_directory, check_replaceable, exclusive_writer
 from build_engines.checkpoints.checkpoint import Checkpoint, map_read_errors, read_checkpoint
-from build_engines.checkpoints.locate import locate_checkpoint
+from build_engines.checkpoints.locate import checkpoint_name, locate_checkpoint
 from build_engines.errors import BuildError
 from build_engines.manifest import FILE_NAME, EngineFile, EngineSource, Manifest, hash_file, verify
 from build_engines.progress import BuildProgress, NoBuildProgress
@@ -31,9 +31,17 @@ class Built:
 
 
 def build_engine(
-    checkpoint: str, out: Path, options: BuildOptions, *, force: bool = False, progress: BuildProgress | None = None
+    checkpoint: str,
+    out: Path,
+    options: BuildOptions,
+    *,
+    force: bool = False,
+    progress: BuildProgress | None = None,
+    directory: Path | None = None,
 ) -> Built:
     """Compile `checkpoint` (a directory or a hub name) into the engine directory `out`.
+
+    `directory` is where a model of the hub was downloaded; without it, it is downloaded.
 
     An existing complete engine from the same content, options, versions and kind of GPU is kept unless `force`.
     `out` is replaced only when the new engine is complete. Raises BuildError with a code of the table.
@@ -41,16 +49,16 @@ def build_engine(
     progress = progress or NoBuildProgress()
     target = find_target(options)
     check_replaceable(out, is_engine, "engine")
-    found = read_checkpoint(locate_checkpoint(checkpoint, progress), check=target.check_supported)
-    name = options.name or Path(checkpoint).expanduser().resolve().name
+    found = read_checkpoint(directory or locate_checkpoint(checkpoint, progress), check=target.check_supported)
+    name = options.name or checkpoint_name(checkpoint)
     with exclusive_writer(out, progress.step):
         source = _hash(found, checkpoint, _hash_options(options.target, target, name), progress)
-        here = _with_inflight_version(target.host())
+        here = with_inflight_version(target.host())
         if not force and (unchanged := _unchanged(out, source, here, progress)):
             return Built(unchanged, fresh=False)
         _check_space(target.bytes_needed(found), out)
-        with atomic_directory(out, is_ours=is_engine, kind="engine") as directory:
-            return _build(found, directory, options.target, target, name, source, here, progress)
+        with atomic_directory(out, is_ours=is_engine, kind="engine") as new:
+            return _build(found, new, options.target, target, name, source, here, progress)
 
 
 def is_engine(directory: Path) -> bool:
@@ -140,7 +148,8 @@ def _check_space(needed: int, out: Path) -> None:
         )
 
 
-def _with_inflight_version(host: Host) -> Host:
+def with_inflight_version(host: Host) -> Host:
+    """Add the version of inflight to the builder's versions."""
     try:
         ours = {"inflight": importlib.metadata.version("inflight")}
     except importlib.metadata.PackageNotFoundError:

@@ -22,19 +22,29 @@ COMMANDS = {
     "gateway": ("inflight.commands.gateway", "An OpenAI-compatible API in front of Triton servers."),
     "generate": ("inflight.commands.generate", "Send a prompt to a server and stream the answer."),
     "key": ("inflight.commands.key.group", "API keys of the gateway: add, list, revoke."),
+    "list": ("inflight.commands.models.list_models", "List the engines in the cache."),
     "load": ("inflight.commands.load.group", "Load tests: run, sweep, compare, report."),
     "plan": ("inflight.commands.plan.command", "Estimate memory and show which configurations fit."),
-    "serve": ("inflight.commands.serve", "Serve an engine directory on Triton."),
+    "pull": ("inflight.commands.models.pull", "Download a model and build its engine, without serving it."),
+    "rm": ("inflight.commands.models.rm", "Remove engines from the cache."),
+    "serve": ("inflight.commands.serve", "Serve a model, a checkpoint or an engine on Triton."),
     "status": ("inflight.commands.status.command", "Show server status: readiness, models, load."),
 }
 
 # Commands of vLLM, Ollama, OVMS, Triton's tools and other programs, and what to use instead.
 COMMAND_HINTS = {
     **dict.fromkeys(("bench", "benchmark", "profile"), "`inflight load run`"),
-    **dict.fromkeys(("ls", "list", "ps", "top", "info"), "`inflight status`"),
-    **dict.fromkeys(("pull", "import", "convert", "compile", "create", "download"), "`inflight build`"),
-    **dict.fromkeys(("start", "up"), "`inflight serve`"),
-    "run": "`inflight chat` for a conversation, or `inflight batch run` for many prompts, with a server that runs",
+    **dict.fromkeys(("ps", "top", "info"), "`inflight status`"),
+    **dict.fromkeys(("ls", "models", "images", "show"), "`inflight list`"),
+    **dict.fromkeys(("remove", "delete", "rmi", "prune"), "`inflight rm`"),
+    **dict.fromkeys(("download", "fetch", "add"), "`inflight pull`"),
+    **dict.fromkeys(("import", "convert", "compile", "create", "quantize"), "`inflight build`"),
+    **dict.fromkeys(("start", "up", "launch"), "`inflight serve`"),
+    **dict.fromkeys(
+        ("stop", "down", "kill"), "Ctrl-C in the terminal of `inflight serve`, or send its process SIGTERM"
+    ),
+    **dict.fromkeys(("login", "logout"), "the variable HF_TOKEN, or `hf auth login`"),
+    "run": "`inflight serve` to start a server, `inflight chat` to talk to it, `inflight batch run` for many prompts",
     "run-batch": "`inflight batch run`",
     "complete": "`inflight generate`",
     "collect-env": "`inflight doctor`",
@@ -54,8 +64,7 @@ def cli() -> None:
     """Take a Hugging Face checkpoint, compile it, and serve it on NVIDIA Triton with in-flight batching.
 
     \b
-    inflight build ./my-checkpoint --out ./my-engine
-    inflight serve ./my-engine
+    inflight serve Qwen/Qwen2.5-0.5B-Instruct
     inflight generate "Tell me about tea."
     inflight chat
     """

@@ -1,6 +1,7 @@
 """Fixtures are grouped by what they make: engines (and checkpoints), server (a Triton), browser (a Chromium), ..."""
 
 import importlib.util
+import os
 import signal
 from pathlib import Path
 
@@ -22,6 +23,7 @@ INTEGRATION = (
     *("batch/outputs/test_sql.py", "batch/sources/test_sql.py", "batch/test_retry.py"),
     "batch/verify/test_checker.py",
     *("build_engines/demo", "build_engines/tensorrt_llm", "build_engines/test_build.py"),
+    "build_engines/model_cache/test_obtain.py",
     *("build_engines/test_build_interrupted.py", "build_engines/test_machine.py", "build_engines/test_parity.py"),
     *("commands/batch", "commands/chat/test_command.py", "commands/load", "commands/status", "commands/terminal"),
     *("commands/test_assemble.py", "commands/test_doctor.py", "commands/test_generate.py", "commands/test_serve.py"),
@@ -39,6 +41,7 @@ if importlib.util.find_spec("torch"):
         "tests.fixtures.certificates",
         "tests.fixtures.crashes",
         "tests.fixtures.engines",
+        "tests.fixtures.hub",
         "tests.fixtures.nvidia",
         "tests.fixtures.hostile_directory",
         "tests.fixtures.postgresql",
@@ -51,6 +54,9 @@ else:
 # How long an example takes to draw or to try says how busy this machine is.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+# One port for all servers would not do, and most tests need no gateway.
+os.environ["INFLIGHT_SERVE_GATEWAY"] = "0"
 
 # A run that a shell started in the background ignores SIGINT, and so would all that its tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

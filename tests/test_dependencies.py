@@ -100,6 +100,7 @@ def installed_with(extra: str | None) -> set[str]:
         ("inflight.commands.build.command", "build"),
         ("inflight.commands.assemble", "serve"),
         ("inflight.deploy.server.server", "serve"),
+        ("inflight.commands.serve", "serve"),
         ("inflight.batch.runner", "batch"),
         ("inflight.gateway.server", "gateway"),
         ("inflight.commands.load.run", "load"),

@@ -26,6 +26,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "engine_not_found": ErrorCode("there is no engine at that path", "build one with `inflight build`"),
     "engine_damaged": ErrorCode("the engine directory does not match its manifest", "rebuild it with `inflight build`"),
     "engine_incompatible": ErrorCode("the engine was built for another version, target or GPU", "rebuild it with `inflight build`"),
+    "engine_in_use": ErrorCode("another process serves or builds the cached engine", "stop that process, then run `inflight rm` again"),
     "server_not_found": ErrorCode("tritonserver is not installed on this machine", "run `inflight doctor`"),
     "server_start_failed": ErrorCode("tritonserver did not start", "read the last lines of its log, then run `inflight doctor`"),
     "port_in_use": ErrorCode("another program uses the port", "choose another port, or 0 for any free port"),

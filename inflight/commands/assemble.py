@@ -70,9 +70,15 @@ def command(
         click.echo(f"Note: {note}", err=True)
     if as_json:
         card = shipped.manifest.model_dump(mode="json", exclude={"files", "engine", "tags"})
-        click.echo(json.dumps({"repository": str(to), "updated": shipped.updated, "model": manifest.name, **card}))
+        click.echo(
+            json.dumps(
+                {"repository": str(to), "updated": shipped.updated, "model": shipped.manifest.model_name, **card}
+            )
+        )
     elif shipped.updated:
         size = shipped.manifest.total_bytes / 1e6
-        click.echo(f"Assembled {to} in {time.monotonic() - started:.0f} s: {manifest.name}, {size:,.1f} MB.")
+        click.echo(
+            f"Assembled {to} in {time.monotonic() - started:.0f} s: {shipped.manifest.model_name}, {size:,.1f} MB."
+        )
     else:
         click.echo(f"{to} is up to date: same engine, options and version (--force writes it again).")

@@ -28,13 +28,21 @@ from inflight.gateway.processes import GatewayProcesses
     type=click.Path(),
     help="Checkpoint's directory with tokenizer.json.  [default: that of an engine on this machine]",
 )
+@click.option(
+    "--served-model-name", metavar="NAME", help="Name of the model for applications.  [default: the server's]"
+)
 @gateway_options("--host")
 @click.option(
     "--drain-seconds", type=Seconds(), default=30.0, show_default=True, help="Time for open requests to finish."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the address as one line of JSON.")
 def command(
-    servers: tuple[str, ...], tokenizer: str | None, drain_seconds: float, as_json: bool, **options: Any
+    servers: tuple[str, ...],
+    tokenizer: str | None,
+    served_model_name: str | None,
+    drain_seconds: float,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Answer OpenAI's HTTP API at /v1 with the models of Triton servers, also of plain tensorrtllm_backend ones.
 
@@ -43,7 +51,9 @@ def command(
       inflight key add my-app && inflight gateway --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
       curl http://127.0.0.1:8080/v1/models
     """  # fmt: skip
-    settings = gateway_settings(options, tuple(servers), tokenizer=tokenizer, drain_seconds=drain_seconds)
+    settings = gateway_settings(
+        options, tuple(servers), tokenizer=tokenizer, served_model_name=served_model_name, drain_seconds=drain_seconds
+    )
     settings.check()
     gateway = GatewayProcesses(settings, lambda line: click.echo(line, err=True))
     gateway.bind()

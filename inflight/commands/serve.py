@@ -1,4 +1,4 @@
-"""`inflight serve`: serve an engine directory with Triton until a signal."""
+"""`inflight serve`: serve a model with Triton until a signal, after building its engine if there is none."""
 
 from __future__ import annotations
 
@@ -6,15 +6,27 @@ import json
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import click
 
+from inflight.commands.models.argument import kind_of
 from inflight.commands.options.deployment import deployment_options, deployment_options_from
+from inflight.commands.options.engine import (
+    PRECISION_HELP,
+    check_precision,
+    precision_option,
+    revision_option,
+    target_option,
+)
 from inflight.commands.options.gateway import gateway_options, gateway_settings
 from inflight.commands.options.seconds import Seconds
+from inflight.commands.terminal.build_progress import show_build_progress
+from inflight.deploy.server import ports
 from inflight.deploy.server.grpc_tls import GrpcTls
 from inflight.deploy.server.process_layout import MULTI_GPU_MODES, MultiGpuMode
 from inflight.deploy.server.server import Server, ServerSettings
@@ -27,14 +39,22 @@ class StartInterrupted(BaseException):
 
 
 class ServeSignals:
-    """Handlers for SIGTERM and SIGINT: the first signal drains the server, the second one stops it at once."""
+    """Handles SIGTERM and SIGINT in its block: the first signal drains the server, the second one stops it at once."""
 
     def __init__(self) -> None:
         self.drain_requested = threading.Event()
         self.force_requested = threading.Event()
         self.starting = True
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> ServeSignals:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._handle)
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.drain_requested.is_set():
@@ -45,8 +65,11 @@ class ServeSignals:
             raise StartInterrupted
 
 
-@click.command(short_help="Serve an engine directory on Triton.")
-@click.argument("engine_dir")
+@click.command(short_help="Serve a model, a checkpoint or an engine on Triton.")
+@click.argument("model")
+@target_option("Target of the engine to build.  [default: openvino]", default=None)
+@precision_option(PRECISION_HELP)
+@revision_option()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--http-host", help="Address for HTTP.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
 @click.option("--metrics-host", help="Address for metrics.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
@@ -98,7 +121,10 @@ class ServeSignals:
 )
 @click.option("--verbose", is_flag=True, help="Show all of Triton's log, not only warnings and errors.")
 def command(
-    engine_dir: str,
+    model: str,
+    target: str | None,
+    precision: str | None,
+    revision: str | None,
     host: str,
     http_host: str | None,
     metrics_host: str | None,
@@ -118,9 +144,11 @@ def command(
     gateway: bool,
     **options: Any,
 ) -> None:
-    """Serve ENGINE_DIR on NVIDIA Triton Inference Server until SIGTERM or Ctrl-C.
+    """Serve MODEL on NVIDIA Triton Inference Server until SIGTERM or Ctrl-C.
 
-    ENGINE_DIR may also be a repository that `inflight assemble` wrote: its directory, or its address on S3.
+    MODEL is an engine directory; a checkpoint's directory or a name of the Hugging Face hub (owner/name), for which an
+    engine is built into the cache unless it is there (see `inflight list`); or a repository that `inflight assemble`
+    wrote: its directory, or its address on S3. --target, --precision and --revision are for checkpoints and names.
 
     The addresses are printed once the server has generated a token. After SIGTERM or Ctrl-C, running requests finish
     and new ones are refused; a second signal stops at once. A process of the server that dies is restarted.
@@ -128,6 +156,8 @@ def command(
     Triton supports TLS only on its gRPC port (PEM files); for HTTPS, put a proxy in front of the HTTP port.
 
     \b
+      inflight serve Qwen/Qwen2.5-0.5B-Instruct
+      inflight serve ./my-checkpoint --precision int8 --served-model-name tea
       inflight serve my-engine --max-queue-size 256
       inflight serve my-engine --draft-engine my-small-engine --num-draft-tokens 6
       inflight serve my-engine --lora formal.safetensors --lora brief.safetensors
@@ -136,31 +166,73 @@ def command(
       inflight serve my-engine --request-log requests.jsonl
       inflight serve s3://models/my-model/v1
     """  # fmt: skip
-    settings = gateway_settings(options, (), drain_seconds=drain_seconds)
-    front = _gateway(settings, grpc_tls_certificate) if gateway else None
-    server = Server(
-        engine_dir,
-        deployment_options_from(options),
-        ServerSettings(
-            host,
-            http_port,
-            grpc_port,
-            metrics_port,
-            start_timeout=start_timeout,
-            verbose=verbose,
-            multi_gpu=multi_gpu,
-            grpc_tls=GrpcTls.from_options(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca),
-            request_log=request_log,
-            http_host=http_host,
-            metrics_host=metrics_host,
-            behind_proxy=behind_proxy,
-        ),
-        on_message=_print_message,
+    settings = ServerSettings(
+        host,
+        http_port,
+        grpc_port,
+        metrics_port,
+        start_timeout=start_timeout,
+        verbose=verbose,
+        multi_gpu=multi_gpu,
+        grpc_tls=GrpcTls.from_options(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca),
+        request_log=request_log,
+        http_host=http_host,
+        metrics_host=metrics_host,
+        behind_proxy=behind_proxy,
     )
-    signals = ServeSignals()
+    wanted = gateway_settings(options, (), drain_seconds=drain_seconds)
+    deployment = deployment_options_from(options)
+    named = {"target": target, "precision": precision, "revision": revision}
+    build = {name: value for name, value in named.items() if value is not None}
+    try:
+        with ServeSignals() as signals:
+            front = _gateway(wanted, grpc_tls_certificate) if gateway else None
+            with _engine(model, build, settings) as engine:
+                server = Server(engine, deployment, settings, on_message=_print_message)
+                _serve(server, front, signals, model, drain_seconds, as_json)
+    except StartInterrupted:
+        _print_message("Stopped before the server was ready.")
+
+
+@contextmanager
+def _engine(model: str, build: dict[str, str], settings: ServerSettings) -> Iterator[str | Path]:
+    """Yield what to serve for an argument; an engine of the cache can't be removed inside the block."""
+    if kind_of(model) == "deployable":
+        if build:
+            raise click.UsageError(
+                f"--{next(iter(build))} is for a checkpoint or a model's name, and {model} is built already; leave it"
+                " out."
+            )
+        yield model
+        return
+    from build_engines.model_cache.cache import ModelCache
+    from build_engines.model_cache.obtain import obtain_engine
+    from build_engines.target import BuildOptions
+
+    revision = build.pop("revision", None)
+    chosen = BuildOptions(**build)  # type: ignore[arg-type]  # click has checked the choices
+    check_precision(chosen)
+    # Before minutes of building; the server checks both again.
+    settings.check()
+    ports.choose_ports(settings.hosts, settings.http_port, settings.grpc_port, settings.metrics_port)
+    with ExitStack() as held:
+        with show_build_progress() as progress:
+            found = held.enter_context(obtain_engine(ModelCache.default(), model, chosen, progress, revision))
+        yield found.engine
+
+
+def _serve(
+    server: Server,
+    front: GatewayProcesses | None,
+    signals: ServeSignals,
+    model: str,
+    drain_seconds: float,
+    as_json: bool,
+) -> None:
+    """Run the server until a signal. Raises StartInterrupted."""
     try:
         if not as_json:
-            _print_message(f"Checking {engine_dir} and starting Triton ...")
+            _print_message(f"Checking {model} and starting Triton ...")
         server.start()
         signals.starting = False
         if front is not None:
@@ -168,8 +240,6 @@ def command(
         _announce(server, front, as_json)
         while not signals.drain_requested.wait(0.2) and not server.wait(0):
             pass
-    except StartInterrupted:
-        _print_message("Stopped before the server was ready.")
     finally:
         signals.starting = False
         if signals.drain_requested.is_set() and server.ready:
@@ -200,7 +270,7 @@ def _announce(server: Server, gateway: GatewayProcesses | None, as_json: bool) -
             "http": server.http_address,
             "grpc": server.grpc_address,
             "metrics": server.metrics_address,
-            "model": server.manifest.name,
+            "model": server.model_name,
             "kv_cache_tokens": server.kv_cache_tokens,
         } | ({"openai": gateway.url} if gateway else {})
         click.echo(json.dumps(line))
@@ -209,7 +279,7 @@ def _announce(server: Server, gateway: GatewayProcesses | None, as_json: bool) -
         if gateway is not None:
             click.echo(gateway.announcement)
         click.echo(
-            f"Serving {server.manifest.name}: HTTP {server.http_address}, gRPC {server.grpc_address},"
+            f"Serving {server.model_name}: HTTP {server.http_address}, gRPC {server.grpc_address},"
             f" metrics {server.metrics_address}{cache}. Ctrl-C stops."
         )
     sys.stdout.flush()

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from build_engines.checkpoints.hub import HubModel
 from build_engines.checkpoints.locate import locate_checkpoint
 from build_engines.checkpoints.model_facts import read_facts
 from build_engines.checkpoints.safetensors_header import check_safetensors
@@ -13,6 +14,8 @@ from build_engines.llmapi.arguments import LlmArguments
 from build_engines.llmapi.arguments_file import read_arguments
 from build_engines.llmapi.supported_models import check_architecture
 from build_engines.machine import parse_gpus
+from build_engines.model_cache.cache import ModelCache
+from build_engines.model_cache.obtain import check_revision
 from build_engines.plan.formats import kv_format, weight_format
 from build_engines.plan.size import parse_size
 from build_engines.progress import NoBuildProgress
@@ -44,6 +47,9 @@ def test_sentences(tmp_path: Path) -> None:
     causes: list[Cause] = [
         partial(locate_checkpoint, "~nosuch/x", NoBuildProgress()),
         partial(locate_checkpoint, "runs/exp-", NoBuildProgress()),
+        partial(ModelCache(tmp_path / "cache").find, "tests/tea"),
+        partial(check_revision, "./my-checkpoint", "v2"),
+        HubModel("tests/tea", None, "1" * 40, ()).check_weights,
         partial(read_facts, model, {key: value for key, value in SIZES.items() if key != "vocab_size"}),
         partial(read_facts, model, {**SIZES, "hidden_size": "4096"}),
         partial(read_facts, model, {**SIZES, "num_hidden_layers": 10**18}),

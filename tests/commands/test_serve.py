@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,12 @@ import psutil
 import pytest
 from inflight_client import Client
 
+from build_engines.errors import BuildError
+from build_engines.model_cache.cache import ModelCache
 from inflight.deploy.server.run_directory import SHARED_MEMORY_DIRECTORY, remove_stale_run_directories
-from tests.fixtures.engines import ROOT, TinyEngine
+from tests.fixtures.engines import ROOT, TinyCheckpoint, TinyEngine
+from tests.fixtures.errors import raises
+from tests.fixtures.hub import NAME, Hub, HubModelFiles
 from tests.fixtures.open_streams import TIMEOUT, open_streams, still_running
 from tests.fixtures.server import ENDLESS
 
@@ -34,14 +38,16 @@ ANY_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
 class ServeProcess:
     """A running `inflight serve --json`: its process and the line that it printed."""
 
-    def __init__(self, main: str, arguments: list[str], home: Path) -> None:
+    def __init__(
+        self, main: str, arguments: list[str], home: Path, environment: Mapping[str, str] = os.environ
+    ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", main, "serve", *arguments, "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "INFLIGHT_RUN_DIR": str(home)},
+            env={**environment, "INFLIGHT_RUN_DIR": str(home)},
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -63,8 +69,11 @@ def serve(tiny_engine: TinyEngine, tmp_path: Path) -> Iterator[Serve]:
     """`serve()`: start the command on the tiny Llama with any free ports, and wait until it says where it listens."""
     started: list[ServeProcess] = []
 
-    def start(*arguments: str, main: str = MAIN) -> ServeProcess:
-        started.append(ServeProcess(main, [str(tiny_engine("llama")), *ANY_PORTS, *arguments], tmp_path / "home"))
+    def start(
+        *arguments: str, main: str = MAIN, model: str | None = None, environment: Mapping[str, str] = os.environ
+    ) -> ServeProcess:
+        model = model or str(tiny_engine("llama"))
+        started.append(ServeProcess(main, [model, *ANY_PORTS, *arguments], tmp_path / "home", environment))
         return started[-1]
 
     yield start
@@ -167,15 +176,40 @@ def test_a_busy_port_is_one_sentence_before_anything_is_begun(tiny_engine: TinyE
 def test_a_missing_engine_is_one_sentence(tmp_path: Path) -> None:
     done = run_serve(str(tmp_path / "nothing"), *ANY_PORTS, home=tmp_path / "home")
     assert done.returncode == 1
-    assert f"No engine directory at {tmp_path / 'nothing'}" in done.stderr
+    assert f"There is no directory {tmp_path / 'nothing'}" in done.stderr
     assert done.stderr.endswith("[engine_not_found]\n")
 
 
-def test_a_checkpoint_is_told_from_an_engine(tmp_path: Path) -> None:
+def test_a_checkpoint_that_can_not_be_built_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "config.json").write_text("{}")
     done = run_serve(str(tmp_path), *ANY_PORTS, home=tmp_path / "home")
     assert done.returncode == 1
-    assert f"inflight build {tmp_path} --out {tmp_path.name}-engine" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("[not_a_checkpoint]")
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_models_name_is_enough(serve: Serve, hub: Hub, tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
+    hub.models[NAME] = HubModelFiles(tiny_checkpoint("llama"))
+    environment = hub.environment(tmp_path)
+    first = serve(model=NAME, environment=environment)
+    assert first.announcement["model"] == NAME
+    with Client(first.announcement["grpc"]) as client:
+        assert client.generate("hello", max_tokens=2).output_tokens == 2
+        assert client.deployment().served["model"] == NAME
+    cache = ModelCache(tmp_path / "engines")
+    [entry] = cache.entries()
+    with raises(BuildError, "engine_in_use", naming=NAME):
+        cache.remove(entry)
+    hub.models.clear()
+    again = serve("--served-model-name", "tea", model=NAME, environment={**environment, "HF_HUB_OFFLINE": "1"})
+    assert again.announcement["model"] == "tea"
+    with Client(again.announcement["grpc"]) as client:
+        assert client.deployment().served["model"] == "tea"
+    for serving in (first, again):
+        serving.process.terminate()
+        assert serving.process.wait(TIMEOUT) == 0
+    cache.remove(entry)
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,9 @@ class TritonBackend:
 
     async def _warn_other_model(self, named: str) -> None:
         """Warn once that rows name another model: their answers repeat that name."""
-        served = (await self._client.deployment()).model
-        if named != served and not self._warned_model:
+        deployment = await self._client.deployment()
+        served = deployment.served.get("model", deployment.model)
+        if named not in (served, deployment.model) and not self._warned_model:
             self._warned_model = True
             self._on_message(
                 f"Warning: rows ask for other models, such as {shorten(named)}; {served!r} at {self.name} answers all"

@@ -3,44 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
-from build_engines.errors import BuildError
-from build_engines.manifest import TARGETS
-from build_engines.target import KV_PRECISIONS, PRECISIONS
+from build_engines.target import KV_PRECISIONS
 from inflight.commands.build.llmapi_options import llmapi_options, llmapi_settings
 from inflight.commands.build.tensorrt_llm_options import show_commands, tensorrt_llm_options, tensorrt_llm_settings
+from inflight.commands.options.engine import (
+    PRECISION_HELP,
+    TargetPrecision,
+    check_precision,
+    precision_option,
+    target_option,
+)
 from inflight.commands.terminal.build_progress import show_build_progress
-
-
-class TargetPrecision(click.Choice[str]):
-    """A precision of any target in `known`; the error for a wrong one lists those of the chosen target."""
-
-    def __init__(self, known: Mapping[str, tuple[str, ...]]) -> None:
-        super().__init__(list(dict.fromkeys(chain.from_iterable(known.values()))))
-        self._known = known
-
-    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        target = ctx.params.get("target") if ctx is not None else None
-        known = self._known.get(target or "", self.choices)
-        return f"{value!r} is not one of {', '.join(known)}" + (f" for --target {target}." if target else ".")
 
 
 @click.command("build")
 @click.argument("checkpoint")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Engine directory to write.")
-@click.option("--target", type=click.Choice(TARGETS), default="openvino", show_default=True, is_eager=True)
-@click.option(
-    "--precision",
-    type=TargetPrecision(PRECISIONS),
-    help="Weight precision. openvino: bf16 (default), fp16, fp32 (same tokens as transformers), int8, int4. "
-    "tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it.",
-)
+@target_option()
+@precision_option(PRECISION_HELP)
 @click.option(
     "--kv-cache-precision",
     "kv_precision",
@@ -54,7 +39,7 @@ class TargetPrecision(click.Choice[str]):
     type=click.IntRange(min=2),
     help="Maximum tokens of prompt and answer together. [default: the model's]",
 )
-@click.option("--name", help="Name of the engine. [default: last part of the checkpoint's name]")
+@click.option("--name", help="Name of the engine. [default: the hub name, or the name of the directory]")
 @click.option("--force", is_flag=True, help="Rebuild even if nothing changed.")
 @click.option("--no-smoke-test", is_flag=True, help="Skip the test load of the new engine (saves memory).")
 @click.option("--json", "as_json", envvar="INFLIGHT_BUILD_JSON", is_flag=True, help="Print the manifest at the end.")
@@ -95,7 +80,7 @@ def command(
     settings = llmapi_settings(options["target"], llm_arguments, llm_argument)
     settings = tensorrt_llm_settings(options["target"], options) or settings
     chosen = BuildOptions(smoke_test=not no_smoke_test, settings=settings, **options)
-    _check_usage(chosen)
+    check_precision(chosen)
     if dry_run:
         _dry_run(checkpoint, out, chosen, as_json)
         return
@@ -131,13 +116,3 @@ def _dry_run(checkpoint: str, out: Path, options: Any, as_json: bool) -> None:
     from build_engines.llmapi.target import model_yaml
 
     click.echo(model_yaml(directory, options), nl=False)
-
-
-def _check_usage(options: Any) -> None:
-    """Refuse, as a usage error, a precision that the target does not support."""
-    from build_engines.target import check_precisions
-
-    try:
-        check_precisions(options)
-    except BuildError as error:
-        raise click.UsageError(str(error)) from error

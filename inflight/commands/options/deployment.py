@@ -56,6 +56,11 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "--wrap-token-ids", is_flag=True, help="Accept prompts of random token ids, as benchmarks send them."
         ),
         click.option(
+            "--served-model-name",
+            metavar="NAME",
+            help="Name of the model for applications.  [default: the checkpoint's name]",
+        ),
+        click.option(
             "--set",
             "settings",
             metavar="NAME=VALUE",

@@ -13,7 +13,7 @@ from inflight.gateway.settings import DEFAULT_PORT, GatewaySettings
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _NAMES = (
-    *("port", "served_model_name", "key_file", "tool_call_parser", "reasoning_parser", "max_in_flight"),
+    *("port", "key_file", "tool_call_parser", "reasoning_parser", "max_in_flight"),
     *("default_max_tokens", "request_timeout", "state_dir", "tls_certificate", "tls_key", "workers", "log_requests"),
 )
 
@@ -37,7 +37,6 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
                 show_default=True,
                 help="Port of the gateway; 0: any free port.",
             ),
-            click.option("--served-model-name", help="Name of the model for applications.  [default: the engine's]"),
             click.option("--key-file", type=click.Path(), help="API keys.  [default: ~/.config/inflight/keys.json]"),
             click.option(
                 "--tool-call-parser",

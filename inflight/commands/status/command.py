@@ -96,6 +96,8 @@ def _lines(report: ServerReport) -> Iterator[tuple[str, str]]:
         engine = f", engine {report.engine.name}" if report.engine else ""
         if report.engine is not None and report.engine.version:
             engine += f" built by {report.engine.version}"
+        if served := report.deployment.served.get("model"):
+            yield "model", str(served)
         yield "deployment", f"{report.deployment.kind}{version}{engine}; text goes to {report.deployment.model}"
     if report.server is not None:
         yield "server", report.server

@@ -80,6 +80,7 @@ class ServerReport:
             else {
                 "kind": found.kind,
                 "model": found.model,
+                "served_model": found.served.get("model"),
                 "version": found.version,
                 "engine": self.engine.name if self.engine else None,
                 "engine_version": (self.engine.version or None) if self.engine else None,

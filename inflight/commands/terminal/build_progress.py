@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
 
 
 class ProgressDisplay(Protocol):
@@ -19,14 +30,34 @@ class ProgressDisplay(Protocol):
     def advance(self, done: int, total: int) -> None: ...
 
 
+_LINE_SECONDS = 10.0
+
+
+def _sizes(done: float, total: float) -> str:
+    return f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB"
+
+
 class BuildProgressLines:
-    """Progress as one line per step on standard error; standard output is for results."""
+    """Progress as lines on standard error, one for each step and for each 10 s of a long one."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
 
     def step(self, sentence: str) -> None:
         click.echo(sentence, err=True)
+        self._last = time.monotonic()
 
     def advance(self, done: int, total: int) -> None:
-        pass
+        if time.monotonic() - self._last >= _LINE_SECONDS:
+            self._last = time.monotonic()
+            click.echo(f"  {_sizes(done, total)}", err=True)
+
+
+class SizesColumn(ProgressColumn):
+    """The bytes of a step that is not finished, if its size is known."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.finished or not task.total else _sizes(task.completed, task.total))
 
 
 class BuildProgressBar:
@@ -61,6 +92,7 @@ def show_build_progress() -> Iterator[ProgressDisplay]:
         SpinnerColumn(finished_text="✓"),
         TextColumn("{task.description}"),
         BarColumn(24),
+        SizesColumn(),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:

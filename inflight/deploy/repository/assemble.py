@@ -157,6 +157,7 @@ def assemble_repository(
         engine_path=request.engine_path,
         kv_cache_tokens=kv_cache_tokens(configs),
         options_digest=request.options_digest(),
+        served_model_name=request.options.served_model_name,
         files=files,
     )
     card.write(out)

@@ -52,16 +52,17 @@ def build_id(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def served_model_info(manifest: Manifest, configs: model_configs.Configs, engine_dir: Path | None) -> str:
-    """Return as JSON what a deployment serves, for measurement reports: parameter `inflight_served` of its text models.
+def served_model_info(name: str, manifest: Manifest, configs: model_configs.Configs, engine_dir: Path | None) -> str:
+    """Return as JSON what a deployment serves: parameter `inflight_served` of its text models.
 
-    With `engine_dir`, programs on the same machine find the tokenizer there; `tokenizer` is the hash of its file.
+    `name` is the model's name for applications. With `engine_dir`, programs on the same machine find the tokenizer
+    there; `tokenizer` is the hash of its file.
     """
     engine = configs[ENGINE_MODEL]
     most = engine.parameters["max_num_sequences"].string_value if "max_num_sequences" in engine.parameters else ""
     tokenizer = manifest.files.get("tokenizer.json")
     facts = {
-        "model": manifest.name,
+        "model": name,
         "target": manifest.target,
         "precision": manifest.precision,
         "kv_cache_precision": manifest.kv_cache_precision,
@@ -97,7 +98,14 @@ def configure_repository(
     versions = {"inflight_version": __version__, "inflight_engine_version": manifest.versions.get("inflight", "")}
     model_configs.add_parameters(configs, {**versions, "inflight_build": build_id(manifest)})
     texts = {name: configs[name] for name in TEXT_MODELS if name in configs}
-    model_configs.add_parameters(texts, {"inflight_served": served_model_info(manifest, configs, engine_dir)})
+    model_configs.add_parameters(
+        texts,
+        {
+            "inflight_served": served_model_info(
+                options.served_model_name or manifest.name, manifest, configs, engine_dir
+            )
+        },
+    )
     model_configs.check(configs)
     for name, config in configs.items():
         left_out = _IGNORED_FILES if config.backend in ("", "python") else (*_IGNORED_FILES, _MODEL_CODE)

@@ -27,8 +27,8 @@ class RepositoryManifest(BaseModel):
 
     `inflight_version` wrote the repository; `vendored` says whether it contains the runtime. `engine` is the engine's
     manifest, `engine_path` the engine's path on the serving machine if not in the repository. `options_digest` is a
-    hash of the options. `files` are all files of the repository but this one. `tags` are S3's tags of their contents; a
-    directory has none of them.
+    hash of the options. `served_model_name` is the model's name for applications; None means the engine's. `files` are
+    all files of the repository but this one. `tags` are S3's tags of their contents; a directory has none of them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,8 +40,14 @@ class RepositoryManifest(BaseModel):
     engine_path: str | None
     kv_cache_tokens: int | None
     options_digest: str
+    served_model_name: str | None = None
     files: dict[FileName, EngineFile]
     tags: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def model_name(self) -> str:
+        """The model's name for applications."""
+        return self.served_model_name or self.engine.name
 
     @property
     def total_bytes(self) -> int:
@@ -65,7 +71,8 @@ class RepositoryManifest(BaseModel):
 
     def content(self) -> bytes:
         """Return the content of its file."""
-        return (self.model_dump_json(indent=2, exclude=None if self.tags else {"tags"}) + "\n").encode()
+        unset = {name for name in ("tags", "served_model_name") if not getattr(self, name)}
+        return (self.model_dump_json(indent=2, exclude=unset) + "\n").encode()
 
     def write(self, directory: Path) -> None:
         (directory / MANIFEST_FILE).write_bytes(self.content())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from build_engines.manifest import Manifest
 from inflight.deploy.repository.draft_engine import verify_draft_engine
-from inflight.deploy.repository.options import DeploymentOptions, check_readable
+from inflight.deploy.repository.options import DeploymentOptions, check_readable, check_served_model_name
 from inflight.deploy.repository.python_backend import check_python_backend_options
 from inflight.deploy.repository.tensorrt_llm.backend import read_parameters
 from inflight.deploy.repository.typed_parameters import invalid
@@ -24,6 +24,7 @@ def check_options(options: DeploymentOptions, engine: Path, manifest: Manifest) 
             f"A number of draft tokens ({options.num_draft_tokens}) was given without a draft engine or prompt"
             " lookup; give one of them too."
         )
+    check_served_model_name(options.served_model_name)
     check_readable(engine, options.draft_engine or "", *options.adapters)
     for path in options.adapters:
         if not (path.is_file() or (manifest.target == "llmapi" and path.is_dir())):

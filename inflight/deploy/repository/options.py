@@ -10,6 +10,8 @@ from typing import Any
 
 from inflight.deploy.repository.typed_parameters import invalid
 
+_MAX_NAME_BYTES = 256
+
 
 @dataclass(frozen=True)
 class DeploymentOptions:
@@ -20,7 +22,8 @@ class DeploymentOptions:
     stream. The engine speculates with `draft_engine`, a directory, or with `prompt_lookup`, `num_draft_tokens` at a
     time. `adapters` are LoRA files, which requests select by their number from 1. With `accumulate_tokens`, the model
     `tensorrt_llm_bls` streams the whole text so far each time. With `wrap_token_ids`, prompt ids outside the vocabulary
-    are taken modulo its size; otherwise they are refused. `settings` are parameters by upstream's names
+    are taken modulo its size; otherwise they are refused. `served_model_name` is the model's name for applications, by
+    default the engine's. `settings` are parameters by upstream's names
     (`TensorRtLlmParameters`; `PythonBackendParameters` of other targets), in the user's form. `parameters` sets further
     ones, by model and key: {"tensorrt_llm": {"inflight_engine": "fake"}}.
     """
@@ -38,6 +41,7 @@ class DeploymentOptions:
     adapters: tuple[Path, ...] = ()
     accumulate_tokens: bool = False
     wrap_token_ids: bool = False
+    served_model_name: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -57,6 +61,21 @@ class DeploymentOptions:
             if name in self.settings:
                 raise invalid(f"The parameter {name} was given together with its option; leave one of them out.")
         return {**self.settings, **own}
+
+
+def check_served_model_name(name: str | None) -> None:
+    """Raise DeployError `invalid_parameter` for a name that applications can't write in a request or an address."""
+    if name is None:
+        return
+    if not name or name != name.strip() or not name.isprintable():
+        raise invalid(
+            f"The served model name {name!r} is empty, or has control characters or spaces at its ends; give one"
+            " without them."
+        )
+    if len(name.encode(errors="replace")) > _MAX_NAME_BYTES:
+        raise invalid(
+            f"The served model name {name[:20]}... has more than {_MAX_NAME_BYTES} bytes; give a shorter one."
+        )
 
 
 def check_readable(*paths: Path | str) -> None:

@@ -156,6 +156,7 @@ class Server:
         wanted.check()
         source = find_source(self._location, self._options)
         self.manifest: Manifest = source.manifest
+        self.model_name = source.model_name
         self.ports = ports.choose_ports(wanted.hosts, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
         self.run_directory = ServerRunDirectory.create()
         self._relay = LogRelay(self.run_directory.log, self._on_message, everything=wanted.verbose)

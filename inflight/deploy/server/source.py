@@ -31,10 +31,14 @@ _MOUNT_VARIABLE = "TRITON_AWS_MOUNT_DIRECTORY"
 
 @dataclass(frozen=True)
 class ServingSource:
-    """A verified engine directory, or with a manifest an assembled repository, in a directory or on S3."""
+    """A verified engine directory, or with a manifest an assembled repository, in a directory or on S3.
+
+    `model_name` is the model's name for applications.
+    """
 
     location: Path | S3Address
     manifest: Manifest
+    model_name: str
     repository_manifest: RepositoryManifest | None = None
 
 
@@ -68,7 +72,7 @@ def find_source(location: str | Path, options: DeploymentOptions) -> ServingSour
     if isinstance(where, Path) and not is_repository(where):
         manifest = engines.verify(where)
         check_options(options, where, manifest)
-        return ServingSource(where, manifest)
+        return ServingSource(where, manifest, options.served_model_name or manifest.name)
     _refuse_options(where, options)
     card = S3Repository(where).read_manifest() if isinstance(where, S3Address) else cards.verify_repository(where)
     card.check_version(str(where))
@@ -78,7 +82,7 @@ def find_source(location: str | Path, options: DeploymentOptions) -> ServingSour
             f" {card.engine_path} holds another one; put that engine there, or assemble the repository again.",
             "engine_incompatible",
         )
-    return ServingSource(where, card.engine, card)
+    return ServingSource(where, card.engine, card.model_name, card)
 
 
 def prepare_repository(

@@ -36,6 +36,6 @@ def test_a_hub_out_of_reach_is_one_sentence(tmp_path: Path, monkeypatch: pytest.
     # Nothing listens there; with the network's own hub this would take the network.
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with raises(BuildError, "checkpoint_not_found", naming="Hugging Face") as caught:
+    with raises(BuildError, "storage_unreachable", naming="Hugging Face") as caught:
         locate_checkpoint("inflight-tests/no-such-model", NoBuildProgress())
     assert "\n" not in str(caught.value)

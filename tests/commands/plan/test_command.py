@@ -1,14 +1,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +13,7 @@ from build_engines.plan.size import GIB
 from inflight.cli import main
 from tests.build_engines.plan.published import SHAPES
 from tests.commands.plan.plan_reports import GPU, plan, report, write
+from tests.fixtures.hub import NAME, Hub, HubModelFiles
 
 
 @pytest.fixture
@@ -202,58 +198,22 @@ def test_a_checkpoint_that_can_not_be_planned_is_one_sentence(
     assert printed.count("\n") == 1
 
 
-@contextmanager
-def hub(config: bytes) -> Iterator[tuple[str, list[str]]]:
-    """A hub on loopback with one model of two files; yields its address and the paths that were asked for."""
-    asked: list[str] = []
-    commit = "0" * 40
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.answer()
-
-        def do_GET(self) -> None:
-            self.answer()
-
-        def answer(self) -> None:
-            asked.append(self.path.partition("?")[0])
-            listing = {"id": "org/model", "sha": commit, "siblings": [{"rfilename": "config.json"}]}
-            listing["siblings"].append({"rfilename": "model.safetensors"})  # type: ignore[attr-defined]
-            content = json.dumps(listing).encode() if self.path.startswith("/api/") else config
-            self.send_response(200)
-            self.send_header("X-Repo-Commit", commit)
-            self.send_header("ETag", '"1"')
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def test_of_the_hub_it_fetches_the_config_alone(checkpoint: Path, tmp_path: Path) -> None:
+def test_of_the_hub_it_fetches_the_config_alone(checkpoint: Path, hub: Hub, tmp_path: Path) -> None:
     # In a separate process, as the library takes its settings when it is loaded.
     program = "from inflight.cli import main; main()"
-    with hub((checkpoint / "config.json").read_bytes()) as (address, asked):
-        done = subprocess.run(
-            [sys.executable, "-c", program, "plan", "org/model", *GPU, "--json"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "0"},
-        )
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
+    (files / "model.safetensors").write_bytes(b"")
+    hub.models[NAME] = HubModelFiles(files)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "plan", NAME, *GPU, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=hub.environment(tmp_path),
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("Fetching org/model from the hub\n")
+    assert done.stderr.startswith(f"Asking the hub for {NAME}\n")
     assert json.loads(done.stdout)["parameters"]["total"] == 8_030_261_248
-    assert {path.rpartition("/")[2] for path in asked if "/resolve/" in path} == {"config.json"}
+    assert hub.fetched == ["config.json"]

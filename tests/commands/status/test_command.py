@@ -41,6 +41,7 @@ def test_a_server_at_rest(status: CommandRunner, paced_server: Server) -> None:
     assert lines["ready"] == f"grpc://{paced_server.grpc_address}"
     version = inflight.__version__
     assert lines["deployment"] == f"inflight {version}, engine fake built by {version}; text goes to ensemble"
+    assert lines["model"] == "tiny-llama"
     assert lines["server"].startswith("triton 2.")
     assert lines["models"] == f"{', '.join(MODELS)}: READY"
     assert lines["requests"] == "0 of 64 in flight, 0 waiting"

@@ -16,7 +16,7 @@ from build_engines.manifest import GpuFeatures, verify
 from inflight.deploy.errors import DeployError
 from inflight.deploy.publish.publish import publish_repository
 from inflight.deploy.publish.s3_address import S3Address
-from inflight.deploy.repository import manifest
+from inflight.deploy.repository import manifest, model_configs
 from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository, engine_path_inside
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server import process_layout
@@ -97,6 +97,22 @@ def test_a_path_among_the_parameters_is_there_or_nothing_starts(gpu_engine: GpuE
 def test_a_repository_has_its_options_already(repository: Path) -> None:
     with raises(DeployError, "invalid_parameter", naming=("--max-queue-size", "--no-decoupled", "--lora")):
         find_source(repository, DeploymentOptions(max_queue_size=3, decoupled=False, adapters=(Path("a"),)))
+    with raises(DeployError, "invalid_parameter", naming="--served-model-name"):
+        find_source(repository, DeploymentOptions(served_model_name="tea"))
+
+
+@pytest.mark.parametrize("name", [None, "teas/tea-1b"])
+def test_the_served_model_name_is_that_of_the_options_or_the_engine(
+    engine: Path, tmp_path: Path, name: str | None
+) -> None:
+    options = DeploymentOptions(served_model_name=name)
+    (tmp_path / "repository").mkdir()
+    assemble_repository(AssemblyRequest(engine, verify(engine), options), tmp_path / "repository")
+    expected = name or verify(engine).name
+    assert find_source(tmp_path / "repository", USUAL).model_name == expected
+    assert find_source(engine, options).model_name == expected
+    served = model_configs.load(tmp_path / "repository")["ensemble"].parameters["inflight_served"].string_value
+    assert json.loads(served)["model"] == expected
 
 
 def test_an_engine_that_lies_elsewhere_must_lie_there_and_be_that_one(

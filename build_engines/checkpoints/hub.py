@@ -1,0 +1,275 @@
+"""Models of the Hugging Face hub: what a name and a revision mean, and the download with its progress."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from build_engines.checkpoints.checkpoint import gguf_error
+from build_engines.errors import BuildError
+from build_engines.progress import BuildProgress
+from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
+
+# The hub allows neither `--` nor `..` in a name.
+_HUB_NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+MAIN_BRANCH = "main"
+CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt")
+# Copies of the same weights in other formats are in subfolders or under this name.
+_EXCLUDE = ["*/*", "consolidated*"]
+_POLL_SECONDS = 0.25
+_FRUITLESS_ATTEMPTS = 3
+_RETRY_SECONDS = 0.5
+_CONNECTIONS = 8
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file to download, the name of its copy in the download cache, and its size; None if the hub does not say."""
+
+    path: str
+    blob: str | None
+    size: int | None
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model of the hub at a commit, which `revision` names (None: its main branch).
+
+    `files` is None if the hub can't be reached and an earlier download is used.
+    """
+
+    name: str
+    revision: str | None
+    commit: str
+    files: tuple[HubFile, ...] | None
+    gguf: bool = False
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Return the size of the download; None if it is unknown."""
+        sizes = [file.size for file in self.files or ()]
+        return None if self.files is None or None in sizes else sum(size or 0 for size in sizes)
+
+    def check_weights(self) -> None:
+        """Raise BuildError (`not_a_checkpoint`) for a model without safetensors, before anything is downloaded."""
+        if self.files is None or any(file.path.endswith(".safetensors") for file in self.files):
+            return
+        if self.gguf:
+            raise gguf_error(self.name)
+        raise BuildError(
+            f"{self.name} has no weights in safetensors on the hub; choose a model that has them.", "not_a_checkpoint"
+        )
+
+
+def is_hub_name(text: str) -> bool:
+    """Return whether `text` has the form `owner/name`."""
+    return _HUB_NAME.fullmatch(text) is not None
+
+
+def find_hub_model(name: str, revision: str | None = None, include: Sequence[str] = CHECKPOINT_FILES) -> HubModel:
+    """Ask the hub for the commit and the files of a model; an earlier download is used if it can't be reached.
+
+    Raises BuildError: `checkpoint_not_found` (no such model or revision), `storage_denied` (a gated model, or a token
+    that is refused), `storage_unreachable`.
+    """
+    if name.lower().endswith("-gguf"):
+        raise gguf_error(name)
+    hub = _library()
+    try:
+        if hub.constants.HF_HUB_OFFLINE:
+            raise hub.errors.OfflineModeIsEnabled
+        found = hub.HfApi(endpoint=hub.constants.ENDPOINT).model_info(
+            name, revision=revision, files_metadata=True, timeout=hub.constants.HF_HUB_ETAG_TIMEOUT
+        )
+    except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError, OSError) as error:
+        explained = _explain(hub, name, revision, error)
+        downloaded = _downloaded(hub, name, revision) if explained.code.startswith("storage_") else None
+        if downloaded is None:
+            raise explained from error
+        return HubModel(name, revision, downloaded.name, None)
+    paths = {file.rfilename: file for file in found.siblings or ()}
+    wanted = hub.utils.filter_repo_objects(paths, allow_patterns=list(include), ignore_patterns=_EXCLUDE)
+    files = tuple(
+        HubFile(path, file.lfs.sha256 if file.lfs else file.blob_id, file.size)
+        for path in wanted
+        for file in (paths[path],)
+    )
+    return HubModel(name, revision, found.sha, files, any(path.lower().endswith(".gguf") for path in paths))
+
+
+def download(model: HubModel, progress: BuildProgress) -> Path:
+    """Return the directory of the downloaded model; files that an interrupted download has begun are continued.
+
+    Raises BuildError as `find_hub_model` does, and `disk_full` before a download that does not fit.
+    """
+    hub = _library()
+    if model.files is None:
+        if (there := _downloaded(hub, model.name, model.commit)) is None:
+            raise _explain(hub, model.name, None, OSError())
+        return there
+    storage = Path(hub.constants.HF_HUB_CACHE) / f"models--{model.name.replace('/', '--')}"
+
+    def done() -> int:
+        return sum(_present(storage / "blobs", file) for file in model.files or ())
+
+    total = model.total_bytes
+    if total is None or done() < total:
+        size = "" if total is None else f", {total / 1e6:,.0f} MB"
+        plural = "s" if len(model.files) != 1 else ""
+        progress.step(f"Downloading {model.name} from the hub: {len(model.files)} file{plural}{size}")
+        _check_space(model.name, (total or 0) - done(), storage)
+    before, fruitless = done(), 0
+    while True:
+        try:
+            _fetch(hub, model, lambda: progress.advance(done(), total) if total else None)
+            break
+        except (hub.errors.HfHubHTTPError, OSError) as error:
+            explained = _explain(hub, model.name, None, error, interrupted=True)
+            # The library loses what it has not written yet, so an attempt may add nothing.
+            fruitless = 0 if done() > before else fruitless + 1
+            if explained.code != "storage_unreachable" or fruitless == _FRUITLESS_ATTEMPTS:
+                raise explained from error
+            before = done()
+            time.sleep(_RETRY_SECONDS * fruitless)
+    if (revision := model.revision or MAIN_BRANCH) != model.commit:
+        # As the library does it, so that the revision is known while the hub can't be reached.
+        (storage / "refs" / revision).parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(storage / "refs" / revision, model.commit)
+    return storage / "snapshots" / model.commit
+
+
+def _fetch(hub: ModuleType, model: HubModel, on_progress: Callable[[], None]) -> None:
+    """Download the files of a model, several at once; raise the first failure.
+
+    In threads that end with the process: the library's own would keep it until the files are complete after Ctrl-C.
+    """
+    queue, failures = deque(model.files or ()), list[Exception]()
+
+    def work() -> None:
+        while not failures:
+            try:
+                file = queue.popleft()
+            except IndexError:
+                return
+            try:
+                hub.hf_hub_download(model.name, file.path, revision=model.commit, endpoint=hub.constants.ENDPOINT)
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, name="download", daemon=True) for _ in range(_CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(_POLL_SECONDS)
+            on_progress()
+    if failures:
+        raise failures[0]
+
+
+def _library() -> ModuleType:
+    # Imported here, since a local checkpoint needs no network library.
+    import huggingface_hub
+    import huggingface_hub.errors
+    import huggingface_hub.utils
+
+    hub: ModuleType = huggingface_hub
+    hub.utils.disable_progress_bars()
+    hub.utils.logging.set_verbosity(hub.utils.logging.CRITICAL)
+    return hub
+
+
+def _downloaded(hub: ModuleType, name: str, revision: str | None) -> Path | None:
+    try:
+        return Path(hub.snapshot_download(name, revision=revision, local_files_only=True))
+    except (hub.errors.LocalEntryNotFoundError, OSError):
+        return None
+
+
+def _present(blobs: Path, file: HubFile) -> int:
+    """Return the bytes of a file that are on the disk."""
+    for name in (file.blob, f"{file.blob}.incomplete"):
+        try:
+            return min((blobs / (name or "")).stat().st_size, file.size or 0)
+        except OSError:
+            continue
+    return 0
+
+
+def _check_space(name: str, needed: int, storage: Path) -> None:
+    place = next(one for one in storage.parents if one.is_dir())
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise BuildError(
+            f"The download of {name} needs {needed / 1e9:.3g} GB and the disk of {place} has {free / 1e9:.3g} GB left;"
+            " free space, or set HF_HOME to a directory on another disk.",
+            "disk_full",
+        )
+
+
+def _explain(
+    hub: ModuleType, name: str, revision: str | None, error: Exception, *, interrupted: bool = False
+) -> BuildError:
+    """Return a failure of the hub as one sentence with the next step."""
+    errors, page = hub.errors, f"{hub.constants.ENDPOINT}/{name}"
+    has_token = hub.get_token() is not None
+    if isinstance(error, errors.GatedRepoError):
+        then = "the account of your token has to be granted access" if has_token else "set HF_TOKEN to your token"
+        return BuildError(
+            f"{name} is gated: accept its licence at {page}; {then}, then run the command again.", "storage_denied"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return _not_found(f"{name} has no revision {revision}; see {page}/commits for those it has.")
+    if isinstance(error, (errors.RepositoryNotFoundError, errors.DisabledRepoError)):
+        private = "private for your token" if has_token else "private, which takes HF_TOKEN"
+        return _not_found(
+            f"There is no directory {name}, and the hub has no such model (or it is {private}); check the name."
+        )
+    if isinstance(error, errors.HFValidationError):
+        return _not_found(f"There is no directory {name}, and no model of the hub can be called that; check the path.")
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return BuildError(
+            f"The hub denies access to {name} (status {status}); check that HF_TOKEN is valid and may read it.",
+            "storage_denied",
+        )
+    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
+        return BuildError(
+            f"The disk filled up while {name} was downloaded; free space, or set HF_HOME to a directory on another"
+            " disk, and run the command again, which continues the download.",
+            "disk_full",
+        )
+    return BuildError(_unreachable(hub, name, status, interrupted), "storage_unreachable")
+
+
+def _unreachable(hub: ModuleType, name: str, status: int | None, interrupted: bool) -> str:
+    if hub.constants.HF_HUB_OFFLINE:
+        other = os.environ.get("TRANSFORMERS_OFFLINE") and not os.environ.get("HF_HUB_OFFLINE")
+        variable = "TRANSFORMERS_OFFLINE" if other else "HF_HUB_OFFLINE"
+        return (
+            f"There is no directory {name}, no earlier download of it, and {variable} forbids downloads; unset it, or"
+            " copy a checkpoint to this machine and name its directory."
+        )
+    if interrupted:
+        return (
+            f"The connection to the hub was lost while {name} was downloaded; run the command again, which continues"
+            " the download."
+        )
+    if status is not None:
+        return f"The hub can't say what {name} is (status {status}); try again later."
+    return (
+        f"There is no directory {name}, and the Hugging Face hub can't be reached to look there; check the path or the"
+        " network, or copy a checkpoint to this machine and name its directory."
+    )
+
+
+def _not_found(message: str) -> BuildError:
+    return BuildError(message, "checkpoint_not_found")

@@ -1,0 +1,144 @@
+"""From a model's name or a checkpoint's directory to an engine in the cache, built if there is none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from build_engines.build import BuildOptions, build_engine, with_inflight_version
+from build_engines.checkpoints.checkpoint import find_config, map_read_errors, read_config
+from build_engines.checkpoints.hub import CHECKPOINT_FILES, MAIN_BRANCH, HubModel, download, find_hub_model
+from build_engines.checkpoints.locate import checkpoint_name, is_on_hub, local_path
+from build_engines.errors import BuildError
+from build_engines.model_cache.cache import CachedEngine, EntryRecord, ModelCache
+from build_engines.progress import BuildProgress, NoBuildProgress
+from build_engines.target import find_target
+
+_CONFIG = ("config.json",)
+_TEMPLATES = "additional_chat_templates/*.jinja"
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A checkpoint: its name, its revision, and on the hub its files (None: a directory)."""
+
+    name: str
+    revision: str
+    hub: HubModel | None = None
+
+
+@contextmanager
+def obtain_engine(
+    cache: ModelCache,
+    checkpoint: str,
+    options: BuildOptions,
+    progress: BuildProgress,
+    revision: str | None = None,
+) -> Iterator[CachedEngine]:
+    """Yield the engine of `checkpoint`, a directory or a hub name, which no process can remove inside the block.
+
+    It is built if the cache has none of the same content, options and versions. `revision` is a branch, a tag or a
+    commit of the hub. While the hub can't be reached, the engine that was last used is taken.
+
+    Raises BuildError as `find_hub_model`, `download` and `build_engine` do, and `output_unwritable` for the cache.
+    """
+    check_revision(checkpoint, revision)
+    target = find_target(options)
+    host = with_inflight_version(target.host())
+    capability = host.machine and host.machine.compute_capability
+    name = options.name or checkpoint_name(checkpoint)
+    affecting = [options.target, target.cache_key(), host.versions, capability, name]
+    digest = hashlib.sha256(json.dumps(affecting, sort_keys=True).encode()).hexdigest()
+    source = _find_source(cache, checkpoint, revision, digest, progress)
+    record = EntryRecord(
+        name=source.name,
+        revision=source.revision,
+        requested_revision=None if source.hub is None else revision or MAIN_BRANCH,
+        target=options.target,
+        precision=options.precision,
+        options=digest,
+        version=host.versions.get("inflight", ""),
+    )
+
+    def build(out: Path) -> None:
+        directory = None if source.hub is None else _download(source.hub, options, progress)
+        build_engine(checkpoint, out, replace(options, name=name), progress=progress, directory=directory)
+
+    with ExitStack() as held:
+        with _naming_the_cache():
+            engine = held.enter_context(cache.hold(record, build, progress.step))
+        yield engine
+
+
+def check_revision(checkpoint: str, revision: str | None) -> None:
+    """Raise BuildError (`invalid_parameter`) for a revision of a directory, which has only its present content."""
+    if revision is not None and not is_on_hub(checkpoint):
+        raise BuildError(
+            f"{checkpoint} is a directory, which has no revisions; leave --revision {revision} out.",
+            "invalid_parameter",
+        )
+
+
+def _find_source(
+    cache: ModelCache, checkpoint: str, revision: str | None, options: str, progress: BuildProgress
+) -> _Source:
+    if not is_on_hub(checkpoint):
+        directory = local_path(checkpoint)
+        find_config(directory)
+        return _Source(str(directory.resolve()), _hash_checkpoint(directory))
+    progress.step(f"Asking the hub for {checkpoint}")
+    try:
+        model = find_hub_model(checkpoint, revision)
+    except BuildError as error:
+        same = [
+            entry
+            for entry in cache.entries()
+            if (entry.record.name, entry.record.options) == (checkpoint, options)
+            and (revision or MAIN_BRANCH) in (entry.record.requested_revision, entry.record.revision)
+            and entry.manifest
+        ]
+        if not error.code.startswith("storage_") or not same:
+            raise
+        newest = max(same, key=lambda entry: entry.last_used).record
+        progress.step(
+            f"The hub does not answer for it; using the engine of revision {newest.revision[:12]} in the cache"
+        )
+        return _Source(checkpoint, newest.revision, HubModel(checkpoint, revision, newest.revision, None))
+    return _Source(checkpoint, model.commit, model)
+
+
+def _download(model: HubModel, options: BuildOptions, progress: BuildProgress) -> Path:
+    """Download a model whose weights and architecture the target supports."""
+    model.check_weights()
+    if model.files is not None:
+        config = tuple(file for file in model.files if file.path in _CONFIG)
+        directory = download(replace(model, files=config), NoBuildProgress())
+        find_target(options).check_supported(directory, read_config(directory))
+    return download(model, progress)
+
+
+def _hash_checkpoint(directory: Path) -> str:
+    """Return a hash of a checkpoint's files: of their contents, for weights of sizes and times of modification."""
+    digest = hashlib.sha256()
+    with map_read_errors(directory):
+        paths = {path for pattern in (*CHECKPOINT_FILES, _TEMPLATES) for path in directory.glob(pattern)}
+        for path in sorted(path for path in paths if path.is_file()):
+            facts = path.stat()
+            digest.update(f"\0{path.name}\0{facts.st_size}\0".encode())
+            digest.update(str(facts.st_mtime_ns).encode() if path.suffix == ".safetensors" else path.read_bytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _naming_the_cache() -> Iterator[None]:
+    """Let errors of a build name the cache's place instead of --out."""
+    try:
+        yield
+    except BuildError as error:
+        raise BuildError(
+            str(error).replace("choose another --out", "name another directory with INFLIGHT_CACHE"), error.code
+        ) from error

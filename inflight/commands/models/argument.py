@@ -1,0 +1,68 @@
+"""What a user named to serve or to pull: something ready to serve, a checkpoint, or a model of the hub."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from build_engines import manifest as engines
+from build_engines.checkpoints.checkpoint import gguf_error
+from build_engines.checkpoints.hub import is_hub_name
+from build_engines.checkpoints.locate import local_path
+from build_engines.errors import BuildError
+from inflight.deploy.publish.s3_address import S3Address, parse_location
+from inflight.deploy.repository import manifest as repositories
+
+Kind = Literal["deployable", "checkpoint", "hub"]
+
+
+def kind_of(argument: str) -> Kind:
+    """Return what `argument` is: an engine directory, a repository or its address on S3 ("deployable"), or a source.
+
+    A path wins over a name of the hub. Raises BuildError `engine_not_found` if it is nothing of these and
+    `not_a_checkpoint` for GGUF, and DeployError for an address.
+    """
+    if isinstance(parse_location(argument), S3Address):
+        return "deployable"
+    path = local_path(argument)
+    if (path / engines.FILE_NAME).is_file() or repositories.is_repository(path):
+        return "deployable"
+    if (path / "config.json").is_file():
+        return "checkpoint"
+    if os.path.lexists(path):
+        if path.suffix.lower() == ".gguf" or any(path.glob("*.[gG][gG][uU][fF]")):
+            raise gguf_error(path)
+        raise BuildError(
+            f"{argument} is {_what(path)}: it has neither {engines.FILE_NAME} (an engine) nor"
+            f" {repositories.MANIFEST_FILE} (a repository of `inflight assemble`) nor config.json (a checkpoint);"
+            " name one of these, or a model of the hub as owner/name.",
+            "engine_not_found",
+        )
+    if is_hub_name(argument):
+        return "hub"
+    raise BuildError(
+        f"There is no directory {argument}, and it is no model of the hub, which is written owner/name; {_meant(path)}",
+        "engine_not_found",
+    )
+
+
+def _what(path: Path) -> str:
+    if path.is_dir():
+        return "a directory of something else" if any(path.iterdir()) else "an empty directory"
+    return "a file" if path.exists() else "a link to nothing"
+
+
+def _meant(path: Path) -> str:
+    """Return the next step: a directory or a model of the cache with a similar name, else what to check."""
+    from build_engines.model_cache.cache import ModelCache
+    from inflight.common.suggestions import nearest
+
+    known = {
+        entry.record.name.rpartition("/")[2].lower(): entry.record.name for entry in ModelCache.default().entries()
+    }
+    with suppress(OSError):
+        known |= {one.name.lower(): str(path.parent / one.name) for one in path.parent.iterdir() if one.is_dir()}
+    near = nearest(path.name.lower(), known)
+    return f"did you mean {known[near]}?" if near else "check the path, or name an engine directory or a checkpoint."

@@ -1,0 +1,57 @@
+"""`inflight list`: the engines of the cache."""
+
+from __future__ import annotations
+
+import datetime
+import json
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from build_engines.model_cache.cache import ModelCache
+from inflight.commands.models.listing import as_dict
+
+_PIPE_WIDTH = 200
+_UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"))
+
+
+@click.command("list", short_help="List the engines in the cache.")
+@click.option("--json", "as_json", envvar="INFLIGHT_LIST_JSON", is_flag=True, help="Print a JSON array.")
+def command(as_json: bool) -> None:
+    """List the engines that `inflight serve` and `inflight pull` have built, with size and last use.
+
+    They are in $INFLIGHT_CACHE, by default in ~/.cache/inflight/engines.
+
+    \b
+      inflight list
+      inflight list --json
+    """  # fmt: skip
+    cache = ModelCache.default()
+    entries = [as_dict(entry) for entry in cache.entries()]
+    if as_json:
+        click.echo(json.dumps(entries, indent=2))
+        return
+    if not entries:
+        click.echo(f"No engines in {cache.root}; `inflight pull MODEL` builds one.", err=True)
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("name", "revision", "target", "precision", "size", "last used", "state"):
+        table.add_column(name, justify="right" if name == "size" else "left", no_wrap=name != "name", overflow="fold")
+    for one in entries:
+        size = f"{one['bytes'] / 1e6:,.0f} MB"
+        used = _ago(datetime.datetime.fromisoformat(one["last_used"]))
+        table.add_row(
+            one["name"], one["revision"][:12], one["target"], one["precision"] or "", size, used, one["state"]
+        )
+    console = Console(highlight=False, markup=False)
+    (console if console.is_terminal else Console(highlight=False, markup=False, width=_PIPE_WIDTH)).print(table)
+
+
+def _ago(when: datetime.datetime) -> str:
+    seconds = (datetime.datetime.now(datetime.timezone.utc) - when).total_seconds()
+    for size, unit in _UNITS:
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"

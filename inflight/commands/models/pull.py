@@ -1,0 +1,61 @@
+"""`inflight pull`: download a model, build its engine into the cache, and stop there."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import click
+
+from build_engines.target import BuildOptions
+from inflight.commands.models.argument import kind_of
+from inflight.commands.models.listing import as_dict
+from inflight.commands.options.engine import (
+    PRECISION_HELP,
+    check_precision,
+    precision_option,
+    revision_option,
+    target_option,
+)
+from inflight.commands.terminal.build_progress import show_build_progress
+
+
+@click.command("pull", short_help="Download a model and build its engine, without serving it.")
+@click.argument("model")
+@revision_option()
+@target_option()
+@precision_option(PRECISION_HELP)
+@click.option("--json", "as_json", envvar="INFLIGHT_PULL_JSON", is_flag=True, help="Print the result as JSON.")
+def command(model: str, revision: str | None, as_json: bool, **options: Any) -> None:
+    """Download MODEL from the Hugging Face hub and build its engine into the cache, so that a server starts at once.
+
+    MODEL is a name of the hub (owner/name), or the directory of a checkpoint. Interrupted downloads are continued. Set
+    HF_TOKEN for private and gated models.
+
+    \b
+      inflight pull Qwen/Qwen2.5-0.5B-Instruct
+      inflight pull Qwen/Qwen2.5-0.5B-Instruct --precision int8 --revision main
+    """  # fmt: skip
+    chosen = BuildOptions(**options)
+    check_precision(chosen)
+    if kind_of(model) == "deployable":
+        raise click.UsageError(f"{model} is built already; serve it with `inflight serve {model}`.")
+    from build_engines.model_cache.cache import ModelCache
+    from build_engines.model_cache.obtain import obtain_engine
+
+    with (
+        show_build_progress() as progress,
+        obtain_engine(ModelCache.default(), model, chosen, progress, revision) as found,
+    ):
+        facts = as_dict(found, state="ready")
+    usual = BuildOptions()
+    flags = {"revision": revision, **{name: value for name, value in options.items() if value != getattr(usual, name)}}
+    given = [word for name, value in flags.items() if value is not None for word in (f"--{name}", value)]
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    click.echo(
+        f"{facts['name']} at {facts['revision'][:12]} is ready: {facts['target']}, {facts['precision']} weights,"
+        f" {facts['bytes'] / 1e6:,.0f} MB. Serve it with: inflight serve {shlex.join([model, *given])}"
+    )

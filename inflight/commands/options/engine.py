@@ -1,0 +1,56 @@
+"""Options of an engine to build, shared by `build`, `serve`, `pull` and `rm`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any
+
+import click
+
+from build_engines.manifest import TARGETS
+from build_engines.target import PRECISIONS
+
+Option = Callable[[Any], Any]
+PRECISION_HELP = (
+    "Weight precision. openvino: bf16 (default), fp16, fp32 (same tokens as transformers), int8, int4. "
+    "tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it."
+)
+
+
+class TargetPrecision(click.Choice[str]):
+    """A precision of any target in `known`; the error for a wrong one lists those of the chosen target."""
+
+    def __init__(self, known: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(list(dict.fromkeys(chain.from_iterable(known.values()))))
+        self._known = known
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        target = ctx.params.get("target") if ctx is not None else None
+        known = self._known.get(target or "", self.choices)
+        return f"{value!r} is not one of {', '.join(known)}" + (f" for --target {target}." if target else ".")
+
+
+def target_option(help: str | None = None, *, default: str | None = "openvino") -> Option:
+    return click.option(
+        "--target", type=click.Choice(TARGETS), default=default, show_default=True, is_eager=True, help=help
+    )
+
+
+def precision_option(help: str) -> Option:
+    return click.option("--precision", type=TargetPrecision(PRECISIONS), help=help)
+
+
+def revision_option(help: str = "Branch, tag or commit of a model of the hub.  [default: main]") -> Option:
+    return click.option("--revision", help=help)
+
+
+def check_precision(options: Any) -> None:
+    """Refuse, as a usage error, a precision that the target of BuildOptions does not support."""
+    from build_engines.errors import BuildError
+    from build_engines.target import check_precisions
+
+    try:
+        check_precisions(options)
+    except BuildError as error:
+        raise click.UsageError(str(error)) from error

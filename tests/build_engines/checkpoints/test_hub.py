@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from build_engines.checkpoints.hub import download, find_hub_model
+from build_engines.errors import BuildError
+from build_engines.progress import NoBuildProgress
+from tests.fixtures.engines import TinyCheckpoint
+from tests.fixtures.errors import raises
+from tests.fixtures.hub import COMMIT, NAME, Hub, HubModelFiles
+
+
+@pytest.fixture
+def model(hub_here: Hub, tiny_checkpoint: TinyCheckpoint) -> HubModelFiles:
+    hub_here.models[NAME] = HubModelFiles(tiny_checkpoint("llama"))
+    return hub_here.models[NAME]
+
+
+def fetch(revision: str | None = None) -> Path:
+    found = find_hub_model(NAME, revision)
+    found.check_weights()
+    return download(found, NoBuildProgress())
+
+
+@pytest.mark.parametrize("revision", [None, "main", COMMIT])
+def test_a_model_is_downloaded_once(hub_here: Hub, model: HubModelFiles, revision: str | None) -> None:
+    found = find_hub_model(NAME, revision)
+    directory = fetch(revision)
+    weights = model.directory / "model.safetensors"
+    assert found.commit == COMMIT
+    assert found.total_bytes == sum(path.stat().st_size for path in directory.iterdir())
+    assert (directory / weights.name).read_bytes() == weights.read_bytes()
+    fetched = len(hub_here.fetched)
+    assert fetch(revision) == directory
+    assert len(hub_here.fetched) == fetched
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "naming"),
+    [
+        ({"gated": 401}, "storage_denied", (NAME, "HF_TOKEN")),
+        ({"gated": 403}, "storage_denied", (NAME, "HF_TOKEN")),
+        ({"status": 401}, "storage_denied", (NAME, "HF_TOKEN")),
+        ({"status": 403}, "storage_denied", (NAME, "HF_TOKEN")),
+        ({"status": 503}, "storage_unreachable", (NAME, "503")),
+        ({"claimed_bytes": 10**18}, "disk_full", (NAME, "HF_HOME")),
+        ({"cut_after": 0}, "storage_unreachable", NAME),
+    ],
+)
+def test_what_the_hub_refuses_is_one_sentence(
+    hub_here: Hub, model: HubModelFiles, change: dict[str, int], code: str, naming: str | tuple[str, ...]
+) -> None:
+    for name, value in change.items():
+        setattr(model, name, value)
+    with raises(BuildError, code, naming=naming) as caught:
+        fetch()
+    assert "\n" not in str(caught.value)
+    if "cut_after" not in change:
+        assert hub_here.weights_fetched() == 0
+
+
+@pytest.mark.parametrize("token", [None, "hf_secret"])
+def test_a_missing_model_or_revision_is_one_sentence(
+    hub_here: Hub, model: HubModelFiles, monkeypatch: pytest.MonkeyPatch, token: str | None
+) -> None:
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    with raises(BuildError, "checkpoint_not_found", naming="no-such-branch"):
+        find_hub_model(NAME, "no-such-branch")
+    with raises(BuildError, "checkpoint_not_found", naming="tests/no-model"):
+        find_hub_model("tests/no-model")
+
+
+def test_the_token_opens_a_gated_model(hub_here: Hub, model: HubModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.gated, model.token = 401, "hf_secret"
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert (fetch() / "config.json").is_file()
+    assert hub_here.tokens == {"Bearer hf_secret"}
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "pytorch_model.bin"])
+def test_a_model_without_safetensors_is_refused_before_the_download(
+    hub_here: Hub, model: HubModelFiles, tmp_path: Path, name: str
+) -> None:
+    model.directory = tmp_path / "files"
+    model.directory.mkdir()
+    for file in ("config.json", name):
+        (model.directory / file).write_text("{}")
+    with raises(BuildError, "not_a_checkpoint", naming=NAME):
+        fetch()
+    assert hub_here.fetched == []
+
+
+def test_a_connection_that_breaks_again_and_again_still_gets_there(hub_here: Hub, model: HubModelFiles) -> None:
+    weights = model.directory / "model.safetensors"
+    model.cut_after = weights.stat().st_size // 3 + 1
+    assert (fetch() / weights.name).read_bytes() == weights.read_bytes()
+    assert hub_here.weights_fetched() > 2
+
+
+def stop_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+
+
+def forbid_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+def refuse_token(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.models[NAME].status = 403
+
+
+@pytest.mark.parametrize("cut_off", [stop_hub, forbid_network, refuse_token])
+def test_an_earlier_download_is_used_while_the_hub_is_out_of_reach(
+    hub_here: Hub,
+    model: HubModelFiles,
+    monkeypatch: pytest.MonkeyPatch,
+    cut_off: Callable[[Hub, pytest.MonkeyPatch], None],
+) -> None:
+    directory = fetch()
+    cut_off(hub_here, monkeypatch)
+    assert fetch() == directory
+    with raises(BuildError, "storage_denied" if cut_off is refuse_token else "storage_unreachable", naming=NAME):
+        fetch("another-branch")
