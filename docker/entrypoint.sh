@@ -32,6 +32,8 @@ check_engine() {
         fail "The container's user $(id -u) may not read $unreadable; say chmod -R a+rX on the engine directory, or run the container as its owner (--user)." engine_not_found
     [ -n "$(ls -A "$engine")" ] ||
         fail "The engine directory $engine is empty; mount one that \`inflight build\` made, as with --volume /my-engine:$engine:ro." engine_not_found
+    [ -e "$engine/engine.json" ] || [ ! -e "$engine/config.json" ] ||
+        fail "$engine has no engine.json, so it is a checkpoint; compile it with \`inflight build\` and mount the engine." engine_not_found
     if grep -qs '"target": *"\(tensorrt-llm\|llmapi\)"' "$engine/engine.json" && [ ! -e /dev/nvidiactl ]; then
         fail "The engine in $engine is for TensorRT-LLM and this container has no GPU; start it with --gpus all on a machine with NVIDIA's container toolkit, and see what \`inflight doctor\` finds in it." server_start_failed
     fi
@@ -68,5 +70,7 @@ check_places
 # A container does not know its own address, so it listens on all of them. INFLIGHT_SERVE_BEHIND_PROXY=1 says that its
 # ports are published on loopback, or behind a proxy or gateway (docs/security.md).
 export INFLIGHT_SERVE_HOST="${INFLIGHT_SERVE_HOST:-0.0.0.0}"
+# The gateway listens on loopback unless there are API keys, so in a container it has to be asked for.
+export INFLIGHT_SERVE_GATEWAY="${INFLIGHT_SERVE_GATEWAY:-0}"
 export INFLIGHT_SERVE_JSON="${INFLIGHT_SERVE_JSON:-1}"
 exec inflight serve "$engine" "$@"

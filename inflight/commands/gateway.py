@@ -17,7 +17,6 @@ from inflight.gateway.processes import GatewayProcesses
 @click.command(short_help="An OpenAI-compatible API in front of Triton servers.")
 @click.option(
     "--server",
-    "servers",
     multiple=True,
     default=("127.0.0.1:8001",),
     show_default=True,
@@ -35,9 +34,12 @@ from inflight.gateway.processes import GatewayProcesses
 @click.option(
     "--drain-seconds", type=Seconds(), default=30.0, show_default=True, help="Time for open requests to finish."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the address as one line of JSON.")
+@click.option(
+    "--json", "as_json", envvar="INFLIGHT_GATEWAY_JSON", is_flag=True, help="Print the address as one line of JSON."
+)
 def command(
-    servers: tuple[str, ...],
+    server: tuple[str, ...],
+    host: str,
     tokenizer: str | None,
     served_model_name: str | None,
     drain_seconds: float,
@@ -52,7 +54,12 @@ def command(
       curl http://127.0.0.1:8080/v1/models
     """  # fmt: skip
     settings = gateway_settings(
-        options, tuple(servers), tokenizer=tokenizer, served_model_name=served_model_name, drain_seconds=drain_seconds
+        options,
+        tuple(server),
+        host,
+        tokenizer=tokenizer,
+        served_model_name=served_model_name,
+        drain_seconds=drain_seconds,
     )
     settings.check()
     gateway = GatewayProcesses(settings, lambda line: click.echo(line, err=True))
@@ -69,7 +76,7 @@ def command(
         if as_json:
             click.echo(json.dumps({"openai": gateway.url}))
         else:
-            click.echo(f"{gateway.announcement} In front of {', '.join(servers)}. Ctrl-C stops.")
+            click.echo(f"{gateway.announcement} In front of {', '.join(server)}. Ctrl-C stops.")
         while not stop.wait(1):
             pass
     finally:

@@ -142,6 +142,7 @@ def command(
     grpc_tls_ca: Path | None,
     request_log: Path | None,
     gateway: bool,
+    gateway_host: str,
     **options: Any,
 ) -> None:
     """Serve MODEL on NVIDIA Triton Inference Server until SIGTERM or Ctrl-C.
@@ -180,7 +181,7 @@ def command(
         metrics_host=metrics_host,
         behind_proxy=behind_proxy,
     )
-    wanted = gateway_settings(options, (), drain_seconds=drain_seconds)
+    wanted = gateway_settings(options, (), gateway_host, drain_seconds=drain_seconds)
     deployment = deployment_options_from(options)
     named = {"target": target, "precision": precision, "revision": revision}
     build = {name: value for name, value in named.items() if value is not None}

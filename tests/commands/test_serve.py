@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import openai
 import psutil
 import pytest
 from inflight_client import Client
@@ -192,8 +193,12 @@ def test_a_checkpoint_that_can_not_be_built_is_one_sentence(tmp_path: Path, monk
 def test_a_models_name_is_enough(serve: Serve, hub: Hub, tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
     hub.models[NAME] = HubModelFiles(tiny_checkpoint("llama"))
     environment = hub.environment(tmp_path)
-    first = serve(model=NAME, environment=environment)
+    environment["INFLIGHT_SERVE_GATEWAY"] = "1"
+    first = serve("--port", "0", model=NAME, environment=environment)
     assert first.announcement["model"] == NAME
+    with openai.OpenAI(base_url=first.announcement["openai"], api_key="none", max_retries=10) as applications:
+        done = applications.completions.create(model=NAME, prompt="hello", max_tokens=2)
+        assert (done.model, [each.id for each in applications.models.list()]) == (NAME, [NAME])
     with Client(first.announcement["grpc"]) as client:
         assert client.generate("hello", max_tokens=2).output_tokens == 2
         assert client.deployment().served["model"] == NAME
@@ -202,7 +207,9 @@ def test_a_models_name_is_enough(serve: Serve, hub: Hub, tiny_checkpoint: TinyCh
     with raises(BuildError, "engine_in_use", naming=NAME):
         cache.remove(entry)
     hub.models.clear()
-    again = serve("--served-model-name", "tea", model=NAME, environment={**environment, "HF_HUB_OFFLINE": "1"})
+    again = serve(
+        "--served-model-name", "tea", "--no-gateway", model=NAME, environment={**environment, "HF_HUB_OFFLINE": "1"}
+    )
     assert again.announcement["model"] == "tea"
     with Client(again.announcement["grpc"]) as client:
         assert client.deployment().served["model"] == "tea"

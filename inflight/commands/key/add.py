@@ -24,7 +24,13 @@ _UNIT_SECONDS = {"h": 3600, "d": 86400, "w": 604800}
 @click.option("--model", "models", multiple=True, help="Model that the key may use (repeatable).  [default: all]")
 @click.option("--expires", help="When the key ends: 12h, 30d, 8w, or a date such as 2027-01-31.  [default: never]")
 @key_file_option
-@click.option("--json", "as_json", is_flag=True, help="Print the key and its record as one line of JSON.")
+@click.option(
+    "--json",
+    "as_json",
+    envvar="INFLIGHT_KEY_ADD_JSON",
+    is_flag=True,
+    help="Print the key and its record as one line of JSON.",
+)
 def command(
     name: str, tenant: str | None, models: tuple[str, ...], expires: str | None, key_file: Path | None, as_json: bool
 ) -> None:

@@ -16,7 +16,9 @@ from inflight.gateway.keys import KeyFile, default_key_file
 
 @click.command()
 @key_file_option
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each key.")
+@click.option(
+    "--json", "as_json", envvar="INFLIGHT_KEY_LIST_JSON", is_flag=True, help="Print one line of JSON for each key."
+)
 def command(key_file: Path | None, as_json: bool) -> None:
     """List API keys with their tenant, models and state, without the keys themselves.
 

@@ -25,7 +25,6 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
         options = [
             click.option(
                 host_option,
-                "gateway_host",
                 default="127.0.0.1",
                 show_default=True,
                 help="Address of the gateway; others than loopback need an API key (`inflight key add`).",
@@ -91,9 +90,7 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
     return add
 
 
-def gateway_settings(options: dict[str, Any], servers: tuple[str, ...], **more: Any) -> GatewaySettings:
-    """Return the settings; the options of `gateway_options` are removed from `options`."""
+def gateway_settings(options: dict[str, Any], servers: tuple[str, ...], host: str, **more: Any) -> GatewaySettings:
+    """Return the settings; the options of `gateway_options` but the host are removed from `options`."""
     values = {name: options.pop(name) for name in _NAMES}
-    return GatewaySettings(
-        servers, host=options.pop("gateway_host"), cors_origins=tuple(options.pop("cors_origin")), **values, **more
-    )
+    return GatewaySettings(servers, host=host, cors_origins=tuple(options.pop("cors_origin")), **values, **more)
