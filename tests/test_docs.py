@@ -11,6 +11,7 @@ from inflight_client.errors_docs import render
 
 from inflight.deploy.repository.configure import committed_repository
 from inflight.deploy.repository.model_configs import load
+from inflight.openai_api import fields_docs
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -28,6 +29,11 @@ def test_the_request_contract_tells_of_each_input(model: str) -> None:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     told = {name for row in rows for name in re.findall(r"`([A-Za-z_]+)`", row)}
     assert (upstreams | ours) - told == set()
+
+
+def test_the_page_of_the_gateways_fields_is_that_of_the_tables() -> None:
+    """`python -m inflight.openai_api.fields_docs > docs/gateway-fields.md` writes it anew."""
+    assert (ROOT / "docs/gateway-fields.md").read_text(encoding="utf-8") == fields_docs.render()
 
 
 def test_the_page_of_error_codes_is_that_of_the_table() -> None:

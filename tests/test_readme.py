@@ -15,9 +15,13 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
     lines = script((ROOT / "README.md").read_text(encoding="utf-8"))
     assert lines
     chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
+    gateway = ports.choose_ports(ports.ListenHosts(), None, None, None).http
+    lines = [line.replace("127.0.0.1:8080", f"127.0.0.1:{gateway}") for line in lines]
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "INFLIGHT_SERVE_GATEWAY": "1",
+        "INFLIGHT_SERVE_PORT": str(gateway),
         "INFLIGHT_SERVE_HTTP_PORT": str(chosen.http),
         "INFLIGHT_SERVE_GRPC_PORT": str(chosen.grpc),
         "INFLIGHT_SERVE_METRICS_PORT": str(chosen.metrics),
@@ -42,5 +46,6 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     assert '"finish_reason"' in run.stdout
     assert "\nready " in run.stdout
+    assert '"object":"text_completion"' in run.stdout
     assert (tmp_path / "my-first-run/report.html").is_file()
     assert (tmp_path / "answers.jsonl").read_text().count("\n") == 1

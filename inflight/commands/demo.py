@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import os
 import shutil
 import sys
 import time
@@ -51,6 +52,7 @@ def command(place: Path) -> None:
     with Server(engine) as server:
         console.print(f"The server is ready: HTTP on {server.http_address}, gRPC on {server.grpc_address}.")
         _stream(console, server.grpc_address)
+        _ask_openai(console, server)
         speed = _measure(console, server.grpc_address)
         report = _load(console, server, place / "load", speed / MAX_TOKENS * LOAD_FRACTION)
     console.print("The server has stopped.\n")
@@ -93,6 +95,37 @@ def _stream(console: Console, address: str) -> None:
             click.echo(delta.text, nl=False)
             sys.stdout.flush()
     click.echo()
+
+
+def _ask_openai(console: Console, server: Server) -> None:
+    """Show one answer through the gateway and OpenAI's client, if that is installed."""
+    from build_engines.demo import example_prompts
+    from inflight.gateway.processes import GatewayProcesses
+    from inflight.gateway.settings import GatewaySettings
+
+    console.rule("The same through OpenAI's API", align="left")
+    if importlib.util.find_spec("openai") is None:
+        console.print("OpenAI's client is not installed; pip install openai to run this step.")
+        return
+    import openai
+
+    (prompt,) = example_prompts(1, seed=4)
+    settings = GatewaySettings((f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics",), port=0)
+    gateway = GatewayProcesses(settings, console.print)
+    gateway.start()
+    try:
+        key = "none" if not gateway.needs_key else os.environ.get("OPENAI_API_KEY", "none")
+        console.print(
+            f'[dim]client = OpenAI(base_url="{gateway.url}", api_key="{"..." if gateway.needs_key else key}")[/dim]'
+        )
+        console.print(f"[dim]{prompt}[/dim]", highlight=False)
+        with openai.OpenAI(base_url=gateway.url, api_key=key, max_retries=10) as client:
+            answer = client.completions.create(
+                model=server.model_name, prompt=prompt, max_tokens=MAX_TOKENS, temperature=0
+            )
+        click.echo(answer.choices[0].text)
+    finally:
+        gateway.stop()
 
 
 def _measure(console: Console, address: str) -> float:

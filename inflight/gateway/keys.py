@@ -1,6 +1,6 @@
 """API keys: a file that holds a hash of each key, and what the key may do.
 
-A key is 256 random bits, so a fast hash protects it: nobody can guess one. The file belongs to its owner alone.
+A key is 256 random bits, so a fast hash is enough: a key can't be guessed. The file belongs to its owner alone.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class KeyFile:
 class KeyRing:
     """The keys of a running gateway, read again when the file changes.
 
-    It never opens up: once a file was there, one that is damaged or gone denies everybody.
+    It never opens up: once a file was there, one that is damaged or gone denies every key.
     """
 
     def __init__(self, path: Path) -> None:

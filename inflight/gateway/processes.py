@@ -49,12 +49,17 @@ class GatewayProcesses:
         return f"{'https' if self._settings.tls_certificate else 'http'}://{shown}:{self.port}/v1"
 
     @property
+    def needs_key(self) -> bool:
+        """Whether requests need an API key."""
+        return bool(KeyFile(self._settings.keys).read())
+
+    @property
     def announcement(self) -> str:
         """Where the gateway is, and who may use it, in one sentence."""
         needs = (
             "requests need an API key"
-            if KeyFile(self._settings.keys).read()
-            else "everybody on this machine may use it, without a key (`inflight key add` creates one)"
+            if self.needs_key
+            else "every user of this machine may use it without an API key (`inflight key add` creates one)"
         )
         return f"OpenAI API at {self.url}; {needs}."
 

@@ -68,12 +68,12 @@ class GatewaySettings:
         return json.dumps(asdict(self))
 
     def check(self) -> None:
-        """Raise InflightError for an address that others reach while nobody needs a key, or half a certificate."""
+        """Raise InflightError for an address beyond loopback without API keys, or half a certificate."""
         has_keys = bool(KeyFile(self.keys).read())
         if not has_keys and not is_loopback(self.host):
             raise InflightError(
-                f"the gateway would answer everybody at {self.host}, since there are no API keys; create one with"
-                " `inflight key add NAME`, or listen on 127.0.0.1",
+                f"the gateway would answer any machine that reaches {self.host}, since there are no API keys; create one"
+                " with `inflight key add NAME`, or listen on 127.0.0.1",
                 "invalid_parameter",
             )
         if (self.tls_certificate is None) != (self.tls_key is None):

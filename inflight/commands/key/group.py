@@ -17,7 +17,7 @@ COMMANDS = {
 def command() -> None:
     """Create, list and revoke API keys of the gateway.
 
-    Without a key, everybody on this machine may use the gateway, and nobody else. Once there is a key file, every
+    Without a key, every user of this machine may use the gateway, and no other machine can reach it. Once there is a key file, every
     request needs a key.
 
     \b

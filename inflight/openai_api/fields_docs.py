@@ -1,0 +1,37 @@
+"""The tables of fields as a page of the documentation: `python -m inflight.openai_api.fields_docs > FILE`."""
+
+from __future__ import annotations
+
+from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS
+from inflight.openai_api.responses import RESPONSES_FIELDS
+
+_HEAD = """\
+# Fields of the gateway
+
+What the [gateway](gateway.md) does with each field of a request. This page is generated from the tables that its parser
+uses ([fields.py](../inflight/openai_api/fields.py), [responses.py](../inflight/openai_api/responses.py)).
+
+- **honoured**: it does what OpenAI's API says.
+- **refused**: any value that asks for something is answered with 400, and the error names the field. Null is accepted.
+- **no effect**: it is accepted and changes nothing. The response header `x-inflight-no-effect` lists these fields.
+
+A field that is not listed is refused as unknown.
+"""
+
+
+def render() -> str:
+    tables = {
+        "/v1/chat/completions": CHAT_FIELDS,
+        "/v1/completions": COMPLETION_FIELDS,
+        "/v1/responses": RESPONSES_FIELDS,
+    }
+    parts = [_HEAD]
+    for path, fields in tables.items():
+        parts.append(f"\n## {path}\n\n| field | | |\n|---|---|---|\n")
+        ordered = sorted(fields.items(), key=lambda pair: list(type(pair[1].tier)).index(pair[1].tier))
+        parts += [f"| `{name}` | {field.tier.value} | {field.note} |\n" for name, field in ordered]
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    print(render(), end="")
