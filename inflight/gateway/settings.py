@@ -72,8 +72,8 @@ class GatewaySettings:
         has_keys = bool(KeyFile(self.keys).read())
         if not has_keys and not is_loopback(self.host):
             raise InflightError(
-                f"the gateway would answer any machine that reaches {self.host}, since there are no API keys; create one"
-                " with `inflight key add NAME`, or listen on 127.0.0.1",
+                f"the gateway would answer any machine that reaches {self.host}, since there are no API keys; create"
+                " one with `inflight key add NAME`, or listen on 127.0.0.1",
                 "invalid_parameter",
             )
         if (self.tls_certificate is None) != (self.tls_key is None):

@@ -17,8 +17,8 @@ COMMANDS = {
 def command() -> None:
     """Create, list and revoke API keys of the gateway.
 
-    Without a key, every user of this machine may use the gateway, and no other machine can reach it. Once there is a key file, every
-    request needs a key.
+    Without a key, every user of this machine may use the gateway, and no other machine can reach it. Once there is a
+    key file, every request needs a key.
 
     \b
       inflight key add my-app
