@@ -11,7 +11,6 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,7 +25,6 @@ from rich.table import Table
 
 from benchmarks.client_cost import PROMPT, paced_engine
 from benchmarks.fixtures import bench_engine
-from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.settings import GatewaySettings
@@ -81,19 +79,11 @@ def main(
         cost.idle_mib = asyncio.run(front.idle_mib(idle))
     with Server(bench_engine(model, "int8")) as server, gateway(server) as front:
         for count in (1, 8, streams):
-            ratios = cost.speed.setdefault(count, [])
-            for pair in range(-1, pairs):
-                runs: list[Callable[[], Awaitable[tuple[float, float]]]] = [
-                    lambda: _grpc(server.grpc_address, count, max_tokens),
-                    lambda: front.speed(count, max_tokens),
-                ]
-                order = (0, 1) if pair % 2 else (1, 0)
-                found = {place: asyncio.run(_run(runs[place])) for place in order}
-                if pair >= 0:
-                    ratios.append(found[1][0] / found[0][0])
-                    if count == 1:
-                        cost.first_token_ms.append((found[1][1] - found[0][1]) * 1e3)
-            console.print(f"{count} streams: ratios {', '.join(f'{each:.3f}' for each in ratios)}")
+            pairs_found = [_pair(server.grpc_address, front, count, max_tokens, pair) for pair in range(-1, pairs)][1:]
+            cost.speed[count] = [ratio for ratio, _ in pairs_found]
+            if count == 1:
+                cost.first_token_ms = [later for _, later in pairs_found]
+            console.print(f"{count} streams: ratios {', '.join(f'{each:.3f}' for each in cost.speed[count])}")
     table = Table("figure", "value", "goal")
     table.add_row("processor time per token, gateway / AsyncClient", f"{cost.cost_ratio:.2f}", f"<= {COST_GOAL}")
     for count, ratios in cost.speed.items():
@@ -106,8 +96,12 @@ def main(
     out.write_text(json.dumps(asdict(cost), indent=2))
 
 
-async def _run(run: Callable[[], Awaitable[tuple[float, float]]]) -> tuple[float, float]:
-    return await run()
+def _pair(address: str, front: Front, count: int, max_tokens: int, number: int) -> tuple[float, float]:
+    """Return the ratio of tokens per second, and how many milliseconds later the first token is."""
+    runs = [lambda: asyncio.run(_grpc(address, count, max_tokens)), lambda: asyncio.run(front.speed(count, max_tokens))]
+    order = (0, 1) if number % 2 else (1, 0)
+    found = {place: runs[place]() for place in order}
+    return found[1][0] / found[0][0], (found[1][1] - found[0][1]) * 1e3
 
 
 class Front:

@@ -74,7 +74,7 @@ class Gateway:
         self.admission = Admission(lambda: settings.max_in_flight or max(1, self.pool.places))
         self.metrics = GatewayMetrics(lambda: self.admission.in_flight, lambda: self.pool.ready)
         self.draining = False
-        self._keys = KeyRing(settings.keys)
+        self._keys = KeyRing.load(settings.keys)
         self._batches = BatchRoutes(settings)
         self._started = int(time.time())
         self._routes: dict[str, dict[str, Handler]] = {
@@ -206,7 +206,6 @@ class Gateway:
         """Return who calls. Raises ApiError 401, which says the same for every wrong key."""
         if request.path in _OPEN_PATHS and request.method in ("GET", "HEAD"):
             return Caller()
-        self._keys.refresh()
         if not self._keys.required:
             return Caller()
         scheme, _, token = request.headers.get("authorization", "").partition(" ")

@@ -20,7 +20,7 @@ from inflight_client import InflightError
 
 import inflight.common.process_guard
 from inflight.common.python_module import python_module
-from inflight.gateway.keys import KeyFile
+from inflight.gateway.key_file import read_key_file
 from inflight.gateway.settings import GatewaySettings
 
 _CHECK_SECONDS = 0.2
@@ -51,7 +51,7 @@ class GatewayProcesses:
     @property
     def needs_key(self) -> bool:
         """Whether requests need an API key."""
-        return bool(KeyFile(self._settings.keys).read())
+        return read_key_file(self._settings.keys) is not None
 
     @property
     def announcement(self) -> str:

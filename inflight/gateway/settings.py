@@ -11,7 +11,7 @@ from typing import Any
 
 from inflight_client import InflightError
 
-from inflight.gateway.keys import KeyFile, default_key_file
+from inflight.gateway.key_file import default_key_file, read_key_file
 
 DEFAULT_PORT = 8080
 
@@ -69,8 +69,7 @@ class GatewaySettings:
 
     def check(self) -> None:
         """Raise InflightError for an address beyond loopback without API keys, or half a certificate."""
-        has_keys = bool(KeyFile(self.keys).read())
-        if not has_keys and not is_loopback(self.host):
+        if read_key_file(self.keys) is None and not is_loopback(self.host):
             raise InflightError(
                 f"the gateway would answer any machine that reaches {self.host}, since there are no API keys; create"
                 " one with `inflight key add NAME`, or listen on 127.0.0.1",

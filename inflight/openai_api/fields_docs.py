@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS
+from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, Tier
 from inflight.openai_api.responses import RESPONSES_FIELDS
 
 _HEAD = """\
@@ -28,7 +28,7 @@ def render() -> str:
     parts = [_HEAD]
     for path, fields in tables.items():
         parts.append(f"\n## {path}\n\n| field | | |\n|---|---|---|\n")
-        ordered = sorted(fields.items(), key=lambda pair: list(type(pair[1].tier)).index(pair[1].tier))
+        ordered = sorted(fields.items(), key=lambda pair: list(Tier).index(pair[1].tier))
         parts += [f"| `{name}` | {field.tier.value} | {field.note} |\n" for name, field in ordered]
     return "".join(parts)
 

@@ -1,178 +1,217 @@
-"""API keys: what the file holds, what a running gateway makes of it, and that nothing opens up by accident."""
+"""The keys of a running gateway: it follows the file, and denies every key while that is unusable."""
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from inflight_client import InflightError
 
-from inflight.deploy.server.server import Server
-from inflight.gateway.keys import KeyFile, KeyRing
-from inflight.gateway.processes import GatewayProcesses
-from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.key_file import ApiKey, add_key, key_digest, revoke_key
+from inflight.gateway.keys import KeyRing
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
-from tests.gateway.conftest import running_gateway
-from tests.gateway.http import MODEL, Answer, get, post
-
-INFLIGHT = str(Path(sys.executable).with_name("inflight"))
-ROUTES = [
-    *("/v1/models", f"/v1/models/{MODEL}", "/v1/chat/completions", "/v1/completions", "/v1/nothing", "/metrics"),
-    *(
-        "/version",
-        "/tokenize",
-        "/detokenize",
-        "/v1/files",
-        "/v1/batches",
-        "/v1/responses",
-        "/openapi.json",
-        "//v1/models",
-    ),
-]
+from tests.gateway.key_files import keys_json, write
 
 
-def add(path: Path, name: str = "app", models: tuple[str, ...] = (), expires: int | None = None) -> str:
-    return KeyFile(path).add(name, f"tenant-{name}", models, expires)[1]
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.json"
 
 
-@pytest.fixture(scope="module")
-def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("keys") / "new" / "keys.json"
+@pytest.fixture
+def token(path: Path) -> str:
+    return add_key(path, ApiKey.new("shop", models=["llama"]))
 
 
-@pytest.fixture(scope="module")
-def locked(hurried_server: Server, key_file: Path) -> Iterator[GatewayProcesses]:
-    """A gateway whose requests need a key."""
-    add(key_file, "first")
-    with running_gateway(hurried_server, key_file=str(key_file)) as gateway:
-        yield gateway
+def accepts(ring: KeyRing, token: str) -> Callable[[], bool]:
+    return lambda: ring.authenticate(token) is not None
 
 
-def with_key(gateway: GatewayProcesses, token: str, path: str = "/v1/models") -> Answer:
-    return get(gateway, path, {"authorization": f"Bearer {token}"})
+def denies(ring: KeyRing, token: str) -> Callable[[], bool]:
+    return lambda: ring.authenticate(token) is None
 
 
-@pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS", "HEAD"])
-def test_every_route_needs_a_key(locked: GatewayProcesses, path: str, method: str) -> None:
-    assert get(locked, path, method=method).status == 401
+def test_a_key_is_accepted_and_its_entry_returned(path: Path, token: str) -> None:
+    other = add_key(path, ApiKey.new("ci"))
+    ring = KeyRing.load(path)
+    for text, name in ((token, "shop"), (other, "ci")):
+        key = ring.authenticate(text)
+        assert key is not None
+        assert key.name == name
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready"])
-def test_health_needs_none(locked: GatewayProcesses, path: str) -> None:
-    assert get(locked, path).status == 200
+def test_other_texts_are_denied(path: Path, token: str) -> None:
+    ring = KeyRing.load(path)
+    digest = key_digest(token).hex()
+    texts = ["", " ", token[:-1], token + "x", token.upper(), f" {token}", digest, "shop", "\ud800", "é" * 100_000]
+    assert [ring.authenticate(text) for text in texts] == [None] * len(texts)
 
 
-@pytest.mark.parametrize(
-    "header", ["", "Bearer", "Bearer ", "Bearer wrong", "Basic abc", "Bearer sk-inflight-", "bearer \u00ff"]
-)
-def test_every_wrong_key_gets_the_same_answer(locked: GatewayProcesses, header: str) -> None:
-    answer = get(locked, "/v1/models", {"authorization": header})
-    assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
-    assert answer.body == get(locked, "/v1/models").body
-
-
-def test_a_key_works_until_it_is_revoked(locked: GatewayProcesses, key_file: Path) -> None:
-    token = add(key_file)
-    wait_until(lambda: with_key(locked, token).status == 200)
-    KeyFile(key_file).revoke("app")
-    wait_until(lambda: with_key(locked, token).status == 401)
-
-
-def test_a_key_may_be_for_some_models_alone(locked: GatewayProcesses, key_file: Path) -> None:
-    token = add(key_file, "narrow", models=("another",))
-    wait_until(lambda: with_key(locked, token).status == 200)
-    assert with_key(locked, token).json["data"] == []
-    answer = post(locked, "/v1/completions", {"model": MODEL, "prompt": "x"}, {"authorization": f"Bearer {token}"})
-    assert (answer.status, answer.error["param"]) == (403, "model")
-
-
-def test_metrics_name_the_tenant_and_no_key(locked: GatewayProcesses, key_file: Path) -> None:
-    token = add(key_file, "measured")
-    wait_until(lambda: with_key(locked, token).status == 200)
-    page = with_key(locked, token, "/metrics").body.decode()
-    assert 'tenant="tenant-measured"' in page
-    assert token not in page
-
-
-def test_a_file_that_becomes_unreadable_denies_everybody(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    token = add(path)
-    ring = KeyRing(path)
+def test_a_ring_shows_no_key(path: Path, token: str) -> None:
+    ring = KeyRing.load(path)
+    assert token not in repr(ring)
+    assert key_digest(token).hex() not in repr(ring)
     assert ring.authenticate(token) is not None
-    for harm in (lambda: path.write_text("{"), path.unlink):
-        harm()
-        ring._refresh()
-        assert ring.required
-        assert ring.authenticate(token) is None
-        assert ring.problem
+    assert token not in repr(ring.authenticate(token))
 
 
-def test_keys_are_needed_once_there_are_some(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    ring = KeyRing(path)
+def test_a_missing_file_has_no_keys_until_there_is_one(path: Path) -> None:
+    ring = KeyRing.load(path)
     assert not ring.required
-    token = add(path)
-    ring._refresh()
+    assert ring.authenticate("sk-inflight-x") is None
+    token = add_key(path, ApiKey.new("shop"))
+    wait_until(accepts(ring, token))
     assert ring.required
+
+
+def test_a_file_without_valid_keys_requires_keys(path: Path, token: str) -> None:
+    revoke_key(path, "shop")
+    assert KeyRing.load(path).required
+    write(path, keys_json())
+    assert KeyRing.load(path).required
+
+
+def test_a_revoked_key_is_denied_while_the_ring_runs(path: Path, token: str) -> None:
+    other = add_key(path, ApiKey.new("ci"))
+    ring = KeyRing.load(path)
+    program = "import sys; from inflight import cli; cli.main(['key', 'revoke', 'shop', '--key-file', sys.argv[1]])"
+    subprocess.run([sys.executable, "-P", "-c", program, path], check=True, stdout=subprocess.DEVNULL)
+    wait_until(denies(ring, token), seconds=60)
+    assert ring.authenticate(other) is not None
+
+
+def test_an_expired_key_is_denied(path: Path) -> None:
+    end = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=2)
+    token = add_key(path, ApiKey.new("soon", expires=end))
+    ring = KeyRing.load(path)
+    wait_until(denies(ring, token), seconds=60)
+    assert datetime.now(timezone.utc) >= end
+    assert ring.required
+
+
+def unlink(path: Path) -> None:
+    path.unlink()
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def open_to_others(path: Path) -> None:
+    path.chmod(0o644)
+
+
+def replace_by_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir(0o700)
+
+
+def replace_by_dangling_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.with_name("missing"))
+
+
+def garble(path: Path) -> None:
+    write(path, b"\x00" * path.stat().st_size)
+
+
+DAMAGE = [unlink, truncate, open_to_others, replace_by_directory, replace_by_dangling_link, garble]
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda one: one.__name__)
+def test_a_file_that_becomes_unusable_denies_until_it_is_restored(
+    path: Path, token: str, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
+) -> None:
+    caplog.set_level(logging.INFO, "inflight.gateway.keys")
+    good = path.read_bytes()
+    ring = KeyRing.load(path)
     assert ring.authenticate(token) is not None
+    damage(path)
+    wait_until(denies(ring, token))
+    assert ring.required
+    errors = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert [str(path) in one.getMessage() for one in errors] == [True]
+    assert token not in caplog.text
+    assert key_digest(token).hex() not in caplog.text
+
+    if path.is_dir():
+        path.rmdir()
+    path.unlink(missing_ok=True)
+    write(path, good)
+    wait_until(accepts(ring, token))
+    assert caplog.records[-1].levelno == logging.INFO
 
 
-def test_an_expired_key_is_refused(tmp_path: Path) -> None:
-    token = add(tmp_path / "keys.json", expires=int(time.time()) - 1)
-    assert KeyRing(tmp_path / "keys.json").authenticate(token) is None
+def test_a_file_that_is_invalid_when_it_first_appears_requires_keys(path: Path) -> None:
+    ring = KeyRing.load(path)
+    write(path, "garbled")
+    wait_until(lambda: ring.required)
+    path.unlink()
+    assert ring.required
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"keys": 5}', b'{"keys": [5]}', b'{"keys": [{"id": 1}]}', b"\xff", b"[" * 100000]
-)
-def test_a_damaged_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "keys.json"
-    path.write_bytes(content)
-    path.chmod(0o600)
-    with raises(InflightError, "invalid_parameter", naming="keys.json"):
-        KeyFile(path).read()
-    assert KeyRing(path).required
+@pytest.mark.parametrize("damage", [truncate, open_to_others, replace_by_directory, replace_by_dangling_link, garble])
+def test_an_unusable_file_is_an_error_at_the_start(path: Path, token: str, damage: Callable[[Path], None]) -> None:
+    damage(path)
+    with raises(InflightError, "storage_denied" if damage is open_to_others else "keys_invalid", naming=str(path)):
+        KeyRing.load(path)
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o660, 0o602])
-def test_a_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
-    path = tmp_path / "keys.json"
-    add(path)
-    path.chmod(mode)
-    with raises(InflightError, "permission_denied", naming="chmod 600"):
-        KeyFile(path).read()
+def test_a_file_of_the_same_size_and_time_is_read_again(path: Path, token: str) -> None:
+    """An editor or a copy that keeps the time of modification."""
+    ring = KeyRing.load(path)
+    before = path.stat()
+    digest = key_digest(token).hex()
+    write(path, path.read_text().replace(digest, "ab" * 32))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    wait_until(denies(ring, token))
 
 
-def test_the_file_and_the_record_hold_no_key(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    key, token = KeyFile(path).add("app", "app", (), None)
-    assert token.removeprefix("sk-inflight-") not in path.read_text() + repr(key)
-    assert key.sha256 not in repr(key)
-    assert os.stat(path).st_mode & 0o777 == 0o600
+def test_a_symbolic_link_that_points_elsewhere_is_followed(path: Path, token: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    second = add_key(other, ApiKey.new("ci"))
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    ring = KeyRing.load(link)
+    assert ring.authenticate(token) is not None
+    link.unlink()
+    link.symlink_to(other)
+    wait_until(accepts(ring, second))
+    assert ring.authenticate(token) is None
 
 
-def test_keys_added_at_the_same_time_are_all_there(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    commands = [[INFLIGHT, "key", "add", f"app-{n}", "--key-file", str(path), "--json"] for n in range(6)]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
-    tokens = {json.loads(each.communicate()[0])["key"] for each in running}
-    ring = KeyRing(path)
-    assert len({getattr(ring.authenticate(token), "name", None) for token in tokens} - {None}) == 6
+def test_threads_share_a_ring_while_keys_are_added(path: Path, token: str) -> None:
+    ring = KeyRing.load(path)
+    stop = threading.Event()
+    denied: list[str] = []
+
+    def authenticate() -> None:
+        while not stop.is_set():
+            if ring.authenticate(token) is None:
+                denied.append(token)
+
+    threads = [threading.Thread(target=authenticate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    last = [add_key(path, ApiKey.new(f"name-{number}")) for number in range(20)][-1]
+    wait_until(accepts(ring, last))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not denied
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
-def test_without_keys_only_this_machine_is_answered(tmp_path: Path, host: str) -> None:
-    path = tmp_path / "keys.json"
-    settings = GatewaySettings(("127.0.0.1:1",), host=host, key_file=str(path))
-    with raises(InflightError, "invalid_parameter", naming=host):
-        settings.check()
-    add(path)
-    settings.check()
+def test_no_server_is_imported() -> None:
+    program = (
+        "import sys, inflight.gateway.keys; print({'uvicorn', 'starlette', 'grpc', 'pydantic'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from inflight.deploy.server.server import Server
-from inflight.gateway.keys import KeyFile
+from inflight.gateway.key_file import ApiKey, add_key
 from inflight.gateway.processes import GatewayProcesses
 from tests.gateway.conftest import running_gateway
 from tests.gateway.http import MODEL, get
@@ -89,7 +89,7 @@ def test_a_refusal_is_shown_and_loses_no_text(browser: Browser, gateway: Gateway
 
 def test_it_works_with_a_key(browser: Browser, hurried_server: Server, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
-    _, token = KeyFile(path).add("page", "page", (), None)
+    token = add_key(path, ApiKey.new("page"))
     with running_gateway(hurried_server, key_file=str(path)) as gateway:
         page, _ = opened(browser, gateway, viewport=WIDE)
         page.get_by_text("Enter an API key.").wait_for()

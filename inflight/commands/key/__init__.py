@@ -1,1 +1,0 @@
-"""`inflight key`."""

@@ -1,66 +1,105 @@
-"""`inflight key add`: create an API key."""
+"""`inflight key add`: create a key."""
 
 from __future__ import annotations
 
 import json
 import re
-import time
-from datetime import UTC, datetime
+import sys
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import click
+from inflight_client import InflightError
 
-from inflight.commands.key.options import key_file_option
-from inflight.gateway.keys import KeyFile, default_key_file
+from inflight.commands.key.options import as_record, key_file_option
+from inflight.gateway.key_file import ApiKey, add_key, parse_time, revoke_key
 
-_NAME = re.compile(r"[ -~]{1,128}")
-_DURATION = re.compile(r"(\d{1,5})([hdw])")
-_UNIT_SECONDS = {"h": 3600, "d": 86400, "w": 604800}
+_PERIOD = re.compile(r"(\d{1,9})([hdw])")
+_HOURS = {"h": 1, "d": 24, "w": 168}
 
 
-@click.command()
+class Expiry(click.ParamType[datetime]):
+    """A period from now (`12h`, `30d`, `8w`) or an ISO 8601 date or time."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            if period := _PERIOD.fullmatch(value):
+                end = datetime.now(timezone.utc) + timedelta(hours=int(period[1]) * _HOURS[period[2]])
+                return end.replace(microsecond=0)
+            return parse_time(value).replace(microsecond=0)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is not a time; pass a period such as 30d, or a date such as 2027-01-01.", param, ctx)
+
+
+class Names(click.ParamType[list[str]]):
+    """Names with commas between them."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        names = [name.strip() for name in value.split(",")]
+        if not all(names):
+            self.fail(f"{value!r} has an empty name; leave --models out to permit every model.", param, ctx)
+        return names
+
+
+@click.command(short_help="Create a key and print it once.")
 @click.argument("name")
-@click.option("--tenant", help="Tenant of the key's requests in metrics and logs.  [default: NAME]")
-@click.option("--model", "models", multiple=True, help="Model that the key may use (repeatable).  [default: all]")
-@click.option("--expires", help="When the key ends: 12h, 30d, 8w, or a date such as 2027-01-31.  [default: never]")
+@click.option("--tenant", help="Tenant of the key's requests, printable ASCII.  [default: NAME]")
+@click.option(
+    "--models",
+    type=Names(),
+    metavar="NAME,...",
+    multiple=True,
+    help="Models that the key may use (repeatable).  [default: every model]",
+)
+@click.option(
+    "--expires",
+    type=Expiry(),
+    metavar="TIME",
+    help="When the key expires: a period in hours, days or weeks (12h, 30d, 8w), or a date or time, in UTC without an "
+    "offset (2027-01-01, 2027-01-01T18:00+02:00).  [default: never]",
+)
 @key_file_option
 @click.option(
     "--json",
     "as_json",
     envvar="INFLIGHT_KEY_ADD_JSON",
     is_flag=True,
-    help="Print the key and its record as one line of JSON.",
+    help="Print the key and what it permits as one JSON object.",
 )
 def command(
-    name: str, tenant: str | None, models: tuple[str, ...], expires: str | None, key_file: Path | None, as_json: bool
+    name: str,
+    tenant: str | None,
+    models: tuple[list[str], ...],
+    expires: datetime | None,
+    key_file: Path,
+    as_json: bool,
 ) -> None:
-    """Create an API key and print it. It is shown only now: the file holds its hash.
+    """Create a key with this NAME and print it to standard output.
+
+    The key is printed once and is not stored: the file has its SHA-256. Clients send it as `Authorization: Bearer KEY`.
 
     \b
-      inflight key add my-app
-      inflight key add batch-team --tenant data --model Qwen/Qwen2.5-0.5B-Instruct --expires 30d
-      export OPENAI_API_KEY=$(inflight key add my-app)
-    """  # fmt: skip
-    for value, hint in ((name, "NAME"), (tenant, "--tenant")):
-        if value is not None and not _NAME.fullmatch(value):
-            raise click.BadParameter("pass 1 to 128 printable ASCII characters.", param_hint=hint)
-    until = None if expires is None else _moment(expires)
-    key, token = KeyFile(key_file or default_key_file()).add(name, tenant or name, models, until)
-    if as_json:
-        click.echo(json.dumps({"id": key.id, "name": key.name, "tenant": key.tenant, "key": token}))
-        return
-    click.echo(f"This is the only time that the key of {name!r} (id {key.id}) is shown:", err=True)
-    click.echo(token)
-
-
-def _moment(text: str) -> int:
-    if match := _DURATION.fullmatch(text):
-        return int(time.time()) + int(match[1]) * _UNIT_SECONDS[match[2]]
+      inflight key add web-shop
+      inflight key add nightly --tenant research --models llama,qwen --expires 30d
+      inflight key add ci --expires 2027-01-01 --json | jq -r .key
+    """
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is neither like 30d nor a date.", param_hint="--expires") from None
-    found = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
-    if found <= time.time():
-        raise click.BadParameter(f"{text} is in the past.", param_hint="--expires")
-    return found
+        key = ApiKey.new(name, tenant=tenant, models=[model for names in models for model in names], expires=expires)
+    except InflightError as error:
+        raise click.UsageError(f"{error} [{error.code}]") from error
+    if sys.stdout is None:
+        raise click.UsageError("standard output is closed; connect it, since the key is printed only once.")
+    token = add_key(key_file, key)
+    try:
+        click.echo(json.dumps({**as_record(key), "key": token}) if as_json else token)
+    except BaseException:  # a key that was not printed is of no use; click exits if the reader has left
+        with suppress(InflightError):
+            revoke_key(key_file, key.id)
+        raise
+    click.echo(f"Added the key {key.id} to {key_file}. It is printed only now; keep it secret.", err=True)

@@ -1,4 +1,4 @@
-"""`inflight key`: create, list and revoke API keys of the gateway."""
+"""`inflight key`: API keys of the gateway."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ import click
 from inflight.lazy_group import LazyGroup
 
 COMMANDS = {
-    "add": ("inflight.commands.key.add", "Create an API key and print it, once."),
-    "list": ("inflight.commands.key.list", "List API keys, without the keys themselves."),
-    "revoke": ("inflight.commands.key.revoke", "Revoke an API key; running gateways notice within a second."),
+    "add": ("inflight.commands.key.add", "Create a key and print it once."),
+    "list": ("inflight.commands.key.list", "List keys: id, name, tenant, models, times, state."),
+    "revoke": ("inflight.commands.key.revoke", "Revoke a key by its id or name."),
 }
 
 
 @click.group(cls=LazyGroup, commands=COMMANDS)
 def command() -> None:
-    """Create, list and revoke API keys of the gateway.
-
-    Without a key, every user of this machine may use the gateway, and no other machine can reach it. Once there is a
-    key file, every request needs a key.
+    """Manage the API keys of the gateway. A running gateway applies changes within a second.
 
     \b
-      inflight key add my-app
+      inflight key add web-shop --models llama --expires 90d
       inflight key list
-      inflight key revoke my-app
+      inflight key revoke web-shop
     """

@@ -1,52 +1,53 @@
-"""`inflight key list`: list API keys."""
+"""`inflight key list`: show the keys."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from inflight.commands.key.options import key_file_option
-from inflight.gateway.keys import KeyFile, default_key_file
+from inflight.commands.key.options import as_record, key_file_option
+from inflight.gateway.key_file import KeyEntry, format_time, read_key_file
 
 
-@click.command()
+@click.command(short_help="List keys: id, name, tenant, models, times, state.")
 @key_file_option
 @click.option(
-    "--json", "as_json", envvar="INFLIGHT_KEY_LIST_JSON", is_flag=True, help="Print one line of JSON for each key."
+    "--json",
+    "as_json",
+    envvar="INFLIGHT_KEY_LIST_JSON",
+    is_flag=True,
+    help="Print one JSON object per key, one per line.",
 )
-def command(key_file: Path | None, as_json: bool) -> None:
-    """List API keys with their tenant, models and state, without the keys themselves.
+def command(key_file: Path, as_json: bool) -> None:
+    """List the keys in the order of their creation, with their state: valid, expired or revoked.
 
     \b
       inflight key list
-      inflight key list --json
+      inflight key list --json | jq -r 'select(.state == "valid") | .name'
     """
-    path = key_file or default_key_file()
-    keys = KeyFile(path).read()
+    file = read_key_file(key_file)
     if as_json:
-        for key in keys:
-            values = {
-                "id": key.id, "name": key.name, "tenant": key.tenant, "models": list(key.models),
-                "created": _time(key.created), "expires": _time(key.expires), "state": key.state,
-            }  # fmt: skip
-            click.echo(json.dumps(values))
-        return
-    if not keys:
-        click.echo(f"There are no keys in {path}; `inflight key add NAME` creates one.")
-        return
-    table = Table("id", "name", "tenant", "models", "created", "expires", "state")
-    for key in keys:
-        models = ", ".join(key.models) or "all"
-        table.add_row(
-            key.id, key.name, key.tenant, models, _time(key.created), _time(key.expires) or "never", key.state
-        )
-    Console().print(table)
+        for one in file.entries if file else ():
+            click.echo(json.dumps({**as_record(one.key), "state": one.state}))
+    elif file is None or not file.entries:
+        click.echo(f"There are no keys in {key_file}; create one with `inflight key add NAME`.", err=True)
+    else:
+        _show(file.entries)
 
 
-def _time(seconds: int | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="minutes")
+def _show(entries: tuple[KeyEntry, ...]) -> None:
+    from rich.cells import cell_len  # counts wide characters as two
+
+    rows = [("ID", "NAME", "TENANT", "MODELS", "CREATED", "EXPIRES", "STATE"), *map(_row, entries)]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _row(entry: KeyEntry) -> tuple[str, ...]:
+    key = entry.key
+    expires = format_time(key.expires) if key.expires else "never"
+    return key.id, key.name, key.tenant, ",".join(key.models) or "all", format_time(key.created), expires, entry.state

@@ -1,4 +1,4 @@
-"""`inflight key revoke`: revoke an API key."""
+"""`inflight key revoke`: end a key."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from pathlib import Path
 import click
 
 from inflight.commands.key.options import key_file_option
-from inflight.gateway.keys import KeyFile, default_key_file
+from inflight.gateway.key_file import revoke_key
 
 
-@click.command()
-@click.argument("key")
+@click.command(short_help="Revoke a key by its id or name.")
+@click.argument("key", metavar="ID|NAME")
 @key_file_option
-def command(key: str, key_file: Path | None) -> None:
-    """Revoke the API key with this name or id. Running gateways refuse it within a second.
+def command(key: str, key_file: Path) -> None:
+    """Revoke the key with this id, or every key of this name. A running gateway refuses it within a second.
+
+    The file keeps the key as revoked, so that `inflight key list` shows it. A new key may have its name.
 
     \b
-      inflight key revoke my-app
+      inflight key revoke web-shop
+      inflight key revoke key-0123456789ab
     """
-    found = KeyFile(key_file or default_key_file()).revoke(key)
-    click.echo(f"Revoked {found.name} (id {found.id}).")
+    for one in revoke_key(key_file, key):
+        click.echo(f"Revoked the key {one.id} ({one.name}).")

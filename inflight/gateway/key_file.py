@@ -1,0 +1,373 @@
+"""The file of API keys: what it holds, and changes to it. It has the SHA-256 of each key, never the key."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import stat
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+from inflight_client import InflightError
+from inflight_client.validation import invalid_value
+
+from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
+from inflight.common.suggestions import nearest
+
+PREFIX = "sk-inflight-"
+"""The start of every key, by which scanners for leaked secrets recognize it."""
+
+MAX_FILE_BYTES = 4 << 20
+"""More than 10,000 keys."""
+
+KeyState = Literal["valid", "expired", "revoked"]
+
+_VERSION = 1
+_FIELDS = ("id", "sha256", "name", "tenant", "models", "created", "expires", "revoked")
+_ID = re.compile(r"key-[0-9a-f]{12}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MAX_CHARACTERS = 128
+_LABEL = f"1 to {_MAX_CHARACTERS} printable characters, without spaces at its ends"
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """What a key permits. `models` empty: every model. Times are in UTC; `expires` None: never."""
+
+    id: str
+    name: str
+    tenant: str
+    models: tuple[str, ...]
+    created: datetime
+    expires: datetime | None = None
+
+    @classmethod
+    def new(
+        cls, name: str, *, tenant: str | None = None, models: Iterable[str] = (), expires: datetime | None = None
+    ) -> ApiKey:
+        """Return a key with a new id. Raises InflightError (`invalid_parameter`); `tenant` is the name by default."""
+        name = unicodedata.normalize("NFC", name)
+        _check_label("the name", name)
+        if _ID.fullmatch(name):
+            raise invalid_value("the name", name, "different from an id")
+        if tenant is None and not name.isascii():
+            raise invalid_value("the tenant, by default the name,", name, "ASCII; pass --tenant")
+        tenant = name if tenant is None else tenant
+        _check_label("the tenant", tenant)
+        if not tenant.isascii():
+            raise invalid_value("the tenant", tenant, "ASCII")
+        models = tuple(dict.fromkeys(models))
+        for model in models:
+            _check_label("a model", model)
+        created = datetime.now(timezone.utc).replace(microsecond=0)
+        if expires is not None and expires <= created:
+            raise invalid_value("the expiry", format_time(expires), "in the future")
+        return cls(f"key-{secrets.token_hex(6)}", name, tenant, models, created, expires)
+
+    def may_use(self, model: str) -> bool:
+        """Return whether requests with this key may name this model."""
+        return not self.models or model in self.models
+
+    def is_expired(self) -> bool:
+        """Return whether the key's time is over."""
+        return self.expires is not None and self.expires <= datetime.now(timezone.utc)
+
+
+@dataclass(frozen=True)
+class KeyEntry:
+    """A key of the file, with the SHA-256 of its text in hexadecimal."""
+
+    key: ApiKey
+    sha256: str = field(repr=False)
+    revoked: datetime | None = None
+
+    @property
+    def state(self) -> KeyState:
+        if self.revoked is not None:
+            return "revoked"
+        return "expired" if self.key.is_expired() else "valid"
+
+
+@dataclass(frozen=True)
+class FileStamp:
+    """What changes whenever a file is replaced or written, or its permissions change."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileStamp:
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """The content of a file of keys; `stamp` changes with the file."""
+
+    entries: tuple[KeyEntry, ...]
+    stamp: FileStamp
+
+
+def default_key_file() -> Path:
+    """Return `$XDG_CONFIG_HOME/inflight/keys.json`, as in the XDG Base Directory Specification.
+
+    Raises InflightError (`invalid_parameter`) if neither it nor a home directory is known.
+    """
+    folder = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    if not folder.is_absolute():  # the specification says to ignore a relative path
+        try:
+            folder = Path.home() / ".config"
+        except RuntimeError:
+            raise InflightError(
+                "there is no home directory for the keys; pass --key-file", "invalid_parameter"
+            ) from None
+    return folder / "inflight" / "keys.json"
+
+
+def key_digest(token: str) -> bytes:
+    """Return the SHA-256 of a key. A key has 256 random bits, so it needs no slow hash."""
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+
+
+def read_key_file(path: Path) -> KeyFile | None:
+    """Return the keys of a file, None if there is no file.
+
+    Raises InflightError: `storage_denied` if it can't be read, or if other users can read or write it;
+    `keys_invalid` if its content is invalid. No message quotes the content.
+    """
+    try:
+        # Non-blocking: if this is a pipe, it may have no writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise _invalid(path, "is a symbolic link to a missing file") from None
+        return None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise _unreadable(path, error) from None
+    try:
+        status = os.fstat(descriptor)
+        _check_access(path, status)
+        if status.st_size > MAX_FILE_BYTES:
+            raise _invalid(path, f"has {status.st_size} bytes, more than {MAX_FILE_BYTES}")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    finally:
+        os.close(descriptor)
+    return KeyFile(_parse(path, content), FileStamp.of(status))
+
+
+def add_key(path: Path, key: ApiKey) -> str:
+    """Add the key to the file, which is created if it is missing, and return its text, which is stored nowhere.
+
+    Raises InflightError: `invalid_parameter` if a valid key has the name, `output_unwritable`, `disk_full`, and those
+    of `read_key_file`.
+    """
+    token = PREFIX + secrets.token_urlsafe(32)
+    with _locked(path) as file:
+        entries = _entries(file)
+        for one in entries:
+            if one.state == "valid" and one.key.name == key.name:
+                raise InflightError(
+                    f"the name {key.name!r} is in use by the valid key {one.key.id}; choose another name, or run "
+                    f"`inflight key revoke {one.key.id}` first",
+                    "invalid_parameter",
+                )
+        _write(file, [*entries, KeyEntry(key, key_digest(token).hex())])
+    return token
+
+
+def revoke_key(path: Path, wanted: str) -> tuple[ApiKey, ...]:
+    """Revoke the key with this id, or those of this name, and return them; revoked ones are revoked already.
+
+    Raises InflightError: `invalid_parameter` if no key has it, and those of `add_key`.
+    """
+    wanted = unicodedata.normalize("NFC", wanted)
+    if PREFIX in wanted:
+        raise InflightError(
+            "that is a key; pass its id or its name, which `inflight key list` shows", "invalid_parameter"
+        )
+    if not os.path.exists(path):  # do not create its directory
+        raise InflightError(f"there is no key file at {path}; pass --key-file", "invalid_parameter")
+    with _locked(path) as file:
+        entries = _entries(file)
+        found = [one for one in entries if one.key.id == wanted] or [
+            one for one in entries if unicodedata.normalize("NFC", one.key.name) == wanted
+        ]
+        if not found:
+            near = nearest(wanted, [label for one in entries for label in (one.key.name, one.key.id)])
+            meant = f"did you mean {near!r}?" if near else "`inflight key list` shows them"
+            raise InflightError(f"no key has the id or name {wanted!r}; {meant}", "invalid_parameter")
+        open_ones = [one for one in found if one.revoked is None]
+        if open_ones:
+            now = datetime.now(timezone.utc)
+            _write(file, [replace(one, revoked=now) if one in open_ones else one for one in entries])
+    return tuple(one.key for one in open_ones or found)
+
+
+def parse_time(text: str) -> datetime:
+    """Return an ISO 8601 time in UTC; without an offset it is in UTC. Raises ValueError."""
+    time = datetime.fromisoformat(text)
+    try:
+        return time.replace(tzinfo=timezone.utc) if time.tzinfo is None else time.astimezone(timezone.utc)
+    except OverflowError:
+        raise ValueError("the time is out of range") from None
+
+
+def format_time(time: datetime) -> str:
+    """Return a time in UTC as ISO 8601, to the second."""
+    return time.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _is_label(value: Any) -> bool:
+    return (
+        isinstance(value, str)
+        and 1 <= len(value) <= _MAX_CHARACTERS
+        and value.isprintable()
+        and value == value.strip()
+        and PREFIX not in value
+    )
+
+
+def _check_label(what: str, value: str) -> None:
+    if PREFIX in value:  # not to be repeated in a message
+        raise InflightError(f"{what} contains a key; revoke that key, and choose another text", "invalid_parameter")
+    if not _is_label(value):
+        raise invalid_value(what, value, _LABEL)
+
+
+def _invalid(path: Path, what: str) -> InflightError:
+    return InflightError(f"the key file {path} {what}; correct it, or restore it from a backup", "keys_invalid")
+
+
+def _unreadable(path: Path, error: Exception) -> InflightError:
+    why = getattr(error, "strerror", None) or error
+    return InflightError(
+        f"the key file {path} can't be read: {why}; check the path and its permissions", "storage_denied"
+    )
+
+
+def _check_access(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise _invalid(path, "is not a regular file")
+    if status.st_uid not in (0, os.geteuid()):
+        raise InflightError(
+            f"the key file {path} belongs to another user; run `chown {os.geteuid()} {path}`", "storage_denied"
+        )
+    if status.st_mode & 0o077:
+        raise InflightError(
+            f"other users have access to the key file {path} (mode {stat.S_IMODE(status.st_mode):04o}); run "
+            f"`chmod 600 {path}`",
+            "storage_denied",
+        )
+
+
+def _parse(path: Path, content: bytes) -> tuple[KeyEntry, ...]:
+    try:
+        found = json.loads(content, object_pairs_hook=_unique)
+    except (ValueError, RecursionError):
+        found = None
+    # Raised here, since the exception of json holds the whole text.
+    if not isinstance(found, dict) or set(found) != {"version", "keys"} or not isinstance(found["keys"], list):
+        raise _invalid(path, 'is not JSON of the form {"version": 1, "keys": [...]}')
+    if type(found["version"]) is not int or found["version"] != _VERSION:
+        raise _invalid(path, f"has another version than {_VERSION}, which this version of inflight reads")
+    entries = tuple(_entry(path, position, value) for position, value in enumerate(found["keys"], 1))
+    for what, values in (("id", [one.key.id for one in entries]), ("sha256", [one.sha256 for one in entries])):
+        if len(set(values)) < len(values):
+            raise _invalid(path, f"has two keys with the same {what}")
+    return entries
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; a repeated field could hide that a key is revoked."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a field is repeated")
+    return found
+
+
+def _entry(path: Path, position: int, value: Any) -> KeyEntry:
+    if not isinstance(value, dict) or set(value) != set(_FIELDS):
+        raise _invalid(path, f"has at key {position} no object with exactly the fields {', '.join(_FIELDS)}")
+    times: dict[str, datetime | None] = {}
+    wrong = [name for name in ("id", "name", "tenant") if not _is_label(value[name])]
+    if "tenant" not in wrong and not value["tenant"].isascii():
+        wrong.append("tenant")
+    if not (isinstance(value["sha256"], str) and _SHA256.fullmatch(value["sha256"])):
+        wrong.append("sha256")
+    if not (isinstance(value["models"], list) and all(map(_is_label, value["models"]))):
+        wrong.append("models")
+    for name in ("created", "expires", "revoked"):
+        try:
+            times[name] = None if value[name] is None else parse_time(value[name])
+        except (ValueError, TypeError):
+            wrong.append(name)
+    created = times.get("created")
+    if wrong or created is None:
+        raise _invalid(path, f"has at key {position} an invalid value of {', '.join(wrong or ['created'])}")
+    key = ApiKey(value["id"], value["name"], value["tenant"], tuple(value["models"]), created, times["expires"])
+    return KeyEntry(key, value["sha256"], times["revoked"])
+
+
+def _entries(path: Path) -> tuple[KeyEntry, ...]:
+    file = read_key_file(path)
+    return file.entries if file else ()
+
+
+def _write(path: Path, entries: Sequence[KeyEntry]) -> None:
+    records = [
+        {
+            "id": one.key.id,
+            "sha256": one.sha256,
+            "name": one.key.name,
+            "tenant": one.key.tenant,
+            "models": one.key.models,
+            "created": format_time(one.key.created),
+            "expires": one.key.expires and format_time(one.key.expires),
+            "revoked": one.revoked and format_time(one.revoked),
+        }
+        for one in entries
+    ]
+    content = json.dumps({"version": _VERSION, "keys": records}, indent=2, ensure_ascii=False) + "\n"
+    if len(content.encode()) > MAX_FILE_BYTES:
+        raise InflightError(
+            f"the key file {path} would have more than {MAX_FILE_BYTES} bytes; remove revoked keys from it",
+            "output_unwritable",
+        )
+    write_atomic(path, content, mode=0o600)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[Path]:
+    """Yield the path of the file without symbolic links, while no other process changes it."""
+    try:
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.open(target.with_name(f".{target.name}.lock"), flags, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield target
+        finally:
+            os.close(lock)
+    except OSError as error:
+        full = error.errno in DISK_FULL_ERRORS
+        raise InflightError(
+            f"the key file {path} can't be written: {error.strerror or error}; "
+            + ("free space" if full else "check the permissions of its directory, or pass another --key-file"),
+            "disk_full" if full else "output_unwritable",
+        ) from None

@@ -1,0 +1,106 @@
+"""What requests with and without an API key get from a running gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from inflight_client import InflightError
+
+from inflight.deploy.server.server import Server
+from inflight.gateway.key_file import ApiKey, add_key, revoke_key
+from inflight.gateway.processes import GatewayProcesses
+from inflight.gateway.settings import GatewaySettings
+from tests.fixtures.errors import raises
+from tests.fixtures.waiting import wait_until
+from tests.gateway.conftest import running_gateway
+from tests.gateway.http import MODEL, Answer, get, post
+
+ROUTES = [
+    *("/v1/models", f"/v1/models/{MODEL}", "/v1/chat/completions", "/v1/completions", "/v1/nothing", "/metrics"),
+    *(
+        "/version",
+        "/tokenize",
+        "/detokenize",
+        "/v1/files",
+        "/v1/batches",
+        "/v1/responses",
+        "/openapi.json",
+        "//v1/models",
+    ),
+]
+
+
+def add(path: Path, name: str = "app", models: tuple[str, ...] = ()) -> str:
+    return add_key(path, ApiKey.new(name, tenant=f"tenant-{name}", models=models))
+
+
+@pytest.fixture(scope="module")
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys") / "new" / "keys.json"
+
+
+@pytest.fixture(scope="module")
+def locked(hurried_server: Server, key_file: Path) -> Iterator[GatewayProcesses]:
+    """A gateway whose requests need a key."""
+    add(key_file, "first")
+    with running_gateway(hurried_server, key_file=str(key_file)) as gateway:
+        yield gateway
+
+
+def with_key(gateway: GatewayProcesses, token: str, path: str = "/v1/models") -> Answer:
+    return get(gateway, path, {"authorization": f"Bearer {token}"})
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS", "HEAD"])
+def test_every_route_needs_a_key(locked: GatewayProcesses, path: str, method: str) -> None:
+    assert get(locked, path, method=method).status == 401
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+def test_health_needs_none(locked: GatewayProcesses, path: str) -> None:
+    assert get(locked, path).status == 200
+
+
+@pytest.mark.parametrize(
+    "header", ["", "Bearer", "Bearer ", "Bearer wrong", "Basic abc", "Bearer sk-inflight-", "bearer \u00ff"]
+)
+def test_every_wrong_key_gets_the_same_answer(locked: GatewayProcesses, header: str) -> None:
+    answer = get(locked, "/v1/models", {"authorization": header})
+    assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+    assert answer.body == get(locked, "/v1/models").body
+
+
+def test_a_key_works_until_it_is_revoked(locked: GatewayProcesses, key_file: Path) -> None:
+    token = add(key_file)
+    wait_until(lambda: with_key(locked, token).status == 200)
+    revoke_key(key_file, "app")
+    wait_until(lambda: with_key(locked, token).status == 401)
+
+
+def test_a_key_may_be_for_some_models_alone(locked: GatewayProcesses, key_file: Path) -> None:
+    token = add(key_file, "narrow", models=("another",))
+    wait_until(lambda: with_key(locked, token).status == 200)
+    assert with_key(locked, token).json["data"] == []
+    answer = post(locked, "/v1/completions", {"model": MODEL, "prompt": "x"}, {"authorization": f"Bearer {token}"})
+    assert (answer.status, answer.error["param"]) == (403, "model")
+
+
+def test_metrics_name_the_tenant_and_no_key(locked: GatewayProcesses, key_file: Path) -> None:
+    token = add(key_file, "measured")
+    wait_until(lambda: with_key(locked, token).status == 200)
+    page = with_key(locked, token, "/metrics").body.decode()
+    assert 'tenant="tenant-measured"' in page
+    assert token not in page
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
+def test_without_keys_only_this_machine_is_answered(tmp_path: Path, host: str) -> None:
+    path = tmp_path / "keys.json"
+    settings = GatewaySettings(("127.0.0.1:1",), host=host, key_file=str(path))
+    with raises(InflightError, "invalid_parameter", naming=host):
+        settings.check()
+    add(path)
+    settings.check()
