@@ -314,7 +314,7 @@ class Gateway:
         await request.respond(docs_page())
 
     async def _openapi(self, request: Request, caller: Caller) -> None:
-        await request.respond(Response(openapi()))
+        await request.respond(Response(openapi(tuple(server.model for server in self.pool.known))))
 
     async def _health(self, request: Request, caller: Caller) -> None:
         await request.respond(Response({"status": "ok"}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from inflight import __version__
@@ -12,9 +12,16 @@ from inflight.openai_api.responses import RESPONSES_FIELDS
 
 _NUMBER, _INTEGER, _TEXT, _FLAG = {"type": "number"}, {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
 _OBJECT, _LIST = {"type": "object"}, {"type": "array"}
+_MESSAGE = {
+    "type": "object",
+    "required": ["role"],
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {"anyOf": [_TEXT, {"type": "array", "items": _OBJECT}, {"type": "null"}]},
+    },
+}
 _TYPES: dict[str, dict[str, Any]] = {
-    "model": _TEXT,
-    "messages": {"type": "array", "items": _OBJECT, "minItems": 1},
+    "messages": {"type": "array", "items": _MESSAGE, "minItems": 1},
     "prompt": {"anyOf": [_TEXT, _LIST]},
     "input": {"anyOf": [_TEXT, _LIST]},
     "instructions": _TEXT,
@@ -61,12 +68,13 @@ _ERROR = {
 _ERROR_RESPONSE = {"description": "An error.", "content": {"application/json": {"schema": _ERROR}}}
 
 
-@cache
-def openapi() -> dict[str, Any]:
-    """Return the document."""
+@lru_cache(maxsize=4)
+def openapi(models: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the document; `models` are the names that a request may give."""
+    model = {"type": "string", "enum": list(models)} if models else _TEXT
     name = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
-    tokenize = _body({"model": _TEXT, "prompt": _TEXT, "messages": _LIST, "add_special_tokens": _FLAG}, ())
-    detokenize = _body({"model": _TEXT, "tokens": {"type": "array", "items": _INTEGER}}, ("tokens",))
+    tokenize = _body({"model": model, "prompt": _TEXT, "messages": _LIST, "add_special_tokens": _FLAG}, ())
+    detokenize = _body({"model": model, "tokens": {"type": "array", "items": _INTEGER}}, ("tokens",))
     upload = {"content": {"multipart/form-data": {"schema": _schema({"purpose": _TEXT, "file": _TEXT}, ())}}}
     batch = _body(
         {"input_file_id": _TEXT, "endpoint": _TEXT, "completion_window": {"const": "24h"}, "metadata": _OBJECT},
@@ -74,12 +82,16 @@ def openapi() -> dict[str, Any]:
     )
     paths: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {
-            "post": _post("Answer a conversation.", _table(CHAT_FIELDS, ("model", "messages")), True)
+            "post": _post("Answer a conversation.", _table(CHAT_FIELDS, model, ("model", "messages")), True)
         },
-        "/v1/completions": {"post": _post("Continue texts.", _table(COMPLETION_FIELDS, ("model", "prompt")), True)},
+        "/v1/completions": {
+            "post": _post("Continue texts.", _table(COMPLETION_FIELDS, model, ("model", "prompt")), True)
+        },
         "/v1/responses": {
             "post": _post(
-                "Answer a conversation, in the Responses API.", _table(RESPONSES_FIELDS, ("model", "input")), True
+                "Answer a conversation, in the Responses API.",
+                _table(RESPONSES_FIELDS, model, ("model", "input")),
+                True,
             )
         },
         "/v1/models": {"get": _get("List the served models.")},
@@ -111,11 +123,12 @@ def openapi() -> dict[str, Any]:
     }
 
 
-def _table(fields: Mapping[str, Field], required: tuple[str, ...]) -> dict[str, Any]:
+def _table(fields: Mapping[str, Field], model: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
     properties = {}
+    types: dict[str, Mapping[str, Any]] = {**_TYPES, "model": model}
     for name, field in fields.items():
         prefix = "" if field.tier is Tier.HONOURED else f"{field.tier.value.capitalize()}: "
-        properties[name] = {**_nullable(_TYPES.get(name, {}), name in required), "description": prefix + field.note}
+        properties[name] = {**_nullable(types.get(name, {}), name in required), "description": prefix + field.note}
     return _body(properties, required)
 
 
