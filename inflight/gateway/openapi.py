@@ -153,7 +153,7 @@ def _post(summary: str, body: Mapping[str, Any], streams: bool = False) -> dict[
     operation = _get(summary)
     operation["requestBody"] = dict(body)
     if streams:
-        operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": _TEXT}
+        operation["responses"]["200"]["content"]["text/event-stream"] = {}
     return operation
 
 
