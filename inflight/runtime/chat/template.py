@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,10 +73,17 @@ class ChatRenderer:
         """
         return self.render_json(to_json("messages", list(messages)), to_json("chat_template_kwargs", kwargs))
 
-    def render_json(self, messages: bytes, kwargs: bytes) -> str:
-        """Render messages and arguments as they come in a request: JSON in UTF-8; arguments may be empty."""
+    def render_json(
+        self, messages: bytes, kwargs: bytes, prepare: Callable[[list[Any], dict[str, Any]], None] | None = None
+    ) -> str:
+        """Render messages and arguments as they come in a request: JSON in UTF-8; arguments may be empty.
+
+        `prepare` may change the parsed messages and arguments before they are rendered.
+        """
         chat, given = parse_messages(messages), parse_kwargs(kwargs)
         _check(chat, given)
+        if prepare is not None:
+            prepare(chat, given)
         resume = bool(given.pop("continue_final_message", False))
         if resume and given.get("add_generation_prompt"):
             raise invalid_messages(

@@ -79,6 +79,7 @@ class Preprocessing:
             settings["tokenizer_dir"],
             manifest["max_seq_len"],
             flag(settings, "add_special_tokens", default=True),
+            flag(settings, "special_tokens_in_messages", default=False),
         )
         self._vocabulary_size = manifest["vocab_size"]
         self._end_id = next(iter(manifest["end_ids"]), -1)

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from inflight.runtime.chat.limits import bounded
 from inflight.runtime.chat.template import ChatRenderer
 from inflight.runtime.messages import RequestError
+from inflight.runtime.text.special_text import SpecialText
 from inflight.runtime.text.tokenizer import check_size, checked_text, encode, longest_token_bytes
 from inflight.runtime.triton.inputs import Inputs
 
@@ -27,8 +28,19 @@ IncrementalWork = Generator[int, None, Any]
 class PromptReader:
     """Reads the prompts of `preprocessing`'s requests. A missing or broken template affects messages only."""
 
-    def __init__(self, tokenizer: Tokenizer, tokenizer_dir: str, max_tokens: int, add_special_tokens: bool) -> None:
-        """`max_tokens` is the engine's longest sequence; longer texts are refused before they are tokenized."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        tokenizer_dir: str,
+        max_tokens: int,
+        add_special_tokens: bool,
+        special_tokens_in_messages: bool = False,
+    ) -> None:
+        """`max_tokens` is the engine's longest sequence; longer texts are refused before they are tokenized.
+
+        With `special_tokens_in_messages`, the texts of special tokens in messages become these tokens.
+        """
+        self._special_text = None if special_tokens_in_messages else SpecialText(tokenizer)
         self._tokenizer = tokenizer
         self._longest_token = longest_token_bytes(tokenizer)
         self._max_tokens = max_tokens
@@ -56,15 +68,17 @@ class PromptReader:
             given = [self._conversation(inputs, row, bool(raw)) for row, raw in enumerate(raw_texts)]
         ids = []
         for raw, chat in zip(raw_texts, given, strict=True):
-            text = self._checked(raw, chat)
-            ids.append((yield from self._encoded(text, chat is None and self._add_special_tokens)))
+            rendered, marker = chat or (None, "")
+            text = self._checked(raw, rendered)
+            special = chat is None and self._add_special_tokens
+            ids.append((yield from self._encoded(text, special, marker)))
         return ids
 
-    def _encoded(self, text: str, special: bool) -> IncrementalWork:
-        """Return the token ids of a text. A text with far too many tokens is refused before it is tokenized completely.
+    def _encoded(self, text: str, special: bool, marker: str) -> IncrementalWork:
+        """Return the token ids of a text, of which parts with the marker have no special tokens.
 
-        Tokenizing in slices gives about as many tokens as tokenizing the whole; a text with twice the engine's limit is
-        therefore too long in any case.
+        A text with far too many tokens is refused before it is tokenized completely. Tokenizing in slices gives about
+        as many tokens as tokenizing the whole; a text with twice the engine's limit is therefore too long in any case.
         """
         if len(text) > _MAX_CHARACTERS_PER_TOKEN * self._max_tokens:
             tokens = 0
@@ -78,6 +92,8 @@ class PromptReader:
                         "prompt_too_long",
                     )
         yield len(text)
+        if marker and self._special_text is not None:
+            return self._special_text.encode(text, marker)
         return encode(self._tokenizer, [text], special)[0]
 
     def _checked(self, raw: bytes, chat: bytes | None) -> str:
@@ -85,8 +101,8 @@ class PromptReader:
         check_size(raw, name, self._longest_token, self._max_tokens)
         return checked_text(raw, name)
 
-    def _conversation(self, inputs: Inputs, row: int, has_text: bool) -> bytes | None:
-        """Return the rendered messages of a prompt; None if it has no messages."""
+    def _conversation(self, inputs: Inputs, row: int, has_text: bool) -> tuple[bytes, str] | None:
+        """Return the rendered messages of a prompt and the marker in them; None if it has no messages."""
         messages: Any = inputs.scalar("MESSAGES", row, b"")
         kwargs: Any = inputs.scalar("CHAT_TEMPLATE_KWARGS", row, b"")
         if not messages:
@@ -100,7 +116,13 @@ class PromptReader:
         # Check the size first: rendering takes time too, and other requests would wait.
         check_size(messages, "messages", self._longest_token + _JSON_BYTES, self._max_tokens)
         check_size(kwargs, "chat_template_kwargs", self._longest_token + _JSON_BYTES, self._max_tokens)
-        return self._renderer.render_json(messages, kwargs).encode()
+        marker = ""
+
+        def protect(chat: list[Any], given: dict[str, Any]) -> None:
+            nonlocal marker
+            marker = self._special_text.protect(chat, given) if self._special_text is not None else ""
+
+        return self._renderer.render_json(messages, kwargs, protect).encode(), marker
 
 
 def _texts(inputs: Inputs) -> list[bytes]:
