@@ -29,6 +29,11 @@ INTEGRATION = (
     *("commands/test_assemble.py", "commands/test_doctor.py", "commands/test_generate.py", "commands/test_serve.py"),
     "deploy/checks/test_doctor.py",
     *("deploy/publish", "deploy/server", "deploy/repository/test_vendor.py", "deploy/test_gpu_end_to_end.py"),
+    *(
+        f"gateway/test_{name}.py"
+        for name in ("answers", "batches", "key_access", "leaving", "page", "refusals", "tools")
+    ),
+    *("gateway/batches", "commands/key", "commands/models", "build_engines/model_cache"),
     *("loadtests/generator", "loadtests/run", "loadtests/truth", "loadtests/report"),
     "loadtests/analysis/comparison/test_compare.py",
     *("runtime/backends", "runtime/engine/test_scheduler_traffic.py", "runtime/metrics/test_engine_metrics.py"),
@@ -41,6 +46,7 @@ if importlib.util.find_spec("torch"):
         "tests.fixtures.certificates",
         "tests.fixtures.crashes",
         "tests.fixtures.engines",
+        "tests.fixtures.gateway",
         "tests.fixtures.hub",
         "tests.fixtures.nvidia",
         "tests.fixtures.hostile_directory",

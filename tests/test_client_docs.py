@@ -45,6 +45,9 @@ def test_a_block_of_python_runs(
     monkeypatch.chdir(tmp_path)
     if "client.cancel" in code:  # an answer that is sure to last until then
         server = request.getfixturevalue("paced_server")
+    if "openai" in code:
+        gateway = request.getfixturevalue("model_gateway")
+        code = code.replace("http://127.0.0.1:8080/v1", gateway.url).replace("my-checkpoint", server.model_name)
     with warnings.catch_warnings():
         names = run_block(code, ROOT / name, line, server)
     shown = capsys.readouterr().out

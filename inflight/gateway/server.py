@@ -8,12 +8,39 @@ import sys
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from inflight.gateway.app import Gateway
 from inflight.gateway.settings import GatewaySettings
 
+_MAX_HEADER_BYTES = 128 * 1024
+_HEADER_BYTES = 32
+"""What a name or value takes besides its bytes."""
 _IDLE_SECONDS = 90
 """Idle connections stay open longer than the pools of common clients keep them."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Refuses requests whose headers or address are too long; uvicorn's parser has no bound of its own."""
+
+    _size = 0
+
+    def on_message_begin(self) -> None:
+        self._size = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(name, value)
+        super().on_header(name, value)
+
+    def _count(self, *parts: bytes) -> None:
+        self._size += sum(len(part) + _HEADER_BYTES for part in parts)
+        if self._size > _MAX_HEADER_BYTES:
+            raise ValueError("the headers are too long")  # uvicorn answers 400
 
 
 class GatewayServer(uvicorn.Server):
@@ -24,7 +51,7 @@ class GatewayServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 gateway,
-                http="httptools",
+                http=BoundedProtocol,
                 loop="uvloop",
                 ws="none",
                 lifespan="on",

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.gateway.processes import GatewayProcesses
-from tests.gateway.conftest import openai_client
-from tests.gateway.http import MODEL, chat, complete, get, post
+from tests.fixtures.gateway import openai_client
+from tests.fixtures.gateway_requests import MODEL, chat, complete, get, post
 
 WORDS = [
     "tea ",

@@ -13,9 +13,9 @@ import pytest
 
 from inflight.deploy.server.server import Server
 from inflight.gateway.processes import GatewayProcesses
+from tests.fixtures.gateway import openai_client, running_gateway
+from tests.fixtures.gateway_requests import MODEL, get, post
 from tests.fixtures.waiting import wait_until
-from tests.gateway.conftest import openai_client, running_gateway
-from tests.gateway.http import MODEL, get, post
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 

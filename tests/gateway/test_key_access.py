@@ -13,9 +13,9 @@ from inflight.gateway.key_file import ApiKey, add_key, revoke_key
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.settings import GatewaySettings
 from tests.fixtures.errors import raises
+from tests.fixtures.gateway import running_gateway
+from tests.fixtures.gateway_requests import MODEL, Answer, get, post
 from tests.fixtures.waiting import wait_until
-from tests.gateway.conftest import running_gateway
-from tests.gateway.http import MODEL, Answer, get, post
 
 ROUTES = [
     *("/v1/models", f"/v1/models/{MODEL}", "/v1/chat/completions", "/v1/completions", "/v1/nothing", "/metrics"),

@@ -21,9 +21,9 @@ from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
 from tests.fixtures.errors import raises
+from tests.fixtures.gateway import openai_client, running_gateway
+from tests.fixtures.gateway_requests import MODEL, complete, gauge, get, post
 from tests.fixtures.waiting import wait_until
-from tests.gateway.conftest import openai_client, running_gateway
-from tests.gateway.http import MODEL, complete, gauge, get, post
 from tests.serving.metrics_page import page_of
 
 LONG = 1500

@@ -10,8 +10,8 @@ import pytest
 from inflight.deploy.server.server import Server
 from inflight.gateway.key_file import ApiKey, add_key
 from inflight.gateway.processes import GatewayProcesses
-from tests.gateway.conftest import running_gateway
-from tests.gateway.http import MODEL, get
+from tests.fixtures.gateway import running_gateway
+from tests.fixtures.gateway_requests import MODEL, get
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

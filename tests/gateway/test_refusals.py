@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inflight.gateway.processes import GatewayProcesses
-from tests.gateway.http import MODEL, chat, complete, get, post, raw
+from tests.fixtures.gateway_requests import MODEL, chat, complete, get, post, raw
 
 HOSTILE_SCHEMAS: list[Any] = [
     {"$ref": "#"},

@@ -9,8 +9,8 @@ import openai
 import pytest
 
 from inflight.gateway.processes import GatewayProcesses
-from tests.gateway.conftest import openai_client
-from tests.gateway.http import MODEL, chat
+from tests.fixtures.gateway import openai_client
+from tests.fixtures.gateway_requests import MODEL, chat
 
 CITY = {
     "type": "object",

@@ -53,7 +53,12 @@ def expected(bodies: dict[str, dict[str, Any]], tokenizer: Tokenizer) -> dict[st
     for (id, body), prompt in zip(bodies.items(), prompts, strict=True):
         begin = body["seed"] % len(prompt.ids)
         ids = list(islice(cycle(prompt.ids), begin, begin + body["max_tokens"]))
-        tokens = {"tokens": [f"token_id:{one}" for one in ids], "token_logprobs": [*map(traced_log_prob, ids)]}
+        tokens = {
+            "tokens": [f"token_id:{one}" for one in ids],
+            "token_logprobs": [*map(traced_log_prob, ids)],
+            "top_logprobs": None,
+            "text_offset": None,
+        }
         found[id] = {"text": tokenizer.decode(ids), "index": 0, "logprobs": tokens, "finish_reason": "length"}
     return found
 

@@ -120,9 +120,11 @@ def test_other_machines_are_let_in_behind_a_proxy_or_with_certificates_alone(
 def test_an_address_that_others_reach_is_refused_at_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for proxy, code in (("0", "invalid_parameter"), ("1", "engine_not_found")):
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "engine.json").write_text("{}")
+    for proxy, code in (("0", "invalid_parameter"), ("1", "engine_damaged")):
         monkeypatch.setenv("INFLIGHT_SERVE_BEHIND_PROXY", proxy)
         with pytest.raises(SystemExit) as caught:
-            main(["serve", str(tmp_path / "nowhere"), "--host", OPEN])
+            main(["serve", str(tmp_path / "damaged"), "--host", OPEN])
         assert caught.value.code == 1
         assert capsys.readouterr().err.endswith(f"[{code}]\n")

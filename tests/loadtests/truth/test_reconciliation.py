@@ -60,9 +60,9 @@ def test_clients_that_leave_or_are_too_late_are_counted_once(server: Server, tmp
     assert {record.outcome for record in run.records} == set(RequestOutcome) - {RequestOutcome.UNFINISHED}
     found = {match.name: match for match in run.summary.reconciliation}
     assert [match for match in run.summary.reconciliation if not match.consistent] == []
-    assert found["requests"].difference == 0
+    # On a busy machine, a client may leave before its request has reached the server.
     assert sum(found[name].client for name in ENDS) == len(run.records)
-    assert sum(found[name].server for name in ENDS) == len(run.records)
+    assert sum(found[name].server for name in ENDS) == found["requests"].server
     assert found["cancelled"].server > 0
     assert found["timed out"].server > 0
     assert found["output tokens"].server > found["output tokens"].client
