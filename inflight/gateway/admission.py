@@ -1,6 +1,6 @@
 """Decides at once whether a request may start, or when its client should come back.
 
-A refused request gets a time to come back, computed from the rate at which answers end, and its place is kept for it
+A refused request gets a time to come back, computed from how long answers take, and its place is kept for it
 then: as many places as clients have come back for lately. So a client that obeys Retry-After is admitted, and places
 for clients that never come back are given to others.
 """
@@ -15,8 +15,9 @@ from collections.abc import Callable
 
 from inflight.openai_api.errors import ApiError
 
-_WINDOW = 256
-"""Ends of answers from which the rate is computed."""
+_FIRST_SECONDS = 1.0
+"""How long an answer takes, until one has been seen."""
+_SMOOTHING = 0.1
 _EARLY_SECONDS = 0.25
 _GRACE_SECONDS = 2.0
 """How long a place is kept after its time."""
@@ -33,7 +34,7 @@ class Admission:
         self._limit, self._clock = limit, clock
         self.in_flight = 0
         self.refused = 0
-        self._ends: deque[float] = deque(maxlen=_WINDOW)
+        self._mean_seconds = _FIRST_SECONDS
         self._promises: dict[bytes, deque[float]] = {}
         self._dues: deque[tuple[float, bytes, int]] = deque()
         self._last_due = 0.0
@@ -62,10 +63,10 @@ class Admission:
             return
         raise self._refuse(key or hashlib.sha256(identity()).digest(), places, now)
 
-    def leave(self, places: int) -> None:
-        now = self._clock()
+    def leave(self, places: int, seconds: float) -> None:
+        """Give back the places of a request that took so long."""
         self.in_flight -= places
-        self._ends.extend([now] * places)
+        self._mean_seconds += _SMOOTHING * (max(seconds, 0.001) - self._mean_seconds)
 
     def _refuse(self, key: bytes, places: int, now: float) -> ApiError:
         self.refused += 1
@@ -80,7 +81,8 @@ class Admission:
 
     def _reserve(self, key: bytes, places: int, now: float) -> float:
         """Keep a place for the request; return in how many seconds."""
-        each = _MARGIN / self._rate(now)
+        # Little's law: what is in flight, divided by how long each stays, ends in a second.
+        each = _MARGIN * self._mean_seconds / max(1, self._limit())
         due = max(self._last_due, now + each) + places * each
         if due - now > _MAX_WAIT_SECONDS or len(self._dues) >= _MAX_PROMISES:
             return _MAX_WAIT_SECONDS
@@ -109,9 +111,3 @@ class Admission:
                 if not moments:
                     del self._promises[key]
                 self._return_share -= 0.05 * self._return_share
-
-    def _rate(self, now: float) -> float:
-        """Return how many places become free each second."""
-        if len(self._ends) < 2:
-            return 1.0
-        return min(1000.0, max(0.05, len(self._ends) / max(0.1, now - self._ends[0])))

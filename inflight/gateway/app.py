@@ -266,12 +266,13 @@ class Gateway:
         generation = Generation(wanted, server, context, self.settings, request.outcome, responses)
         self.admission.enter(wanted.choices, lambda: repr((caller.tenant, wanted)).encode())
         server.in_flight += wanted.choices
+        began = time.monotonic()
         try:
             if not await cancel_on_disconnect(request, lambda: generation.respond(request)):
                 request.status = 499
         finally:
             server.in_flight -= wanted.choices
-            self.admission.leave(wanted.choices)
+            self.admission.leave(wanted.choices, time.monotonic() - began)
 
     def _timeout(self, request: Request) -> float:
         """Return the seconds that the answer may take: the caller's deadline, at most the gateway's."""

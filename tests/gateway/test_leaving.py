@@ -112,12 +112,12 @@ def test_a_refused_client_that_comes_back_in_time_is_admitted_and_others_use_wha
         admission.enter(1, lambda name=name: name)  # type: ignore[misc]
     with raises(ApiError, "overloaded") as refused:
         admission.enter(1, lambda: b"c")
-    admission.leave(1)
+    admission.leave(1, 1.0)
     now[0] += float(refused.value.headers["retry-after-ms"]) / 1000
     with raises(ApiError, "overloaded"):
         admission.enter(1, lambda: b"newcomer")  # the place is kept
     admission.enter(1, lambda: b"c")
-    admission.leave(1)
+    admission.leave(1, 1.0)
     now[0] += 100
     admission.enter(1, lambda: b"later")
     assert admission.in_flight == 2
