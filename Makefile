@@ -118,6 +118,8 @@ release: setup ## build wheel and sdist into dist, check them, and install the w
 bench: setup ## the whole way against the engine alone, the client against bare tritonclient code, the load tests' own cost and truth
 	$(BIN)/python -m benchmarks.end_to_end
 	$(BIN)/python -m benchmarks.client_cost
+	$(BIN)/python -m benchmarks.gateway_cost
+	$(BIN)/python -m benchmarks.gateway_overload --minutes 3
 	$(BIN)/python -m benchmarks.load.generator_cost
 	$(BIN)/python -m benchmarks.load.agreement
 	$(BIN)/python -m benchmarks.batch.end_to_end

@@ -108,7 +108,7 @@ class Front:
     """A running gateway and its process."""
 
     def __init__(self, processes: GatewayProcesses, port: int, model: str) -> None:
-        self._port, self._model = port, model
+        self.port, self._model = port, model
         me = psutil.Process()
         self.process = next(
             each for each in me.children(recursive=True) if "inflight.gateway.server" in " ".join(each.cmdline())
@@ -133,7 +133,7 @@ class Front:
         body = self._body(4096)
         writers = []
         for _ in range(count):
-            _, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
             writer.write(body)
             writers.append(writer)
         await asyncio.sleep(15)  # past the first keep-alive
@@ -144,7 +144,7 @@ class Front:
 
     async def _stream(self, max_tokens: int) -> tuple[float, int]:
         began = time.perf_counter()
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(self._body(max_tokens))
         first, rest = 0.0, b""
         while data := await reader.read(65536):
@@ -171,9 +171,9 @@ class Front:
 
 
 @contextmanager
-def gateway(server: Server) -> Any:
+def gateway(server: Server, max_in_flight: int = 2000) -> Any:
     address = f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics"
-    settings = GatewaySettings((address,), port=0, max_in_flight=2000)
+    settings = GatewaySettings((address,), port=0, max_in_flight=max_in_flight)
     processes = GatewayProcesses(settings, print)
     processes.start()
     try:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from inflight_client import NO_RETRY, AsyncClient, Deployment, InflightError
+from inflight_client import NO_RETRY, AsyncClient, ChatTemplate, Deployment, InflightError
 
 from inflight.gateway.model_text import ModelText
 from inflight.gateway.settings import GatewaySettings
@@ -26,7 +26,9 @@ class UpstreamServer:
     def __init__(self, address: str, settings: GatewaySettings) -> None:
         server, _, metrics = address.partition(",metrics=")
         self.address, self.metrics_url = server, metrics or None
-        self.client = AsyncClient(server, retry=NO_RETRY, metrics_url=metrics or None)
+        self.client = AsyncClient(
+            server, retry=NO_RETRY, metrics_url=metrics or None, chat_template=_chat_template(settings.tokenizer)
+        )
         self._settings = settings
         self.in_flight = 0
         self.ready = False
@@ -66,6 +68,17 @@ class UpstreamServer:
             self.ready = False
             if was_ready:
                 logger.warning("%s is not ready: %s", self.address, error)
+
+
+def _chat_template(directory: str | None) -> ChatTemplate | None:
+    """Return the template for deployments that render no messages themselves."""
+    if directory is None:
+        return None
+    try:
+        return ChatTemplate.from_directory(directory)
+    except InflightError as error:
+        logger.warning("%s", error)
+        return None
 
 
 class ServerPool:

@@ -54,7 +54,7 @@ class HttpChannel:
         except UnicodeError as error:
             raise InflightError(f"{address.host!r} is not a valid host name: {error}", "invalid_parameter") from None
         self.options = PoolOptions(
-            ssl_context=_ssl_context(tls) if address.secure else None,
+            ssl_context=ssl_context(tls) if address.secure else None,
             proxy=None if address.loopback else _proxy(address),
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_KEEPALIVE_CONNECTIONS,
@@ -121,7 +121,7 @@ def _latin1(value: bytes) -> str:
     return value.decode("latin-1")
 
 
-def _ssl_context(tls: Tls | None) -> ssl.SSLContext:
+def ssl_context(tls: Tls | None) -> ssl.SSLContext:
     """Return a context that trusts the system's certificates (or SSL_CERT_FILE, SSL_CERT_DIR) unless a CA is given."""
     given = tls or Tls()
     tls_files.read_tls_files(given)  # its error names the invalid file

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 from inflight_client import Client, InflightError
+from inflight_client._openai.client import OpenAIClient, is_gateway
 from inflight_client._sync.connection import Connection
 from inflight_client.address import Tls, parse_header
 from inflight_client.retry import NO_RETRY, Retry
@@ -31,7 +32,7 @@ def connection_options(function: Decorated) -> Decorated:
             "--server",
             default="127.0.0.1:8001",
             show_default=True,
-            help="Server: HOST:PORT for gRPC, or a grpc, grpcs, http or https URL.",
+            help="Server: HOST:PORT for gRPC, a grpc, grpcs, http or https URL, or a gateway's URL that ends in /v1.",
         ),
         click.option("--model", help="Name of the model.  [default: the server's only text model]"),
         click.option(
@@ -51,13 +52,19 @@ def connection_options(function: Decorated) -> Decorated:
 
 
 @contextmanager
-def open_client(options: dict[str, Any], retry_timeout: float, chat_template: str | None) -> Iterator[Client]:
+def open_client(
+    options: dict[str, Any], retry_timeout: float, chat_template: str | None
+) -> Iterator[Client | OpenAIClient]:
     """Yield a client from the options of `connection_options`, which are removed from `options`.
 
     Version mismatches are printed as warnings on standard error.
     """
     # At a terminal, do not wait for a missing server unless the user asks for it.
     retry = Retry(timeout=retry_timeout) if retry_timeout else NO_RETRY
+    if is_gateway(options["server"]):
+        with OpenAIClient(**_gateway_arguments(options), retry=retry) as gateway:
+            yield gateway
+        return
     with (
         _print_warnings(),
         Client(**_connection_arguments(options), retry=retry, chat_template=chat_template) as client,
@@ -80,6 +87,15 @@ def connection_settings(
             yield connection, settings
     finally:
         connection.close()
+
+
+def _gateway_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a gateway's client; the API key may be in the variable that OpenAI's clients read."""
+    arguments = _connection_arguments(options)
+    key = os.environ.get("OPENAI_API_KEY")
+    if key and not any(name.lower() == "authorization" for name in arguments["headers"]):
+        arguments["headers"]["Authorization"] = f"Bearer {key}"
+    return arguments
 
 
 def _connection_arguments(options: dict[str, Any]) -> dict[str, Any]:

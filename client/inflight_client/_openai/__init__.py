@@ -1,0 +1,1 @@
+"""The part of the client that speaks OpenAI's HTTP API, for the commands that also work through a gateway."""
