@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,10 @@ def test_the_commands_use_the_key_of_the_environment(
         assert generate(*arguments).objects[-1]["usage"]["output_tokens"] == 4
         said = chat("--server", gateway.url, "--model", MODEL, "--max-tokens", "4", stdin=b"Is there tea?\n")
         assert said.out.strip()
+        status = CommandRunner(monkeypatch, capsys, "status")
+        shown = status("--server", gateway.url, "--json")
+        found = json.loads(shown.out)
+        assert (shown.code, found["ready"], found["models"], found["in_flight"]) == (0, True, [MODEL], 0)
+        monkeypatch.delenv("OPENAI_API_KEY")
+        assert status("--server", gateway.url).code == 1
+    assert status("--server", gateway.url).code == 1

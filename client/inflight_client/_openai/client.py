@@ -55,6 +55,7 @@ class OpenAIClient:
         where = Address.parse(address)
         given = validate_headers({} if headers is None else headers, where)
         self._base = address.rstrip("/")
+        self._root = self._base.removesuffix("/v1")
         self._headers: list[tuple[bytes | str, bytes | str]] = [("content-type", "application/json"), *given.items()]
         self._pool = httpcore2.ConnectionPool(ssl_context=ssl_context(tls) if where.secure else None)
         self._retries = Retries(retry or Retry())
@@ -73,7 +74,7 @@ class OpenAIClient:
 
     def models(self) -> list[str]:
         """Return the names of the served models. Raises InflightError."""
-        return [str(each["id"]) for each in self.get("/models")["data"]]
+        return [str(each["id"]) for each in json.loads(self.get("/v1/models"))["data"]]
 
     @property
     def model_name(self) -> str:
@@ -86,11 +87,11 @@ class OpenAIClient:
             (self._model,) = names
         return self._model
 
-    def get(self, path: str) -> Any:
-        """Fetch JSON below the base URL. Raises InflightError."""
+    def get(self, path: str, timeout: float = _CONNECT_SECONDS) -> bytes:
+        """Fetch a page of the gateway. Raises InflightError."""
         with ExitStack() as stack:
-            response = self._open(stack, "GET", path, None, Deadline(_CONNECT_SECONDS))
-            return json.loads(response.read())
+            content: bytes = self._open(stack, "GET", path, None, Deadline(timeout)).read()
+            return content
 
     def generate(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Generation:
         """Return the whole answer. Raises InflightError."""
@@ -118,7 +119,7 @@ class OpenAIClient:
         try:
             response = stack.enter_context(
                 self._pool.stream(
-                    method, self._base + path, headers=headers, content=body, extensions={"timeout": timeouts}
+                    method, self._root + path, headers=headers, content=body, extensions={"timeout": timeouts}
                 )
             )
             if response.status != 200:
@@ -242,7 +243,7 @@ def request_body(call: Call, model: str) -> tuple[str, dict[str, Any]]:
         body["prompt"] = call.prompt
     if call.return_log_probs:
         body["logprobs"] = True if call.is_chat else 0
-    return ("/chat/completions" if call.is_chat else "/completions"), body
+    return ("/v1/chat/completions" if call.is_chat else "/v1/completions"), body
 
 
 def _sampling_fields(sampling: Sampling) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def open_client(
     # At a terminal, do not wait for a missing server unless the user asks for it.
     retry = Retry(timeout=retry_timeout) if retry_timeout else NO_RETRY
     if is_gateway(options["server"]):
-        with OpenAIClient(**_gateway_arguments(options), retry=retry) as gateway:
+        with gateway_client(options, retry) as gateway:
             yield gateway
         return
     with (
@@ -89,13 +89,13 @@ def connection_settings(
         connection.close()
 
 
-def _gateway_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a gateway's client; the API key may be in the variable that OpenAI's clients read."""
+def gateway_client(options: dict[str, Any], retry: Retry = NO_RETRY) -> OpenAIClient:
+    """Return a client of a gateway. The API key may be in the variable that OpenAI's clients read."""
     arguments = _connection_arguments(options)
     key = os.environ.get("OPENAI_API_KEY")
     if key and not any(name.lower() == "authorization" for name in arguments["headers"]):
         arguments["headers"]["Authorization"] = f"Bearer {key}"
-    return arguments
+    return OpenAIClient(**arguments, retry=retry)
 
 
 def _connection_arguments(options: dict[str, Any]) -> dict[str, Any]:
