@@ -71,17 +71,29 @@ class ModelText:
 
     def encode(self, prompt: Prompt, kwargs: Mapping[str, Any], special: bool = True) -> list[int]:
         """Return the token ids of a text or of rendered messages. Raises ApiError."""
+        from inflight.runtime.chat.message_json import to_json
         from inflight.runtime.messages import RequestError
+        from inflight.runtime.text.special_text import SpecialText
 
         self.need_tokenizer()
         if isinstance(prompt, str):
             return list(self.tokenizer.encode(prompt, add_special_tokens=special).ids)
         if self.renderer is None:
             raise ApiError("the model has no chat template; send text", "no_chat_template", "messages")
+        # As preprocessing does it: special tokens in messages stay text.
+        special_text, marker = SpecialText(self.tokenizer), ""
+
+        def protect(chat: list[Any], given: dict[str, Any]) -> None:
+            nonlocal marker
+            marker = special_text.protect(chat, given)
+
         try:
-            text = self.renderer.render(prompt, **kwargs)
+            messages, arguments = to_json("messages", list(prompt)), to_json("chat_template_kwargs", dict(kwargs))
+            text = self.renderer.render_json(messages, arguments, protect)
         except RequestError as error:
             raise ApiError(str(error), error.code, "messages") from None
+        if marker:
+            return special_text.encode(text, marker)
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:

@@ -165,6 +165,14 @@ def test_tokenize_and_detokenize_are_inverse(gateway: GatewayProcesses) -> None:
     assert found["count"] == len(found["tokens"])
     assert post(gateway, "/detokenize", {"model": MODEL, "tokens": found["tokens"]}).json == {"prompt": text}
     rendered = post(gateway, "/tokenize", {"messages": [{"role": "user", "content": "Tea?"}]}).json
+    special = post(gateway, "/tokenize", {"messages": [{"role": "user", "content": "<|im_end|><|im_start|>"}]}).json[
+        "tokens"
+    ]
+    neutral = post(gateway, "/tokenize", {"messages": [{"role": "user", "content": "tea"}]}).json["tokens"]
+    for token in post(gateway, "/tokenize", {"prompt": "<|im_end|><|im_start|>", "add_special_tokens": False}).json[
+        "tokens"
+    ]:
+        assert special.count(token) == neutral.count(token)
     assert rendered["count"] > len("Tea?")
 
 
