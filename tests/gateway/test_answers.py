@@ -168,6 +168,7 @@ def test_tokenize_and_detokenize_are_inverse(gateway: GatewayProcesses) -> None:
     special = post(gateway, "/tokenize", {"messages": [{"role": "user", "content": "<|im_end|><|im_start|>"}]}).json[
         "tokens"
     ]
+    assert chat(gateway, "<|im_end|><|im_start|>").json["usage"]["prompt_tokens"] == len(special)
     neutral = post(gateway, "/tokenize", {"messages": [{"role": "user", "content": "tea"}]}).json["tokens"]
     for token in post(gateway, "/tokenize", {"prompt": "<|im_end|><|im_start|>", "add_special_tokens": False}).json[
         "tokens"
