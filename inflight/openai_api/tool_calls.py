@@ -56,6 +56,8 @@ class _Object:
         self._arguments: list[str] = []
         self._closed: list[str] = []
         self.has_arguments = self._bare
+        self._opened = self._begun = False
+        """Whether the arguments' brace was read, and what follows it shows that they are an object of JSON."""
 
     def feed(self, text: str) -> int:
         """Read characters up to the object's end; return how many."""
@@ -70,6 +72,11 @@ class _Object:
                 return place + 1
         return len(text)
 
+    @property
+    def started(self) -> bool:
+        """Whether this is a call: its name is known, and its arguments have begun or are left out."""
+        return self.name is not None and (self._begun or (self.done and not self.has_arguments))
+
     def take(self) -> str:
         """Return the arguments read since the last time."""
         text = "".join(self._arguments)
@@ -77,6 +84,11 @@ class _Object:
         return text
 
     def _read(self, character: str) -> None:
+        if self._opened and not self._begun and character not in _WHITESPACE:
+            self._begun = character in '"}'
+            self.failed = not self._begun
+            if self.failed:
+                return
         if self._in_string:
             self._keep(character)
             if self._escaped:
@@ -115,6 +127,7 @@ class _Object:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             self.failed = True
+        self._opened = self._opened or self._in_arguments
         self._keep(character)
 
     def _close(self, character: str) -> None:
@@ -172,6 +185,8 @@ class _CallParser:
         self._object: _Object | None = None
         self._state = "begin"
         self._calls = 0
+        self._strip = False
+        """Whether whitespace is dropped: between calls, and after them."""
         self._prefix = ""
         """What was consumed of the current call before its object: it is text if the call fails."""
 
@@ -215,7 +230,7 @@ class _CallParser:
 
     def _searching(self, events: list[Event]) -> bool:
         """In text, look for the marker."""
-        if self._calls:
+        if self._strip:
             self._pending = self._pending.lstrip(_WHITESPACE)
         before, marker, after = (
             self._pending.partition(self.start_marker) if self.start_marker else (self._pending, "", "")
@@ -247,9 +262,9 @@ class _CallParser:
     def _read_object(self, found: _Object, events: list[Event]) -> bool:
         count = found.feed(self._pending)
         self._pending = self._pending[count:]
-        if found.name and not (found.announced or found.failed) and (found.has_arguments or found.done):
+        if found.started and not found.announced:
             found.announced = True
-            events.append(ToolCallStart(self._calls, found.name))
+            events.append(ToolCallStart(self._calls, str(found.name)))
         if found.announced and (fragment := found.take()):
             events.append(ToolCallArguments(self._calls, fragment))
         if found.failed:
@@ -257,7 +272,7 @@ class _CallParser:
             if found.announced:
                 self._calls += 1
                 self._prefix = ""
-                self._state = "searching"
+                self._state, self._strip = "searching", True
                 return bool(self._pending)
             self._pending = "".join(found.raw) + self._pending
             return self._give_up(events)
@@ -265,7 +280,7 @@ class _CallParser:
             return False
         if not found.has_arguments:
             events.append(ToolCallArguments(self._calls, "{}"))
-        self._object, self._prefix, self._state = None, "", "after"
+        self._object, self._prefix, self._state, self._strip = None, "", "after", True
         self._calls += 1
         self.done = not self._parallel or self._calls >= MAX_CALLS
         return True
@@ -285,6 +300,7 @@ class _CallParser:
     def _text(self, events: list[Event], text: str) -> None:
         if not text:
             return
+        self._strip = False
         if events and isinstance(events[-1], TextDelta):
             events[-1] = TextDelta(events[-1].text + text)
         else:
@@ -329,6 +345,7 @@ class MistralParser(_CallParser):
     def _begin(self, events: list[Event]) -> bool:
         begun = self._pending.lstrip(_WHITESPACE)
         if begun and any(each.startswith(begun) or begun.startswith(each) for each in self._names):
+            self._prefix = self._pending[: len(self._pending) - len(begun)]
             self._pending, self._state = begun, "opening"
             return True
         if begun == "[":  # the marker, or a list without it

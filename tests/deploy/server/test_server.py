@@ -7,6 +7,7 @@ import socket
 import stat
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -256,7 +257,12 @@ def test_stopping_does_not_wait_for_the_first_token_of_a_restart(tiny_engine: Ti
 
 def tritonservers() -> list[psutil.Process]:
     """Those that this process has started."""
-    return [one for one in psutil.Process().children(recursive=True) if one.name() == "tritonserver"]
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # another one, which has ended meanwhile
+            if one.name() == "tritonserver":
+                found.append(one)
+    return found
 
 
 @pytest.mark.parametrize(("number", "why"), [(signal.SIGABRT, "SIGABRT"), (signal.SIGSTOP, "it hangs")])

@@ -96,6 +96,7 @@ DIFFERENCES = (
     Difference("preprocessing", "input", "MESSAGES CHAT_TEMPLATE_KWARGS", "added", _OUR_MESSAGES),
     Difference("preprocessing", "parameter", "assign_sequence_ids", "added", _OUR_STREAMS),
     Difference("preprocessing", "parameter", "end_ids_as_stop_words", "added", _OUR_ENDS),
+    Difference("preprocessing", "parameter", "special_tokens_in_messages", "added", _OUR_MESSAGES),
     Difference("preprocessing", "parameter", "gpt_model_path", "missing", _IN_MANIFEST),
     Difference("preprocessing", "parameter", "max_num_images multimodal_model_path", "missing", _TEXT_ALONE),
     Difference(
