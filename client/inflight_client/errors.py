@@ -51,7 +51,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "job_damaged": ErrorCode("a file of the batch job is truncated, corrupt or missing", "restore it from a backup, or start a new job"),
     "job_running": ErrorCode("another process is running the batch job", "wait for it, or run `inflight batch cancel`"),
     "job_elsewhere": ErrorCode("another machine holds the lease of the batch job", "run the same command again once the lease has expired", retry=True),
-    "job_mismatch": ErrorCode("the job was started with another model, template or sampling", "resume it with the original settings, or start a new job"),
+    "job_mismatch": ErrorCode("the job was started with a different model, template or sampling settings", "resume it with the original settings, or start a new job"),
     "job_failed": ErrorCode("the batch job cannot continue", "fix the cause that the message names, then run `inflight batch resume`"),
     "row_invalid": ErrorCode("the row is not a valid request", "fix the row, then run `inflight batch retry`"),
     "row_duplicate": ErrorCode("an earlier row has the same id, or an id that the output's table treats as the same", "give each row a unique id"),

@@ -45,7 +45,7 @@ def _plain(where: str, value: Any, depth: int) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise InflightError(
-                    f"{where} has the key {shorten(key)} of type {type(key).__name__}; keys in JSON are text",
+                    f"{where} has the key {shorten(key)} of type {type(key).__name__}; JSON keys must be strings",
                     "invalid_messages",
                 )
         return {key: _plain(f"{where}.{shorten(key)[1:-1]}", each, depth + 1) for key, each in value.items()}

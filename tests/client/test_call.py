@@ -108,8 +108,8 @@ WRONG_JSON = [
     ((word for word in ("tea",)), " has the type generator, which JSON lacks"),
     ([1, {"x": object()}], "[1].x has the type object, which JSON lacks"),
     (np.int64(3), " has the type int64, which JSON lacks"),
-    ({("a", "b"): 1}, " has the key ('a', 'b') of type tuple; keys in JSON are text"),
-    ({1: 2}, " has the key 1 of type int; keys in JSON are text"),
+    ({("a", "b"): 1}, " has the key ('a', 'b') of type tuple; JSON keys must be strings"),
+    ({1: 2}, " has the key 1 of type int; JSON keys must be strings"),
     (endless(), "is nested more than 64 levels deep or contains itself"),
     (math.nan, "a number that JSON can't represent"),
     (10**5000, "a number that JSON can't represent"),
@@ -131,7 +131,7 @@ def test_what_json_has_not_is_refused_where_it_stands(value: Any, words: str) ->
 
 
 def test_keywords_of_a_template_are_text() -> None:
-    assert "keys in JSON are text" in refusal(CHAT, chat_template_kwargs={1: 2})[1]
+    assert "JSON keys must be strings" in refusal(CHAT, chat_template_kwargs={1: 2})[1]
 
 
 def test_a_generator_in_messages_is_not_used_up() -> None:

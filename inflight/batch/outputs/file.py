@@ -36,8 +36,8 @@ class FileOutput:
     """An output file; `source` is the address of the job's input.
 
     Before the job creates a file on a disk, it records that in its directory, so that another job whose error and dead
-    letter files have the same names does not overwrite them. A job on a storage may continue on another machine, and
-    has no such records.
+    letter files have the same names does not overwrite them. A job whose output is in object storage may continue
+    on another machine, and has no such records.
     """
 
     is_incremental = False

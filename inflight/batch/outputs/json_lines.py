@@ -1,4 +1,4 @@
-"""Answers as JSON lines, on a storage or compressed."""
+"""Answers as JSON lines, in object storage or compressed."""
 
 from __future__ import annotations
 

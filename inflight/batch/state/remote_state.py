@@ -1,4 +1,4 @@
-"""Replicates a job's state beside its output on a storage, so that another machine can continue a lost job."""
+"""Replicates a job's state beside its output in object storage, so that another machine can continue a lost job."""
 
 from __future__ import annotations
 
@@ -367,7 +367,7 @@ class RemoteState:
 
 
 def remote_state_address(output: OutputSpec) -> str | None:
-    """Return the address of the remote state: beside an output on a storage. None for a disk or a database."""
+    """Return the address of the remote state: beside an output in object storage. None for a disk or a database."""
     if is_local(output.address) or is_database(output.address) or output.format == "sql":
         return None
     return sibling_address(output.address, "job")

@@ -20,7 +20,7 @@ class Readable(Protocol):
 
 
 class ObjectStore:
-    """A folder on a storage or on a disk. Everything raises the BatchErrors of storages."""
+    """A folder in object storage or on a disk. Everything raises the BatchErrors of storages."""
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")

@@ -74,7 +74,7 @@ def password_warning(address: str) -> str | None:
         return None
     return (
         f"the address {masked(address)} contains a password, which would be stored in the job's files and their copy "
-        "beside an output on a storage; write ${NAME} instead and export NAME"
+        "beside an output in object storage; write ${NAME} instead and export NAME"
     )
 
 
