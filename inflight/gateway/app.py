@@ -36,6 +36,7 @@ from inflight.gateway.servers import ServerPool
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.tokenize import detokenize, tokenize
 from inflight.openai_api.errors import ApiError, error_body
+from inflight.openai_api.frames import DONE, error_frame
 from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.responses import parse_responses
 
@@ -140,7 +141,9 @@ class Gateway:
             body = error_body(
                 f"the gateway failed; its log has the request id {request_id}", "internal_error", 500, None
             )
-            if not request.started:
+            if request.started:
+                await request.end(error_frame(body) + DONE)
+            else:
                 await request.respond(Response(body, 500))
         finally:
             seconds = time.monotonic() - began
@@ -149,7 +152,9 @@ class Gateway:
                 log_request(request, caller.tenant, seconds, began)
 
     async def _fail(self, request: Request, error: ApiError) -> None:
-        if not request.started:
+        if request.started:
+            await request.end(error_frame(error.body()) + DONE)
+        else:
             await request.respond(Response(error.body(), error.status, headers=error.headers))
 
     def _route(self, request: Request) -> tuple[str, Handler]:

@@ -113,12 +113,13 @@ class Generation:
             wanted = min(wanted, 16)
         if most is None or self._server.text.tokenizer is None:
             return wanted
-        size = len(prompt) if isinstance(prompt, str) else sum(len(str(each)) for each in prompt)
+        kwargs = self._template_kwargs()
+        size = len(prompt) if isinstance(prompt, str) else len(str(prompt)) + len(str(kwargs))
         if 4 * size + 1024 + wanted <= most:  # at most a token per byte, and the template's own
             return wanted
         if size > most * 64:
             return wanted  # refused by the server, which knows how
-        count = await asyncio.to_thread(self._server.text.token_count, prompt, self._template_kwargs())
+        count = await asyncio.to_thread(self._server.text.token_count, prompt, kwargs)
         return max(1, min(wanted, most - count))
 
     def _template_kwargs(self) -> dict[str, Any]:

@@ -87,7 +87,6 @@ class ServerPool:
     def __init__(self, settings: GatewaySettings) -> None:
         self.servers = [UpstreamServer(address, settings) for address in settings.servers]
         self._task: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._poll())
@@ -130,15 +129,7 @@ class ServerPool:
             f"there is no model {model[:100]!r}; the served models are: {names}", "model_not_found", "model", 404
         )
 
-    def failed(self, server: UpstreamServer) -> None:
-        """Poll at once: a call found the server gone."""
-        server.ready = False
-        self._changed.set()
-
     async def _poll(self) -> None:
         while True:
             await asyncio.gather(*(server.poll() for server in self.servers))
-            self._changed.clear()
-            wait = _POLL_SECONDS if all(server.ready for server in self.servers) else _POLL_SECONDS / 4
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), wait)
+            await asyncio.sleep(_POLL_SECONDS if all(server.ready for server in self.servers) else _POLL_SECONDS / 4)

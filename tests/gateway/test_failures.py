@@ -1,0 +1,52 @@
+"""A defect of the gateway is an error with a request id, also in the middle of a stream, and tells nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.gateway.app import Caller, Gateway
+from inflight.gateway.http import Request
+from inflight.gateway.settings import GatewaySettings
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_defect_is_never_a_silent_end(tmp_path: Path, started: bool, caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def broken(request: Request, caller: Caller) -> None:
+        if started:
+            await request.start_stream()
+            await request.write(b"data: {}\n\n")
+        raise ZeroDivisionError("/secret/path.py")
+
+    async def ask() -> None:
+        gateway = Gateway(GatewaySettings(("127.0.0.1:1",), key_file=str(tmp_path / "keys.json")))
+        gateway._routes["/broken"] = {"GET": broken}
+
+        async def receive() -> MutableMapping[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(message)
+
+        headers = [(b"x-request-id", b"mine")]
+        await gateway({"type": "http", "method": "GET", "path": "/broken", "headers": headers}, receive, send)
+        await gateway.pool.close()
+
+    asyncio.run(ask())
+    assert sent[0]["status"] == (200 if started else 500)
+    body = b"".join(message.get("body", b"") for message in sent)
+    assert b"secret" not in body
+    assert b"mine" in body
+    assert not sent[-1].get("more_body")
+    if started:
+        *_, error, done, _ = body.split(b"\n\n")
+        assert done == b"data: [DONE]"
+        assert json.loads(error.removeprefix(b"data: "))["error"]["type"] == "server_error"
+    assert "ZeroDivisionError" in caplog.text
