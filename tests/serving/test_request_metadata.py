@@ -129,11 +129,11 @@ def test_they_come_through_the_generate_endpoint_as_keys_or_parameters(logged: L
 def test_tokens_are_counted_by_tenant(logged: LoggedServer) -> None:
     send(logged, ENSEMBLE, "counted", 5, tenant="team e")
 
-    def told() -> list[float]:
+    def output_tokens() -> list[float]:
         counts = page_of(logged.server).family("inflight_tenant_tokens_total")
         return [value for labels, value in counts.items() if {("tenant", "team e"), ("kind", "output")} <= {*labels}]
 
-    assert wait_until(told) == [5]
+    wait_until(lambda: output_tokens() == [5])
 
 
 def test_a_client_of_another_version_is_told_of_once(logged: LoggedServer) -> None:
