@@ -120,6 +120,7 @@ bench: setup ## the whole way against the engine alone, the client against bare 
 	$(BIN)/python -m benchmarks.client_cost
 	$(BIN)/python -m benchmarks.gateway_cost
 	$(BIN)/python -m benchmarks.gateway_overload --minutes 3
+	test ! -d .cache/bench/vllm-venv || $(BIN)/python -m benchmarks.gateway_peers
 	$(BIN)/python -m benchmarks.load.generator_cost
 	$(BIN)/python -m benchmarks.load.agreement
 	$(BIN)/python -m benchmarks.batch.end_to_end

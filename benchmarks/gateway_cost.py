@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.client_cost import PROMPT, paced_engine
+from benchmarks.completion_client import CompletionClient
 from benchmarks.fixtures import bench_engine
 from inflight.deploy.server.server import Server
 from inflight.gateway.processes import GatewayProcesses
@@ -98,7 +99,10 @@ def main(
 
 def _pair(address: str, front: Front, count: int, max_tokens: int, number: int) -> tuple[float, float]:
     """Return the ratio of tokens per second, and how many milliseconds later the first token is."""
-    runs = [lambda: asyncio.run(_grpc(address, count, max_tokens)), lambda: asyncio.run(front.speed(count, max_tokens))]
+    runs = [
+        lambda: asyncio.run(_grpc(address, count, max_tokens)),
+        lambda: asyncio.run(front.client.speed([PROMPT] * count, max_tokens)),
+    ]
     order = (0, 1) if number % 2 else (1, 0)
     found = {place: runs[place]() for place in order}
     return found[1][0] / found[0][0], (found[1][1] - found[0][1]) * 1e3
@@ -107,67 +111,29 @@ def _pair(address: str, front: Front, count: int, max_tokens: int, number: int) 
 class Front:
     """A running gateway and its process."""
 
-    def __init__(self, processes: GatewayProcesses, port: int, model: str) -> None:
-        self.port, self._model = port, model
-        me = psutil.Process()
+    def __init__(self, port: int, model: str) -> None:
+        self.port, self.model = port, model
+        self.client = CompletionClient(port, model)
         self.process = next(
-            each for each in me.children(recursive=True) if "inflight.gateway.server" in " ".join(each.cmdline())
+            each
+            for each in psutil.Process().children(recursive=True)
+            if "inflight.gateway.server" in " ".join(each.cmdline())
         )
 
     async def us_per_token(self, streams: int, max_tokens: int) -> float:
         before = self.process.cpu_times()
-        await self.speed(streams, max_tokens)
+        await self.client.speed([PROMPT] * streams, max_tokens)
         after = self.process.cpu_times()
         return (after.user + after.system - before.user - before.system) / (streams * max_tokens) * 1e6
 
-    async def speed(self, streams: int, max_tokens: int) -> tuple[float, float]:
-        """Return tokens per second, and the median time to the first token."""
-        began = time.perf_counter()
-        found = await asyncio.gather(*(self._stream(max_tokens) for _ in range(streams)))
-        seconds = time.perf_counter() - began
-        assert all(tokens == max_tokens for _, tokens in found), found
-        return streams * max_tokens / seconds, statistics.median(first for first, _ in found)
-
     async def idle_mib(self, count: int) -> float:
         before = self.process.memory_info().rss
-        body = self._body(4096)
-        writers = []
-        for _ in range(count):
-            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-            writer.write(body)
-            writers.append(writer)
+        opened = [await self.client.start(PROMPT, 4096) for _ in range(count)]
         await asyncio.sleep(15)  # past the first keep-alive
         found = (self.process.memory_info().rss - before) / 2**20
-        for writer in writers:
+        for _, writer in opened:
             writer.close()
         return found
-
-    async def _stream(self, max_tokens: int) -> tuple[float, int]:
-        began = time.perf_counter()
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(self._body(max_tokens))
-        first, rest = 0.0, b""
-        while data := await reader.read(65536):
-            if not first and b'"text":"' in data:
-                first = time.perf_counter() - began
-            rest = (rest + data)[-2000:]
-            if b"data: [DONE]" in rest:
-                break
-        writer.close()
-        usage = rest[rest.rindex(b'"completion_tokens":') :].split(b":")[1].split(b",")[0]
-        return first, int(usage)
-
-    def _body(self, max_tokens: int) -> bytes:
-        values: dict[str, Any] = {
-            "model": self._model, "prompt": PROMPT, "max_tokens": max_tokens, "stream": True, "temperature": 0,
-            "ignore_eos": True, "stream_options": {"include_usage": True},
-        }  # fmt: skip
-        body = json.dumps(values).encode()
-        return (
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-            + f"content-length: {len(body)}\r\n\r\n".encode()
-            + body
-        )
 
 
 @contextmanager
@@ -179,7 +145,7 @@ def gateway(server: Server, max_in_flight: int = 2000) -> Any:
     try:
         while not asyncio.run(_ready(processes.port)):
             time.sleep(0.1)
-        yield Front(processes, processes.port, server.manifest.name)
+        yield Front(processes.port, server.manifest.name)
     finally:
         processes.stop()
 

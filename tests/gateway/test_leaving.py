@@ -59,11 +59,12 @@ def leave(gateway: GatewayProcesses, source: random.Random) -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
 
 
+@pytest.mark.parametrize("clients", [300, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_clients_that_leave_at_any_moment_leave_nothing_behind(
-    gateway: GatewayProcesses, hurried_server: Server
+    gateway: GatewayProcesses, hurried_server: Server, clients: int
 ) -> None:
     with ThreadPoolExecutor(24) as pool:
-        list(pool.map(lambda number: leave(gateway, random.Random(number)), range(300)))
+        list(pool.map(lambda number: leave(gateway, random.Random(number)), range(clients)))
     wait_until(lambda: gauge(gateway, "inflight_gateway_answers_in_flight") == 0)
     wait_until(lambda: page_of(hurried_server).quiet)
     assert complete(gateway).status == 200

@@ -10,41 +10,7 @@ import pytest
 
 from inflight.gateway.processes import GatewayProcesses
 from tests.fixtures.gateway_requests import MODEL, chat, complete, get, post, raw
-
-HOSTILE_SCHEMAS: list[Any] = [
-    {"$ref": "#"},
-    {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
-    {"anyOf": [{"$ref": "#"}]},
-    {"type": "integer", "maximum": 2 * 10**10},
-    {"type": "string", "minLength": 10**9},
-    {"type": "array", "minItems": 10**9},
-    {"type": "string", "pattern": "(a*)*b"},
-    {"type": "string", "pattern": "["},
-    {"type": "nonsense"},
-    {"type": "object", "properties": 5},
-    {"enum": []},
-    {"const": "x" * 60000},
-    {"description": "x" * 70000},
-    {"allOf": [{"type": "string"}, {"type": "integer"}]},
-    {"$ref": "http://example.com/schema.json"},
-    {"$ref": "file:///etc/passwd"},
-    {"properties": {str(number): {"type": "string"} for number in range(2000)}},
-    {"type": "object", "required": [str(number) for number in range(500)]},
-    {"not": {}},
-    {"if": {"type": "string"}, "then": {"minLength": 2}},
-]
-HOSTILE_PATTERNS = [
-    "^(|.*)$",
-    "(a+)+$",
-    "(",
-    "a{1,100000}",
-    "(.*){50}",
-    "\\",
-    "(?=a)b",
-    "x" * 65537,
-    "[\U00010000-\U0010ffff]+",
-    "",
-]
+from tests.fixtures.hostile_guides import HOSTILE_PATTERNS, HOSTILE_SCHEMAS
 
 
 @pytest.mark.parametrize(

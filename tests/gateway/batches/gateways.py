@@ -119,6 +119,16 @@ def without_created(text: bytes) -> list[dict[str, Any]]:
     return found
 
 
+def run_directly(rows: bytes, server: str, folder: Path) -> Path:
+    """The output of the same job by `inflight batch run`."""
+    (folder / "rows.jsonl").write_bytes(rows)
+    out = folder / "answers.jsonl"
+    run = ("batch", "run", str(folder / "rows.jsonl"), "--row-format", "openai", "--out", str(out), "--server", server)
+    command = [str(Path(sys.executable).with_name("inflight")), *run]
+    assert subprocess.run(command, check=False, capture_output=True).returncode in (0, 3)
+    return out
+
+
 @contextmanager
 def running(stores: Stores, servers: Sequence[str], **options: Any) -> Iterator[BatchRunner]:
     """A runner in this process, which is stopped at the end."""

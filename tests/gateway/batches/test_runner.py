@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +29,7 @@ from tests.gateway.batches.gateways import (
     check_once_each,
     lines,
     request,
+    run_directly,
     running,
     without_created,
 )
@@ -49,16 +48,6 @@ def slow_requests(count: int) -> bytes:
     for row in rows:
         row["body"]["max_tokens"] = 100
     return lines(rows)
-
-
-def run_directly(rows: bytes, server: str, folder: Path) -> Path:
-    """The output of the same job by `inflight batch run`."""
-    (folder / "rows.jsonl").write_bytes(rows)
-    out = folder / "answers.jsonl"
-    run = ("batch", "run", str(folder / "rows.jsonl"), "--row-format", "openai", "--out", str(out), "--server", server)
-    command = [str(Path(sys.executable).with_name("inflight")), *run]
-    assert subprocess.run(command, check=False, capture_output=True).returncode in (0, 3)
-    return out
 
 
 def test_a_batch_gives_the_output_of_batch_run(stores: Stores, hurried_server: Server, tmp_path: Path) -> None:

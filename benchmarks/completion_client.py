@@ -1,0 +1,52 @@
+"""A client of /v1/completions that costs little: it reads only when the first token came, and the usage at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+
+class CompletionClient:
+    def __init__(self, port: int, model: str) -> None:
+        self._port, self._model = port, model
+
+    async def speed(self, prompts: Sequence[str], max_tokens: int) -> tuple[float, float]:
+        """Stream an answer of exactly `max_tokens` to each prompt, all at once.
+
+        Return tokens per second, and the median time to the first token.
+        """
+        began = time.perf_counter()
+        found = await asyncio.gather(*(self._stream(prompt, max_tokens) for prompt in prompts))
+        seconds = time.perf_counter() - began
+        assert all(tokens == max_tokens for _, tokens in found), found
+        return len(prompts) * max_tokens / seconds, statistics.median(first for first, _ in found)
+
+    async def start(self, prompt: str, max_tokens: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Send a request, and read nothing."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        values: dict[str, Any] = {
+            "model": self._model, "prompt": prompt, "max_tokens": max_tokens, "stream": True, "temperature": 0,
+            "ignore_eos": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        body = json.dumps(values).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        return reader, writer
+
+    async def _stream(self, prompt: str, max_tokens: int) -> tuple[float, int]:
+        began = time.perf_counter()
+        reader, writer = await self.start(prompt, max_tokens)
+        first, rest = 0.0, b""
+        while data := await reader.read(65536):
+            if not first and b'"text":"' in data:
+                first = time.perf_counter() - began
+            rest = (rest + data)[-2000:]
+            if b"data: [DONE]" in rest:
+                break
+        writer.close()
+        usage = rest[rest.rindex(b'"completion_tokens":') :].split(b":")[1].split(b",")[0].rstrip(b"} \r\n")
+        return first, int(usage)
