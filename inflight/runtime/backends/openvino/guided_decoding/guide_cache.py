@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from inflight.runtime.backends.openvino.guided_decoding.probe_process import GuideProbeProcess, GuideProbeResult
+from inflight.runtime.backends.openvino.guided_decoding.schema_support import find_unsupported
 from inflight.runtime.engine.manifest import EngineManifest
 from inflight.runtime.messages import MAX_GUIDE_CHARACTERS, DecodingGuide, GuideType, RequestError
 
@@ -134,6 +135,8 @@ def _check_schema(text: str) -> None:
         raise _invalid_guide(
             "guided_decoding_guide is JSON but not an object; a guide of type json_schema is a JSON Schema"
         )
+    if found := find_unsupported(schema):
+        raise _invalid_guide(f"guided_decoding_guide {found[:300]}; leave it out, and check the answer for it yourself")
 
 
 def _unpaired(text: str) -> bool:
