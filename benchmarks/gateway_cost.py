@@ -53,7 +53,7 @@ class GatewayCost:
 
 @click.command(help=__doc__)
 @click.option("--like", default="tiny-llama", show_default=True)
-@click.option("--model", default="demo", show_default=True, help="Compiled model of the speeds.")
+@click.option("--model", default="qwen2.5-0.5b", show_default=True, help="Compiled model of the speeds.")
 @click.option("--streams", default=64, show_default=True)
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--pairs", default=7, show_default=True)
@@ -78,7 +78,7 @@ def main(
                 console.print(f"pair {pair + 1}: AsyncClient {alone:.1f} us/token, gateway {through:.1f}")
         cost.client_us, cost.gateway_us = statistics.median(clients), statistics.median(gateways)
         cost.idle_mib = asyncio.run(front.idle_mib(idle))
-    with Server(bench_engine(model, "int8")) as server, gateway(server) as front:
+    with Server(bench_engine(model, "bf16")) as server, gateway(server) as front:
         for count in (1, 8, streams):
             pairs_found = [_pair(server.grpc_address, front, count, max_tokens, pair) for pair in range(-1, pairs)][1:]
             cost.speed[count] = [ratio for ratio, _ in pairs_found]

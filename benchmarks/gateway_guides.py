@@ -29,11 +29,11 @@ _QUIET_SECONDS = 15.0
 
 
 @click.command(help=__doc__)
-@click.option("--model", default="demo", show_default=True)
+@click.option("--model", default="qwen2.5-0.5b", show_default=True)
 @click.option("--streams", default=4, show_default=True, help="Streams of others.")
 @click.option("--out", type=click.Path(path_type=Path), default=BENCH_DIRECTORY / "gateway_guides.json")
 def main(model: str, streams: int, out: Path) -> None:
-    with Server(bench_engine(model, "int8")) as server, gateway(server) as front:
+    with Server(bench_engine(model, "bf16")) as server, gateway(server) as front:
         before = server.pid
         found = asyncio.run(_measure(server.grpc_address, front.port, front.model, streams))
         same = before == server.pid and not server.restarts

@@ -38,6 +38,8 @@ class CallOptions(TypedDict, total=False):
     - `tenant`, `traceparent`: the tenant and the W3C trace of the request; both appear in the engine's events.
     - `return_log_probs`, `return_token_ids`, `return_perf_metrics`: values to return besides the text.
       `generate` returns token ids by default if the deployment supports them.
+    - `add_special_tokens`: for a text: whether the server adds the tokenizer's special tokens, such as the one that
+      begins a text; by default as the model's setting says.
     - `chat_template_kwargs`: for messages: further arguments of the template (`tools`, `enable_thinking`, ...).
     """
 
@@ -52,6 +54,7 @@ class CallOptions(TypedDict, total=False):
     return_log_probs: bool
     return_token_ids: bool
     return_perf_metrics: bool
+    add_special_tokens: bool | None
     chat_template_kwargs: Mapping[str, Any]
 
 
@@ -72,6 +75,7 @@ class Call:
     return_log_probs: bool = False
     return_token_ids: bool | None = None
     return_perf_metrics: bool = False
+    add_special_tokens: bool | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     messages_json: str = field(init=False, default="")
     """The messages as a JSON array; empty for a text prompt."""
@@ -93,9 +97,11 @@ class Call:
         if not isinstance(self.traceparent, str) or (self.traceparent and not _TRACEPARENT.fullmatch(self.traceparent)):
             wanted = "in the format of W3C Trace Context, 00-<32 hex>-<16 hex>-<2 hex>, neither id all zeros"
             raise invalid_value("traceparent", self.traceparent, wanted)
-        for name in ("return_log_probs", "return_perf_metrics", "return_token_ids"):
+        for name in ("return_log_probs", "return_perf_metrics", "return_token_ids", "add_special_tokens"):
             value = getattr(self, name)
-            if not isinstance(value, bool) and not (value is None and name == "return_token_ids"):
+            if not isinstance(value, bool) and not (
+                value is None and name in ("return_token_ids", "add_special_tokens")
+            ):
                 raise invalid_value(name, value, "True or False")
 
     def _validate_prompt(self) -> None:

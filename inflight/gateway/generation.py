@@ -71,11 +71,13 @@ class Generation:
         )
         self._responses = None if responses is None else ResponsesWriter(self._head, responses, self._call_id(0))
         self._input_tokens: dict[int, int] = {}
+        self._special_tokens: dict[int, bool] = {}
+        """For prompts that were token ids: whether special tokens are added to their text."""
         self._has_usage = True
 
     async def respond(self, request: Request) -> None:
         """Answer the request. Raises ApiError or InflightError while nothing of the response was sent."""
-        prompts = [await self._text_prompt(prompt) for prompt in self._wanted.prompts]
+        prompts = [await self._text_prompt(place, prompt) for place, prompt in enumerate(self._wanted.prompts)]
         limits = [await self._max_tokens(prompt) for prompt in prompts]
         async with AsyncExitStack() as stack:
             streams = []
@@ -99,10 +101,11 @@ class Generation:
                 failed = self._responses.failed(found) if self._responses else error_frame(found.body()) + DONE
                 await request.end(failed)
 
-    async def _text_prompt(self, prompt: Prompt | TokenIds) -> Prompt:
-        if isinstance(prompt, TokenIds):
-            return await asyncio.to_thread(self._server.text.text_of, prompt)
-        return prompt
+    async def _text_prompt(self, place: int, prompt: Prompt | TokenIds) -> Prompt:
+        if not isinstance(prompt, TokenIds):
+            return prompt
+        text, self._special_tokens[place] = await asyncio.to_thread(self._server.text.text_of, prompt)
+        return text
 
     async def _max_tokens(self, prompt: Prompt) -> int:
         """Return the request's limit, or the deployment's default, less if the prompt leaves less room."""
@@ -142,12 +145,19 @@ class Generation:
             options["return_log_probs"] = options["return_token_ids"] = True
         if wanted.chat and (kwargs := self._template_kwargs()):
             options["chat_template_kwargs"] = kwargs
+        special = self._special_tokens.get(index // wanted.n)
+        if special is False or (special and self._is_inflight):
+            options["add_special_tokens"] = special
         inputs = self._server.deployment.inputs if self._server.deployment else {}
         if wanted.priority and "priority" in inputs:
             options["priority"] = wanted.priority
-        if self._server.deployment and self._server.deployment.is_inflight:
+        if self._is_inflight:
             options["tenant"], options["traceparent"] = context.tenant, context.traceparent
         return options
+
+    @property
+    def _is_inflight(self) -> bool:
+        return self._server.deployment is not None and self._server.deployment.is_inflight
 
     async def _whole(self, request: Request, deltas: Deltas, prompts: Sequence[Prompt]) -> None:
         choices = [

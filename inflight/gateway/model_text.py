@@ -105,19 +105,25 @@ class ModelText:
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
 
-    def text_of(self, prompt: TokenIds) -> str:
-        """Return the text that the server tokenizes to exactly these ids. Raises ApiError if there is none."""
+    def text_of(self, prompt: TokenIds) -> tuple[str, bool]:
+        """Return the text that is tokenized to exactly these ids, and whether special tokens are added to it.
+
+        Raises ApiError if there is none.
+        """
         ids = list(prompt.ids)
-        special = self.encode("", {}, special=True)
-        kept = ids[len(special) :] if special and ids[: len(special)] == special else ids
-        text = self.decode(kept)
-        if not text or "\0" in text or self.encode(text, {}, special=True) != ids:
-            raise ApiError(
-                "these token ids are not what the model's tokenizer makes of their text; send the text",
-                "unsupported_input",
-                "prompt",
-            )
-        return text
+        added = self.encode("", {}, special=True)
+        candidates = [(ids, False)]
+        if added and ids[: len(added)] == added:
+            candidates.insert(0, (ids[len(added) :], True))
+        for kept, special in candidates:
+            text = self.decode(kept)
+            if text and "\0" not in text and self.encode(text, {}, special) == ids:
+                return text, special
+        raise ApiError(
+            "these token ids are not what the model's tokenizer makes of their text; send the text",
+            "unsupported_input",
+            "prompt",
+        )
 
     def opens_reasoning(self, kwargs: Mapping[str, Any]) -> bool:
         """Return whether the template ends the prompt with the beginning of reasoning."""

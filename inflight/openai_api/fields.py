@@ -54,7 +54,9 @@ _COMMON: dict[str, Field] = {
     "frequency_penalty": _honoured("-2 to 2"),
     "logprobs": _honoured("of the chosen tokens"),
     "stream": _honoured("server-sent events"),
-    "stream_options": _honoured("`include_usage`; `include_obfuscation` has no effect; only with `stream`"),
+    "stream_options": _honoured(
+        "`include_usage`; `include_obfuscation` and vLLM's `continuous_usage_stats` have no effect; only with `stream`"
+    ),
     "response_format": _honoured("`text`, `json_object`, `json_schema`; also `regex` and `ebnf`"),
     "service_tier": _honoured("`priority` goes first in the queue, `flex` last; `auto`, `default`"),
     "top_k": _honoured("not OpenAI's"),

@@ -85,7 +85,7 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
     model = reader.text("model")
     n = reader.integer("n", 1, MAX_N, 1)
     stream = reader.boolean("stream")
-    include_usage = _include_usage(reader, stream)
+    stream_options = _stream_options(reader, stream)
     tier = given.get("service_tier")
     if tier is not None and (not isinstance(tier, str) or tier not in _PRIORITIES):
         raise ApiError(
@@ -105,14 +105,14 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
         max_tokens=_max_tokens(reader, defaults.max_tokens),
         n=n,
         stream=stream,
-        include_usage=include_usage,
+        include_usage="include_usage" in stream_options,
         logprobs=logprobs,
         echo=echo,
         priority=_PRIORITIES[tier] if tier else 0,
         service_tier=tier,
         chat_template_kwargs=_template_kwargs(reader) if chat else {},
         tools=tools,
-        no_effect=no_effect,
+        no_effect=(*no_effect, *(f"stream_options.{name}" for name in stream_options if name != "include_usage")),
     )
     if request.choices > MAX_CHOICES:
         raise ApiError(
@@ -159,18 +159,19 @@ class _Reader:
         return value
 
 
-def _include_usage(reader: _Reader, stream: bool) -> bool:
+def _stream_options(reader: _Reader, stream: bool) -> list[str]:
+    """Return the names of the options that are true."""
     options = reader.mapping("stream_options")
     if options and not stream:
         raise ApiError("stream_options needs stream; set it to true", "invalid_parameter", "stream_options")
     for name, value in options.items():
-        if name not in ("include_usage", "include_obfuscation"):
+        if name not in ("include_usage", "include_obfuscation", "continuous_usage_stats"):
             raise ApiError(
                 f"stream_options.{name[:40]} is unknown; leave it out", "unsupported_input", "stream_options"
             )
         if value is not None and not isinstance(value, bool):
             raise ApiError(f"stream_options.{name} must be true or false", "invalid_parameter", "stream_options")
-    return options.get("include_usage") is True
+    return [name for name, value in options.items() if value]
 
 
 def _messages(given: Mapping[str, Any]) -> Prompt:

@@ -148,6 +148,10 @@ def test_token_ids_several_prompts_and_echo(client: openai.OpenAI, gateway: Gate
     tokens = client.completions.create(prompt=[ids], **fields)
     assert [each.index for each in texts.choices] == [0, 1, 2, 3]
     assert [each.text for each in tokens.choices] == [each.text for each in texts.choices[:2]]
+    plain = post(gateway, "/tokenize", {"prompt": "Is there tea?", "add_special_tokens": False}).json["tokens"]
+    usage = client.completions.create(prompt=plain, **fields).usage
+    assert usage is not None
+    assert usage.prompt_tokens == len(plain) < len(ids)
     echoed = client.completions.create(prompt="Is there tea?", echo=True, **fields)
     assert [each.text for each in echoed.choices] == ["Is there tea?" + each.text for each in tokens.choices]
 
@@ -199,9 +203,13 @@ def test_an_answer_without_max_tokens_fits_the_engine(model_gateway: GatewayProc
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_has_no_effect_is_named(gateway: GatewayProcesses, stream: bool) -> None:
-    answer = chat(gateway, stream=stream, user="me", metadata={"a": "b"}, verbosity="low", store=False)
+    fields: dict[str, Any] = {"user": "me", "metadata": {"a": "b"}, "verbosity": "low", "store": False}
+    options: dict[str, Any] = {"include_usage": True, "continuous_usage_stats": True}
+    fields |= {"stream_options": options} if stream else {}
+    answer = chat(gateway, stream=stream, **fields)
     assert answer.status == 200
-    assert answer.headers["x-inflight-no-effect"] == "user, metadata, verbosity"
+    names = ["user", "metadata", "verbosity", *(["stream_options.continuous_usage_stats"] if stream else [])]
+    assert answer.headers["x-inflight-no-effect"] == ", ".join(names)
 
 
 def test_the_request_id_is_the_caller_s(gateway: GatewayProcesses) -> None:

@@ -59,7 +59,7 @@ def send(logged: LoggedServer, model: str, request_id: str, max_tokens: int = 4,
 
 def put(sent: Any, parameters: dict[str, Any]) -> None:
     for name, value in parameters.items():
-        kind = "string_param" if isinstance(value, str) else "int64_param"
+        kind = {str: "string_param", bool: "bool_param", int: "int64_param"}[type(value)]
         setattr(sent.parameters[name], kind, value)
 
 
@@ -104,6 +104,18 @@ def test_what_is_no_string_is_refused(logged: LoggedServer, model: str, name: st
     (reply,) = send(logged, model, "", **{name: 7})
     assert reply.error is not None
     assert f"{name} is of type int; it must be a string [invalid_parameter]" in reply.error
+
+
+@pytest.mark.parametrize("model", [ENSEMBLE, BLS])
+def test_a_text_may_come_without_special_tokens(logged: LoggedServer, model: str) -> None:
+    counts = []
+    for name, more in {"with": {}, "without": {"add_special_tokens": False}}.items():
+        send(logged, model, f"{name}-{model}", **more)
+        counts.append(logged.line(f"{name}-{model}")["input_tokens"])
+    assert counts[0] == counts[1] + 1
+    (reply,) = send(logged, model, "", add_special_tokens="no")
+    assert reply.error is not None
+    assert "[invalid_parameter]" in reply.error
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -82,6 +82,13 @@ def _parameters(deployment: Deployment, call: Call) -> dict[str, str | int | boo
     if not (deployment.is_inflight and "num_responses" in deployment.outputs):
         if call.tenant:
             raise deployment.unsupported("tenant", "it does not record tenants; leave it out")
+        if call.add_special_tokens is not None:
+            raise deployment.unsupported(
+                "add_special_tokens", "its preprocessing has one setting for all; leave it out"
+            )
         return {}
     given = {"tenant": call.tenant, "traceparent": call.traceparent, "inflight_client": client_version()}
-    return {name: value for name, value in given.items() if value}
+    found: dict[str, str | int | bool] = {name: value for name, value in given.items() if value}
+    if call.add_special_tokens is not None:
+        found["add_special_tokens"] = call.add_special_tokens
+    return found

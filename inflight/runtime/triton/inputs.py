@@ -26,7 +26,9 @@ _ENSEMBLE_NAMES = {
 """The ensemble's names of `tensorrt_llm` inputs, where they differ."""
 
 
+ADD_SPECIAL_TOKENS = "add_special_tokens"
 _KNOWN_PARAMETERS = {
+    ADD_SPECIAL_TOKENS,
     *("id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"),
     *METADATA_PARAMETERS,
 }
@@ -60,6 +62,8 @@ def check_parameter_names(
     parameter selects disaggregated serving, which is not supported. Request metadata is checked here too.
     """
     metadata_from(parameters)
+    if not isinstance(parameters.get(ADD_SPECIAL_TOKENS, False), bool):
+        raise RequestError(f"{ADD_SPECIAL_TOKENS} must be true or false", "invalid_parameter")
     for name, value in parameters.items():
         if name in _KNOWN_PARAMETERS or name in known or value in ("", 0, False, None):
             continue

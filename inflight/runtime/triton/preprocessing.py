@@ -16,7 +16,7 @@ from inflight.runtime.streams.sequence_ids import sequence_id_factory
 from inflight.runtime.text.tokenizer import encode, load_tokenizer
 from inflight.runtime.triton.bls.request import TEXT_INPUTS
 from inflight.runtime.triton.bounded_strings import bound_strings
-from inflight.runtime.triton.inputs import Inputs, check_parameter_names, parameters_json
+from inflight.runtime.triton.inputs import ADD_SPECIAL_TOKENS, Inputs, check_parameter_names, parameters_json
 from inflight.runtime.triton.model_parameters import flag, parameters
 from inflight.runtime.triton.prompts import IncrementalWork, PromptReader
 from inflight.runtime.triton.round_robin import RoundRobinExecutor
@@ -123,20 +123,21 @@ class Preprocessing:
 
     def _response(self, request: Any) -> IncrementalWork:
         try:
-            check_parameter_names(json.loads(parameters_json(request)), inputs=TEXT_INPUTS)
+            given = json.loads(parameters_json(request))
+            check_parameter_names(given, inputs=TEXT_INPUTS)
             inputs = Inputs(request)
             named = {} if self._sequence_id is None else self._sequence_id(bool(np.any(inputs.array("STREAM"))))
-            outputs = yield from self._outputs(inputs)
+            outputs = yield from self._outputs(inputs, given.get(ADD_SPECIAL_TOKENS))
             return pb_utils.InferenceResponse(outputs, **named)
         except Exception as error:
             return error_response(as_request_error(error, self._model))
 
-    def _outputs(self, inputs: Inputs) -> IncrementalWork:
+    def _outputs(self, inputs: Inputs, add_special_tokens: bool | None) -> IncrementalWork:
         _check_text_only(inputs)
         max_tokens = inputs.array("REQUEST_OUTPUT_LEN")
         if max_tokens is None:
             raise RequestError("max_tokens is missing; send how many tokens the answer may have", "invalid_request")
-        rows = yield from self._prompts.read(inputs)
+        rows = yield from self._prompts.read(inputs, add_special_tokens)
         prompts = len(rows)
         pad_ids = [[inputs.scalar("PAD_ID", row, self._pad_id)] for row in range(prompts)]
         bad_words = yield from self._words(inputs, "BAD_WORDS_DICT", "bad_words", prompts)

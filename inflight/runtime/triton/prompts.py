@@ -55,11 +55,13 @@ class PromptReader:
         except RequestError as error:
             self._refusal = error
 
-    def read(self, inputs: Inputs) -> IncrementalWork:
+    def read(self, inputs: Inputs, add_special_tokens: bool | None = None) -> IncrementalWork:
         """Return the token ids of each prompt. Raises RequestError for an invalid or too long prompt.
 
-        Rendered messages include special tokens, so none are added.
+        `add_special_tokens` replaces the model's setting. Rendered messages include special tokens, so none are added.
         """
+        if add_special_tokens is None:
+            add_special_tokens = self._add_special_tokens
         raw_texts = _texts(inputs)
         chats = [given for name in ("MESSAGES", "CHAT_TEMPLATE_KWARGS") if (given := inputs.array(name)) is not None]
         if chats:
@@ -70,7 +72,7 @@ class PromptReader:
         for raw, chat in zip(raw_texts, given, strict=True):
             rendered, marker = chat or (None, "")
             text = self._checked(raw, rendered)
-            special = chat is None and self._add_special_tokens
+            special = chat is None and add_special_tokens
             ids.append((yield from self._encoded(text, special, marker)))
         return ids
 

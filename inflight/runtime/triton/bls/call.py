@@ -108,10 +108,15 @@ class BlsCall:
             answer.handle = answer.key
 
 
-def prepare(model: str, request: TextRequest) -> dict[str, Any]:
+def prepare(model: str, request: TextRequest, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Tokenize a prompt. Raises the errors of preprocessing."""
-    inputs, outputs = request.preprocessing_inputs(), request.preprocessing_outputs()
-    return arrays(pb_utils.InferenceRequest(model_name=model, inputs=inputs, requested_output_names=outputs).exec())
+    prepared = pb_utils.InferenceRequest(
+        model_name=model,
+        inputs=request.preprocessing_inputs(),
+        requested_output_names=request.preprocessing_outputs(),
+        parameters=dict(parameters),
+    )
+    return arrays(prepared.exec())
 
 
 def stream(

@@ -27,7 +27,7 @@ from inflight.runtime.triton.bls.drafts import DraftedAnswer, check_drafts
 from inflight.runtime.triton.bls.last_responses import only_response
 from inflight.runtime.triton.bls.request import TEXT_INPUTS, text_request
 from inflight.runtime.triton.bounded_strings import bound_strings
-from inflight.runtime.triton.inputs import Inputs, check_parameter_names, parameters_json
+from inflight.runtime.triton.inputs import ADD_SPECIAL_TOKENS, Inputs, check_parameter_names, parameters_json
 from inflight.runtime.triton.model_parameters import decoupled, flag, milliseconds, parameters
 from inflight.runtime.triton.request_metadata import metadata_parameters
 from inflight.runtime.triton.response import Responder
@@ -111,7 +111,8 @@ class BlsModel:
                 check_drafts(read, self._draft_engine)
             with nullcontext() if self._chunk_parameters and not drafts else self._long_slots:
                 with self._call_slots:
-                    prepared = prepare(self._preprocessing, read)
+                    special = {name: given[name] for name in (ADD_SPECIAL_TOKENS,) if name in given}
+                    prepared = prepare(self._preprocessing, read, special)
                 reply = Responder(sender, read.prompts * read.sequences, retained=self._retained)
                 beside = {**self._chunk_parameters, **(metadata_parameters(given) if self._inflight_tensors else {})}
                 call = BlsCall(request.request_id(), read, prepared, reply, not self._inflight_tensors, beside)
