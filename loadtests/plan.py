@@ -47,7 +47,8 @@ class LoadPlan(PlanSection):
     """
 
     server: str = "127.0.0.1:8001"
-    """Server: HOST:PORT for gRPC, or a grpc, grpcs, http or https URL."""
+    """Server: HOST:PORT for gRPC, or a grpc, grpcs, http or https URL. If it ends in /v1, it is an
+    OpenAI-compatible gateway."""
     model: str | None = None
     """Name of the model. [default: the server's text model]"""
     header: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "client" / "inflight_client"
-MODULES = ("client", "connection", "http_transport", "metrics", "stream")
+MODULES = ("client", "connection", "http_transport", "openai_transport", "metrics", "stream")
 WORDS = [  # imports that are not used go away afterwards
     (r"^(from collections\.abc import .*)AsyncGenerator", r"\1Generator, Iterator"),
     (r"^(from inflight_client\.deadline import Deadline)$", r"\1, acquired"),

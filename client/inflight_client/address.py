@@ -14,6 +14,7 @@ from inflight_client.errors import InflightError
 from inflight_client.validation import invalid_value, shorten
 
 _PORTS = {"grpc": 8001, "grpcs": 8001, "http": 8000, "https": 443}
+_OPENAI_PATH = "/v1"
 _HOST = re.compile(
     r"[0-9A-Za-z._~-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[0-9A-Za-z._~-]+)?|(?=.*[^\x00-\x7f])[^\x00-,/:-@\[-^`{-\x7f\s]+"
 )
@@ -54,7 +55,8 @@ class Tls:
 
 @dataclass(frozen=True)
 class Address:
-    """A server's address: `scheme` is grpc, grpcs, http or https; `path` a prefix for a reverse proxy (http(s) only).
+    """A server's address: `scheme` is grpc, grpcs, http or https; `path` a prefix for a reverse proxy (http(s) only);
+    an address whose path ends in /v1 is that of an OpenAI-compatible gateway.
 
     >>> Address.parse("triton.example:9001")
     Address(scheme='grpc', host='triton.example', port=9001, path='')
@@ -95,11 +97,18 @@ class Address:
             raise InflightError(
                 f"the address {shorten(text)} has a path, but gRPC addresses have none", "invalid_parameter"
             )
-        return cls(parts.scheme, parts.hostname or "", _PORTS[parts.scheme] if port is None else port, path)
+        if port is None:
+            port = 80 if parts.scheme == "http" and path.endswith(_OPENAI_PATH) else _PORTS[parts.scheme]
+        return cls(parts.scheme, parts.hostname or "", port, path)
 
     @property
     def http(self) -> bool:
         return self.scheme.startswith("http")
+
+    @property
+    def openai(self) -> bool:
+        """Whether this is a gateway's OpenAI-compatible API, not a Triton server."""
+        return self.http and self.path.endswith(_OPENAI_PATH)
 
     @property
     def secure(self) -> bool:

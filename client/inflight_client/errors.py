@@ -109,6 +109,8 @@ class InflightError(Exception):
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
+        self.retry_after: float | None = None
+        """Seconds after which the server asks to send the request again, if it says so."""
 
     def __reduce__(self) -> tuple[type[InflightError], tuple[str, str]]:
         return type(self), (str(self), self.code)

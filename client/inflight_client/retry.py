@@ -22,9 +22,9 @@ class Retry:
     once, which usually means a wrong port.
 
     Before each retry the client waits a random time: at most `wait_initial` seconds before the first, twice as much
-    before each further one, and at most `wait_max`. A call retries for at most `timeout` seconds and never past its
-    deadlines. All calls of a client share a budget: `budget` retries, and `budget_ratio` more with each call, so that
-    clients add little load to a server in trouble.
+    before each further one, and at most `wait_max`; longer if a gateway's Retry-After asks for it. A call retries for
+    at most `timeout` seconds and never past its deadlines. All calls of a client share a budget: `budget` retries, and
+    `budget_ratio` more with each call, so that clients add little load to a server in trouble.
     """
 
     timeout: float = 30.0
@@ -44,6 +44,12 @@ class Retry:
 
 NO_RETRY = Retry(attempts=1)
 """Raise every error at once."""
+
+
+def _retry_after(state: Any) -> float:
+    """Return the seconds that the server asked to wait."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    return (error.retry_after or 0.0) if isinstance(error, InflightError) else 0.0
 
 
 def validate_retry(given: Retry | None) -> Retry:
@@ -108,6 +114,7 @@ class Retries:
         )
 
         self._budget.earn()
+        backoff = wait_random_exponential(multiplier=self._retry.wait_initial, max=self._retry.wait_max)
         left = deadline.left()
         seconds = self._retry.timeout if left is None else min(left, self._retry.timeout)
         once = count(1)
@@ -125,7 +132,7 @@ class Retries:
                 stop_before_delay(seconds),
                 self._budget_spent,  # type: ignore[arg-type]  # any callable will do
             ),
-            "wait": wait_random_exponential(multiplier=self._retry.wait_initial, max=self._retry.wait_max),
+            "wait": lambda state: max(backoff(state), _retry_after(state)),
             "reraise": True,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from inflight_client.chat_template import ChatTemplate
 
 METRICS_PORT = 8002
+API_KEY_VARIABLE = "OPENAI_API_KEY"
 _SAMPLE_PROMPT: Prompt = [{"role": "user", "content": ""}]
 """Messages, since some options are not valid with text."""
 
@@ -59,15 +61,20 @@ class ClientSettings:
                 f"certificates are given, but the address {address!r} does not use TLS; write grpcs:// or https://",
                 "invalid_parameter",
             )
+        checked = validate_headers({} if headers is None else headers, where)
         host = f"[{where.host}]" if ":" in where.host else where.host
+        page = f"http://{host}:{METRICS_PORT}/metrics"
+        if where.openai:
+            page = f"{where.url.removesuffix('/v1')}/metrics"
+            checked = _with_api_key(checked, where)
         return cls(
             where,
             model,
-            validate_headers({} if headers is None else headers, where),
+            checked,
             tls,
             timeout,
             _template(chat_template),
-            metrics_url or f"http://{host}:{METRICS_PORT}/metrics",
+            metrics_url or page,
         )
 
     def call(self, prompt: Prompt, options: Mapping[str, Any], stream: bool) -> Call:
@@ -80,6 +87,14 @@ class ClientSettings:
         """Raise the errors that all of many calls would have before the first is sent."""
         _check_names("generate_many", options)
         self.call(_SAMPLE_PROMPT, options, stream=False)
+
+
+def _with_api_key(headers: dict[str, str], address: Address) -> dict[str, str]:
+    """Add the API key of the environment, as OpenAI's own client does, unless the headers have one."""
+    key = os.environ.get(API_KEY_VARIABLE, "").strip()
+    if not key or "authorization" in headers:
+        return headers
+    return validate_headers({**headers, "authorization": f"Bearer {key}"}, address)
 
 
 def _check_names(method: str, options: Mapping[str, Any]) -> None:

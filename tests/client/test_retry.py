@@ -148,3 +148,12 @@ def test_the_first_wait_is_the_longest_before_the_first_retry_and_doubles() -> N
         waits = [rules.wait(state) for _ in range(200)]
         assert most * 0.8 < max(waits) <= most
         assert min(waits) < most * 0.2
+
+
+def test_the_wait_is_at_least_what_the_server_asks_for() -> None:
+    rules = Retries(QUICK).attempts(NEVER, threading.Event())
+    state = RetryCallState(rules, None, (), {})
+    error = InflightError("too many requests wait already", "overloaded")
+    error.retry_after = 7
+    state.set_exception((type(error), error, None))
+    assert rules.wait(state) == 7

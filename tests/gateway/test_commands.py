@@ -1,90 +1,145 @@
-"""`inflight generate` and `inflight chat` through a gateway."""
+"""Our own commands through the gateway: the same as at Triton, chosen by the address."""
 
 from __future__ import annotations
 
-import json
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from inflight_client import Client, InflightError, Sampling
-from inflight_client._openai.client import OpenAIClient, is_gateway
+from inflight_client import AsyncClient, Client, InflightError, Overloaded, Sampling
 from inflight_client.retry import NO_RETRY
 from inflight_client.sampling import Guide
 
 from inflight.deploy.server.server import Server
-from inflight.gateway.key_file import ApiKey, add_key
+from inflight.gateway.keys import KeyFile
 from inflight.gateway.processes import GatewayProcesses
 from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.errors import raises
-from tests.fixtures.gateway import running_gateway
-from tests.fixtures.gateway_requests import MODEL, gauge
 from tests.fixtures.waiting import wait_until
+from tests.gateway.conftest import running_gateway
+from tests.gateway.http import MODEL, gauge
+
+Run = Callable[..., Any]
 
 
-def test_an_answer_is_that_of_the_server_itself(gateway: GatewayProcesses, hurried_server: Server) -> None:
-    sampling = Sampling(temperature=0.5, seed=3, stop="coffee")
-    for prompt in ("Is there tea or coffee?", [{"role": "user", "content": "Is there tea or coffee?"}]):
-        options: Any = {"max_tokens": 12, "sampling": sampling, "return_log_probs": True}
-        with OpenAIClient(gateway.url) as client, Client(hurried_server.grpc_address) as direct:
-            found, wanted = client.generate(prompt, **options), direct.generate(prompt, **options)
-        assert (found.text, found.usage, found.log_probs) == (wanted.text, wanted.usage, wanted.log_probs)
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    return lambda *words, **more: CommandRunner(monkeypatch, capsys, words[0])(*words[1:], **more)
 
 
-def test_leaving_a_stream_cancels_it(gateway: GatewayProcesses) -> None:
-    with OpenAIClient(gateway.url) as client, client.stream("tea", max_tokens=3000) as stream:
-        assert next(iter(stream)).text
-    wait_until(lambda: gauge(gateway, "inflight_gateway_answers_in_flight") == 0)
+@pytest.fixture
+def client(gateway: GatewayProcesses, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with Client(gateway.url) as found:
+        yield found
+
+
+@pytest.fixture
+def triton(hurried_server: Server) -> Any:
+    with Client(hurried_server.grpc_address) as found:
+        yield found
+
+
+MESSAGES = [{"role": "user", "content": "お茶 or coffee?"}]
+
+
+@pytest.mark.parametrize("prompt", ["Tell me of お茶", MESSAGES], ids=["text", "messages"])
+def test_answers_are_those_of_triton(client: Client, triton: Client, prompt: Any) -> None:
+    expected = triton.generate(prompt, max_tokens=9)
+    with client.stream(prompt, max_tokens=9) as stream:
+        deltas = list(stream)
+    assert stream.generation is not None
+    for answer in (stream.generation, client.generate(prompt, max_tokens=9)):
+        assert (answer.text, answer.finish_reason, answer.usage) == (expected.text, "length", expected.usage)
+    assert all(delta.finish_reason is None and delta.text for delta in deltas[:-1])
+    assert len(deltas) > 2
+
+
+def test_asyncio_gives_the_same(gateway: GatewayProcesses, client: Client) -> None:
+    async def ask() -> str:
+        async with AsyncClient(gateway.url) as found:
+            return (await found.generate("tea?", max_tokens=5)).text
+
+    assert asyncio.run(ask()) == client.generate("tea?", max_tokens=5).text
+
+
+def test_sampling_and_log_probabilities_are_sent(client: Client, triton: Client) -> None:
+    sampling = Sampling(
+        temperature=0.7, top_k=5, top_p=0.9, seed=7, min_tokens=2, repetition_penalty=1.1, end_id=-1, stop=["zzz"]
+    )
+    options: Any = {"max_tokens": 6, "sampling": sampling, "return_log_probs": True}
+    got, expected = client.generate("tea?", **options), triton.generate("tea?", **options)
+    assert (got.text, len(got.log_probs or ())) == (expected.text, 6)
+    assert got.log_probs == pytest.approx(expected.log_probs)
+    assert got.cumulative_log_prob == pytest.approx(expected.cumulative_log_prob, abs=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("options", "code"),
+    ("options", "code", "naming"),
     [
-        ({"max_tokens": 10**6}, "prompt_too_long"),
-        ({"timeout": 0.2, "max_tokens": 3000}, "deadline_exceeded"),
-        ({"sampling": Sampling(bad_words="x")}, "unsupported_input"),
-        ({"sampling": Sampling(end_id=5)}, "unsupported_input"),
-        ({"return_token_ids": True}, "unsupported_input"),
-        ({"sampling": Sampling(temperature=3)}, "invalid_parameter"),
+        ({"sampling": Sampling(bad_words=["tea"])}, "unsupported_input", "bad_words"),
+        ({"sampling": Sampling(adapter=1)}, "unsupported_input", "adapter"),
+        ({"sampling": Sampling(end_id=5)}, "unsupported_input", "end_id"),
+        ({"sampling": Sampling(temperature=3)}, "invalid_parameter", "temperature"),
+        ({"sampling": Sampling(guide=Guide("json_schema", "{"))}, "invalid_parameter", "schema"),
+        ({"priority": 7}, "unsupported_input", "priority"),
+        ({"tenant": "tea"}, "unsupported_input", "tenant"),
+        ({"return_token_ids": True}, "unsupported_input", "return_token_ids"),
+        ({"max_tokens": 10**6}, "prompt_too_long", "max_tokens"),
     ],
 )
-def test_errors_have_the_client_s_codes(gateway: GatewayProcesses, options: Any, code: str) -> None:
-    with OpenAIClient(gateway.url, retry=NO_RETRY) as client, raises(InflightError, code):
-        client.generate("tea", **options)
+def test_what_cannot_be_sent_is_refused(client: Client, options: dict[str, Any], code: str, naming: str) -> None:
+    with raises(InflightError, code, naming=naming):
+        client.generate("tea?", **options)
 
 
-def test_a_guided_answer(model_gateway: GatewayProcesses) -> None:
-    with OpenAIClient(model_gateway.url) as client:
-        answer = client.generate("tea", sampling=Sampling(guide=Guide("regex", "[ab]{3}")), max_tokens=20)
-    assert set(answer.text) <= {"a", "b"}
+def test_leaving_a_stream_ends_the_answer(gateway: GatewayProcesses, client: Client) -> None:
+    with client.stream("tea?", max_tokens=1500) as stream:
+        next(stream)
+        assert gauge(gateway, "inflight_gateway_answers_in_flight") == 1
+    wait_until(lambda: gauge(gateway, "inflight_gateway_answers_in_flight") == 0)
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:1/v1", "http://127.0.0.1:1/v1/"])
-def test_no_gateway_is_one_sentence(address: str) -> None:
-    assert is_gateway(address)
-    with OpenAIClient(address, retry=NO_RETRY) as client, raises(InflightError, "server_unreachable"):
-        client.generate("tea")
+def test_the_commands_choose_the_gateway_by_the_address(gateway: GatewayProcesses, run: Run, triton: Client) -> None:
+    expected = triton.generate("tell me of tea", max_tokens=6).text
+    assert run("generate", "tell me of tea", "--max-tokens", "6", "--server", gateway.url).out == expected + "\n"
+    done = run("generate", "tell me of tea", "--max-tokens", "6", "--json", "--log-probs", "--server", gateway.url)
+    *deltas, end = done.objects
+    assert "".join(delta["text"] for delta in deltas) == expected
+    assert end["usage"]["output_tokens"] == 6
+    talk = run("chat", "--json", "--max-tokens", "6", "--server", gateway.url, stdin=b"tea?\nand coffee?\n")
+    assert [each["usage"]["output_tokens"] for each in talk.objects] == [6, 6]
 
 
-def test_the_commands_use_the_key_of_the_environment(
-    hurried_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_unknown_model_is_named(gateway: GatewayProcesses, run: Run) -> None:
+    done = run("generate", "tea?", "--model", "nothere", "--server", gateway.url)
+    assert done.code == 1
+    assert "[model_not_found]" in done.err
+    assert MODEL in done.err
+
+
+def test_the_key_comes_from_the_header_or_the_environment(
+    hurried_server: Server, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    path = tmp_path / "keys.json"
-    token = add_key(path, ApiKey.new("me"))
-    with running_gateway(hurried_server, key_file=str(path)) as gateway:
-        generate = CommandRunner(monkeypatch, capsys, "generate")
-        chat = CommandRunner(monkeypatch, capsys, "chat")
-        arguments = ("tea", "--server", gateway.url, "--max-tokens", "4", "--json", "--no-stream")
-        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-        assert "permission_denied" in generate(*arguments).err
-        monkeypatch.setenv("OPENAI_API_KEY", token)
-        assert generate(*arguments).objects[-1]["usage"]["output_tokens"] == 4
-        said = chat("--server", gateway.url, "--model", MODEL, "--max-tokens", "4", stdin=b"Is there tea?\n")
-        assert said.out.strip()
-        status = CommandRunner(monkeypatch, capsys, "status")
-        shown = status("--server", gateway.url, "--json")
-        found = json.loads(shown.out)
-        assert (shown.code, found["ready"], found["models"], found["in_flight"]) == (0, True, [MODEL], 0)
-        monkeypatch.delenv("OPENAI_API_KEY")
-        assert status("--server", gateway.url).code == 1
-    assert status("--server", gateway.url).code == 1
+    _, key = KeyFile(tmp_path / "keys.json").add("tests", "tea", (), None)
+    with running_gateway(hurried_server, key_file=str(tmp_path / "keys.json")) as gateway:
+        words = ("generate", "tea?", "--max-tokens", "2", "--server", gateway.url)
+        assert "[permission_denied]" in run(*words).err
+        assert run(*words, "--header", f"Authorization: Bearer {key}").code == 0
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        assert run(*words).code == 0
+
+
+def test_an_overloaded_gateway_says_when_to_come_back(hurried_server: Server) -> None:
+    with (
+        running_gateway(hurried_server, max_in_flight=1) as gateway,
+        Client(gateway.url, retry=NO_RETRY) as client,
+        client.stream("tea?", max_tokens=1500) as stream,
+    ):
+        next(stream)
+        with raises(Overloaded, "overloaded") as refused:
+            client.generate("tea?", max_tokens=2)
+        assert refused.value.retry_after

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class AsyncClient:
     """A client of one model, for asyncio. The tasks of one event loop share it; close it, or use `async with`.
 
-    `address` is HOST:PORT or grpc://HOST:PORT for gRPC, http://HOST:PORT for HTTP, grpcs:// and https:// for TLS.
+    `address` is HOST:PORT or grpc://HOST:PORT for gRPC, http://HOST:PORT for HTTP, grpcs:// and https:// for TLS;
+    http://HOST:PORT/v1 for an OpenAI-compatible gateway.
     Without `model` it uses the server's model for text. `timeout` is the default of all calls. A
     `chat_template` (a checkpoint's directory) is needed for messages if the deployment does not render them. Nothing is
     sent before the first call.

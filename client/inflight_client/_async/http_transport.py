@@ -19,11 +19,9 @@ from inflight_client._http.channel import HttpChannel
 from inflight_client._http.messages import (
     EventParser,
     HttpResponse,
-    generate_body,
-    generate_path,
     model_path,
-    response_from_event,
 )
+from inflight_client._http.streamed_request import GenerateRequest, StreamedRequest
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
 from inflight_client.error_mapping import client_closed
@@ -74,7 +72,7 @@ class AsyncHttpTransport:
 
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> AsyncResponses:
         """The first `anext` sends the request. The connection of an answer that was read to its end is reused."""
-        return AsyncHttpResponses(self, request, whole, first)
+        return AsyncHttpResponses(self, GenerateRequest(request), whole, first)
 
     async def page(self, deadline: Deadline) -> bytes:
         """Fetch the page at the address itself."""
@@ -133,10 +131,10 @@ class AsyncHttpTransport:
         exchange.release()
         self._calls.discard(exchange)
 
-    async def send(self, request: InferRequest, body: bytes, exchange: AsyncCallContext) -> httpcore2.Response:
+    async def send(self, request: StreamedRequest, exchange: AsyncCallContext) -> httpcore2.Response:
         """Send an inference request; return before its body is read."""
-        path = generate_path(request.model)
-        return await self._pool.handle_async_request(self._channel.request(path, exchange, body, request.headers))
+        sent = self._channel.request(request.path, exchange, request.body, request.headers)
+        return await self._pool.handle_async_request(sent)
 
     def finish_in_background(self, responses: AsyncHttpResponses) -> None:  # async only
         """Finish an abandoned call in a task; `close` waits for it."""
@@ -166,10 +164,11 @@ class AsyncHttpTransport:
 class AsyncHttpResponses:
     """The responses to one request. One task at a time reads them; any of the loop's may close them."""
 
-    def __init__(self, transport: AsyncHttpTransport, request: InferRequest, whole: Deadline, first: Deadline) -> None:
+    def __init__(
+        self, transport: AsyncHttpTransport, request: StreamedRequest, whole: Deadline, first: Deadline
+    ) -> None:
         self._transport = transport
         self._request = request
-        self._body = generate_body(request)
         self._whole = whole
         self._context = AsyncCallContext(transport.where, first.sooner(whole))
         self._lock = asyncio.Lock()
@@ -238,29 +237,39 @@ class AsyncHttpResponses:
             return None
         if self._chunks is None:
             self._chunks = await self._send()
+        while True:
+            event = await self._next_event(self._chunks)
+            if event is None:
+                return None
+            self._context.left()  # buffered data may have arrived before the deadline and be read only now
+            response = self._request.parse_event(event)
+            if response is not None:
+                self._context.deadline = self._whole
+                self._id_matched = response.id == self._request.id != ""
+                return response
+
+    async def _next_event(self, chunks: AsyncGenerator[bytes]) -> bytes | None:
+        """Return the next event; None at the end of the answer."""
         if not self._events:
             async with self._context.active_within_deadline():
                 while not self._events:
-                    chunk = await anext(self._chunks, None)
+                    chunk = await anext(chunks, None)
                     if chunk is None:
                         self._parser.check_end(self._transport.where)
                         self._keep_alive = self._id_matched
                         return None
                     self._events.extend(self._parser.feed(chunk))
-        self._context.left()  # buffered data may have arrived before the deadline and be read only now
-        self._context.deadline = self._whole
-        response = response_from_event(self._events.popleft(), self._request.id)
-        self._id_matched = response.id == self._request.id != ""
-        return response
+        return self._events.popleft()
 
     async def _send(self) -> AsyncGenerator[bytes]:
         """Send the request; return the chunks of the answer. Raises InflightError for an error status."""
         self._transport.begin(self._context)
         async with self._context.active_within_deadline():
-            self._response = response = await self._transport.send(self._request, self._body, self._context)
+            self._response = response = await self._transport.send(self._request, self._context)
             if response.status != 200:
                 body, kind = await read_whole(response, self._transport.where), channel.content_type(response)
-                raise answers.status_error(response.status, kind, body, self._transport.where)
+                wait = channel.header(response, b"retry-after")
+                raise self._request.error(response.status, kind, wait, body, self._transport.where)
         channel.check_stream(response, self._transport.where)
         return response.aiter_stream()
 

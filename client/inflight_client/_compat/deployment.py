@@ -15,13 +15,14 @@ from inflight_client._compat.tensor_names import TensorNames
 from inflight_client.call import Call
 from inflight_client.errors import InflightError
 
-Kind = Literal["inflight", "tensorrtllm", "llmapi"]
+Kind = Literal["inflight", "tensorrtllm", "llmapi", "openai"]
 Tensors = Mapping[str, tuple[str, tuple[int, ...]]]
 
 _DISPLAY_NAMES = {
     "inflight": "inflight's model",
     "tensorrtllm": "TensorRT-LLM's model",
     "llmapi": "the LLM API's model",
+    "openai": "the gateway's model",
 }
 
 
@@ -66,6 +67,8 @@ class Deployment:
 
     def streams(self, call: Call) -> bool:
         """Return whether the answer is streamed: on request, or to enforce the first token's deadline."""
+        if self.kind == "openai":
+            return True  # also for a whole answer, so that leaving it cancels the request
         if call.stream or call.first_token_timeout is None:
             return call.stream
         return self.decoupled is True and self.accumulates is not None and self.tensor_names.stream in self.inputs

@@ -35,7 +35,7 @@ def build_request(
 
 def answer_decoder(deployment: Deployment, call: Call) -> AnswerDecoder:
     """Return the decoder for the responses to the call's request."""
-    if deployment.is_inflight:
+    if deployment.is_inflight or deployment.kind == "openai":
         return AnswerDecoder(deployment, call)
     from inflight_client._compat.upstream_answer import UpstreamAnswerDecoder
 
@@ -80,6 +80,8 @@ def _requested_outputs(deployment: Deployment, call: Call, inputs: Mapping[str, 
 def _parameters(deployment: Deployment, call: Call) -> dict[str, str | int | bool]:
     # Parameters were introduced with num_responses; older versions of inflight reject them.
     if not (deployment.is_inflight and "num_responses" in deployment.outputs):
+        if call.tenant and deployment.kind == "openai":
+            raise deployment.unsupported("tenant", "the gateway takes it from the API key; leave it out")
         if call.tenant:
             raise deployment.unsupported("tenant", "it does not record tenants; leave it out")
         if call.add_special_tokens is not None:

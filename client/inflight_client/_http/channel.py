@@ -93,7 +93,12 @@ class HttpChannel:
 
 
 def content_type(response: httpcore2.Response) -> str:
-    return next((_latin1(value) for name, value in response.headers if name.lower() == b"content-type"), "").lower()
+    return header(response, b"content-type").lower()
+
+
+def header(response: httpcore2.Response, name: bytes) -> str:
+    """Return a header's value; empty without it. `name` is in lower case."""
+    return next((_latin1(value) for found, value in response.headers if found.lower() == name), "")
 
 
 def check_stream(response: httpcore2.Response, where: str) -> None:

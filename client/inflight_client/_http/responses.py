@@ -30,7 +30,7 @@ _BY_STATUS = {
 _GATEWAYS = (502, 503)
 """Statuses of a proxy whose server is unreachable."""
 
-_NO_ENDPOINT = (404, 405)
+NO_ENDPOINT = (404, 405)
 """Statuses of servers without such a path, such as Triton's metrics port; for an unknown model Triton also sends a
 message."""
 
@@ -40,9 +40,13 @@ _NOT_READY = (400, 503)
 
 def is_ready(status: int, content_type: str, body: bytes, where: str) -> bool:
     """Return the result of a health check. Raises InflightError for a status that is neither yes nor no."""
+    return is_status_ready(status, status_error(status, content_type, body, where))
+
+
+def is_status_ready(status: int, error: InflightError) -> bool:
+    """Return whether a status says ready; raise `error`, the response's, if it says neither yes nor no."""
     if status in (200, *_NOT_READY):
         return status == 200
-    error = status_error(status, content_type, body, where)
     if error.code in ("model_not_ready", "model_not_found"):
         return False
     raise error
@@ -55,7 +59,7 @@ def status_error(status: int, content_type: str, body: bytes, where: str) -> Inf
         return error_from_message(words)
     if status in _GATEWAYS and not words:
         return connection_lost(where, f"HTTP status {status}")
-    if status in _NO_ENDPOINT:
+    if status in NO_ENDPOINT:
         return InflightError(
             f"the peer at {where} is not Triton's HTTP endpoint ({words or f'HTTP status {status}'}); check the port,"
             " and the path that a proxy expects before /v2",
@@ -71,8 +75,12 @@ def status_error(status: int, content_type: str, body: bytes, where: str) -> Inf
     if status >= 500 and not words and status not in _BY_STATUS:
         return connection_lost(where, f"HTTP status {status}")
     said = f": {words}" if words else ""
-    code = _BY_STATUS.get(status, "invalid_request")
-    return InflightError(f"the server at {where} answered with HTTP status {status}{said}", code)
+    return InflightError(f"the server at {where} answered with HTTP status {status}{said}", code_by_status(status))
+
+
+def code_by_status(status: int) -> str:
+    """Return the code for an error status whose message has none."""
+    return _BY_STATUS.get(status, "invalid_request")
 
 
 def json_body(status: int, content_type: str, body: bytes, where: str) -> bytes:

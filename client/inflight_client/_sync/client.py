@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class Client:
     """A client of one model, for blocking code. Any number of threads may share it; close it, or use `with`.
 
-    `address` is HOST:PORT or grpc://HOST:PORT for gRPC, http://HOST:PORT for HTTP, grpcs:// and https:// for TLS.
+    `address` is HOST:PORT or grpc://HOST:PORT for gRPC, http://HOST:PORT for HTTP, grpcs:// and https:// for TLS;
+    http://HOST:PORT/v1 for an OpenAI-compatible gateway.
     Without `model` it uses the server's model for text. `timeout` is the default of all calls. A
     `chat_template` (a checkpoint's directory) is needed for messages if the deployment does not render them. Nothing is
     sent before the first call.

@@ -17,6 +17,7 @@ from inflight_client._compat.deployment import Deployment
 from inflight_client._compat.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
 from inflight_client._compat.detection import ServerQuery, detect, list_models
 from inflight_client._compat.requests import answer_decoder, build_request, build_stop_request
+from inflight_client._openai.deployment import detect as detect_openai
 from inflight_client.call import Call
 from inflight_client.deadline import Deadline, acquired
 from inflight_client.errors import ClientClosed, InflightError, Overloaded
@@ -41,6 +42,7 @@ class Connection:
         self._settings = settings
         self._retry = retry
         self._deployment_cache = DeploymentCache()
+        self._detect = detect_openai if settings.address.openai else detect
         self._start()
 
     def _start(self) -> None:
@@ -127,7 +129,7 @@ class Connection:
                 if (found := self._deployment_cache.fresh()) is not None:
                     return found
                 self._deployment_cache.raise_recent_failure(began)
-                found = self._run_queries(detect(self._settings.model), detection_deadline(deadline))
+                found = self._run_queries(self._detect(self._settings.model), detection_deadline(deadline))
                 self._deployment_cache.store(found)
                 return found
         except TimeoutError:
@@ -165,6 +167,10 @@ class Connection:
 
 def _transport(settings: ClientSettings) -> Transport:
     """Return a gRPC or HTTP transport; its library is imported here."""
+    if settings.address.openai:
+        from inflight_client._sync.openai_transport import OpenAiTransport
+
+        return OpenAiTransport(settings.address, settings.headers, settings.tls)
     if settings.address.http:
         from inflight_client._sync.http_transport import HttpTransport
 

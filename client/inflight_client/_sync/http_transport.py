@@ -19,11 +19,9 @@ from inflight_client._http.channel import HttpChannel
 from inflight_client._http.messages import (
     EventParser,
     HttpResponse,
-    generate_body,
-    generate_path,
     model_path,
-    response_from_event,
 )
+from inflight_client._http.streamed_request import GenerateRequest, StreamedRequest
 from inflight_client._http.sync_network import DeadlineNetwork
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
@@ -73,7 +71,7 @@ class HttpTransport:
 
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> Responses:
         """The first `next` sends the request. The connection of an answer that was read to its end is reused."""
-        return HttpResponses(self, request, whole, first)
+        return HttpResponses(self, GenerateRequest(request), whole, first)
 
     def page(self, deadline: Deadline) -> bytes:
         """Fetch the page at the address itself."""
@@ -124,10 +122,10 @@ class HttpTransport:
         exchange.release()
         self._calls.discard(exchange)
 
-    def send(self, request: InferRequest, body: bytes, exchange: CallContext) -> httpcore2.Response:
+    def send(self, request: StreamedRequest, exchange: CallContext) -> httpcore2.Response:
         """Send an inference request; return before its body is read."""
-        path = generate_path(request.model)
-        return self._pool.handle_request(self._channel.request(path, exchange, body, request.headers))
+        sent = self._channel.request(request.path, exchange, request.body, request.headers)
+        return self._pool.handle_request(sent)
 
     def after_fork_in_child(self) -> None:
         """Reset the transport in a forked child process; nothing is sent over the parent's connections."""
@@ -140,10 +138,9 @@ class HttpTransport:
 class HttpResponses:
     """The responses to one request. One thread at a time reads them; any thread may close them."""
 
-    def __init__(self, transport: HttpTransport, request: InferRequest, whole: Deadline, first: Deadline) -> None:
+    def __init__(self, transport: HttpTransport, request: StreamedRequest, whole: Deadline, first: Deadline) -> None:
         self._transport = transport
         self._request = request
-        self._body = generate_body(request)
         self._whole = whole
         self._context = CallContext(transport.where, first.sooner(whole))
         self._lock = threading.RLock()
@@ -201,29 +198,39 @@ class HttpResponses:
             return None
         if self._chunks is None:
             self._chunks = self._send()
+        while True:
+            event = self._next_event(self._chunks)
+            if event is None:
+                return None
+            self._context.left()  # buffered data may have arrived before the deadline and be read only now
+            response = self._request.parse_event(event)
+            if response is not None:
+                self._context.deadline = self._whole
+                self._id_matched = response.id == self._request.id != ""
+                return response
+
+    def _next_event(self, chunks: Iterator[bytes]) -> bytes | None:
+        """Return the next event; None at the end of the answer."""
         if not self._events:
             with self._context.active():
                 while not self._events:
-                    chunk = next(self._chunks, None)
+                    chunk = next(chunks, None)
                     if chunk is None:
                         self._parser.check_end(self._transport.where)
                         self._keep_alive = self._id_matched
                         return None
                     self._events.extend(self._parser.feed(chunk))
-        self._context.left()  # buffered data may have arrived before the deadline and be read only now
-        self._context.deadline = self._whole
-        response = response_from_event(self._events.popleft(), self._request.id)
-        self._id_matched = response.id == self._request.id != ""
-        return response
+        return self._events.popleft()
 
     def _send(self) -> Iterator[bytes]:
         """Send the request; return the chunks of the answer. Raises InflightError for an error status."""
         self._transport.begin(self._context)
         with self._context.active():
-            self._response = response = self._transport.send(self._request, self._body, self._context)
+            self._response = response = self._transport.send(self._request, self._context)
             if response.status != 200:
                 body, kind = read_whole(response, self._transport.where), channel.content_type(response)
-                raise answers.status_error(response.status, kind, body, self._transport.where)
+                wait = channel.header(response, b"retry-after")
+                raise self._request.error(response.status, kind, wait, body, self._transport.where)
         channel.check_stream(response, self._transport.where)
         return response.iter_stream()
 

@@ -1,0 +1,53 @@
+"""A gateway's model as a deployment: the options that OpenAI's API takes, in the names of the tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from inflight_client._compat.deployment import Deployment
+from inflight_client._compat.detection import REFUSAL_CODES, ServerQuery
+from inflight_client.errors import InflightError
+
+_TEXTS = (
+    *("text_input", "messages", "chat_template_kwargs", "stop_words"),
+    *("guided_decoding_guide_type", "guided_decoding_guide"),
+)
+_WHOLE_NUMBERS = ("max_tokens", "top_k", "seed", "min_tokens", "end_id", "priority", "deadline_ms")
+_NUMBERS = ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_FLAGS = ("stream", "exclude_input_in_output", "return_log_probs")
+
+INPUTS = {
+    name: (datatype, (1,))
+    for datatype, names in (("BYTES", _TEXTS), ("INT64", _WHOLE_NUMBERS), ("FP64", _NUMBERS), ("BOOL", _FLAGS))
+    for name in names
+}
+"""The inputs that have a field in OpenAI's API, or one of the gateway's own."""
+OUTPUTS = {"text_output": ("BYTES", (1,)), "finish_reason": ("BYTES", (1,))}
+
+
+def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
+    """Find the gateway's only model, or the named one.
+
+    Yields queries and is sent the responses; errors are thrown in. Raises InflightError.
+    """
+    names = sorted({each.name for each in (yield ServerQuery("index"))})
+    listed = ", ".join(names) or "none"
+    if model is None and len(names) != 1:
+        raise InflightError(
+            f"the gateway serves {len(names)} models ({listed}); name the one to use",
+            "unsupported_deployment" if names else "model_not_ready",
+        )
+    if model is not None and model not in names:
+        raise InflightError(
+            f"the gateway has no model {model}, or this API key may not use it; name one of its models: {listed}",
+            "model_not_found",
+        )
+    try:
+        version = (yield ServerQuery("server")).version or None
+    except InflightError as error:
+        if error.code not in REFUSAL_CODES:
+            raise
+        version = None
+    name = model or names[0]
+    return Deployment(name, "openai", INPUTS, OUTPUTS, decoupled=True, version=version, served={"model": name})

@@ -1,0 +1,170 @@
+"""Messages of OpenAI's API: requests from the tensors of a call, outputs from the frames of a stream.
+
+https://platform.openai.com/docs/api-reference/chat/streaming. Answers are always streamed: closing the connection of a
+stream cancels it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from inflight_client._http.messages import HttpResponse, json_object, json_value
+from inflight_client._openai.errors import error_from_object, error_from_response
+from inflight_client.errors import InflightError
+from inflight_client.results import Model
+from inflight_client.transport import InferRequest
+
+_SAME_NAME = (
+    *("max_tokens", "temperature", "top_k", "top_p", "seed", "min_tokens"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
+_TIERS = {0: "auto", 1: "priority", -1: "flex"}
+_DONE = b"[DONE]"
+_THINK, _END_THINK = "<think>", "</think>"
+
+
+class CompletionRequest:
+    """A request and the state of its stream. A text is sent to /v1/completions, messages to /v1/chat/completions."""
+
+    def __init__(self, request: InferRequest) -> None:
+        """Raises InflightError (`unsupported_input`, `invalid_text`) for what cannot be sent."""
+        self.id = request.id
+        values = {name: tensor.values for name, tensor in request.inputs.items()}
+        self._chat = "messages" in values
+        self.path = "/v1/chat/completions" if self._chat else "/v1/completions"
+        headers = {**request.headers, "x-request-id": request.id[:64]}
+        if "deadline_ms" in values:
+            headers["x-inflight-deadline-ms"] = str(min(values["deadline_ms"][0], 10**9 - 1))
+        self.headers: Mapping[str, str] = headers
+        try:
+            self.body = json.dumps({"model": request.model, **_fields(values)}, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise InflightError(f"the request can't be encoded as UTF-8: {error.reason}", "invalid_text") from None
+        self._reason = ""
+        self._usage: Mapping[str, Any] = {}
+        self._sum_log_probs = 0.0
+        self._thinking = False
+
+    def parse_event(self, data: bytes) -> HttpResponse | None:
+        """Return the outputs of a frame; None if it adds no text. The last has the finish reason and the usage."""
+        if data == _DONE:
+            return HttpResponse(self._last_outputs()) if self._reason else None
+        frame = json_object(data)
+        if isinstance(error := frame.get("error"), Mapping):
+            raise error_from_object(error)
+        try:
+            self._usage = frame.get("usage") or self._usage
+            outputs: dict[str, Any] = {}
+            for choice in frame.get("choices", ()):  # one, or none in the frame with the usage
+                self._reason = choice.get("finish_reason") or self._reason
+                outputs = {"text_output": self._text(choice), **self._log_probs(choice.get("logprobs"))}
+        except (AttributeError, KeyError, TypeError) as error:
+            raise _malformed("a frame of a stream", error) from None
+        return HttpResponse(outputs) if outputs.get("text_output") or "output_log_probs" in outputs else None
+
+    def error(self, status: int, content_type: str, retry_after: str, body: bytes, where: str) -> InflightError:
+        """Return the error of a response that is no stream."""
+        return error_from_response(status, content_type, body, where, retry_after)
+
+    def _last_outputs(self) -> dict[str, Any]:
+        outputs: dict[str, Any] = {"id": self.id, "text_output": "", "finish_reason": self._reason}
+        if self._usage:
+            outputs["num_input_tokens"] = self._usage.get("prompt_tokens")
+            outputs["num_output_tokens"] = self._usage.get("completion_tokens")
+        return outputs
+
+    def _text(self, choice: Mapping[str, Any]) -> str:
+        """Return the text of a choice, with reasoning between the tags that the gateway took away."""
+        if not self._chat:
+            return choice.get("text") or ""
+        delta = choice.get("delta") or {}
+        reasoning, content = delta.get("reasoning_content") or "", delta.get("content") or ""
+        if reasoning and not self._thinking:
+            reasoning, self._thinking = _THINK + reasoning, True
+        if content and self._thinking:
+            content, self._thinking = _END_THINK + content, False
+        return reasoning + content
+
+    def _log_probs(self, found: Mapping[str, Any] | None) -> dict[str, Any]:
+        if not found:
+            return {}
+        values = [each["logprob"] for each in found["content"]] if self._chat else found["token_logprobs"]
+        if not values:
+            return {}
+        self._sum_log_probs += sum(values)
+        return {"output_log_probs": values, "cum_log_probs": self._sum_log_probs}
+
+
+def _fields(values: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """Return the fields of the body for the values of the tensors."""
+    fields: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+    fields |= {name: values[name][0] for name in _SAME_NAME if name in values}
+    if "temperature" not in fields and fields.get("top_k", 0) <= 1 and not fields.get("top_p"):
+        fields["temperature"] = 0.0  # OpenAI's default is 1, ours is greedy decoding
+    if "messages" in values:
+        fields["messages"] = json.loads(values["messages"][0])
+    else:
+        fields["prompt"] = values["text_input"][0]
+    if "chat_template_kwargs" in values:
+        fields["chat_template_kwargs"] = json.loads(values["chat_template_kwargs"][0])
+    if "stop_words" in values:
+        fields["stop"] = list(values["stop_words"])
+    if "end_id" in values:
+        if values["end_id"][0] != -1:
+            raise _unsupported("an end_id other than -1")
+        fields["ignore_eos"] = True
+    if "priority" in values:
+        if values["priority"][0] not in _TIERS:
+            raise _unsupported("a priority other than -1, 0 and 1")
+        fields["service_tier"] = _TIERS[values["priority"][0]]
+    if "return_log_probs" in values:
+        fields["logprobs"] = True if "messages" in values else 0
+    if "guided_decoding_guide_type" in values:
+        guide = values.get("guided_decoding_guide", ("",))[0]
+        fields["response_format"] = _response_format(values["guided_decoding_guide_type"][0], guide)
+    return fields
+
+
+def _response_format(kind: str, text: str) -> dict[str, Any]:
+    if kind == "json":
+        return {"type": "json_object"}
+    if kind == "json_schema":
+        try:
+            schema = json.loads(text)
+        except (ValueError, RecursionError):
+            raise InflightError("the guide's JSON schema is not JSON; correct it", "invalid_parameter") from None
+        return {"type": kind, "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+    return {"type": "ebnf", "ebnf": text} if kind == "ebnf_grammar" else {"type": kind, "regex": text}
+
+
+def _unsupported(option: str) -> InflightError:
+    return InflightError(
+        f"OpenAI's API has no field for {option}; leave it out, or use the address of the Triton server",
+        "unsupported_input",
+    )
+
+
+def model_names(body: bytes) -> list[str]:
+    """Parse the list of models. Raises InflightError `answer_damaged` for invalid data."""
+    try:
+        return [str(each["id"]) for each in json_object(body)["data"]]
+    except (KeyError, TypeError) as error:
+        raise _malformed("the list of models", error) from None
+
+
+def version(body: bytes) -> str:
+    found = json_value(body)
+    return str(found.get("version", "")) if isinstance(found, dict) else ""
+
+
+def served_model(name: str, ready: bool) -> Model:
+    return Model(name, "", "READY" if ready else "UNAVAILABLE")
+
+
+def _malformed(what: str, error: Exception) -> InflightError:
+    return InflightError(
+        f"the server's answer can't be read as {what} ({type(error).__name__}: {error}); send it again",
+        "answer_damaged",
+    )

@@ -1,0 +1,63 @@
+# Generated from _async/openai_transport.py by scripts/unasync.py; do not edit.
+"""The transport of OpenAI's API for blocking code: a gateway as one more deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from inflight_client._http.responses import is_status_ready
+from inflight_client._openai.deployment import INPUTS, OUTPUTS
+from inflight_client._openai.errors import error_from_response
+from inflight_client._openai.messages import CompletionRequest, model_names, served_model, version
+from inflight_client._sync.http_transport import HttpResponses, HttpTransport
+from inflight_client.address import Address, Tls
+from inflight_client.deadline import Deadline
+from inflight_client.results import Model
+from inflight_client.transport import InferRequest, ModelMetadata, Responses, ServerMetadata
+
+
+class OpenAiTransport(HttpTransport):
+    """A gateway's API at an address that ends in /v1; its health and version are beside that path."""
+
+    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
+        super().__init__(replace(address, path=address.path.removesuffix("/v1")), headers, tls)
+
+    def live(self, deadline: Deadline) -> bool:
+        return self._check("/health", deadline)
+
+    def ready(self, deadline: Deadline) -> bool:
+        return self._check("/ready", deadline)
+
+    def model_ready(self, model: str, deadline: Deadline) -> bool:
+        return self._check(f"/v1/models/{quote(model, safe='')}", deadline)
+
+    def server(self, deadline: Deadline) -> ServerMetadata:
+        return ServerMetadata("gateway", version(self._body("/version", deadline)))
+
+    def index(self, deadline: Deadline) -> list[Model]:
+        names = model_names(self._body("/v1/models", deadline))
+        return [served_model(name, self.model_ready(name, deadline)) for name in names]
+
+    def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
+        self._body(f"/v1/models/{quote(model, safe='')}", deadline)
+        return ModelMetadata(model, INPUTS, OUTPUTS)
+
+    def config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
+        """Return an empty configuration: the gateway does not publish its servers'."""
+        return {}
+
+    def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> Responses:
+        return HttpResponses(self, CompletionRequest(request), whole, first)
+
+    def _check(self, path: str, deadline: Deadline) -> bool:
+        status, kind, body = self._get(path, deadline, None)
+        return is_status_ready(status, error_from_response(status, kind, body, self.where))
+
+    def _body(self, path: str, deadline: Deadline) -> bytes:
+        status, kind, body = self._get(path, deadline, None)
+        if status != 200:
+            raise error_from_response(status, kind, body, self.where)
+        return body
