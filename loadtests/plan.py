@@ -62,7 +62,7 @@ class LoadPlan(PlanSection):
     chat_template: str | None = None
     """Checkpoint directory with the chat template, for servers without one; every worker's machine needs it."""
     metrics_url: str | None = None
-    """URL of the server's metrics. [default: port 8002 on the server's host]"""
+    """URL of the server's metrics. [default: port 8002 on the server's host; of a gateway: its own]"""
     mode: Literal["stream", "unary"] = "stream"
     """stream: token by token (gRPC streaming, /generate_stream); unary: one response (/generate)."""
     workload: WorkloadSpec = WorkloadSpec()

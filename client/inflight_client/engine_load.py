@@ -1,4 +1,7 @@
-"""The load of an engine, from a metrics page; inflight and TensorRT-LLM's backend use the same metric names."""
+"""The load of an engine, from a metrics page; inflight and TensorRT-LLM's backend use the same metric names.
+
+A gateway's page has only the number of answers in flight.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class EngineLoad:
         general = _values_by_label(metrics, "nv_trt_llm_general_metrics", "general_type")
         size = [count * each for count, each in zip(blocks["max"], blocks["tokens_per"], strict=False)]
         return cls(
-            running=_total(requests["scheduled"]),
+            running=_total(requests["scheduled"] or _answers_in_flight(metrics)),
             waiting=_total(requests["waiting"]),
             capacity=_total(requests["max"]),
             kv_cache_use=max(blocks["fraction"], default=None),
@@ -73,6 +76,11 @@ def _values_by_label(metrics: Metrics, name: str, label: str) -> defaultdict[str
         if math.isfinite(sample.value):
             found[sample.labels.get(label, "")].append(sample.value)
     return found
+
+
+def _answers_in_flight(metrics: Metrics) -> list[float]:
+    value = metrics.value("inflight_gateway_answers_in_flight")
+    return [] if value is None else [value]
 
 
 def _total(values: list[float]) -> int | None:

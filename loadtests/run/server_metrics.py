@@ -19,8 +19,8 @@ from loadtests.run_directory import RunDirectory
 
 _SAMPLE_INTERVAL = 1.0
 _FETCH_TIMEOUT = 5.0
-_RUNNING = ('request_type="active"', "nv_inference_pending_request_count")
-"""Gauges that are above zero while the server has requests: the engine's, and Triton's for each model."""
+_RUNNING = ('request_type="active"', "nv_inference_pending_request_count", "inflight_gateway_answers_in_flight")
+"""Gauges above zero while the server has requests: the engine's, Triton's for each model, and a gateway's."""
 
 
 class ServerMetricsRecorder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from inflight_client import AsyncClient, Client, InflightError, Overloaded, Samp
 from inflight_client.retry import NO_RETRY
 from inflight_client.sampling import Guide
 
+from inflight import __version__
 from inflight.deploy.server.server import Server
 from inflight.gateway.keys import KeyFile
 from inflight.gateway.processes import GatewayProcesses
@@ -143,3 +145,47 @@ def test_an_overloaded_gateway_says_when_to_come_back(hurried_server: Server) ->
         with raises(Overloaded, "overloaded") as refused:
             client.generate("tea?", max_tokens=2)
         assert refused.value.retry_after
+
+
+def test_status_shows_what_the_gateway_serves(gateway: GatewayProcesses, run: Run, client: Client) -> None:
+    with client.stream("tea?", max_tokens=1500) as stream:
+        next(stream)
+        done = run("status", "--json", "--server", gateway.url)
+    wait_until(lambda: gauge(gateway, "inflight_gateway_answers_in_flight") == 0)
+    assert done.code == 0
+    report = json.loads(done.out)
+    assert report["health"] == {"live": True, "ready": True, "model_ready": True, "reason": ""}
+    assert report["deployment"]["kind"] == "openai"
+    assert report["deployment"]["version"] == __version__
+    assert [(model["name"], model["state"]) for model in report["models"]] == [(MODEL, "READY")]
+    assert report["load"]["running"] == 1
+    assert report["failures"] == []
+    assert "0 in flight" in run("status", "--server", gateway.url).out
+
+
+def test_status_without_a_key_says_so(hurried_server: Server, run: Run, tmp_path: Path) -> None:
+    KeyFile(tmp_path / "keys.json").add("tests", "tea", (), None)
+    with running_gateway(hurried_server, key_file=str(tmp_path / "keys.json")) as gateway:
+        done = run("status", "--json", "--server", gateway.url)
+    report = json.loads(done.out)
+    assert done.code == 1
+    assert report["health"]["ready"]
+    assert "[permission_denied]" in report["failures"][-1]
+
+
+@pytest.mark.parametrize("mode", ["stream", "unary"])
+def test_a_load_test_counts_tokens_and_times(
+    gateway: GatewayProcesses, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("--input-tokens", "6", "--output-tokens", "4", "--users", "2", "--sessions", "6", "--seconds", "5")
+    done = run("load", "run", *words, "--mode", mode, "--server", gateway.url, "--out", "found", "--json")
+    assert done.code == 0, done.err
+    records = [json.loads(line) for line in (tmp_path / "found" / "requests.jsonl").read_text().splitlines()]
+    assert len(records) == 6
+    for record in records:
+        assert (record["outcome"], record["output_tokens"]) == ("completed", 4)
+        assert len(record["chunks"]) == (4 if mode == "stream" else 0)
+    metadata = json.loads((tmp_path / "found" / "metadata.json").read_text())
+    assert metadata["served"] == {"model": MODEL}
+    assert metadata["server_metrics_error"] == ""

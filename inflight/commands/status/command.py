@@ -27,7 +27,7 @@ _RATE_INTERVAL = 0.5
 @connection_options
 @click.option(
     "--metrics-url",
-    help="URL of Triton's metrics.  [default: http, the address's host, port 8002, /metrics]",
+    help="URL of the metrics.  [default: http, the address's host, port 8002, /metrics; of a gateway: its own]",
 )
 @click.option(
     "--timeout", type=Seconds(exclusive=True), default=5.0, show_default=True, help="Timeout of each query, in seconds."
@@ -134,7 +134,8 @@ def _load_text(load: EngineLoad, speed: float | None) -> Iterator[tuple[str, str
         yield "requests", "the metrics do not include the engine"
         return
     places = f" of {load.capacity}" if load.capacity else ""
-    yield "requests", f"{load.running}{places} in flight, {load.waiting or 0} waiting"
+    waiting = "" if load.waiting is None else f", {load.waiting} waiting"  # a gateway's page does not say
+    yield "requests", f"{load.running}{places} in flight{waiting}"
     if load.kv_cache_use is not None:
         size = f" of {load.kv_cache_tokens:,} tokens" if load.kv_cache_tokens else ""
         yield "KV cache", f"{load.kv_cache_use:.0%}{size} reserved"
