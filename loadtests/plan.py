@@ -47,8 +47,7 @@ class LoadPlan(PlanSection):
     """
 
     server: str = "127.0.0.1:8001"
-    """Server: HOST:PORT for gRPC, or a grpc, grpcs, http or https URL. If it ends in /v1, it is an
-    OpenAI-compatible gateway."""
+    """Server: HOST:PORT for gRPC, or a grpc, grpcs, http or https URL; one that ends in /v1 is a gateway."""
     model: str | None = None
     """Name of the model. [default: the server's text model]"""
     header: tuple[str, ...] = ()
