@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 from inflight_client import Client
-from inflight_client._openai.client import OpenAIClient
 from inflight_client.call import CallOptions, Prompt
 
 from inflight.commands.chat.conversation import read_messages
@@ -94,7 +93,7 @@ def _read_prompt(prompt: str | None, messages: str | None) -> Prompt:
     return standard_input().read().decode("utf-8", "surrogateescape") if prompt == "-" else prompt or ""
 
 
-def _stream(client: Client | OpenAIClient, sent: Prompt, options: CallOptions, as_json: bool) -> None:
+def _stream(client: Client, sent: Prompt, options: CallOptions, as_json: bool) -> None:
     """Print the answer as it is generated."""
     with client.stream(sent, **options) as stream:
         for delta in stream:

@@ -15,13 +15,13 @@ from inflight_client.sampling import Guide
 
 from inflight import __version__
 from inflight.deploy.server.server import Server
-from inflight.gateway.keys import KeyFile
+from inflight.gateway.key_file import ApiKey, add_key
 from inflight.gateway.processes import GatewayProcesses
 from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.errors import raises
+from tests.fixtures.gateway import running_gateway
+from tests.fixtures.gateway_requests import MODEL, gauge
 from tests.fixtures.waiting import wait_until
-from tests.gateway.conftest import running_gateway
-from tests.gateway.http import MODEL, gauge
 
 Run = Callable[..., Any]
 
@@ -126,7 +126,7 @@ def test_an_unknown_model_is_named(gateway: GatewayProcesses, run: Run) -> None:
 def test_the_key_comes_from_the_header_or_the_environment(
     hurried_server: Server, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    _, key = KeyFile(tmp_path / "keys.json").add("tests", "tea", (), None)
+    key = add_key(tmp_path / "keys.json", ApiKey.new("tests"))
     with running_gateway(hurried_server, key_file=str(tmp_path / "keys.json")) as gateway:
         words = ("generate", "tea?", "--max-tokens", "2", "--server", gateway.url)
         assert "[permission_denied]" in run(*words).err
@@ -164,7 +164,7 @@ def test_status_shows_what_the_gateway_serves(gateway: GatewayProcesses, run: Ru
 
 
 def test_status_without_a_key_says_so(hurried_server: Server, run: Run, tmp_path: Path) -> None:
-    KeyFile(tmp_path / "keys.json").add("tests", "tea", (), None)
+    add_key(tmp_path / "keys.json", ApiKey.new("tests"))
     with running_gateway(hurried_server, key_file=str(tmp_path / "keys.json")) as gateway:
         done = run("status", "--json", "--server", gateway.url)
     report = json.loads(done.out)

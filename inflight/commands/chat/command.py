@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 from inflight_client import Client
-from inflight_client._openai.client import OpenAIClient
 from inflight_client.call import CallOptions
 
 from inflight.commands.chat.conversation import Conversation
@@ -54,16 +53,14 @@ def command(
             _run_interactive(client, conversation, options, no_history)
 
 
-def _run_interactive(
-    client: Client | OpenAIClient, conversation: Conversation, options: CallOptions, no_history: bool
-) -> None:
+def _run_interactive(client: Client, conversation: Conversation, options: CallOptions, no_history: bool) -> None:
     """Chat at a terminal. A missing server is reported before the first prompt."""
     # Imported here because pipes need no line editing, and not every Python has readline.
     from inflight.commands.chat.history import ChatHistory, state_file
     from inflight.commands.chat.session import ChatSession
     from inflight.commands.chat.terminal import ChatTerminal
 
-    name = client.model_name if isinstance(client, OpenAIClient) else _model_name(client)
+    name = _model_name(client)
     terminal = ChatTerminal(ChatHistory(None if no_history else state_file()))
     terminal.print_message(f"Chatting with {name}. /help lists the commands, Ctrl-D exits.")
     ChatSession(client, conversation, options, terminal).run()
@@ -74,9 +71,7 @@ def _model_name(client: Client) -> str:
     return str(found.served.get("model") or found.display_name)
 
 
-def _answer_piped_messages(
-    client: Client | OpenAIClient, conversation: Conversation, options: CallOptions, as_json: bool
-) -> None:
+def _answer_piped_messages(client: Client, conversation: Conversation, options: CallOptions, as_json: bool) -> None:
     """Answer messages from a pipe: one message per line; print each answer as it is streamed."""
     for text in _piped_messages():
         with client.stream(conversation.with_question(text), **options) as stream:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from click import HelpFormatter
 from inflight_client import Client, InflightError
-from inflight_client._openai.client import OpenAIClient
 from inflight_client.call import CallOptions
 
 from inflight.commands.chat.conversation import Conversation
@@ -32,7 +31,7 @@ class ChatSession:
     """An interactive chat that sends the whole conversation each time and keeps each answer."""
 
     def __init__(
-        self, client: Client | OpenAIClient, conversation: Conversation, options: CallOptions, terminal: ChatTerminal
+        self, client: Client, conversation: Conversation, options: CallOptions, terminal: ChatTerminal
     ) -> None:
         self._client = client
         self._conversation = conversation

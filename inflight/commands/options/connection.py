@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import click
 from inflight_client import Client, InflightError
-from inflight_client._openai.client import OpenAIClient, is_gateway
 from inflight_client._sync.connection import Connection
 from inflight_client.address import Tls, parse_header
 from inflight_client.retry import NO_RETRY, Retry
@@ -52,19 +51,13 @@ def connection_options(function: Decorated) -> Decorated:
 
 
 @contextmanager
-def open_client(
-    options: dict[str, Any], retry_timeout: float, chat_template: str | None
-) -> Iterator[Client | OpenAIClient]:
+def open_client(options: dict[str, Any], retry_timeout: float, chat_template: str | None) -> Iterator[Client]:
     """Yield a client from the options of `connection_options`, which are removed from `options`.
 
     Version mismatches are printed as warnings on standard error.
     """
     # At a terminal, do not wait for a missing server unless the user asks for it.
     retry = Retry(timeout=retry_timeout) if retry_timeout else NO_RETRY
-    if is_gateway(options["server"]):
-        with gateway_client(options, retry) as gateway:
-            yield gateway
-        return
     with (
         _print_warnings(),
         Client(**_connection_arguments(options), retry=retry, chat_template=chat_template) as client,
@@ -87,15 +80,6 @@ def connection_settings(
             yield connection, settings
     finally:
         connection.close()
-
-
-def gateway_client(options: dict[str, Any], retry: Retry = NO_RETRY) -> OpenAIClient:
-    """Return a client of a gateway. The API key may be in the variable that OpenAI's clients read."""
-    arguments = _connection_arguments(options)
-    key = os.environ.get("OPENAI_API_KEY")
-    if key and not any(name.lower() == "authorization" for name in arguments["headers"]):
-        arguments["headers"]["Authorization"] = f"Bearer {key}"
-    return OpenAIClient(**arguments, retry=retry)
 
 
 def _connection_arguments(options: dict[str, Any]) -> dict[str, Any]:

@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-from inflight_client._openai.client import is_gateway
 from inflight_client.engine_load import EngineLoad
 
-from inflight.commands.options.connection import connection_options, connection_settings, gateway_client
+from inflight.commands.options.connection import connection_options, connection_settings
 from inflight.commands.options.seconds import Seconds
-from inflight.commands.status.gateway import inspect_gateway, show_gateway
 from inflight.commands.status.report import ServerInspector, ServerReport
 
 _RATE_INTERVAL = 0.5
@@ -53,18 +51,6 @@ def command(metrics_url: str | None, timeout: float, watch: float | None, as_jso
       inflight status --server http://127.0.0.1:8080/v1
       inflight status --json | jq .load.waiting
     """  # fmt: skip
-    if is_gateway(address := options["server"]):
-        with gateway_client(options) as client:
-            found = inspect_gateway(client, address, timeout)
-            show_gateway(found, as_json, watch)
-            try:
-                while watch is not None:
-                    time.sleep(watch)
-                    found = inspect_gateway(client, address, timeout)
-                    show_gateway(found, as_json, watch)
-            except KeyboardInterrupt:
-                pass  # how --watch ends
-        sys.exit(0 if found.ready else 1)
     with connection_settings(options, metrics_url) as (connection, settings):
         inspector = ServerInspector(connection, settings, timeout)
         report = _inspect(inspector)

@@ -101,7 +101,7 @@ def test_the_highest_number_of_users_is_as_many_as_there_are_places(
     done = load("sweep", *options(small_server), "--by", "users", "--start", "1", "--seconds", "3", *slo)
     assert done.code == 0, done.err
     assert "The SLO is met up to 2 users" in done.out or "The SLO is met up to 3 users" in done.out
-    assert "broken" in done.out
+    assert "missed" in done.out
 
 
 @pytest.mark.slow
