@@ -1,4 +1,4 @@
-"""`make bench`: the gateway beside vLLM's own OpenAI server, with the same weights in bf16.
+"""`make bench`: the gateway beside vLLM's own OpenAI server, by default with the same weights in bf16.
 
 vLLM runs in its own environment if it is installed (`python -m benchmarks.batch.peers --install-vllm`). The two take
 turns, and the processes of the one that is idle are stopped meanwhile. Each prompt is new, so no prefix is cached.
@@ -33,6 +33,7 @@ from benchmarks.completion_client import CompletionClient
 from benchmarks.fixtures import BENCH_DIRECTORY, bench_engine
 from benchmarks.gateway_cost import gateway
 from benchmarks.prompts import Prompts
+from build_engines.manifest import Precision
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from inflight.gateway.processes import listen
@@ -54,12 +55,13 @@ class Side:
 @click.option("--pairs", default=5, show_default=True)
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--prompt-tokens", default=64, show_default=True)
+@click.option("--precision", default="bf16", show_default=True, help="Of inflight's weights; vLLM's are in bf16.")
 @click.option("--out", type=click.Path(path_type=Path), default=BENCH_DIRECTORY / "gateway_peers.json")
-def main(pairs: int, max_tokens: int, prompt_tokens: int, out: Path) -> None:
+def main(pairs: int, max_tokens: int, prompt_tokens: int, precision: Precision, out: Path) -> None:
     if not installed():
         sys.exit("vLLM is not installed; run `python -m benchmarks.batch.peers --install-vllm` first.")
     console, found = Console(), {}
-    engine = bench_engine(LIKE, "bf16")
+    engine = bench_engine(LIKE, precision)
     prompts = Prompts(Tokenizer.from_file(str(engine / "tokenizer.json")), seed=1)
     with _vllm(BENCH_DIRECTORY / LIKE) as theirs:
         theirs.send_signal(signal.SIGSTOP)

@@ -27,10 +27,11 @@ from inflight.gateway.http import (
     Send,
     cancel_on_disconnect,
 )
-from inflight.gateway.keys import KeyRing
+from inflight.gateway.keys import ApiKey, KeyRing
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.openapi import openapi
 from inflight.gateway.pages import chat_page, docs_page
+from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.request_log import log_request
 from inflight.gateway.servers import ServerPool
 from inflight.gateway.settings import GatewaySettings
@@ -58,6 +59,7 @@ class Caller(NamedTuple):
 
     tenant: str = ""
     models: frozenset[str] = frozenset()
+    key: ApiKey | None = None
 
     def check_model(self, model: str) -> None:
         if self.models and model not in self.models:
@@ -76,6 +78,7 @@ class Gateway:
         self.metrics = GatewayMetrics(lambda: self.admission.in_flight, lambda: self.pool.ready)
         self.draining = False
         self._keys = KeyRing.load(settings.keys)
+        self._quotas = KeyQuotas(settings.state_path / "quotas.sqlite")
         self._batches = BatchRoutes(settings)
         self._started = int(time.time())
         self._routes: dict[str, dict[str, Handler]] = {
@@ -111,6 +114,7 @@ class Gateway:
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self._batches.close()
+                self._quotas.close()
                 await self.pool.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
@@ -222,7 +226,7 @@ class Gateway:
                 status=401,
                 headers={"www-authenticate": "Bearer"},
             )
-        return Caller(key.tenant, frozenset(key.models))
+        return Caller(key.tenant, frozenset(key.models), key)
 
     def _cors(self, request: Request) -> None:
         """Let pages of the named origins call the gateway from a browser."""
@@ -269,15 +273,18 @@ class Gateway:
             self._timeout(request),
         )
         generation = Generation(wanted, server, context, self.settings, request.outcome, responses)
-        self.admission.enter(wanted.choices, lambda: repr((caller.tenant, wanted)).encode())
-        server.in_flight += wanted.choices
-        began = time.monotonic()
-        try:
-            if not await cancel_on_disconnect(request, lambda: generation.respond(request)):
-                request.status = 499
-        finally:
-            server.in_flight -= wanted.choices
-            self.admission.leave(wanted.choices, time.monotonic() - began)
+        with self._quotas.hold(caller.key, wanted, self.settings.default_max_tokens, request.outcome) as headers:
+            request.response_headers |= headers
+            self.admission.enter(wanted.choices, lambda: repr((caller.tenant, wanted)).encode())
+            request.outcome.admitted = True
+            server.in_flight += wanted.choices
+            began = time.monotonic()
+            try:
+                if not await cancel_on_disconnect(request, lambda: generation.respond(request)):
+                    request.status = 499
+            finally:
+                server.in_flight -= wanted.choices
+                self.admission.leave(wanted.choices, time.monotonic() - began)
 
     def _timeout(self, request: Request) -> float:
         """Return the seconds that the answer may take: the caller's deadline, at most the gateway's."""

@@ -166,6 +166,7 @@ class Generation:
         parsers = [self._parsers.parser() for _ in range(self._wanted.choices)]
         writer = self._responses
         async for index, delta in deltas:
+            self.outcome.streamed += 1
             choice, parser = choices[index], parsers[index]
             self._note_first()
             events = _events(parser, delta)
@@ -208,6 +209,7 @@ class Generation:
                 )
             plain = not self._wanted.logprobs and not any(parsers)
             async for index, delta in deltas:
+                self.outcome.streamed += 1
                 if plain and delta.finish_reason is None:
                     frame = writers[index].text(delta.text) if delta.text else b""
                 else:
@@ -258,6 +260,7 @@ class Generation:
                 break
             index, delta = await anext(deltas)
             self._note_first()
+            self.outcome.streamed += 1
             found.append((index, delta))
             waiting.discard(index)
         return found

@@ -43,8 +43,11 @@ class Response:
 class Outcome:
     """What a request used, for the log and the metrics."""
 
+    admitted: bool = False
     input_tokens: int = 0
     output_tokens: int = 0
+    streamed: int = 0
+    """Steps of the answers so far, of about a token each; `output_tokens` is known at their ends."""
     first_token_at: float | None = None
 
 

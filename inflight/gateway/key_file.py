@@ -12,7 +12,7 @@ import stat
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,24 @@ _LABEL = f"1 to {_MAX_CHARACTERS} printable characters, without spaces at its en
 
 
 @dataclass(frozen=True)
+class Quotas:
+    """How much a key may use; None: as much as the server can do."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    max_concurrent: int | None = None
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the quotas that are set."""
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
+
+
+_NO_QUOTAS = Quotas()
+_QUOTAS = {each.name for each in fields(Quotas)}
+
+
+@dataclass(frozen=True)
 class ApiKey:
     """What a key permits. `models` empty: every model. Times are in UTC; `expires` None: never."""
 
@@ -49,10 +67,17 @@ class ApiKey:
     models: tuple[str, ...]
     created: datetime
     expires: datetime | None = None
+    quotas: Quotas = _NO_QUOTAS
 
     @classmethod
     def new(
-        cls, name: str, *, tenant: str | None = None, models: Iterable[str] = (), expires: datetime | None = None
+        cls,
+        name: str,
+        *,
+        tenant: str | None = None,
+        models: Iterable[str] = (),
+        expires: datetime | None = None,
+        quotas: Quotas = _NO_QUOTAS,
     ) -> ApiKey:
         """Return a key with a new id. Raises InflightError (`invalid_parameter`); `tenant` is the name by default."""
         name = unicodedata.normalize("NFC", name)
@@ -71,7 +96,7 @@ class ApiKey:
         created = datetime.now(timezone.utc).replace(microsecond=0)
         if expires is not None and expires <= created:
             raise invalid_value("the expiry", format_time(expires), "in the future")
-        return cls(f"key-{secrets.token_hex(6)}", name, tenant, models, created, expires)
+        return cls(f"key-{secrets.token_hex(6)}", name, tenant, models, created, expires, quotas)
 
     def may_use(self, model: str) -> bool:
         """Return whether requests with this key may name this model."""
@@ -195,27 +220,23 @@ def revoke_key(path: Path, wanted: str) -> tuple[ApiKey, ...]:
 
     Raises InflightError: `invalid_parameter` if no key has it, and those of `add_key`.
     """
-    wanted = unicodedata.normalize("NFC", wanted)
-    if PREFIX in wanted:
-        raise InflightError(
-            "that is a key; pass its id or its name, which `inflight key list` shows", "invalid_parameter"
-        )
-    if not os.path.exists(path):  # do not create its directory
-        raise InflightError(f"there is no key file at {path}; pass --key-file", "invalid_parameter")
-    with _locked(path) as file:
-        entries = _entries(file)
-        found = [one for one in entries if one.key.id == wanted] or [
-            one for one in entries if unicodedata.normalize("NFC", one.key.name) == wanted
-        ]
-        if not found:
-            near = nearest(wanted, [label for one in entries for label in (one.key.name, one.key.id)])
-            meant = f"did you mean {near!r}?" if near else "`inflight key list` shows them"
-            raise InflightError(f"no key has the id or name {wanted!r}; {meant}", "invalid_parameter")
+    with _changed(path, wanted) as (file, entries, found):
         open_ones = [one for one in found if one.revoked is None]
         if open_ones:
             now = datetime.now(timezone.utc)
             _write(file, [replace(one, revoked=now) if one in open_ones else one for one in entries])
     return tuple(one.key for one in open_ones or found)
+
+
+def limit_key(path: Path, wanted: str, quotas: Quotas) -> ApiKey:
+    """Replace the quotas of the valid key with this id or name, and return it. Raises as `revoke_key`."""
+    with _changed(path, wanted) as (file, entries, found):
+        valid = [one for one in found if one.state == "valid"]
+        if not valid:
+            raise InflightError(f"the key {wanted!r} is {found[0].state}; add a new one", "invalid_parameter")
+        changed = replace(valid[0], key=replace(valid[0].key, quotas=quotas))
+        _write(file, [changed if one is valid[0] else one for one in entries])
+    return changed.key
 
 
 def parse_time(text: str) -> datetime:
@@ -230,6 +251,10 @@ def parse_time(text: str) -> datetime:
 def format_time(time: datetime) -> str:
     """Return a time in UTC as ISO 8601, to the second."""
     return time.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _is_quota(value: Any) -> bool:
+    return type(value) is int and value >= 1
 
 
 def _is_label(value: Any) -> bool:
@@ -301,7 +326,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(path: Path, position: int, value: Any) -> KeyEntry:
-    if not isinstance(value, dict) or set(value) != set(_FIELDS):
+    if not isinstance(value, dict) or {*value} - {"quotas"} != {*_FIELDS}:
         raise _invalid(path, f"has at key {position} no object with exactly the fields {', '.join(_FIELDS)}")
     times: dict[str, datetime | None] = {}
     wrong = [name for name in ("id", "name", "tenant") if not _is_label(value[name])]
@@ -311,6 +336,9 @@ def _entry(path: Path, position: int, value: Any) -> KeyEntry:
         wrong.append("sha256")
     if not (isinstance(value["models"], list) and all(map(_is_label, value["models"]))):
         wrong.append("models")
+    quotas = value.get("quotas", {})
+    if not isinstance(quotas, dict) or not {*quotas} <= _QUOTAS or not all(map(_is_quota, quotas.values())):
+        wrong.append("quotas")
     for name in ("created", "expires", "revoked"):
         try:
             times[name] = None if value[name] is None else parse_time(value[name])
@@ -319,7 +347,8 @@ def _entry(path: Path, position: int, value: Any) -> KeyEntry:
     created = times.get("created")
     if wrong or created is None:
         raise _invalid(path, f"has at key {position} an invalid value of {', '.join(wrong or ['created'])}")
-    key = ApiKey(value["id"], value["name"], value["tenant"], tuple(value["models"]), created, times["expires"])
+    models = tuple(value["models"])
+    key = ApiKey(value["id"], value["name"], value["tenant"], models, created, times["expires"], Quotas(**quotas))
     return KeyEntry(key, value["sha256"], times["revoked"])
 
 
@@ -339,6 +368,7 @@ def _write(path: Path, entries: Sequence[KeyEntry]) -> None:
             "created": format_time(one.key.created),
             "expires": one.key.expires and format_time(one.key.expires),
             "revoked": one.revoked and format_time(one.revoked),
+            **({"quotas": quotas} if (quotas := one.key.quotas.as_dict()) else {}),
         }
         for one in entries
     ]
@@ -349,6 +379,28 @@ def _write(path: Path, entries: Sequence[KeyEntry]) -> None:
             "output_unwritable",
         )
     write_atomic(path, content, mode=0o600)
+
+
+@contextmanager
+def _changed(path: Path, wanted: str) -> Iterator[tuple[Path, tuple[KeyEntry, ...], list[KeyEntry]]]:
+    """Yield the locked file, its entries, and those with this id or name. Raises InflightError if there is none."""
+    wanted = unicodedata.normalize("NFC", wanted)
+    if PREFIX in wanted:
+        raise InflightError(
+            "that is a key; pass its id or its name, which `inflight key list` shows", "invalid_parameter"
+        )
+    if not os.path.exists(path):  # do not create its directory
+        raise InflightError(f"there is no key file at {path}; pass --key-file", "invalid_parameter")
+    with _locked(path) as file:
+        entries = _entries(file)
+        found = [one for one in entries if one.key.id == wanted] or [
+            one for one in entries if unicodedata.normalize("NFC", one.key.name) == wanted
+        ]
+        if not found:
+            near = nearest(wanted, [label for one in entries for label in (one.key.name, one.key.id)])
+            meant = f"did you mean {near!r}?" if near else "`inflight key list` shows them"
+            raise InflightError(f"no key has the id or name {wanted!r}; {meant}", "invalid_parameter")
+        yield file, entries, found
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from inflight.gateway.key_file import (
     MAX_FILE_BYTES,
     PREFIX,
     ApiKey,
+    Quotas,
     add_key,
     default_key_file,
     key_digest,
@@ -46,7 +47,7 @@ def names(path: Path) -> dict[str, str]:
 
 def test_a_key_is_read_as_it_was_added(path: Path) -> None:
     expires = datetime(2100, 1, 1, tzinfo=timezone.utc)
-    key = ApiKey.new("shop", tenant="store", models=["a", "b", "a"], expires=expires)
+    key = ApiKey.new("shop", tenant="store", models=["a", "b", "a"], expires=expires, quotas=Quotas(tokens_per_day=9))
     token = add_key(path, key)
     file = read_key_file(path)
     assert file is not None
@@ -308,6 +309,7 @@ WRONG_VALUES: dict[str, list[Any]] = {
     "models": [None, "llama", [1], [None], [""], {"llama": 1}, [["a"]]],
     **{field: [1, False, "", "soon", [], {}, 1e300] for field in ("expires", "revoked")},
     "created": [None, 1, "soon"],
+    "quotas": [None, [], {"tokens_per_day": 0}, {"tokens_per_day": True}, {"tokens_per_year": 5}],
 }
 
 

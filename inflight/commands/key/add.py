@@ -13,7 +13,7 @@ from typing import Any
 import click
 from inflight_client import InflightError
 
-from inflight.commands.key.options import as_record, key_file_option
+from inflight.commands.key.options import as_record, key_file_option, quota_options, quotas_from
 from inflight.gateway.key_file import ApiKey, add_key, parse_time, revoke_key
 
 _PERIOD = re.compile(r"(\d{1,9})([hdw])")
@@ -64,6 +64,7 @@ class Names(click.ParamType[list[str]]):
     help="When the key expires: a period in hours, days or weeks (12h, 30d, 8w), or a date or time, in UTC without an "
     "offset (2027-01-01, 2027-01-01T18:00+02:00).  [default: never]",
 )
+@quota_options
 @key_file_option
 @click.option(
     "--json",
@@ -79,6 +80,7 @@ def command(
     expires: datetime | None,
     key_file: Path,
     as_json: bool,
+    **quotas: Any,
 ) -> None:
     """Create a key with this NAME and print it to standard output.
 
@@ -87,10 +89,12 @@ def command(
     \b
       inflight key add web-shop
       inflight key add nightly --tenant research --models llama,qwen --expires 30d
+      inflight key add demo --requests-per-minute 60 --tokens-per-day 1000000 --max-concurrent 4
       inflight key add ci --expires 2027-01-01 --json | jq -r .key
     """
     try:
-        key = ApiKey.new(name, tenant=tenant, models=[model for names in models for model in names], expires=expires)
+        named = [model for names in models for model in names]
+        key = ApiKey.new(name, tenant=tenant, models=named, expires=expires, quotas=quotas_from(quotas))
     except InflightError as error:
         raise click.UsageError(f"{error} [{error.code}]") from error
     if sys.stdout is None:

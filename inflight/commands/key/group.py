@@ -8,7 +8,8 @@ from inflight.lazy_group import LazyGroup
 
 COMMANDS = {
     "add": ("inflight.commands.key.add", "Create a key and print it once."),
-    "list": ("inflight.commands.key.list", "List keys: id, name, tenant, models, times, state."),
+    "limit": ("inflight.commands.key.limit", "Set the quotas of a key."),
+    "list": ("inflight.commands.key.list", "List keys: id, name, tenant, models, times, quotas, state."),
     "revoke": ("inflight.commands.key.revoke", "Revoke a key by its id or name."),
 }
 

@@ -11,7 +11,7 @@ from inflight.commands.key.options import as_record, key_file_option
 from inflight.gateway.key_file import KeyEntry, format_time, read_key_file
 
 
-@click.command(short_help="List keys: id, name, tenant, models, times, state.")
+@click.command(short_help="List keys: id, name, tenant, models, times, quotas, state.")
 @key_file_option
 @click.option(
     "--json",
@@ -40,7 +40,7 @@ def command(key_file: Path, as_json: bool) -> None:
 def _show(entries: tuple[KeyEntry, ...]) -> None:
     from rich.cells import cell_len  # counts wide characters as two
 
-    rows = [("ID", "NAME", "TENANT", "MODELS", "CREATED", "EXPIRES", "STATE"), *map(_row, entries)]
+    rows = [("ID", "NAME", "TENANT", "MODELS", "CREATED", "EXPIRES", "QUOTAS", "STATE"), *map(_row, entries)]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
@@ -50,4 +50,6 @@ def _show(entries: tuple[KeyEntry, ...]) -> None:
 def _row(entry: KeyEntry) -> tuple[str, ...]:
     key = entry.key
     expires = format_time(key.expires) if key.expires else "never"
-    return key.id, key.name, key.tenant, ",".join(key.models) or "all", format_time(key.created), expires, entry.state
+    quotas = " ".join(f"{name}={value}" for name, value in key.quotas.as_dict().items()) or "none"
+    models = ",".join(key.models) or "all"
+    return key.id, key.name, key.tenant, models, format_time(key.created), expires, quotas, entry.state

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from inflight.gateway.key_file import ApiKey, default_key_file, format_time
+from inflight.gateway.key_file import ApiKey, Quotas, default_key_file, format_time
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -27,6 +27,29 @@ def key_file_option(function: Decorated) -> Decorated:
     )(function)
 
 
+_QUOTA_OPTIONS = {
+    "requests_per_minute": "Requests that may start within a minute.",
+    "tokens_per_minute": "Tokens within a minute: of prompts, and of answers up to their max_tokens.",
+    "tokens_per_day": "Tokens within a day (UTC).",
+    "max_concurrent": "Requests at a time.",
+}
+
+
+def quota_options(function: Decorated) -> Decorated:
+    """Add an option for each quota; `quotas_from` reads them."""
+    for name, text in reversed(_QUOTA_OPTIONS.items()):
+        words = f"--{name.replace('_', '-')}"
+        function = click.option(words, type=click.IntRange(1), metavar="N", help=f"{text}  [default: no limit]")(
+            function
+        )
+    return function
+
+
+def quotas_from(options: dict[str, Any]) -> Quotas:
+    """Return the quotas of the options of `quota_options`."""
+    return Quotas(**{name: options[name] for name in _QUOTA_OPTIONS})
+
+
 def as_record(key: ApiKey) -> dict[str, Any]:
     """Return what the outputs show of a key."""
     return {
@@ -36,4 +59,5 @@ def as_record(key: ApiKey) -> dict[str, Any]:
         "models": list(key.models),
         "created": format_time(key.created),
         "expires": format_time(key.expires) if key.expires else None,
+        "quotas": key.quotas.as_dict(),
     }

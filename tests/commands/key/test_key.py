@@ -46,7 +46,8 @@ def test_add_prints_the_key_alone(run: Any, path: Path) -> None:
 
 
 def test_add_takes_a_tenant_models_and_an_expiry(run: Any, path: Path) -> None:
-    options = ["--tenant", "research", "--models", "a, b", "--models", "c", "--expires", "2100-01-01", "--json"]
+    options = ["--tenant", "research", "--models", "a, b", "--models", "c", "--expires", "2100-01-01"]
+    options += ["--requests-per-minute", "60", "--max-concurrent", "4", "--json"]
     (record,) = run("add", "nightly", *options).objects
     key = KeyRing.load(path).authenticate(record.pop("key"))
     assert key is not None
@@ -57,6 +58,7 @@ def test_add_takes_a_tenant_models_and_an_expiry(run: Any, path: Path) -> None:
         "models": ["a", "b", "c"],
         "created": record["created"],
         "expires": "2100-01-01T00:00:00Z",
+        "quotas": {"requests_per_minute": 60, "max_concurrent": 4},
     }
 
 
@@ -113,7 +115,7 @@ def test_list_shows_keys_in_order_without_secrets(run: Any, path: Path) -> None:
         ("shop", "shop", [], "revoked"),
         ("東京", "tokyo", ["llama", "qwen"], "valid"),
     ]
-    assert set(lines[0]) == {"id", "name", "tenant", "models", "created", "expires", "state"}
+    assert set(lines[0]) == {"id", "name", "tenant", "models", "created", "expires", "quotas", "state"}
     for one, line in zip(lines, table.splitlines()[1:], strict=True):
         for value in (one["id"], one["name"], one["tenant"], one["created"], one["state"]):
             assert value in line
@@ -192,18 +194,27 @@ def test_no_key_is_added_if_standard_output_is_closed(path: Path) -> None:
     assert not path.exists()
 
 
-@pytest.mark.parametrize("command", ["add", "list", "revoke"])
+def test_limit_replaces_the_quotas_of_a_valid_key(run: Any, path: Path) -> None:
+    run("add", "shop", "--tokens-per-day", "5")
+    assert run("limit", "shop", "--tokens-per-minute", "7").code == 0
+    assert run("list", "--json").objects[0]["quotas"] == {"tokens_per_minute": 7}
+    run("revoke", "shop")
+    assert "invalid_parameter" in run("limit", "shop", "--tokens-per-minute", "7").err
+    assert run("add", "other", "--max-concurrent", "0").code == 2
+
+
+@pytest.mark.parametrize("command", ["add", "limit", "list", "revoke"])
 def test_help_has_examples(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str) -> None:
     done = CommandRunner(monkeypatch, capsys, "key")(command, "--help")
     assert done.code == 0
     assert done.out.count(f"inflight key {command}") > 1
-    for option in ("KEY_FILE", *(["JSON"] if command != "revoke" else [])):
+    for option in ("KEY_FILE", *(["JSON"] if command in ("add", "list") else [])):
         assert f"INFLIGHT_KEY_{command.upper()}_{option}" in done.out
 
 
 def test_no_server_is_imported() -> None:
     program = (
-        "import sys; from inflight.commands.key import add, list, revoke\n"
+        "import sys; from inflight.commands.key import add, limit, list, revoke\n"
         "print({'uvicorn', 'starlette', 'grpc', 'pydantic', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)

@@ -1,0 +1,200 @@
+"""Quotas of API keys: exact for many clients and processes, refunded, and told in OpenAI's headers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from inflight.common.python_module import python_module
+from inflight.deploy.server.server import Server
+from inflight.gateway.key_file import ApiKey, Quotas, add_key, limit_key
+from inflight.gateway.processes import GatewayProcesses
+from inflight.gateway.quotas import QuotaLedger
+from inflight.openai_api.errors import ApiError
+from tests.fixtures.errors import raises
+from tests.fixtures.gateway import openai_client, running_gateway
+from tests.fixtures.gateway_requests import MODEL, get, post
+from tests.fixtures.waiting import wait_until
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def key(**quotas: int) -> ApiKey:
+    return ApiKey.new("app", quotas=Quotas(**quotas))
+
+
+def test_requests_of_a_minute_are_counted_and_the_time_to_come_back_is_true(tmp_path: Path, clock: Clock) -> None:
+    ledger, app = QuotaLedger(tmp_path / "quotas", clock), key(requests_per_minute=2)
+    first = ledger.reserve(app, 5)
+    assert first.headers["x-ratelimit-remaining-requests"] == "1"
+    clock.now += 20
+    ledger.reserve(app, 5)
+    with raises(ApiError, "rate_limit_exceeded") as refused:
+        ledger.reserve(app, 5)
+    assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "40")
+    assert refused.value.headers["x-ratelimit-reset-requests"] == "40.000s"
+    clock.now += 40
+    ledger.reserve(app, 5)
+
+
+def test_a_request_that_never_started_is_not_counted(tmp_path: Path, clock: Clock) -> None:
+    ledger, app = QuotaLedger(tmp_path / "quotas", clock), key(requests_per_minute=1, tokens_per_minute=10)
+    ledger.release(ledger.reserve(app, 10), None)
+    ledger.reserve(app, 10)
+
+
+@pytest.mark.parametrize("quota", ["tokens_per_minute", "tokens_per_day"])
+def test_tokens_are_reserved_and_what_was_not_used_is_given_back(tmp_path: Path, clock: Clock, quota: str) -> None:
+    ledger, app = QuotaLedger(tmp_path / "quotas", clock), key(**{quota: 100})
+    held = ledger.reserve(app, 90)
+    with raises(ApiError, "rate_limit_exceeded"):
+        ledger.reserve(app, 11)
+    ledger.release(held, 60)
+    with raises(ApiError, "rate_limit_exceeded"):
+        ledger.reserve(app, 41)
+    ledger.reserve(app, 40)
+    with raises(ApiError, "rate_limit_exceeded") as never:
+        ledger.reserve(app, 101)
+    assert never.value.headers == {"x-should-retry": "false"}
+
+
+def test_a_restart_keeps_the_tokens_of_the_day_and_forgets_what_ran(tmp_path: Path, clock: Clock) -> None:
+    app = key(tokens_per_day=100, max_concurrent=1)
+    first = QuotaLedger(tmp_path / "quotas", clock)
+    first.reserve(app, 80)
+    first.close()
+    second = QuotaLedger(tmp_path / "quotas", clock)
+    with raises(ApiError, "rate_limit_exceeded"):
+        second.reserve(app, 21)
+    second.reserve(app, 20)
+    clock.now += 86400
+    with raises(ApiError, "rate_limit_exceeded"):  # one is running still
+        second.reserve(app, 1)
+
+
+def test_processes_share_the_counts(tmp_path: Path) -> None:
+    """Also while they open the file at the same time."""
+    command = python_module("tests.gateway.test_quotas", str(tmp_path / "quotas"))
+    processes = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        )
+        for _ in range(4)
+    ]
+    assert sum(int(process.communicate()[0]) for process in processes) == 100
+
+
+GatewayWithKeys = tuple[GatewayProcesses, Path, dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def quota_gateway(hurried_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayWithKeys]:
+    """With the file of its keys, and their texts."""
+    path = tmp_path_factory.mktemp("keys") / "keys.json"
+    quotas = {
+        "spender": Quotas(tokens_per_day=60),
+        "holder": Quotas(max_concurrent=2),
+        "counted": Quotas(requests_per_minute=1000, tokens_per_minute=9000),
+    }
+    keys = {name: add_key(path, ApiKey.new(name, quotas=each)) for name, each in quotas.items()}
+    with running_gateway(hurried_server, key_file=str(path)) as gateway:
+        yield gateway, path, keys
+
+
+def ask(client: openai.OpenAI, **fields: Any) -> Any:
+    return client.completions.with_raw_response.create(model=MODEL, **{"prompt": "tea", "max_tokens": 5, **fields})
+
+
+def test_parallel_clients_use_exactly_what_they_may(quota_gateway: GatewayWithKeys) -> None:
+    gateway, _, keys = quota_gateway
+    headers = {"authorization": f"Bearer {keys['spender']}"}
+    ids = post(gateway, "/tokenize", {"prompt": "tea"}, headers).json["tokens"]
+    with openai_client(gateway, api_key=keys["spender"]) as client:
+
+        def spend(_: int) -> int:
+            try:
+                answer = ask(client, prompt=ids, extra_body={"ignore_eos": True}).parse()
+            except openai.RateLimitError:
+                return 0
+            return int(answer.usage.total_tokens)
+
+        with ThreadPoolExecutor(64) as pool:
+            spent = [*pool.map(spend, range(64))]
+        while more := spend(0):
+            spent.append(more)
+    assert sum(spent) == 60 // (len(ids) + 5) * (len(ids) + 5)
+
+
+def test_requests_at_a_time_are_bounded_however_they_end(quota_gateway: GatewayWithKeys) -> None:
+    gateway, _, keys = quota_gateway
+    with openai_client(gateway, api_key=keys["holder"]) as client, ExitStack() as stack:
+
+        def admitted() -> bool:
+            with suppress(openai.RateLimitError, openai.APIConnectionError, openai.InternalServerError):
+                ask(client)
+                return True
+            return False
+
+        def hold() -> None:
+            messages: Any = [{"role": "user", "content": "tea"}]
+            stream = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=1900, stream=True)
+            stack.enter_context(stream)
+            next(iter(stream))
+
+        hold()
+        hold()
+        with pytest.raises(openai.RateLimitError) as refused:
+            ask(client)
+        assert refused.value.response.headers["retry-after"] == "1"
+        stack.close()
+        wait_until(admitted)
+        hold()
+        hold()
+        for worker in gateway._workers:
+            os.kill(worker.pid, signal.SIGKILL)
+        wait_until(admitted)
+
+
+def test_headers_tell_what_is_left_and_a_quota_can_be_changed(quota_gateway: GatewayWithKeys) -> None:
+    gateway, path, keys = quota_gateway
+    with openai_client(gateway, api_key=keys["counted"]) as client:
+        headers = ask(client).headers
+        assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-limit-tokens"]) == ("1000", "9000")
+        assert headers["x-ratelimit-remaining-requests"] == "999"
+        assert headers["x-ratelimit-remaining-tokens"] == str(9000 - 6)
+        limit_key(path, "counted", Quotas())
+        wait_until(lambda: "x-ratelimit-limit-requests" not in ask(client).headers)
+    assert get(gateway, "/health").status == 200
+
+
+if __name__ == "__main__":
+    import sys
+
+    ledger, app = QuotaLedger(Path(sys.argv[1]), Clock()), ApiKey("key-1", "app", "app", (), None, None)  # type: ignore[arg-type]
+    app = ApiKey(app.id, app.name, app.tenant, (), app.created, None, Quotas(requests_per_minute=100))
+    count = 0
+    for _ in range(100):
+        with suppress(ApiError):
+            ledger.reserve(app, 1)
+            count += 1
+    print(count)
