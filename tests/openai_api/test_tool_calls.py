@@ -12,21 +12,17 @@ from hypothesis import strategies as st
 
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
 from inflight.openai_api.reasoning import ReasoningParser
-from inflight.openai_api.tool_calls import (
-    MAX_CALL_LENGTH,
-    MAX_CALLS,
-    MAX_DEPTH,
-    HermesParser,
-    Llama3Parser,
-    MistralParser,
-    NamedParser,
-    detect_format,
-)
-from inflight.openai_api.tool_schema import call_schema
+from inflight.openai_api.tool_calls.detect import FORMATS, detect_format
+from inflight.openai_api.tool_calls.hermes import HermesParser
+from inflight.openai_api.tool_calls.parser import MAX_ARGUMENTS as MAX_CALL_LENGTH
+from inflight.openai_api.tool_calls.parser import MAX_CALLS
+from inflight.openai_api.tool_calls.parser import MAX_NESTING as MAX_DEPTH
+from inflight.openai_api.tool_calls.schema import NamedCallParser as NamedParser
+from inflight.openai_api.tool_calls.schema import call_schema
 from inflight.openai_api.tools import Tools
 
 NAMES = ("get_weather", "get", "search-2")
-PARSERS: dict[str, Any] = {"hermes": HermesParser, "llama3_json": Llama3Parser, "mistral": MistralParser}
+PARSERS: dict[str, Any] = FORMATS
 TAGS = [
     "<tool_call>",
     "</tool_call>",
@@ -166,7 +162,7 @@ def test_text_before_a_call_comes_first() -> None:
 
 def test_without_parallel_calls_the_first_ends_the_answer() -> None:
     call = '<tool_call>{"name": "get", "arguments": {}}</tool_call>'
-    parser = HermesParser(NAMES, parallel=False)
+    parser = HermesParser(NAMES, parallel_tool_calls=False)
     assert calls_of(parsed(parser, call * 3, [])) == [("get", {})]
     assert parser.done
 

@@ -1,0 +1,73 @@
+"""Reasoning and content are separated however the answer is split into chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inflight.openai_api.deltas import ReasoningDelta, TextDelta
+from inflight.openai_api.reasoning import ReasoningParser
+from tests.openai_api.tool_calls.answers import sizes, split
+
+
+def read(chunks: Iterable[str], begins_inside: bool) -> tuple[str, str]:
+    """The reasoning and the content of an answer."""
+    parser = ReasoningParser(begins_inside=begins_inside)
+    deltas = [delta for chunk in chunks for delta in parser.feed(chunk)] + parser.finish()
+    assert all(delta.text for delta in deltas)
+    kinds = [type(delta) for delta in deltas]
+    assert kinds == sorted(kinds, key=[ReasoningDelta, TextDelta].index)
+    return (
+        "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta)),
+        "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "begins_inside", "reasoning", "content"),
+    [
+        ("", False, "", ""),
+        ("Hi", False, "", "Hi"),
+        (" \n", False, "", " \n"),
+        (" <thin", False, "", " <thin"),
+        ("<think>a</think>\n\nb", False, "a", "\n\nb"),
+        ("\n<think>a</think>b", False, "a", "b"),
+        ("<think>a < b </thin", False, "a < b </thin", ""),
+        ("<think></think>b", False, "", "b"),
+        ("Hi <think>a</think>", False, "", "Hi <think>a</think>"),
+        ("a</think>b", False, "", "a</think>b"),
+        ("a</think>b", True, "a", "b"),
+        ("\na</think><think>b</think>", True, "\na", "<think>b</think>"),
+        ("<think>\na</think>b", True, "\na", "b"),
+        ("a<think>b", True, "a<think>b", ""),
+        ("</think>b", True, "", "b"),
+    ],
+)
+def test_examples(answer: str, begins_inside: bool, reasoning: str, content: str) -> None:
+    assert read([answer], begins_inside) == (reasoning, content)
+    for at in range(len(answer) + 1):
+        assert read([answer[:at], "", answer[at:]], begins_inside) == (reasoning, content)
+    assert read(answer, begins_inside) == (reasoning, content)
+
+
+PIECES = ("<think>", "</think>", "<", "/", "thin", "k>", " ", "\n", "京")
+
+
+@given(
+    answer=st.lists(st.sampled_from(PIECES), max_size=12).map("".join),
+    begins_inside=st.booleans(),
+    sizes=sizes,
+)
+def test_any_chunks_give_the_same(answer: str, begins_inside: bool, sizes: list[int]) -> None:
+    assert read(split(answer, sizes), begins_inside) == read([answer], begins_inside)
+
+
+def test_only_what_may_be_a_tag_is_held_back() -> None:
+    parser = ReasoningParser(begins_inside=True)
+    assert parser.feed("a </th") == [ReasoningDelta("a ")]
+    assert parser.feed("e </think>b") == [ReasoningDelta("</the "), TextDelta("b")]
+    assert parser.feed("</think>") == [TextDelta("</think>")]
+    assert parser.finish() == []
