@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.openai_api.deltas import ReasoningDelta, TextDelta
-from inflight.openai_api.reasoning import ReasoningParser
+from inflight.openai_api.events import ReasoningDelta, TextDelta
+from inflight.openai_api.reasoning import THINK, ReasoningParser, ReasoningTags, detect_reasoning
 from tests.openai_api.tool_calls.answers import sizes, split
 
 
 def read(chunks: Iterable[str], begins_inside: bool) -> tuple[str, str]:
     """The reasoning and the content of an answer."""
-    parser = ReasoningParser(begins_inside=begins_inside)
+    parser = ReasoningParser(begins_inside)
     deltas = [delta for chunk in chunks for delta in parser.feed(chunk)] + parser.finish()
     assert all(delta.text for delta in deltas)
     kinds = [type(delta) for delta in deltas]
@@ -33,15 +33,16 @@ def read(chunks: Iterable[str], begins_inside: bool) -> tuple[str, str]:
         ("Hi", False, "", "Hi"),
         (" \n", False, "", " \n"),
         (" <thin", False, "", " <thin"),
-        ("<think>a</think>\n\nb", False, "a", "\n\nb"),
+        ("<think>\n\na\n\nb\n</think>\n\nc\n", False, "a\n\nb", "c\n"),
         ("\n<think>a</think>b", False, "a", "b"),
         ("<think>a < b </thin", False, "a < b </thin", ""),
         ("<think></think>b", False, "", "b"),
         ("Hi <think>a</think>", False, "", "Hi <think>a</think>"),
         ("a</think>b", False, "", "a</think>b"),
         ("a</think>b", True, "a", "b"),
-        ("\na</think><think>b</think>", True, "\na", "<think>b</think>"),
-        ("<think>\na</think>b", True, "\na", "b"),
+        ("\na</think><think>b</think>", True, "a", "<think>b</think>"),
+        ("<think>\na</think>b", True, "a", "b"),
+        ("<think>a\n", False, "a\n", ""),
         ("a<think>b", True, "a<think>b", ""),
         ("</think>b", True, "", "b"),
     ],
@@ -66,8 +67,26 @@ def test_any_chunks_give_the_same(answer: str, begins_inside: bool, sizes: list[
 
 
 def test_only_what_may_be_a_tag_is_held_back() -> None:
-    parser = ReasoningParser(begins_inside=True)
+    parser = ReasoningParser(inside=True)
     assert parser.feed("a </th") == [ReasoningDelta("a ")]
     assert parser.feed("e </think>b") == [ReasoningDelta("</the "), TextDelta("b")]
     assert parser.feed("</think>") == [TextDelta("</think>")]
     assert parser.finish() == []
+
+
+@pytest.mark.parametrize(
+    ("template", "tags"),
+    [
+        ("{{ message.content.split('</think>')[-1] }}", THINK),
+        ("{{ '<｜Assistant｜><think>\\n' }}", THINK),
+        ("[THINK]{{ reasoning }}[/THINK]", ReasoningTags("[THINK]", "[/THINK]")),
+        ("{{ message.content }}", None),
+    ],
+)
+def test_the_tags_are_those_of_the_template(template: str, tags: ReasoningTags | None) -> None:
+    assert detect_reasoning(template) == tags
+
+
+def test_other_tags_are_read() -> None:
+    parser = ReasoningParser(tags=ReasoningTags("[THINK]", "[/THINK]"))
+    assert parser.feed("[THINK]a[/THINK]b") == [ReasoningDelta("a"), TextDelta("b")]

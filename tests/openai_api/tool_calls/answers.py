@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from inflight.openai_api.deltas import TextDelta, ToolCallStart
+from inflight.openai_api.events import Event, TextDelta, ToolCallArguments, ToolCallStart
 from inflight.openai_api.tool_calls.detect import FORMATS
-from inflight.openai_api.tool_calls.parser import Event, ToolCallParser
-from inflight.openai_api.tool_calls.schema import NamedCallParser, RequiredCallsParser
+from inflight.openai_api.tool_calls.parser import ToolCallParser
+from inflight.openai_api.tool_calls.schema import RequiredCallsParser
 
 TAGS = (
     "<tool_call>",
@@ -51,13 +51,14 @@ def joined(events: Sequence[Event]) -> list[Item]:
             else:
                 items.append(event.text)
         elif isinstance(event, ToolCallStart):
-            assert event.index == calls
+            assert event.call == calls
             calls += 1
             items.append(Call(event.name, ""))
         else:
             last = items[-1]
+            assert isinstance(event, ToolCallArguments)
             assert isinstance(last, Call)
-            assert event.index == calls - 1
+            assert event.call == calls - 1
             assert event.fragment
             items[-1] = Call(last.name, last.arguments + event.fragment)
     return items
@@ -170,6 +171,5 @@ WRITERS: list[tuple[type[ToolCallParser], Callable[[Sequence[Call]], str]]] = [
 PARSERS: dict[str, Callable[[], ToolCallParser]] = {
     **{name: partial(kind, ("f", "g")) for name, kind in FORMATS.items()},
     "required": lambda: RequiredCallsParser(("f", "g")),
-    "named": lambda: NamedCallParser("f"),
     "one call": lambda: FORMATS["hermes"](("f", "g"), parallel_tool_calls=False),
 }

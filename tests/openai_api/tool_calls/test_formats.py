@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.openai_api.deltas import TextDelta, ToolCallArguments, ToolCallStart
+from inflight.openai_api.events import TextDelta, ToolCallArguments, ToolCallStart
 from inflight.openai_api.tool_calls.detect import FORMATS
 from inflight.openai_api.tool_calls.parser import ToolCallParser
 from inflight.openai_api.tool_calls.schema import NamedCallParser
@@ -33,8 +33,10 @@ def test_arguments_arrive_as_the_model_wrote_them(
 @given(arguments=answers.arguments, sizes=answers.sizes)
 def test_a_named_call_is_the_whole_answer(arguments: str, sizes: list[int]) -> None:
     parser = NamedCallParser("f")
-    assert read(parser, split(f" {arguments}\nmore", sizes)) == [Call("f", arguments)]
-    assert parser.done
+    chunks = split(arguments, sizes)
+    events = [event for chunk in chunks for event in parser.feed(chunk)]
+    assert answers.joined([*events, *parser.finish()]) == [Call("f", arguments)]
+    assert len(events) == len(chunks) + 1
 
 
 @pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
@@ -108,12 +110,18 @@ EXAMPLES: list[tuple[str, str, list[Item]]] = [
     ("hermes", "a < b\n", ["a < b\n"]),
     ("hermes", "<tool", ["<tool"]),
     ("hermes", f"\n\n{TAGGED}\n", [F]),
-    ("hermes", f"I look.\n\n{TAGGED}\n\nDone.\n", ["I look.", F, "Done.\n"]),
+    ("hermes", f"I look.\n\n{TAGGED}\n\nDone.\n", ["I look.\n\n", F, "Done.\n"]),
     ("hermes", f"<tool_call><tool_call>{OBJECT}", ["<tool_call>", F]),
     ("hermes", f"{TAGGED[:-1]}", [F]),
     ("hermes", f"{TAGGED[:-1]}x", [F, "</tool_callx"]),
     ("hermes", '<tool_call>{"name": "f", "arguments"', ['<tool_call>{"name": "f", "arguments"']),
-    ("hermes", '<tool_call>{"name": "f"}</tool_call>', ['<tool_call>{"name": "f"}</tool_call>']),
+    ("hermes", '<tool_call>{"name": "f"}</tool_call>', [Call("f", "{}")]),
+    ("hermes", '<tool_call>{"arguments": null, "name": "f"}</tool_call>', [Call("f", "{}")]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": nul}', ['<tool_call>{"name": "f", "arguments": nul}']),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {x', ['<tool_call>{"name": "f", "arguments": {x']),
+    ("hermes", '<tool_call>{"name": "f", "arguments": { \n"a": 1}}', [Call("f", '{ \n"a": 1}')]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}, "id": "x', [F]),
+    ("hermes", f"{TAGGED} <tool_call>no", [F, "<tool_call>no"]),
     ("hermes", '<tool_call>{"name": "f", "arguments": [1]}', ['<tool_call>{"name": "f", "arguments": [1]}']),
     ("hermes", '<tool_call>{"arguments": {}, "name": "h"}', ['<tool_call>{"arguments": {}, "name": "h"}']),
     ("hermes", '<tool_call>{"name": "f", "name": "g"}', ['<tool_call>{"name": "f", "name": "g"}']),
@@ -128,12 +136,12 @@ EXAMPLES: list[tuple[str, str, list[Item]]] = [
     ("llama3_json", f"{OBJECT} {OBJECT}", [F, F]),
     ("llama3_json", f"{OBJECT}; and", [F, "; and"]),
     ("llama3_json", f"See {OBJECT}", [f"See {OBJECT}"]),
-    ("llama3_json", f"See <|python_tag|>{OBJECT}", ["See", F]),
+    ("llama3_json", f"See <|python_tag|>{OBJECT}", ["See ", F]),
     ("llama3_json", f"{OBJECT}<|python_tag|>{OBJECT}", [F, F]),
     ("llama3_json", "<|python_tag|>print(1)", ["<|python_tag|>print(1)"]),
     ("llama3_json", '{"title": "A", "name": "f"}', ['{"title": "A", "name": "f"}']),
     ("llama3_json", f'{{"type": "function", {OBJECT[1:]}', [F]),
-    ("mistral", f"Hm. [TOOL_CALLS] [{OBJECT}, {OBJECT}] ok", ["Hm.", F, F, "ok"]),
+    ("mistral", f"Hm. [TOOL_CALLS] [{OBJECT}, {OBJECT}] ok", ["Hm. ", F, F, "ok"]),
     ("mistral", f"[TOOL_CALLS][{OBJECT}", [F]),
     ("mistral", f"[TOOL_CALLS][{OBJECT}, 5]", [F, ", 5]"]),
     ("mistral", f"[TOOL_CALLS][TOOL_CALLS][{OBJECT}]", [F]),
@@ -141,15 +149,14 @@ EXAMPLES: list[tuple[str, str, list[Item]]] = [
     ("mistral", "f or g", ["f or g"]),
     ("mistral", "[1, 2]", ["[1, 2]"]),
     ("mistral", "[TOOL_CALLS][]", ["[TOOL_CALLS][]"]),
-    ("mistral", f"[TOOL_CALLS] {OBJECT}", [f"[TOOL_CALLS] {OBJECT}"]),
+    ("mistral", f"[TOOL_CALLS] {OBJECT}", [F]),
+    ("mistral", OBJECT, [OBJECT]),
     ("mistral", '[TOOL_CALLS]f [ARGS] {"a": 1}', [F]),
     ("mistral", '[TOOL_CALLS]f[ARG]{"a": 1}', ['[TOOL_CALLS]f[ARG]{"a": 1}']),
     ("mistral", '[TOOL_CALLS]f[TOOL_CALLS]f{"a": 1}', ["[TOOL_CALLS]f", F]),
     ("required", f" [{OBJECT}]\n", [F]),
     ("required", "Sorry [", ["Sorry ["]),
-    ("named", '{"a": 1', [Call("f", '{"a": 1')]),
-    ("named", "Sorry", ["Sorry"]),
-    ("one call", f"So {TAGGED}{TAGGED}", ["So", F]),
+    ("one call", f"So {TAGGED}{TAGGED}", ["So ", F]),
 ]
 
 
@@ -161,8 +168,8 @@ def test_examples(kind: str, answer: str, items: list[Item]) -> None:
 
 def test_events_come_as_soon_as_they_are_certain() -> None:
     parser = FORMATS["hermes"](("f",))
-    assert parser.feed("Hi <to") == [TextDelta("Hi")]
-    assert parser.feed("p> ") == [TextDelta(" <top>")]
+    assert parser.feed("Hi <to") == [TextDelta("Hi ")]
+    assert parser.feed("p> ") == [TextDelta("<top> ")]
     assert parser.feed('<tool_call>{"name": "f", "argum') == []
     assert parser.feed('ents": {"a') == [ToolCallStart(0, "f"), ToolCallArguments(0, '{"a')]
     assert parser.feed('": 1}') == [ToolCallArguments(0, '": 1}')]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from inflight_client.errors import InvalidRequest
 
-from inflight.openai_api.tool_calls.schema import RequiredCallsParser, named_schema, required_schema
+from inflight.openai_api.errors import ApiError
+from inflight.openai_api.tool_calls.schema import MAX_REQUIRED_CALLS, RequiredCallsParser, call_schema
+from inflight.openai_api.tools import Tools
 from tests.fixtures.errors import raises
 from tests.openai_api.tool_calls.answers import Call, read
 
@@ -21,9 +22,9 @@ TREE = {
 }
 
 
-def variants(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = schema["items"]["anyOf"]
-    return found
+def tools(parallel: bool = True, **parameters: Any) -> Tools:
+    functions = tuple({"name": name, "parameters": each} for name, each in parameters.items())
+    return Tools(functions, "required", parallel=parallel)
 
 
 def resolve(schema: dict[str, Any], reference: str) -> Any:
@@ -34,48 +35,47 @@ def resolve(schema: dict[str, Any], reference: str) -> Any:
 
 
 def test_required_takes_any_tool() -> None:
-    schema = required_schema({"f": CITY, "g": None})
+    schema = call_schema(tools(f=CITY, g={}))
     assert (schema["type"], schema["minItems"]) == ("array", 1)
-    assert [one["properties"]["name"] for one in variants(schema)] == [{"const": "f"}, {"const": "g"}]
-    assert [one["properties"]["parameters"] for one in variants(schema)] == [CITY, {"type": "object"}]
-    assert all(one["required"] == ["name", "parameters"] for one in variants(schema))
-    assert all(one["additionalProperties"] is False for one in variants(schema))
+    variants = schema["items"]["anyOf"]
+    assert [each["properties"]["name"]["enum"] for each in variants] == [["f"], ["g"]]
+    parameters = [resolve(schema, each["properties"]["parameters"]["$ref"]) for each in variants]
+    assert parameters == [CITY, {"type": "object"}]
+    assert all(each["required"] == ["name", "parameters"] for each in variants)
+    assert all(each["additionalProperties"] is False for each in variants)
 
 
-@pytest.mark.parametrize("parallel", [True, False])
-def test_one_call_if_not_parallel(parallel: bool) -> None:
-    schema = required_schema({"f": CITY}, parallel_tool_calls=parallel)
-    assert schema.get("maxItems") == (None if parallel else 1)
+@pytest.mark.parametrize(("parallel", "most"), [(True, MAX_REQUIRED_CALLS), (False, 1)])
+def test_the_number_of_calls_is_bounded(parallel: bool, most: int) -> None:
+    assert call_schema(tools(parallel, f=CITY))["maxItems"] == most
 
 
 def test_references_stay_within_their_tool() -> None:
-    other = TREE | {"$defs": {"node": {"type": "string"}}}
-    schema = required_schema({"f": TREE, "g": other})
-    for name, original, variant in zip("fg", (TREE, other), variants(schema), strict=True):
-        properties = variant["properties"]["parameters"]["properties"]
-        node = resolve(schema, properties["root"]["$ref"])
-        assert node["type"] == original["$defs"]["node"]["type"]  # type: ignore[index]
-        assert resolve(schema, properties["again"]["$ref"]) == schema["$defs"][name]
-    children = resolve(schema, "#/$defs/f/$defs/node")["properties"]["children"]["items"]
-    assert resolve(schema, children["$ref"])["properties"]["children"]
+    other = {"$ref": "#/$defs/node", "$defs": {"node": {"type": "string"}}}
+    schema = call_schema(tools(f=TREE, g=other))
+    tree, text = (resolve(schema, each["properties"]["parameters"]["$ref"]) for each in schema["items"]["anyOf"])
+    assert resolve(schema, tree["properties"]["again"]["$ref"]) is tree
+    node = resolve(schema, tree["properties"]["root"]["$ref"])
+    assert resolve(schema, node["properties"]["children"]["items"]["$ref"]) is node
+    assert resolve(schema, text["$ref"]) == {"type": "string"}
 
 
 def test_a_property_called_ref_is_no_reference() -> None:
-    schema = required_schema({"f": {"type": "object", "properties": {"$ref": {"type": "string"}}}})
-    assert "$defs" not in schema
+    parameters = {"type": "object", "properties": {"$ref": {"type": "string"}}}
+    assert call_schema(tools(f=parameters))["$defs"]["tool0"] == parameters
 
 
 def test_a_deep_schema_is_refused() -> None:
     deep: dict[str, Any] = {}
     for _ in range(100_000):
         deep = {"not": deep}
-    with raises(InvalidRequest, "invalid_parameter", naming="f"):
-        required_schema({"f": deep})
+    with raises(ApiError, "invalid_parameter", naming="f"):
+        call_schema(tools(f=deep))
 
 
-def test_named_schema_is_that_of_the_parameters() -> None:
-    assert named_schema(CITY) == CITY
-    assert named_schema(None) == named_schema({}) == {"type": "object"}
+@pytest.mark.parametrize(("parameters", "schema"), [(CITY, CITY), ({}, {"type": "object"})])
+def test_the_schema_of_a_named_call_is_that_of_its_arguments(parameters: Any, schema: Any) -> None:
+    assert call_schema(Tools(tools(f=parameters, g=TREE).functions, "function", "f")) == schema
 
 
 def test_required_calls_are_read() -> None:
