@@ -17,9 +17,9 @@ def read(chunks: Iterable[str], begins_inside: bool) -> tuple[str, str]:
     """The reasoning and the content of an answer."""
     parser = ReasoningParser(begins_inside)
     deltas = [delta for chunk in chunks for delta in parser.feed(chunk)] + parser.finish()
-    assert all(delta.text for delta in deltas)
-    kinds = [type(delta) for delta in deltas]
-    assert kinds == sorted(kinds, key=[ReasoningDelta, TextDelta].index)
+    reasons = [isinstance(delta, ReasoningDelta) for delta in deltas]
+    assert reasons == sorted(reasons, reverse=True)
+    assert all(isinstance(delta, ReasoningDelta | TextDelta) and delta.text for delta in deltas)
     return (
         "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta)),
         "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)),

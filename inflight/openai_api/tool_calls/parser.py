@@ -27,9 +27,9 @@ class ToolCallParser(ABC):
 
     A call begins once its name is one of `names` and its arguments have begun or are left out; its arguments are given
     out as they arrive, as the model wrote them. What is no such call, or exceeds a limit, is text. If a call that has
-    begun becomes invalid, it ends with the arguments so far, and the rest is text; if the answer ends within it, the rest
-    is dropped. Whitespace that begins the answer or follows a call is dropped if a call comes next. All behind the last
-    call is dropped: the first without `parallel_tool_calls`, or else the one numbered MAX_CALLS.
+    begun becomes invalid, it ends with the arguments so far, and the rest is text; if the answer ends within it, the
+    rest is dropped. Whitespace that begins the answer or follows a call is dropped if a call comes next. All behind the
+    last call is dropped: the first without `parallel_tool_calls`, or else the one numbered MAX_CALLS.
     """
 
     # Keys of a call that are skipped besides those of its name and arguments; None: any.
