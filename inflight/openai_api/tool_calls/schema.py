@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, ToolCallArguments, ToolCallStart
 from inflight.openai_api.tool_calls.parser import Steps, ToolCallParser
 from inflight.openai_api.tools import Tools
 
 MAX_REQUIRED_CALLS = 16
-_MAX_NESTING = 256  # of a schema, below Python's limit of recursion
 
 
 def call_schema(tools: Tools) -> dict[str, Any]:
     """Return the schema of a list of calls of any of the tools; of the arguments alone if one tool is named.
 
-    References within the parameters of a tool lead to the same place of the same tool. Raises ApiError.
+    References within the parameters of a tool lead to the same place of the same tool.
     """
     if tools.named is not None:
         (parameters,) = (each["parameters"] for each in tools.functions if each["name"] == tools.named)
@@ -26,7 +24,7 @@ def call_schema(tools: Tools) -> dict[str, Any]:
     for number, function in enumerate(tools.functions):
         place = f"#/$defs/tool{number}"
         parameters = {"type": "object", **function["parameters"]}
-        definitions[f"tool{number}"] = _moved(parameters, place, function["name"], _MAX_NESTING)
+        definitions[f"tool{number}"] = _moved(parameters, place)
         calls.append(
             {
                 "type": "object",
@@ -70,19 +68,13 @@ class NamedCallParser:
         return []
 
 
-def _moved(schema: Any, place: str, tool: str, nesting: int) -> Any:
+def _moved(schema: Any, place: str) -> Any:
     """Return a schema whose references to itself lead to where it is now."""
-    if not nesting:
-        raise ApiError(
-            f"the parameters of the tool {tool} nest deeper than {_MAX_NESTING}; flatten them",
-            "invalid_parameter",
-            "tools",
-        )
     if isinstance(schema, list):
-        return [_moved(each, place, tool, nesting - 1) for each in schema]
+        return [_moved(each, place) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    moved = {name: _moved(value, place, tool, nesting - 1) for name, value in schema.items()}
+    moved = {name: _moved(value, place) for name, value in schema.items()}
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#"):
         moved["$ref"] = place + reference[1:]

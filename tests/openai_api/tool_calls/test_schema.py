@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from inflight.openai_api.errors import ApiError
 from inflight.openai_api.tool_calls.schema import MAX_REQUIRED_CALLS, RequiredCallsParser, call_schema
 from inflight.openai_api.tools import Tools
-from tests.fixtures.errors import raises
 from tests.openai_api.tool_calls.answers import Call, read
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -63,14 +61,6 @@ def test_references_stay_within_their_tool() -> None:
 def test_a_property_called_ref_is_no_reference() -> None:
     parameters = {"type": "object", "properties": {"$ref": {"type": "string"}}}
     assert call_schema(tools(f=parameters))["$defs"]["tool0"] == parameters
-
-
-def test_a_deep_schema_is_refused() -> None:
-    deep: dict[str, Any] = {}
-    for _ in range(100_000):
-        deep = {"not": deep}
-    with raises(ApiError, "invalid_parameter", naming="f"):
-        call_schema(tools(f=deep))
 
 
 @pytest.mark.parametrize(("parameters", "schema"), [(CITY, CITY), ({}, {"type": "object"})])
