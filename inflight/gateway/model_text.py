@@ -14,7 +14,7 @@ from inflight_client.call import Prompt
 
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.reasoning import START
+from inflight.openai_api.reasoning import ReasoningTags
 from inflight.openai_api.request import TokenIds
 from inflight.openai_api.token_text import TokenTexts
 
@@ -125,7 +125,7 @@ class ModelText:
             "prompt",
         )
 
-    def opens_reasoning(self, kwargs: Mapping[str, Any]) -> bool:
+    def opens_reasoning(self, kwargs: Mapping[str, Any], tags: ReasoningTags) -> bool:
         """Return whether the template ends the prompt with the beginning of reasoning."""
         if self.renderer is None:
             return False
@@ -139,7 +139,7 @@ class ModelText:
                 text = self.renderer.render([{"role": "user", "content": "a"}], **json.loads(key))
             except RequestError:
                 return False  # the server says what is wrong
-            self.opened[key] = text.rstrip().endswith(START)
+            self.opened[key] = text.rstrip().endswith(tags.start)
         return self.opened[key]
 
     def need_tokenizer(self) -> None:

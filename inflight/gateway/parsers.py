@@ -11,10 +11,10 @@ from inflight.gateway.model_text import ModelText
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, TextDelta
-from inflight.openai_api.reasoning import START, ReasoningParser
+from inflight.openai_api.reasoning import THINK, ReasoningParser, detect_reasoning
 from inflight.openai_api.request import GenerationRequest, schema_guide
-from inflight.openai_api.tool_calls import FORMATS, MistralParser, NamedParser, ToolCallParser, detect_format
-from inflight.openai_api.tool_schema import call_schema
+from inflight.openai_api.tool_calls.detect import FORMATS, detect_format
+from inflight.openai_api.tool_calls.schema import NamedCallParser, RequiredCallsParser, call_schema
 
 
 class ChoiceParser(Protocol):
@@ -48,8 +48,9 @@ class ParserChoice:
         # A constrained answer has no place for reasoning.
         constrained = must_call or wanted.sampling.guide is not None
         reasons = wanted.chat and not constrained and settings.reasoning_parser != "none"
-        self._reasons = reasons and (settings.reasoning_parser == "think" or START in text.template)
-        self._inside = self._reasons and text.opens_reasoning(kwargs)
+        tags = THINK if settings.reasoning_parser == "think" else detect_reasoning(text.template)
+        self._tags = tags if reasons else None
+        self._inside = self._tags is not None and text.opens_reasoning(kwargs, self._tags)
 
     def guided(self, sampling: Sampling) -> Sampling:
         """Return the sampling parameters, with the schema of a call if there must be one."""
@@ -60,24 +61,24 @@ class ParserChoice:
     def parser(self) -> ChoiceParser | None:
         """Return a new parser; None if all text is content."""
         calls = self._call_parser()
-        reasoning = ReasoningParser(self._inside) if self._reasons else None
+        reasoning = ReasoningParser(self._inside, self._tags) if self._tags else None
         return _Both(reasoning, calls) if reasoning and calls else reasoning or calls
 
-    def _call_parser(self) -> ToolCallParser | None:
+    def _call_parser(self) -> ChoiceParser | None:
         tools = self._tools
         if not tools.active:
             return None
         if tools.named is not None:
-            return NamedParser(tools.named)
+            return NamedCallParser(tools.named)
         if self._must_call:
-            return MistralParser(tools.names, tools.parallel)
-        return FORMATS[self._format or ""](tools.names, tools.parallel)
+            return RequiredCallsParser(tools.names, parallel_tool_calls=tools.parallel)
+        return FORMATS[self._format or ""](tools.names, parallel_tool_calls=tools.parallel)
 
 
 class _Both:
     """Reasoning first; calls are found in the rest."""
 
-    def __init__(self, reasoning: ReasoningParser, calls: ToolCallParser) -> None:
+    def __init__(self, reasoning: ReasoningParser, calls: ChoiceParser) -> None:
         self._reasoning, self._calls = reasoning, calls
 
     @property

@@ -1,70 +1,115 @@
-"""Separates a model's reasoning from its answer."""
+"""Separates a model's reasoning from its answer while it arrives."""
 
 from __future__ import annotations
 
-from inflight.openai_api.events import Event, ReasoningDelta, TextDelta
+from typing import NamedTuple
 
-START, END = "<think>", "</think>"
+from inflight.openai_api.events import Event, ReasoningDelta, TextDelta
+from inflight.openai_api.partial_match import WHITESPACE, partial_match
+
+
+class ReasoningTags(NamedTuple):
+    """What models write around their reasoning."""
+
+    start: str
+    end: str
+
+
+THINK = ReasoningTags("<think>", "</think>")
+_TAGS = (THINK, ReasoningTags("[THINK]", "[/THINK]"))
+
+
+def detect_reasoning(template: str) -> ReasoningTags | None:
+    """Return the tags that a chat template mentions, or None."""
+    return next((tags for tags in _TAGS if tags.start in template or tags.end in template), None)
 
 
 class ReasoningParser:
-    """Text from `<think>` at the beginning to `</think>` is reasoning; with `inside`, the prompt ended with the first.
+    """Splits one choice at its reasoning tags. The tags, whitespace before the first and line ends around are dropped.
 
-    Line ends around both are dropped.
+    The answer has reasoning if it begins with the start tag, or if the prompt already ends with it (`inside`); some
+    models then repeat the tag. All text behind the first end tag is content, even if it contains a tag.
     """
 
     done = False
 
-    def __init__(self, inside: bool = False) -> None:
-        self._inside: bool | None = True if inside else None
-        """None: at the beginning, where it is still open."""
-        self._pending = ""
-        self._strip = True
+    def __init__(self, inside: bool = False, tags: ReasoningTags = THINK) -> None:
+        self._tags = tags
+        self._begins_inside = inside
+        self._advance = self._before
+        self._unread = ""
+        self._held: list[str] = []
+        """Whitespace that is given out if other text follows."""
+        self._strip = False
+        """Whether line ends are dropped."""
+        self._events: list[Event] = []
 
     def feed(self, text: str) -> list[Event]:
-        events: list[Event] = []
-        self._pending += text
-        if self._inside is None:
-            begun = self._pending.lstrip()
-            if START.startswith(begun):
-                return events
-            self._inside = begun.startswith(START)
-            if self._inside:
-                self._pending = begun.removeprefix(START)
-            else:
-                self._strip = False
-        if self._inside:
-            before, end, after = self._pending.partition(END)
-            keep = 0 if end else held_back(before, END)
-            # Line ends before the end are dropped, so they are kept until more comes.
-            given = before[: len(before) - keep]
-            given, rest = (given.rstrip("\n"), "") if end else (given.rstrip("\n"), before[len(given.rstrip("\n")) :])
-            self._give(events, ReasoningDelta, given)
-            self._pending = rest
-            if end:
-                self._inside, self._strip, self._pending = False, True, after
-        if self._inside is False:
-            self._give(events, TextDelta, self._pending)
-            self._pending = ""
-        return events
+        """Take the next text of the answer; a text that may be part of a tag is held back."""
+        self._unread += text
+        return self._read(ended=False)
 
     def finish(self) -> list[Event]:
-        pending, self._pending = self._pending, ""
-        if not pending:
-            return []
-        return [ReasoningDelta(pending) if self._inside else TextDelta(pending)]
+        """End the answer, and give out what was held back."""
+        return self._read(ended=True)
 
-    def _give(self, events: list[Event], kind: type[ReasoningDelta] | type[TextDelta], text: str) -> None:
+    def _read(self, ended: bool) -> list[Event]:
+        self._events = []
+        while self._advance(ended):
+            pass
+        return self._events
+
+    def _before(self, ended: bool) -> bool:
+        """Read up to the start tag; return whether the next part can be read."""
+        text = self._unread.lstrip(WHITESPACE)
+        self._held.append(self._unread[: len(self._unread) - len(text)])
+        self._unread = text
+        found = text.startswith(self._tags.start)
+        if not (found or ended) and self._tags.start.startswith(text):
+            return False
+        if found:
+            self._unread = text[len(self._tags.start) :]
+        else:
+            self._unread = "".join(self._held) + text
+        self._held.clear()
+        self._strip = found or self._begins_inside
+        self._advance = self._inside if self._strip else self._behind
+        return True
+
+    def _inside(self, ended: bool) -> bool:
+        found = self._unread.find(self._tags.end)
+        if found >= 0:
+            self._reason(self._unread[:found])
+            self._unread = self._unread[found + len(self._tags.end) :]
+            self._strip = True
+            self._advance = self._behind
+            return True
+        cut = len(self._unread) - (0 if ended else partial_match(self._unread, self._tags.end))
+        self._reason(self._unread[:cut])
+        self._unread = self._unread[cut:]
+        if ended and self._held:
+            self._events.append(ReasoningDelta("".join(self._held)))
+            self._held.clear()
+        return False
+
+    def _reason(self, text: str) -> None:
+        """Give out reasoning up to its last line ends, and hold these."""
+        text = self._stripped(text)
+        kept = text.rstrip("\n")
+        if kept:
+            self._events.append(ReasoningDelta("".join(self._held) + kept))
+            self._held.clear()
+        if len(kept) < len(text):
+            self._held.append(text[len(kept) :])
+
+    def _behind(self, ended: bool) -> bool:
+        if text := self._stripped(self._unread):
+            self._events.append(TextDelta(text))
+        self._unread = ""
+        return False
+
+    def _stripped(self, text: str) -> str:
         if self._strip:
             text = text.lstrip("\n")
-        if text:
-            self._strip = False
-            events.append(kind(text))
-
-
-def held_back(text: str, marker: str) -> int:
-    """Return how many characters at the end of a text may begin a marker."""
-    for length in range(min(len(text), len(marker) - 1), 0, -1):
-        if text.endswith(marker[:length]):
-            return length
-    return 0
+            self._strip = not text
+        return text

@@ -1,0 +1,188 @@
+"""Each format's calls are found, however the answer is split into chunks, and the rest is text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inflight.openai_api.events import TextDelta, ToolCallArguments, ToolCallStart
+from inflight.openai_api.tool_calls.detect import FORMATS
+from inflight.openai_api.tool_calls.parser import ToolCallParser
+from inflight.openai_api.tool_calls.schema import NamedCallParser
+from tests.openai_api.tool_calls import answers
+from tests.openai_api.tool_calls.answers import PARSERS, TAGS, WRITERS, Call, Item, read, split
+
+WRITER_IDS = [write.__name__ for _, write in WRITERS]
+Write = Callable[[Sequence[Call]], str]
+
+
+@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
+@given(calls=answers.calls, sizes=answers.sizes)
+def test_arguments_arrive_as_the_model_wrote_them(
+    kind: type[ToolCallParser], write: Write, calls: list[Call], sizes: list[int]
+) -> None:
+    parser = kind({call.name for call in calls})
+    assert read(parser, split(write(calls), sizes)) == calls
+    assert (parser.calls, parser.done) == (len(calls), False)
+
+
+@given(arguments=answers.arguments, sizes=answers.sizes)
+def test_a_named_call_is_the_whole_answer(arguments: str, sizes: list[int]) -> None:
+    parser = NamedCallParser("f")
+    chunks = split(arguments, sizes)
+    events = [event for chunk in chunks for event in parser.feed(chunk)]
+    assert answers.joined([*events, *parser.finish()]) == [Call("f", arguments)]
+    assert len(events) == len(chunks) + 1
+
+
+@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
+def test_every_split_gives_the_same(kind: type[ToolCallParser], write: Write) -> None:
+    calls = [Call("get_weather", '{"city": "\\u6771京 👩🏽‍🚀 </tool_call>}"}'), Call("f", "{}")]
+    answer = write(calls)
+    for at in range(len(answer) + 1):
+        assert read(kind(("get_weather", "f")), [answer[:at], "", answer[at:]]) == calls
+    assert read(kind(("get_weather", "f")), answer) == calls
+
+
+GARBAGE = st.lists(
+    st.one_of(
+        st.sampled_from(
+            (
+                *TAGS,
+                *(tag[:-1] for tag in TAGS),
+                *'{}[]",:;\\ \n',
+                '{"name": "f", "arguments": {',
+                '{"parameters": {}, "name": "g"}',
+                '"name"',
+                '"arguments"',
+                '"f"',
+                "f",
+                "{}",
+                '{"a": [1, {"b": "c"}]}',
+                "-1.5e3",
+                "true",
+                "nul",
+                "京",
+            )
+        ),
+        st.text(max_size=3),
+    ),
+    max_size=20,
+).map("".join)
+
+
+@pytest.mark.parametrize("kind", PARSERS)
+@given(answer=GARBAGE, sizes=answers.sizes)
+def test_garbage_gives_the_same_in_any_chunks(kind: str, answer: str, sizes: list[int]) -> None:
+    items = read(PARSERS[kind](), [answer])
+    assert read(PARSERS[kind](), split(answer, sizes)) == items
+    given_out = "".join(item if isinstance(item, str) else item.arguments for item in items)
+    if not any(isinstance(item, Call) for item in items):
+        assert given_out == answer
+    symbols = iter(answer)
+    assert all(symbol in symbols for symbol in given_out)  # in their order, none twice
+
+
+@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
+@pytest.mark.parametrize("names", [(), ("get",), ("g", "get_weathers")])
+def test_unknown_tools_are_text(kind: type[ToolCallParser], write: Write, names: tuple[str, ...]) -> None:
+    answer = write([Call("get_weather", '{"city": "京"}'), Call("f", "{}")])
+    assert read(kind(names), answer) == [answer]
+
+
+@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
+def test_one_call_ends_the_answer(kind: type[ToolCallParser], write: Write) -> None:
+    parser = kind(("f",), parallel_tool_calls=False)
+    assert read(parser, [write([Call("f", "{}"), Call("f", '{"a": 1}')]), " more"]) == [Call("f", "{}")]
+    assert parser.done
+
+
+F = Call("f", '{"a": 1}')
+OBJECT = '{"name": "f", "arguments": {"a": 1}}'
+TAGGED = f"<tool_call>{OBJECT}</tool_call>"
+EXAMPLES: list[tuple[str, str, list[Item]]] = [
+    ("hermes", "", []),
+    ("hermes", " \n", [" \n"]),
+    ("hermes", "a < b\n", ["a < b\n"]),
+    ("hermes", "<tool", ["<tool"]),
+    ("hermes", f"\n\n{TAGGED}\n", [F]),
+    ("hermes", f"I look.\n\n{TAGGED}\n\nDone.\n", ["I look.\n\n", F, "Done.\n"]),
+    ("hermes", f"<tool_call><tool_call>{OBJECT}", ["<tool_call>", F]),
+    ("hermes", f"{TAGGED[:-1]}", [F]),
+    ("hermes", f"{TAGGED[:-1]}x", [F, "</tool_callx"]),
+    ("hermes", '<tool_call>{"name": "f", "arguments"', ['<tool_call>{"name": "f", "arguments"']),
+    ("hermes", '<tool_call>{"name": "f"}</tool_call>', [Call("f", "{}")]),
+    ("hermes", '<tool_call>{"arguments": null, "name": "f"}</tool_call>', [Call("f", "{}")]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": nul}', ['<tool_call>{"name": "f", "arguments": nul}']),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {x', ['<tool_call>{"name": "f", "arguments": {x']),
+    ("hermes", '<tool_call>{"name": "f", "arguments": { \n"a": 1}}', [Call("f", '{ \n"a": 1}')]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}, "id": "x', [F]),
+    ("hermes", f"{TAGGED} <tool_call>no", [F, "<tool_call>no"]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": [1]}', ['<tool_call>{"name": "f", "arguments": [1]}']),
+    ("hermes", '<tool_call>{"arguments": {}, "name": "h"}', ['<tool_call>{"arguments": {}, "name": "h"}']),
+    ("hermes", '<tool_call>{"name": "f", "name": "g"}', ['<tool_call>{"name": "f", "name": "g"}']),
+    ("hermes", f'<tool_call>{{"why": [null, 1.5], {OBJECT[1:]}', [F]),
+    ("hermes", '<tool_call>{"\\u006eame": "\\u0066", "arguments": {"a": 1}}', [F]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1]}', [Call("f", '{"a": 1'), "]}"]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1', [Call("f", '{"a": 1')]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1} x', [F, " x"]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "\n"}}', [Call("f", '{"a": "'), '\n"}}']),
+    ("llama3_json", OBJECT, [F]),
+    ("llama3_json", f"\n{OBJECT};", [F]),
+    ("llama3_json", f"{OBJECT} {OBJECT}", [F, F]),
+    ("llama3_json", f"{OBJECT}; and", [F, "; and"]),
+    ("llama3_json", f"See {OBJECT}", [f"See {OBJECT}"]),
+    ("llama3_json", f"See <|python_tag|>{OBJECT}", ["See ", F]),
+    ("llama3_json", f"{OBJECT}<|python_tag|>{OBJECT}", [F, F]),
+    ("llama3_json", "<|python_tag|>print(1)", ["<|python_tag|>print(1)"]),
+    ("llama3_json", '{"title": "A", "name": "f"}', ['{"title": "A", "name": "f"}']),
+    ("llama3_json", f'{{"type": "function", {OBJECT[1:]}', [F]),
+    ("mistral", f"Hm. [TOOL_CALLS] [{OBJECT}, {OBJECT}] ok", ["Hm. ", F, F, "ok"]),
+    ("mistral", f"[TOOL_CALLS][{OBJECT}", [F]),
+    ("mistral", f"[TOOL_CALLS][{OBJECT}, 5]", [F, ", 5]"]),
+    ("mistral", f"[TOOL_CALLS][TOOL_CALLS][{OBJECT}]", [F]),
+    ("mistral", f"So [{OBJECT}]", [f"So [{OBJECT}]"]),
+    ("mistral", "f or g", ["f or g"]),
+    ("mistral", "[1, 2]", ["[1, 2]"]),
+    ("mistral", "[TOOL_CALLS][]", ["[TOOL_CALLS][]"]),
+    ("mistral", f"[TOOL_CALLS] {OBJECT}", [F]),
+    ("mistral", OBJECT, [OBJECT]),
+    ("mistral", '[TOOL_CALLS]f [ARGS] {"a": 1}', [F]),
+    ("mistral", '[TOOL_CALLS]f[ARG]{"a": 1}', ['[TOOL_CALLS]f[ARG]{"a": 1}']),
+    ("mistral", '[TOOL_CALLS]f[TOOL_CALLS]f{"a": 1}', ["[TOOL_CALLS]f", F]),
+    ("required", f" [{OBJECT}]\n", [F]),
+    ("required", "Sorry [", ["Sorry ["]),
+    ("one call", f"So {TAGGED}{TAGGED}", ["So ", F]),
+]
+
+
+@pytest.mark.parametrize(("kind", "answer", "items"), EXAMPLES)
+def test_examples(kind: str, answer: str, items: list[Item]) -> None:
+    assert read(PARSERS[kind](), [answer]) == items
+    assert read(PARSERS[kind](), answer) == items
+
+
+def test_events_come_as_soon_as_they_are_certain() -> None:
+    parser = FORMATS["hermes"](("f",))
+    assert parser.feed("Hi <to") == [TextDelta("Hi ")]
+    assert parser.feed("p> ") == [TextDelta("<top> ")]
+    assert parser.feed('<tool_call>{"name": "f", "argum') == []
+    assert parser.feed('ents": {"a') == [ToolCallStart(0, "f"), ToolCallArguments(0, '{"a')]
+    assert parser.feed('": 1}') == [ToolCallArguments(0, '": 1}')]
+    assert parser.feed("}</tool_call>") == parser.finish() == []
+
+
+def test_nothing_comes_after_the_end() -> None:
+    parser = FORMATS["hermes"](("f",))
+    assert parser.finish() == parser.feed("text") == parser.finish() == []
+
+
+@given(arguments=answers.arguments)
+def test_complete_arguments_are_json(arguments: str) -> None:
+    [call] = read(FORMATS["llama3_json"](("f",)), [answers.llama([Call("f", arguments)])])
+    assert isinstance(call, Call)
+    assert json.loads(call.arguments) == json.loads(arguments)

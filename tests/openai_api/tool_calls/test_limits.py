@@ -1,0 +1,119 @@
+"""What a model can make a parser hold and do is bounded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from inflight.openai_api.reasoning import ReasoningParser
+from inflight.openai_api.tool_calls.detect import FORMATS
+from inflight.openai_api.tool_calls.parser import MAX_ARGUMENTS, MAX_CALLS, MAX_NESTING, MAX_REST
+from tests.openai_api.tool_calls.answers import PARSERS, WRITERS, Call, read, split
+
+START = '<tool_call>{"name": "f", "arguments": '
+
+
+def hermes(answer: str, size: int = 1 << 30) -> list[str | Call]:
+    return read(FORMATS["hermes"](("f",)), split(answer, (size,)))
+
+
+@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=[write.__name__ for _, write in WRITERS])
+def test_the_last_call_of_the_limit_ends_the_answer(kind: Any, write: Callable[[list[Call]], str]) -> None:
+    parser = kind(("f",))
+    assert read(parser, [write([Call("f", "{}")] * (MAX_CALLS + 2))]) == [Call("f", "{}")] * MAX_CALLS
+    assert parser.done
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 30])
+@pytest.mark.parametrize("name_first", [True, False])
+def test_long_arguments(size: int, name_first: bool) -> None:
+    longest = '{"a":"' + "x" * (MAX_ARGUMENTS - 8) + '"}'
+    longer = longest.replace("x", "xx", 1)
+    if name_first:
+        assert hermes(START + longest + "}", size) == [Call("f", longest)]
+        assert hermes(START + longer + "}", size) == [Call("f", longer[:-1]), "}}"]
+    else:
+        call = '<tool_call>{"arguments": %s, "name": "f"}'
+        assert hermes(call % longest, size) == [Call("f", longest)]
+        assert hermes(call % longer, size) == [call % longer]
+
+
+@pytest.mark.parametrize("size", [1, 1 << 30])
+def test_deep_arguments(size: int) -> None:
+    deepest = '{"a":' * MAX_NESTING + "1" + "}" * MAX_NESTING
+    assert hermes(START + deepest + "}", size) == [Call("f", deepest)]
+    head, tail = '{"a":' * MAX_NESTING, '{"a":' * 10_000
+    assert hermes(START + head + tail, size) == [Call("f", head), tail]
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 30])
+@pytest.mark.parametrize(
+    "head",
+    ["<tool_call>{", '<tool_call>{"', '<tool_call>{"name": "', '<tool_call>{"why": "', '<tool_call>{"why": 1'],
+)
+def test_the_rest_of_a_call_is_bounded(head: str, size: int) -> None:
+    filling = " " if head.endswith("{") else "1"
+    answer = head + filling * (MAX_REST + 1) + "<tool_call>" + START + "{}}"
+    assert hermes(answer, size) == [answer[: -len(START + "{}}")], Call("f", "{}")]
+
+
+def lines_run(parser: Any, chunks: Iterable[str]) -> int:
+    """How many lines of Python a parser runs."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for chunk in chunks:
+            parser.feed(chunk)
+        parser.finish()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+FLOODS = [
+    "x",
+    " ",
+    "<",
+    "<tool_call",
+    "<tool_call>",
+    "<tool_call>{",
+    '<tool_call>{"name": "f", "arguments": {}}',
+    '<tool_call>{"name": "f", "arguments": {"a": ',
+    '<tool_call>{"name": "f", "x": "',
+    "<|python_tag|>{",
+    '{"name": "f", "parameters": {}};',
+    "[TOOL_CALLS]",
+    "[TOOL_CALLS][",
+    "[TOOL_CALLS]f{}",
+    "[TOOL_CALLS]f[CALL_ID]",
+    "[",
+    "{",
+    '{"a":',
+    '"',
+    "</thin",
+    "\n",
+    "<think>",
+]
+
+
+@pytest.mark.parametrize("size", [1, 1 << 30])
+@pytest.mark.parametrize("flood", FLOODS)
+@pytest.mark.parametrize("kind", [*PARSERS, "reasoning"])
+def test_cost_is_linear(kind: str, flood: str, size: int) -> None:
+    def cost(length: int) -> int:
+        make = PARSERS.get(kind, lambda: ReasoningParser(inside=True))
+        return lines_run(make(), split(flood * (length // len(flood)), (size,)))
+
+    cost(10)
+    assert cost(8_000) - cost(4_000) <= 3 * (cost(4_000) - cost(2_000)) + 1_000  # quadratic: 4
