@@ -22,6 +22,7 @@ import inflight.common.process_guard
 from inflight.common.python_module import python_module
 from inflight.gateway.key_file import read_key_file
 from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.spans import FLUSH_SECONDS
 
 _CHECK_SECONDS = 0.2
 _MAX_PAUSE_SECONDS = 10.0
@@ -102,7 +103,8 @@ class GatewayProcesses:
         if self._supervisor is not None:
             for worker in self._workers:
                 worker.send_signal(signal.SIGTERM)
-            until = time.monotonic() + drain_seconds + 1
+            flush_seconds = FLUSH_SECONDS if self._settings.otlp_endpoint else 0
+            until = time.monotonic() + drain_seconds + flush_seconds + 1
             while any(worker.poll() is None for worker in self._workers) and time.monotonic() < until and not force():
                 time.sleep(0.05)
             for worker in self._workers:

@@ -6,8 +6,10 @@ import ipaddress
 import json
 import os
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from inflight_client import InflightError
 
@@ -40,6 +42,7 @@ class GatewaySettings:
     tls_key: str | None = None
     workers: int = 1
     log_requests: bool = False
+    otlp_endpoint: str | None = None
 
     @property
     def keys(self) -> Path:
@@ -82,6 +85,29 @@ class GatewaySettings:
         for name in (self.tls_certificate, self.tls_key):
             if name is not None and not Path(name).is_file():
                 raise InflightError(f"there is no file {name}; pass a PEM file", "invalid_parameter")
+        if self.otlp_endpoint is not None:
+            _check_otlp(self.otlp_endpoint)
+
+
+def _check_otlp(endpoint: str) -> None:
+    try:
+        url = urlsplit(endpoint)
+        valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise InflightError(
+            f"the OTLP endpoint {endpoint[:200]!r} is no URL of a collector; pass one such as http://localhost:4318",
+            "invalid_parameter",
+        )
+    try:
+        find_spec("opentelemetry.exporter.otlp.proto.http")
+        find_spec("opentelemetry.sdk.trace")
+    except ModuleNotFoundError:
+        raise InflightError(
+            "--otlp-endpoint needs the package's extra otlp; run `pip install '.[otlp]'` in a checkout",
+            "package_missing",
+        ) from None
 
 
 def is_loopback(host: str) -> bool:

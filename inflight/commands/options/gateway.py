@@ -15,6 +15,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _NAMES = (
     *("port", "key_file", "tool_call_parser", "reasoning_parser", "max_in_flight"),
     *("default_max_tokens", "request_timeout", "state_dir", "tls_certificate", "tls_key", "workers", "log_requests"),
+    "otlp_endpoint",
 )
 
 
@@ -82,6 +83,12 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
                 help="Processes of the gateway; each counts its own answers in flight.",
             ),
             click.option("--log-requests", is_flag=True, help="Write a line of JSON for each request to stderr."),
+            click.option(
+                "--otlp-endpoint",
+                envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
+                metavar="URL",
+                help="OpenTelemetry collector (OTLP over HTTP) that gets a span of each request.",
+            ),
         ]
         for option in reversed(options):
             function = option(function)
