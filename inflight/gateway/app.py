@@ -74,7 +74,7 @@ class Gateway:
         self.settings = settings
         self.pool = ServerPool(settings)
         self.admission = Admission(lambda: settings.max_in_flight or max(1, self.pool.places))
-        self.metrics = GatewayMetrics(lambda: self.admission.in_flight, lambda: self.pool.ready)
+        self.metrics = GatewayMetrics(lambda: self.pool.ready)
         self.draining = False
         self._spans = Spans(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self._keys = KeyRing.load(settings.keys)
@@ -287,12 +287,14 @@ class Gateway:
         generation = Generation(wanted, server, context, self.settings, request.outcome, responses)
         self.admission.enter(wanted.choices, lambda: repr((caller.tenant, wanted)).encode())
         server.in_flight += wanted.choices
+        self.metrics.in_flight.inc(wanted.choices)
         began = time.monotonic()
         try:
             if not await cancel_on_disconnect(request, lambda: generation.respond(request)):
                 self._left(request)
         finally:
             server.in_flight -= wanted.choices
+            self.metrics.in_flight.dec(wanted.choices)
             self.admission.leave(wanted.choices, time.monotonic() - began)
 
     def _timeout(self, request: Request) -> float:
