@@ -20,6 +20,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from inflight.deploy.server.server import Server, ServerSettings
 from inflight.gateway.settings import GatewaySettings
+from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.errors import raises
 from tests.fixtures.gateway import running_gateway
@@ -225,6 +226,15 @@ def test_a_failed_collector_fails_and_delays_no_request(
 def test_an_endpoint_must_be_a_url(endpoint: str) -> None:
     with raises(InflightError, "invalid_parameter", naming=endpoint):
         GatewaySettings((), otlp_endpoint=endpoint).check()
+
+
+def test_the_standard_variable_names_the_collector(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://tea")
+    done = CommandRunner(monkeypatch, capsys, "gateway")("--server", "127.0.0.1:1", "--port", "0")
+    assert done.code == 1
+    assert "ftp://tea" in done.err
 
 
 def test_without_the_extra_the_option_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -85,9 +86,8 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
             click.option("--log-requests", is_flag=True, help="Write a line of JSON for each request to stderr."),
             click.option(
                 "--otlp-endpoint",
-                envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
                 metavar="URL",
-                help="OpenTelemetry collector (OTLP over HTTP) that gets a span of each request.",
+                help="OpenTelemetry collector (OTLP over HTTP) that gets a span of each request.  [default: OTEL_EXPORTER_OTLP_ENDPOINT]",
             ),
         ]
         for option in reversed(options):
@@ -100,4 +100,5 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
 def gateway_settings(options: dict[str, Any], servers: tuple[str, ...], host: str, **more: Any) -> GatewaySettings:
     """Return the settings; the options of `gateway_options` but the host are removed from `options`."""
     values = {name: options.pop(name) for name in _NAMES}
+    values["otlp_endpoint"] = values["otlp_endpoint"] or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
     return GatewaySettings(servers, host=host, cors_origins=tuple(options.pop("cors_origin")), **values, **more)
