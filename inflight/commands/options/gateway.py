@@ -87,7 +87,7 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
             click.option(
                 "--otlp-endpoint",
                 metavar="URL",
-                help="OpenTelemetry collector (OTLP over HTTP) that gets a span of each request.  [default: OTEL_EXPORTER_OTLP_ENDPOINT]",
+                help="Collector (OpenTelemetry) of spans of requests.  [default: $OTEL_EXPORTER_OTLP_ENDPOINT]",
             ),
         ]
         for option in reversed(options):
