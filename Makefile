@@ -133,7 +133,7 @@ soak: setup ## 15 minutes of twice the load that the server carries, with client
 
 lock: ## write requirements.lock anew: what pip chooses today for all extras
 	$(PYTHON) -m venv .cache/lock-venv
-	.cache/lock-venv/bin/pip install --disable-pip-version-check --progress-bar off '.[build,serve,s3,load,batch,postgresql,ray,docs,dev]'
+	.cache/lock-venv/bin/pip install --disable-pip-version-check --progress-bar off '.[build,serve,otlp,s3,load,batch,postgresql,ray,docs,dev]'
 	{ echo "# Versions known to work together, for Python 3.11 on x86-64 Linux; written by \`make lock\`."; \
 	  .cache/lock-venv/bin/pip freeze --exclude inflight | sed 's/+cpu$$//'; } > requirements.lock
 	rm -rf .cache/lock-venv

@@ -31,7 +31,10 @@ INTEGRATION = (
     *("deploy/publish", "deploy/server", "deploy/repository/test_vendor.py", "deploy/test_gpu_end_to_end.py"),
     *(
         f"gateway/test_{name}.py"
-        for name in ("answers", "batches", "key_access", "leaving", "page", "refusals", "tools")
+        for name in (
+            *("answers", "batches", "key_access", "leaving", "page"),
+            *("refusals", "spans", "tls", "tools", "workers"),
+        )
     ),
     *("gateway/batches", "commands/key", "commands/models", "build_engines/model_cache"),
     *("loadtests/generator", "loadtests/run", "loadtests/truth", "loadtests/report"),

@@ -35,7 +35,7 @@ PARTS = {
     "inflight/runtime": ("serve",),
     "inflight/deploy": ("serve", "s3", "build"),
     "inflight/openai_api": ("gateway",),
-    "inflight/gateway": ("gateway", "batch"),
+    "inflight/gateway": ("gateway", "batch", "otlp"),
     "inflight/batch": ("batch", "postgresql", "ray"),
     "loadtests": ("load",),
 }

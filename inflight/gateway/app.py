@@ -35,6 +35,7 @@ from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.request_log import log_request
 from inflight.gateway.servers import ServerPool
 from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.spans import Spans
 from inflight.gateway.tokenize import detokenize, tokenize
 from inflight.openai_api.errors import ApiError, error_body
 from inflight.openai_api.frames import DONE, error_frame
@@ -75,8 +76,9 @@ class Gateway:
         self.settings = settings
         self.pool = ServerPool(settings)
         self.admission = Admission(lambda: settings.max_in_flight or max(1, self.pool.places))
-        self.metrics = GatewayMetrics(lambda: self.admission.in_flight, lambda: self.pool.ready)
+        self.metrics = GatewayMetrics(lambda: self.pool.ready)
         self.draining = False
+        self._spans = Spans(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self._keys = KeyRing.load(settings.keys)
         self._quotas = KeyQuotas(settings.state_path / "quotas.sqlite")
         self._batches = BatchRoutes(settings)
@@ -116,6 +118,8 @@ class Gateway:
                 await self._batches.close()
                 self._quotas.close()
                 await self.pool.close()
+                if self._spans is not None:
+                    self._spans.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -125,6 +129,8 @@ class Gateway:
         request_id = given if _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
         request = Request(scope, receive, send, request_id, self.settings.max_body_bytes)
         request.response_headers["x-request-id"] = request_id
+        if self._spans is not None:
+            request.span = self._spans.begin(request.method, request.path, request.headers, request_id)
         caller, route = Caller(), "unknown"
         try:
             self._cors(request)
@@ -135,13 +141,14 @@ class Gateway:
             route, handler = self._route(request)
             await handler(request, caller)
         except DisconnectedError:
-            request.status = 499
+            self._left(request)
         except ApiError as error:
             await self._fail(request, error)
         except InflightError as error:
             await self._fail(request, ApiError.from_error(error))
         except Exception:
             logger.exception("request %s failed", request_id)
+            request.outcome.error = "internal_error"
             body = error_body(
                 f"the gateway failed; its log has the request id {request_id}", "internal_error", 500, None
             )
@@ -154,8 +161,14 @@ class Gateway:
             self.metrics.record(route, request.status, caller.tenant, seconds, began, request.outcome)
             if self.settings.log_requests:
                 log_request(request, caller.tenant, seconds, began)
+            if request.span is not None:
+                request.span.end(request.status, request.outcome)
+
+    def _left(self, request: Request) -> None:
+        request.status, request.outcome.error = 499, "client_left"
 
     async def _fail(self, request: Request, error: ApiError) -> None:
+        request.outcome.error = error.body()["error"]["code"]
         if request.started:
             await request.end(error_frame(error.body()) + DONE)
         else:
@@ -266,6 +279,9 @@ class Gateway:
             request.response_headers["x-inflight-no-effect"] = ", ".join(wanted.no_effect)
         server = self.pool.choose(wanted.model)
         traceparent = request.headers.get("traceparent", "")
+        if request.span is not None:
+            request.span.describe(server.model, wanted.max_tokens)
+            traceparent = request.span.traceparent or traceparent
         context = CallContext(
             f"{request.request_id}-{secrets.token_hex(4)}",
             caller.tenant,
@@ -278,12 +294,14 @@ class Gateway:
             self.admission.enter(wanted.choices, lambda: repr((caller.tenant, wanted)).encode())
             request.outcome.admitted = True
             server.in_flight += wanted.choices
+            self.metrics.in_flight.inc(wanted.choices)
             began = time.monotonic()
             try:
                 if not await cancel_on_disconnect(request, lambda: generation.respond(request)):
-                    request.status = 499
+                    self._left(request)
             finally:
                 server.in_flight -= wanted.choices
+                self.metrics.in_flight.dec(wanted.choices)
                 self.admission.leave(wanted.choices, time.monotonic() - began)
 
     def _timeout(self, request: Request) -> float:

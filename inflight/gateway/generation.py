@@ -14,15 +14,17 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inflight_client import InflightError
+from inflight_client import AsyncStream, InflightError
 from inflight_client.call import CallOptions, Prompt
 from inflight_client.results import Delta, Usage
 
 from inflight.gateway.deltas import Deltas, merged
-from inflight.gateway.http import Outcome, Request, Response
+from inflight.gateway.http import Request, Response
+from inflight.gateway.outcome import Outcome
 from inflight.gateway.parsers import ChoiceParser, ParserChoice
 from inflight.gateway.servers import UpstreamServer
 from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.spans import RequestSpan
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, TextDelta
 from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, ChoiceWriter, error_frame, usage_frame
@@ -73,19 +75,22 @@ class Generation:
         self._input_tokens: dict[int, int] = {}
         self._special_tokens: dict[int, bool] = {}
         """For prompts that were token ids: whether special tokens are added to their text."""
+        self._streams: list[AsyncStream] = []
+        self._span: RequestSpan | None = None
         self._has_usage = True
 
     async def respond(self, request: Request) -> None:
         """Answer the request. Raises ApiError or InflightError while nothing of the response was sent."""
+        self._span = request.span if request.span is not None and request.span.recording else None
         prompts = [await self._text_prompt(place, prompt) for place, prompt in enumerate(self._wanted.prompts)]
         limits = [await self._max_tokens(prompt) for prompt in prompts]
         async with AsyncExitStack() as stack:
-            streams = []
             for index in range(self._wanted.choices):
                 place = index // self._wanted.n
                 options = self._options(index, limits[place])
-                streams.append(await stack.enter_async_context(self._server.client.stream(prompts[place], **options)))
-            deltas = merged(streams)
+                stream = self._server.client.stream(prompts[place], **options)
+                self._streams.append(await stack.enter_async_context(stream))
+            deltas = merged(self._streams)
             stack.push_async_callback(deltas.close)
             try:
                 if self._wanted.stream:
@@ -98,6 +103,7 @@ class Generation:
                 if not request.started:
                     raise
                 found = ApiError.from_error(error)
+                self.outcome.error = found.body()["error"]["code"]
                 failed = self._responses.failed(found) if self._responses else error_frame(found.body()) + DONE
                 await request.end(failed)
 
@@ -151,6 +157,8 @@ class Generation:
         inputs = self._server.deployment.inputs if self._server.deployment else {}
         if wanted.priority and "priority" in inputs:
             options["priority"] = wanted.priority
+        if self._span is not None and "return_perf_metrics" in inputs:
+            options["return_perf_metrics"] = True
         if self._is_inflight:
             options["tenant"], options["traceparent"] = context.tenant, context.traceparent
         return options
@@ -297,11 +305,17 @@ class Generation:
         else:
             self._input_tokens[index // self._wanted.n] = delta.usage.input_tokens
             self.outcome.output_tokens += delta.usage.output_tokens
-        return finish_reason_of(delta.finish_reason or "stop", calls)
+        answer = self._streams[index].generation if self._span is not None else None
+        if self._span is not None and answer is not None and answer.timings.server is not None:
+            self._span.phases(index, answer.timings.server)
+        reason = finish_reason_of(delta.finish_reason or "stop", calls)
+        self.outcome.finish_reasons[index] = reason
+        return reason
 
     def _end_early(self, index: int, deltas: Deltas) -> None:
         """Stop generating: a call is complete, and the request allows no other."""
         self._has_usage = False
+        self.outcome.finish_reasons[index] = "tool_calls"
         deltas.drop(index)
 
     def _usage(self) -> Usage | None:

@@ -11,6 +11,8 @@ from urllib.parse import parse_qsl
 
 import orjson
 
+from inflight.gateway.outcome import Outcome
+from inflight.gateway.spans import RequestSpan
 from inflight.openai_api.errors import ApiError
 
 Scope = MutableMapping[str, Any]
@@ -39,18 +41,6 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass
-class Outcome:
-    """What a request used, for the log and the metrics."""
-
-    admitted: bool = False
-    input_tokens: int = 0
-    output_tokens: int = 0
-    streamed: int = 0
-    """Steps of the answers so far, of about a token each; `output_tokens` is known at their ends."""
-    first_token_at: float | None = None
-
-
 class Request:
     """One HTTP request and its response."""
 
@@ -69,6 +59,7 @@ class Request:
         self.started = False
         self.frames = 0
         self.outcome = Outcome()
+        self.span: RequestSpan | None = None
         self._receive, self._send, self._max_body = receive, send, max_body
 
     async def body(self) -> bytes:

@@ -1,20 +1,39 @@
-"""Metrics of the gateway itself; those of the engine are on Triton's page."""
+"""Metrics of the gateway itself; those of the engine are on Triton's page.
+
+Several processes keep their numbers in files of a directory that `PROMETHEUS_MULTIPROC_DIR` names, and each page is
+their sum. The numbers of processes that have ended still count, except for what was in flight.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
-from inflight.gateway.http import Outcome
+from inflight.gateway.outcome import Outcome
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 300)
+DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+
+
+class _Ready(Collector):
+    """Asks the process that writes the page: all of them watch the same servers."""
+
+    def __init__(self, ready: Callable[[], bool]) -> None:
+        self._ready = ready
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield GaugeMetricFamily("inflight_gateway_ready", "1 if a server is ready.", int(self._ready()))
 
 
 class GatewayMetrics:
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, in_flight: Callable[[], int], ready: Callable[[], bool]) -> None:
+    def __init__(self, ready: Callable[[], bool]) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "inflight_gateway_requests", "Requests that ended.", ("route", "status", "tenant"), registry=self._registry
@@ -35,12 +54,17 @@ class GatewayMetrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        Gauge("inflight_gateway_answers_in_flight", "Answers in flight.", registry=self._registry).set_function(
-            in_flight
+        self.in_flight = Gauge(
+            "inflight_gateway_answers_in_flight",
+            "Answers in flight.",
+            registry=self._registry,
+            multiprocess_mode="livesum",
         )
-        Gauge("inflight_gateway_ready", "1 if a server is ready.", registry=self._registry).set_function(
-            lambda: int(ready())
-        )
+        self._page = self._registry
+        if os.environ.get(DIRECTORY_VARIABLE):
+            self._page = CollectorRegistry()
+            MultiProcessCollector(self._page)  # type: ignore[no-untyped-call]
+        self._page.register(_Ready(ready))
 
     def record(self, route: str, status: int, tenant: str, seconds: float, began: float, outcome: Outcome) -> None:
         self._requests.labels(route, status, tenant).inc()
@@ -51,4 +75,4 @@ class GatewayMetrics:
             self._tokens.labels(tenant, "output").inc(outcome.output_tokens)
 
     def page(self) -> bytes:
-        return generate_latest(self._registry)
+        return generate_latest(self._page)

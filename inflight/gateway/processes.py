@@ -11,17 +11,21 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from inflight_client import InflightError
+from prometheus_client.multiprocess import mark_process_dead
 
 import inflight.common.process_guard
 from inflight.common.python_module import python_module
 from inflight.gateway.key_file import read_key_file
+from inflight.gateway.metrics import DIRECTORY_VARIABLE
 from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.spans import FLUSH_SECONDS
 
 _CHECK_SECONDS = 0.2
 _MAX_PAUSE_SECONDS = 10.0
@@ -102,7 +106,8 @@ class GatewayProcesses:
         if self._supervisor is not None:
             for worker in self._workers:
                 worker.send_signal(signal.SIGTERM)
-            until = time.monotonic() + drain_seconds + 1
+            flush_seconds = FLUSH_SECONDS if self._settings.otlp_endpoint else 0
+            until = time.monotonic() + drain_seconds + flush_seconds + 1
             while any(worker.poll() is None for worker in self._workers) and time.monotonic() < until and not force():
                 time.sleep(0.05)
             for worker in self._workers:
@@ -110,7 +115,11 @@ class GatewayProcesses:
             self._supervisor.join(_KILL_SECONDS)
 
     def _supervise(self) -> None:
-        self._workers = [self._spawn() for _ in range(self._settings.workers)]
+        with tempfile.TemporaryDirectory(prefix="inflight-gateway-") as directory:
+            self._run(directory if self._settings.workers > 1 else "")
+
+    def _run(self, metrics: str) -> None:
+        self._workers = [self._spawn(metrics) for _ in range(self._settings.workers)]
         began, failures = time.monotonic(), 0
         while not self._stopping.wait(_CHECK_SECONDS):
             for index, worker in enumerate(self._workers):
@@ -121,11 +130,13 @@ class GatewayProcesses:
                 self._on_message(f"A process of the gateway ended ({_exit(code)}); it is started again.")
                 if self._stopping.wait(min(_MAX_PAUSE_SECONDS, 0.1 * 2**failures)):
                     break
-                self._workers[index] = self._spawn()
+                if metrics:
+                    mark_process_dead(worker.pid, metrics)  # type: ignore[no-untyped-call]
+                self._workers[index] = self._spawn(metrics)
         for worker in self._workers:
             worker.wait()
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _spawn(self, metrics: str) -> subprocess.Popen[bytes]:
         assert self._socket is not None
         number = self._socket.fileno()
         guard = inflight.common.process_guard.__file__
@@ -135,8 +146,14 @@ class GatewayProcesses:
             stdin=subprocess.DEVNULL,
             pass_fds=(number,),
             start_new_session=True,
-            env=os.environ,
+            env=_environment(metrics),
         )
+
+
+def _environment(metrics: str) -> dict[str, str]:
+    """Return that of a worker; the libraries read even an empty directory as several processes."""
+    kept = {name: value for name, value in os.environ.items() if name.upper() != DIRECTORY_VARIABLE}
+    return {**kept, DIRECTORY_VARIABLE: metrics} if metrics else kept
 
 
 def listen(host: str, port: int) -> socket.socket:

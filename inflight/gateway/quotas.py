@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 from inflight_client.call import Prompt
 
-from inflight.gateway.http import Outcome
 from inflight.gateway.key_file import ApiKey
+from inflight.gateway.outcome import Outcome
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.request import GenerationRequest, TokenIds
 

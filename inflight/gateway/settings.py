@@ -5,9 +5,12 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import ssl
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from inflight_client import InflightError
 
@@ -40,6 +43,7 @@ class GatewaySettings:
     tls_key: str | None = None
     workers: int = 1
     log_requests: bool = False
+    otlp_endpoint: str | None = None
 
     @property
     def keys(self) -> Path:
@@ -79,9 +83,52 @@ class GatewaySettings:
             raise InflightError(
                 "TLS needs both --tls-certificate and --tls-key; pass the one that is missing", "invalid_parameter"
             )
-        for name in (self.tls_certificate, self.tls_key):
-            if name is not None and not Path(name).is_file():
-                raise InflightError(f"there is no file {name}; pass a PEM file", "invalid_parameter")
+        for option, name in (("certificate", self.tls_certificate), ("key", self.tls_key)):
+            try:
+                if name is not None:
+                    Path(name).open("rb").close()
+            except OSError as error:
+                raise InflightError(
+                    f"--tls-{option} {name} can't be read ({error.strerror}); pass a PEM file", "invalid_parameter"
+                ) from None
+        if self.tls_certificate is not None and self.tls_key is not None:
+            _check_tls(self.tls_certificate, self.tls_key)
+        if self.otlp_endpoint is not None:
+            _check_otlp(self.otlp_endpoint)
+
+
+def _check_tls(certificate: str, key: str) -> None:
+    try:
+        # Without a password argument, OpenSSL would ask for one at the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except ssl.SSLError as error:
+        reason = (error.reason or str(error)).replace("_", " ").lower()
+        raise InflightError(
+            f"--tls-certificate {certificate} and --tls-key {key} can't be used together ({reason}); pass a"
+            " certificate and its own key as PEM, without a password",
+            "invalid_parameter",
+        ) from None
+
+
+def _check_otlp(endpoint: str) -> None:
+    try:
+        url = urlsplit(endpoint)
+        valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise InflightError(
+            f"the OTLP endpoint {endpoint[:200]!r} is no URL of a collector; pass one such as http://localhost:4318",
+            "invalid_parameter",
+        )
+    try:
+        find_spec("opentelemetry.exporter.otlp.proto.http")
+        find_spec("opentelemetry.sdk.trace")
+    except ModuleNotFoundError:
+        raise InflightError(
+            "--otlp-endpoint needs the package's extra otlp; run `pip install '.[otlp]'` in a checkout",
+            "package_missing",
+        ) from None
 
 
 def is_loopback(host: str) -> bool:

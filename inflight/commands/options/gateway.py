@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _NAMES = (
     *("port", "key_file", "tool_call_parser", "reasoning_parser", "max_in_flight"),
     *("default_max_tokens", "request_timeout", "state_dir", "tls_certificate", "tls_key", "workers", "log_requests"),
+    "otlp_endpoint",
 )
 
 
@@ -82,6 +84,11 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
                 help="Processes of the gateway; each counts its own answers in flight.",
             ),
             click.option("--log-requests", is_flag=True, help="Write a line of JSON for each request to stderr."),
+            click.option(
+                "--otlp-endpoint",
+                metavar="URL",
+                help="Collector (OpenTelemetry) of spans of requests.  [default: $OTEL_EXPORTER_OTLP_ENDPOINT]",
+            ),
         ]
         for option in reversed(options):
             function = option(function)
@@ -93,4 +100,5 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
 def gateway_settings(options: dict[str, Any], servers: tuple[str, ...], host: str, **more: Any) -> GatewaySettings:
     """Return the settings; the options of `gateway_options` but the host are removed from `options`."""
     values = {name: options.pop(name) for name in _NAMES}
+    values["otlp_endpoint"] = values["otlp_endpoint"] or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
     return GatewaySettings(servers, host=host, cors_origins=tuple(options.pop("cors_origin")), **values, **more)
