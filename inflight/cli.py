@@ -31,6 +31,13 @@ COMMANDS = {
     "status": ("inflight.commands.status.command", "Show server status: readiness, models, load."),
 }
 
+COMMAND_SECTIONS = {
+    "Serve": ("serve", "gateway", "key", "status"),
+    "Use": ("chat", "generate", "batch", "load"),
+    "Models": ("pull", "list", "rm", "build", "plan", "assemble"),
+    "Try out": ("demo", "doctor", "checkpoint"),
+}
+
 # Commands of vLLM, Ollama, OVMS, Triton's tools and other programs, and what to use instead.
 COMMAND_HINTS = {
     **dict.fromkeys(("bench", "benchmark", "profile"), "`inflight load run`"),
@@ -57,7 +64,11 @@ OWN_PACKAGES = ("inflight", "inflight_client", "build_engines", "loadtests")
 
 
 @click.group(
-    cls=LazyGroup, commands=COMMANDS, hints=COMMAND_HINTS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=LazyGroup,
+    commands=COMMANDS,
+    hints=COMMAND_HINTS,
+    sections=COMMAND_SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, "-V", "--version", prog_name="inflight")
 def cli() -> None:

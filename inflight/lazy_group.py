@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -17,7 +17,8 @@ from inflight.common.suggestions import nearest
 class LazyGroup(click.Group):
     """`table` has for each command's name the module that holds it as `command`, and what it does.
 
-    `words`: what other programs call commands, and what to use here.
+    `sections`: the commands of each section of the help. `hints`: what other programs call commands, and what to use
+    here.
     """
 
     def __init__(
@@ -25,10 +26,12 @@ class LazyGroup(click.Group):
         *args: Any,
         commands: Mapping[str, tuple[str, str]],
         hints: Mapping[str, str] | None = None,
+        sections: Mapping[str, Sequence[str]] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self._commands, self._hints = commands, hints or {}
+        self._sections = sections or {"Commands": tuple(commands)}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._commands)
@@ -56,8 +59,10 @@ class LazyGroup(click.Group):
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in self._commands.items()])
+        width = max(map(len, self._commands))
+        for title, names in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), self._commands[name][1]) for name in names])
 
 
 def name_environment_variable(error: click.BadParameter) -> None:

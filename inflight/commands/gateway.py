@@ -9,12 +9,14 @@ from typing import Any
 
 import click
 
+from inflight.commands.option_sections import SectionedCommand
 from inflight.commands.options.gateway import gateway_options, gateway_settings
+from inflight.commands.options.quiet import quiet_option
 from inflight.commands.options.seconds import Seconds
 from inflight.gateway.processes import GatewayProcesses
 
 
-@click.command(short_help="An OpenAI-compatible API in front of Triton servers.")
+@click.command(cls=SectionedCommand, short_help="An OpenAI-compatible API in front of Triton servers.")
 @click.option(
     "--server",
     multiple=True,
@@ -34,6 +36,7 @@ from inflight.gateway.processes import GatewayProcesses
 @click.option(
     "--drain-seconds", type=Seconds(), default=30.0, show_default=True, help="Time for open requests to finish."
 )
+@quiet_option
 @click.option(
     "--json", "as_json", envvar="INFLIGHT_GATEWAY_JSON", is_flag=True, help="Print the address as one line of JSON."
 )
@@ -44,6 +47,7 @@ def command(
     served_model_name: str | None,
     drain_seconds: float,
     as_json: bool,
+    quiet: bool,
     **options: Any,
 ) -> None:
     """Answer OpenAI's HTTP API at /v1 with the models of Triton servers, also of plain tensorrtllm_backend ones.
@@ -75,7 +79,7 @@ def command(
     try:
         if as_json:
             click.echo(json.dumps({"openai": gateway.url}))
-        else:
+        elif not quiet:
             click.echo(f"{gateway.announcement} In front of {', '.join(server)}. Ctrl-C stops.")
         while not stop.wait(1):
             pass

@@ -10,13 +10,14 @@ from inflight_client import Client
 from inflight_client.call import CallOptions, Prompt
 
 from inflight.commands.chat.conversation import read_messages
+from inflight.commands.option_sections import SectionedCommand
 from inflight.commands.options.call import call_options, call_options_from
 from inflight.commands.options.connection import connection_options, open_client
 from inflight.commands.terminal.answer_format import answer_line, delta_line, final_line, summary_line
 from inflight.commands.terminal.standard_streams import printable, standard_input, stdout_is_terminal
 
 
-@click.command(short_help="Send a prompt to a server and stream the answer.")
+@click.command(cls=SectionedCommand, short_help="Send a prompt to a server and stream the answer.")
 @click.argument("prompt", required=False)
 @click.option(
     "--messages",

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from inflight.commands.models.argument import kind_of
+from inflight.commands.option_sections import SectionedCommand
 from inflight.commands.options.deployment import deployment_options, deployment_options_from
 from inflight.commands.options.engine import (
     PRECISION_HELP,
@@ -24,6 +25,7 @@ from inflight.commands.options.engine import (
     target_option,
 )
 from inflight.commands.options.gateway import gateway_options, gateway_settings
+from inflight.commands.options.quiet import quiet_option
 from inflight.commands.options.seconds import Seconds
 from inflight.commands.terminal.build_progress import show_build_progress
 from inflight.deploy.server import ports
@@ -65,7 +67,7 @@ class ServeSignals:
             raise StartInterrupted
 
 
-@click.command(short_help="Serve a model, a checkpoint or an engine on Triton.")
+@click.command(cls=SectionedCommand, short_help="Serve a model, a checkpoint or an engine on Triton.")
 @click.argument("model")
 @target_option("Target of the engine to build.  [default: openvino]", default=None)
 @precision_option(PRECISION_HELP)
@@ -119,6 +121,7 @@ class ServeSignals:
 @click.option(
     "--json", "as_json", envvar="INFLIGHT_SERVE_JSON", is_flag=True, help="Print the addresses as one line of JSON."
 )
+@quiet_option
 @click.option("--verbose", is_flag=True, help="Show all of Triton's log, not only warnings and errors.")
 def command(
     model: str,
@@ -135,6 +138,7 @@ def command(
     drain_seconds: float,
     start_timeout: float,
     as_json: bool,
+    quiet: bool,
     verbose: bool,
     multi_gpu: MultiGpuMode | None,
     grpc_tls_certificate: Path | None,
@@ -188,15 +192,15 @@ def command(
     try:
         with ServeSignals() as signals:
             front = _gateway(wanted, grpc_tls_certificate) if gateway else None
-            with _engine(model, build, settings) as engine:
+            with _engine(model, build, settings, quiet) as engine:
                 server = Server(engine, deployment, settings, on_message=_print_message)
-                _serve(server, front, signals, model, drain_seconds, as_json)
+                _serve(server, front, signals, model, drain_seconds, as_json, quiet)
     except StartInterrupted:
         _print_message("Stopped before the server was ready.")
 
 
 @contextmanager
-def _engine(model: str, build: dict[str, str], settings: ServerSettings) -> Iterator[str | Path]:
+def _engine(model: str, build: dict[str, str], settings: ServerSettings, quiet: bool) -> Iterator[str | Path]:
     """Yield what to serve for an argument; an engine of the cache can't be removed inside the block."""
     if kind_of(model) == "deployable":
         if build:
@@ -217,7 +221,7 @@ def _engine(model: str, build: dict[str, str], settings: ServerSettings) -> Iter
     settings.check()
     ports.choose_ports(settings.hosts, settings.http_port, settings.grpc_port, settings.metrics_port)
     with ExitStack() as held:
-        with show_build_progress() as progress:
+        with show_build_progress(quiet) as progress:
             found = held.enter_context(obtain_engine(ModelCache.default(), model, chosen, progress, revision))
         yield found.engine
 
@@ -229,21 +233,23 @@ def _serve(
     model: str,
     drain_seconds: float,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Run the server until a signal. Raises StartInterrupted."""
     try:
-        if not as_json:
+        if not (as_json or quiet):
             _print_message(f"Checking {model} and starting Triton ...")
         server.start()
         signals.starting = False
         if front is not None:
             front.start((f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics",))
-        _announce(server, front, as_json)
+        if as_json or not quiet:
+            _announce(server, front, as_json)
         while not signals.drain_requested.wait(0.2) and not server.wait(0):
             pass
     finally:
         signals.starting = False
-        if signals.drain_requested.is_set() and server.ready:
+        if signals.drain_requested.is_set() and server.ready and not quiet:
             _print_message(
                 f"Stopping; running requests have {drain_seconds:g} s to finish. Press Ctrl-C again to stop at once."
             )

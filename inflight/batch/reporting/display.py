@@ -30,8 +30,14 @@ class JobDisplay:
 
 
 @contextmanager
-def job_display(name: str, console: Console | None = None) -> Iterator[JobDisplay]:
-    """Yield the display for a run of a job: a bar on a terminal, otherwise lines, both on standard error."""
+def job_display(name: str, console: Console | None = None, quiet: bool = False) -> Iterator[JobDisplay]:
+    """Yield the display for a run of a job: a bar on a terminal, otherwise lines, both on standard error.
+
+    With `quiet` it shows nothing.
+    """
+    if quiet:
+        yield JobDisplay(lambda progress: None, lambda sentence: None)
+        return
     console = console or Console(stderr=True)
     if not console.is_terminal:
         yield JobDisplay(LineDisplay(name), print_line)

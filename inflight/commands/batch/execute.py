@@ -16,6 +16,7 @@ from inflight.batch.reporting.display import job_display, print_line
 from inflight.batch.reporting.metrics import metrics_publisher
 from inflight.batch.reporting.progress import JobProgress, JobState
 from inflight.batch.reporting.status import resume_command
+from inflight.commands.options.quiet import quiet_option
 from inflight.commands.terminal.standard_streams import ignore_closed_output
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def result_options(function: Decorated) -> Decorated:
         click.option(
             "--metrics-file", type=click.Path(path_type=Path), help="Write metrics to a file for node_exporter."
         ),
+        quiet_option,
         click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
     ]
     for option in reversed(options):
@@ -57,7 +59,7 @@ def execute_job(
         name = directory.path.stem
         with (
             metrics_publisher(name, options["metrics_port"], options["metrics_file"], print_line) as publish,
-            job_display(name) as screen,
+            job_display(name, quiet=options["quiet"]) as screen,
         ):
 
             def on_progress(progress: JobProgress) -> None:
@@ -69,7 +71,8 @@ def execute_job(
         if options["as_json"]:
             click.echo(json.dumps(_values(end, directory, code)))
         elif end.state is JobState.FINISHED:
-            click.echo(_summary(directory))
+            if code or not options["quiet"]:
+                click.echo(_summary(directory))
         else:
             click.echo("\n".join(_end_messages(end, directory)), err=True)
     sys.exit(code)

@@ -11,9 +11,10 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.storage.secret_address import password_warning
 from inflight.commands.batch.execute import execute_job, result_options
 from inflight.commands.batch.options import job_from_options, job_options, running_options
+from inflight.commands.option_sections import SectionedCommand
 
 
-@click.command(short_help="Send every row of an input to a model.")
+@click.command(cls=SectionedCommand, short_help="Send every row of an input to a model.")
 @click.argument("input_address", metavar="INPUT")
 @job_options
 @click.option(

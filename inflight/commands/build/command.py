@@ -11,6 +11,7 @@ import click
 from build_engines.target import KV_PRECISIONS
 from inflight.commands.build.llmapi_options import llmapi_options, llmapi_settings
 from inflight.commands.build.tensorrt_llm_options import show_commands, tensorrt_llm_options, tensorrt_llm_settings
+from inflight.commands.option_sections import SectionedCommand
 from inflight.commands.options.engine import (
     PRECISION_HELP,
     TargetPrecision,
@@ -18,10 +19,11 @@ from inflight.commands.options.engine import (
     precision_option,
     target_option,
 )
+from inflight.commands.options.quiet import quiet_option
 from inflight.commands.terminal.build_progress import show_build_progress
 
 
-@click.command("build")
+@click.command("build", cls=SectionedCommand)
 @click.argument("checkpoint")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Engine directory to write.")
 @target_option()
@@ -42,6 +44,7 @@ from inflight.commands.terminal.build_progress import show_build_progress
 @click.option("--name", help="Name of the engine. [default: the hub name, or the name of the directory]")
 @click.option("--force", is_flag=True, help="Rebuild even if nothing changed.")
 @click.option("--no-smoke-test", is_flag=True, help="Skip the test load of the new engine (saves memory).")
+@quiet_option
 @click.option("--json", "as_json", envvar="INFLIGHT_BUILD_JSON", is_flag=True, help="Print the manifest at the end.")
 @click.option(
     "--dry-run",
@@ -56,6 +59,7 @@ def command(
     force: bool,
     no_smoke_test: bool,
     as_json: bool,
+    quiet: bool,
     dry_run: bool,
     llm_arguments: Path | None,
     llm_argument: tuple[str, ...],
@@ -84,12 +88,14 @@ def command(
     if dry_run:
         _dry_run(checkpoint, out, chosen, as_json)
         return
-    with show_build_progress() as progress:
+    with show_build_progress(quiet) as progress:
         built = build_engine(checkpoint, out, chosen, force=force, progress=progress)
     for note in built.notes:
         click.echo(f"Note: {note}", err=True)
     if as_json:
         click.echo(built.manifest.model_dump_json(indent=2))
+        return
+    if quiet:
         return
     manifest = built.manifest
     if not built.fresh:

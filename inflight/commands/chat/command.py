@@ -10,13 +10,14 @@ from inflight_client import Client
 from inflight_client.call import CallOptions
 
 from inflight.commands.chat.conversation import Conversation
+from inflight.commands.option_sections import SectionedCommand
 from inflight.commands.options.call import call_options, call_options_from
 from inflight.commands.options.connection import connection_options, open_client
 from inflight.commands.terminal.answer_format import answer_line
 from inflight.commands.terminal.standard_streams import is_interactive, standard_input
 
 
-@click.command(short_help="Chat with a model.")
+@click.command(cls=SectionedCommand, short_help="Chat with a model.")
 @connection_options
 @click.option("--system", default="", help="System message for the model.")
 @call_options(max_tokens=512)

@@ -11,13 +11,14 @@ import click
 
 from inflight.commands.load.display import print_results, show_progress, show_summary
 from inflight.commands.load.options import load_options, plan_from_command, worker_spec_from_options
+from inflight.commands.option_sections import SectionedCommand
 from loadtests.analysis.summary import Summary
 from loadtests.report.write_reports import write_run_report
 from loadtests.run.controller import run_load_test
 from loadtests.run_directory import RunDirectory
 
 
-@click.command(short_help="Run a load test and write a report.")
+@click.command(cls=SectionedCommand, short_help="Run a load test and write a report.")
 @load_options()
 @click.option(
     "--out",

@@ -18,6 +18,7 @@ from inflight.commands.options.engine import (
     revision_option,
     target_option,
 )
+from inflight.commands.options.quiet import quiet_option
 from inflight.commands.terminal.build_progress import show_build_progress
 
 
@@ -26,8 +27,9 @@ from inflight.commands.terminal.build_progress import show_build_progress
 @revision_option()
 @target_option()
 @precision_option(PRECISION_HELP)
+@quiet_option
 @click.option("--json", "as_json", envvar="INFLIGHT_PULL_JSON", is_flag=True, help="Print the result as JSON.")
-def command(model: str, revision: str | None, as_json: bool, **options: Any) -> None:
+def command(model: str, revision: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
     """Download MODEL from the Hugging Face hub and build its engine into the cache, so that a server starts at once.
 
     MODEL is a name of the hub (owner/name), or the directory of a checkpoint. Interrupted downloads are continued. Set
@@ -45,7 +47,7 @@ def command(model: str, revision: str | None, as_json: bool, **options: Any) -> 
     from build_engines.model_cache.obtain import obtain_engine
 
     with (
-        show_build_progress() as progress,
+        show_build_progress(quiet) as progress,
         obtain_engine(ModelCache.default(), model, chosen, progress, revision) as found,
     ):
         facts = as_dict(found, state="ready")
@@ -54,6 +56,7 @@ def command(model: str, revision: str | None, as_json: bool, **options: Any) -> 
     given = [word for name, value in flags.items() if value is not None for word in (f"--{name}", value)]
     if as_json:
         click.echo(json.dumps(facts, indent=2))
+    if as_json or quiet:
         return
     click.echo(
         f"{facts['name']} at {facts['revision'][:12]} is ready: {facts['target']}, {facts['precision']} weights,"

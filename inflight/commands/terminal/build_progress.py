@@ -21,6 +21,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from build_engines.progress import NoBuildProgress
+
 
 class ProgressDisplay(Protocol):
     """A progress display: `step` starts a step, `advance` updates it. Matches the progress type of `build_engines`."""
@@ -82,8 +84,11 @@ class BuildProgressBar:
 
 
 @contextmanager
-def show_build_progress() -> Iterator[ProgressDisplay]:
-    """Yield the display that suits standard error."""
+def show_build_progress(quiet: bool = False) -> Iterator[ProgressDisplay]:
+    """Yield the display that suits standard error; with `quiet` one that shows nothing."""
+    if quiet:
+        yield NoBuildProgress()
+        return
     console = Console(stderr=True)
     if not console.is_terminal:
         yield BuildProgressLines()

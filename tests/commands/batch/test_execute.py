@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,21 +29,22 @@ async def slowly(server, prompt):
     await asyncio.sleep(float(prompt))
     return prompt
 
-if "nohup" in sys.argv:
+words = sys.argv[1:]
+if "nohup" in words:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 execute._runner_class = lambda job: functools.partial(JobRunner, backends=[ScriptedBackend(slowly)])
 options = ["--id", "id", "--out", "answers.jsonl", "--concurrency", "2", "--drain-seconds", "30"]
-cli.main(["batch", "run", "rows.jsonl", *options])
+cli.main(["batch", "run", "rows.jsonl", *options, *(word for word in words if word.startswith("--"))])
 """
 
 
 class Started:
     """`inflight batch run` of rows that say for how many seconds they are asked."""
 
-    def __init__(self, folder: Path, *seconds: float, nohup: bool = False) -> None:
+    def __init__(self, folder: Path, *seconds: float, words: Sequence[str] = ()) -> None:
         self.directory = JobDirectory.from_output(job_of(folder, [str(one) for one in seconds]).output)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, *(["nohup"] if nohup else [])],
+            [sys.executable, "-c", _PROGRAM, *words],
             cwd=folder,
             env={"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": ""},
             stdout=subprocess.PIPE,
@@ -69,13 +70,13 @@ class Started:
 
 @pytest.fixture
 def started(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Started]:
-    seconds, nohup = request.param
-    one = Started(tmp_path, *seconds, nohup=nohup)
+    seconds, *words = request.param
+    one = Started(tmp_path, *seconds, words=words)
     yield one
     one.end()
 
 
-@pytest.mark.parametrize("started", [((2.0, 60.0, 60.0), False)], indirect=True)
+@pytest.mark.parametrize("started", [((2.0, 60.0, 60.0),)], indirect=True)
 def test_a_job_whose_output_nobody_reads_drains_and_stops_all_the_same(started: Started) -> None:
     wait_until(started.asked)
     started.close_output()
@@ -87,7 +88,7 @@ def test_a_job_whose_output_nobody_reads_drains_and_stops_all_the_same(started: 
     assert (found.state, found.running) == ("stopped", False)
 
 
-@pytest.mark.parametrize("started", [((60.0, 60.0), False)], indirect=True)
+@pytest.mark.parametrize("started", [((60.0, 60.0),)], indirect=True)
 def test_an_interrupted_job_says_once_why_it_stopped_and_how_to_resume_it(started: Started) -> None:
     wait_until(started.asked)
     for _ in range(2):
@@ -107,10 +108,17 @@ def test_the_screen_comes_before_what_it_takes_to_ask_a_server() -> None:
     assert done.stdout == "set()\n"
 
 
-@pytest.mark.parametrize("started", [((2.0, 0.0), True)], indirect=True)
+@pytest.mark.parametrize("started", [((2.0, 0.0), "nohup")], indirect=True)
 def test_a_job_without_hangups_goes_on_when_the_terminal_goes(started: Started) -> None:
     wait_until(lambda: started.directory.progress.exists())
     started.process.send_signal(signal.SIGHUP)
     started.close_output()
     assert started.process.wait(30) == 0
     assert job_status(started.directory).state == "finished"
+
+
+@pytest.mark.parametrize("started", [((0, 0), "--quiet")], indirect=True)
+def test_a_quiet_job_that_finishes_prints_nothing(started: Started) -> None:
+    assert started.process.wait() == 0
+    assert started.process.stdout is not None
+    assert started.process.stdout.read() == b""

@@ -31,6 +31,11 @@ def test_an_unchanged_build_says_so(arguments: list[str]) -> None:
     assert done.stderr == "Reading the checkpoint\n"
 
 
+def test_quiet_prints_nothing_about_success(arguments: list[str]) -> None:
+    done = CliRunner().invoke(cli, [*arguments, "--quiet"])
+    assert (done.exit_code, done.output) == (0, "")
+
+
 def test_json_prints_the_manifest_alone_on_standard_output(arguments: list[str]) -> None:
     done = CliRunner().invoke(cli, [*arguments, "--json"])
     assert Manifest.model_validate(json.loads(done.stdout)) == Manifest.read(Path(arguments[-1]))
