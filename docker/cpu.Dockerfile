@@ -45,7 +45,7 @@ ENV PATH=/opt/inflight/bin:$PATH \
     INFLIGHT_RUN_DIR=/run/inflight \
     INFLIGHT_ENGINE=/engine \
     PYTHONDONTWRITEBYTECODE=1
-EXPOSE 8000 8001 8002
+EXPOSE 8080 8000 8001 8002
 USER 1000:1000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=15s --start-period=15m --retries=3 CMD ["/usr/local/bin/inflight-health"]

@@ -67,10 +67,21 @@ esac
 check_shared_memory
 check_places
 
-# A container does not know its own address, so it listens on all of them. INFLIGHT_SERVE_BEHIND_PROXY=1 says that its
-# ports are published on loopback, or behind a proxy or gateway (docs/security.md).
-export INFLIGHT_SERVE_HOST="${INFLIGHT_SERVE_HOST:-0.0.0.0}"
-# The gateway listens on loopback unless there are API keys, so in a container it has to be asked for.
-export INFLIGHT_SERVE_GATEWAY="${INFLIGHT_SERVE_GATEWAY:-0}"
+# A container does not know its own address, so what others may reach listens on all of them. With API keys that is the
+# gateway, and Triton's own ports stay inside. Without keys it is Triton: INFLIGHT_SERVE_BEHIND_PROXY=1 says that its
+# ports are published on loopback, or behind a proxy (docs/security.md).
+keys=${INFLIGHT_SERVE_KEY_FILE:-/keys/keys.json}
+if [ -e "$keys" ]; then
+    export INFLIGHT_SERVE_KEY_FILE="$keys"
+    export INFLIGHT_SERVE_GATEWAY_HOST="${INFLIGHT_SERVE_GATEWAY_HOST:-0.0.0.0}"
+    export INFLIGHT_SERVE_STATE_DIR="${INFLIGHT_SERVE_STATE_DIR:-$run_dir/gateway}"
+    export INFLIGHT_SERVE_HOST="${INFLIGHT_SERVE_HOST:-127.0.0.1}"
+    if [ "${INFLIGHT_SERVE_BEHIND_PROXY-}" = 1 ]; then
+        export INFLIGHT_SERVE_METRICS_HOST="${INFLIGHT_SERVE_METRICS_HOST:-0.0.0.0}"
+    fi
+else
+    export INFLIGHT_SERVE_HOST="${INFLIGHT_SERVE_HOST:-0.0.0.0}"
+    export INFLIGHT_SERVE_GATEWAY="${INFLIGHT_SERVE_GATEWAY:-0}"
+fi
 export INFLIGHT_SERVE_JSON="${INFLIGHT_SERVE_JSON:-1}"
 exec inflight serve "$engine" "$@"

@@ -292,7 +292,9 @@ def _check_access(path: Path, status: os.stat_result) -> None:
         raise InflightError(
             f"the key file {path} belongs to another user; run `chown {os.geteuid()} {path}`", "storage_denied"
         )
-    if status.st_mode & 0o077:
+    # A Secret of Kubernetes belongs to root, and to a group of the pod that may read it.
+    ours = status.st_uid == 0 != os.geteuid() and status.st_gid in (os.getegid(), *os.getgroups())
+    if status.st_mode & (0o037 if ours else 0o077):
         raise InflightError(
             f"other users have access to the key file {path} (mode {stat.S_IMODE(status.st_mode):04o}); run "
             f"`chmod 600 {path}`",

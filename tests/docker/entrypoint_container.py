@@ -73,11 +73,11 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
 class StartedContainer:
     """A started one: the first line it says, and its process 1 as it is seen from outside."""
 
-    def __init__(self, engine: Path, home: Path, *arguments: str) -> None:
-        ports = {f"INFLIGHT_SERVE_{name}_PORT": "0" for name in ("HTTP", "GRPC", "METRICS")}
+    def __init__(self, engine: Path, home: Path, *arguments: str, **variables: str) -> None:
+        ports = {f"INFLIGHT_SERVE_{name}PORT": "0" for name in ("", "HTTP_", "GRPC_", "METRICS_")}
         self.outer = subprocess.Popen(
             contained(*arguments),
-            env=environment(home, INFLIGHT_ENGINE=str(engine), **ports),
+            env=environment(home, INFLIGHT_ENGINE=str(engine), **ports, **variables),
             cwd="/",
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -91,7 +91,8 @@ def test_the_image_is_built_from_its_dockerfile(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_engine_is_mounted_read_only_and_never_made_by_docker(kind: str) -> None:
-    (mount,) = service(kind)["volumes"]
+    mount, keys = service(kind)["volumes"]
+    assert (keys["target"], keys["read_only"]) == ("/keys", True)
     assert (mount["type"], mount["target"], mount["read_only"]) == ("bind", "/engine", True)
     assert mount["source"].startswith("${INFLIGHT_ENGINE_DIR:?")
     assert mount["bind"] == {"create_host_path": False}

@@ -96,7 +96,7 @@ def test_places_are_the_scripts_own_defaults(kind: str) -> None:
     for name in ("INFLIGHT_ENGINE", "INFLIGHT_RUN_DIR"):
         assert f"${{{name}:-{image(kind).variables[name]}}}" in script
     assert image(kind).variables["HOME"] == image(kind).variables["INFLIGHT_RUN_DIR"]
-    assert image(kind).named("EXPOSE")[0].rest == "8000 8001 8002"
+    assert image(kind).named("EXPOSE")[0].rest == "8080 8000 8001 8002"
 
 
 def test_the_gpu_image_is_the_container_that_engines_are_built_in() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from inflight.gateway.key_file import ApiKey, add_key
 from tests.docker.entrypoint_container import ENTRYPOINT, StartedContainer, contained, environment, health
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.open_streams import TIMEOUT, open_streams
@@ -68,6 +70,29 @@ def test_a_container_serves_is_healthy_and_drains_on_sigterm(container: StartedC
         assert stream.completed, stream
     gone = health(container.http_port)
     assert (gone.returncode, gone.stderr) == (1, f"Unhealthy: nothing is ready at 127.0.0.1:{container.http_port}.\n")
+
+
+def test_with_api_keys_the_gateway_is_open_and_triton_is_not(tiny_engine: TinyEngine, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    key = add_key(path, ApiKey.new("app"))
+    started = StartedContainer(tiny_engine("llama"), tmp_path / "home", INFLIGHT_SERVE_KEY_FILE=str(path))
+    try:
+        port = int(started.announcement["openai"].rpartition(":")[2].removesuffix("/v1"))
+        connection = http.client.HTTPConnection("127.0.0.2", port, timeout=TIMEOUT)
+        statuses = []
+        for headers in ({}, {"authorization": f"Bearer {key}"}):
+            connection.request("GET", "/v1/models", headers=headers)
+            response = connection.getresponse()
+            response.read()
+            statuses.append(response.status)
+        connection.close()
+        assert statuses == [401, 200]
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", int(started.http_port)), timeout=TIMEOUT)
+        metrics = int(started.announcement["metrics"].rpartition(":")[2])
+        socket.create_connection(("127.0.0.2", metrics), timeout=TIMEOUT).close()
+    finally:
+        started.end()
 
 
 def test_another_command_runs_instead(tmp_path: Path) -> None:

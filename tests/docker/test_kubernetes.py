@@ -86,7 +86,7 @@ def test_what_is_named_exists(overlay: str) -> None:
     """Ports, volumes, the claim, the ConfigMap, and the port that Prometheus scrapes."""
     rendered, found = manifests(overlay), container(overlay)
     ports = {port["name"]: port["containerPort"] for port in found["ports"]}
-    assert ports == {"http": 8000, "grpc": 8001, "metrics": 8002}
+    assert ports == {"openai": 8080, "metrics": 8002}
     assert {port["targetPort"] for port in rendered["Service"]["spec"]["ports"]} == set(ports)
     for probe in ("startupProbe", "livenessProbe"):
         assert found[probe]["httpGet"]["port"] in ports
@@ -124,6 +124,8 @@ def test_a_pod_may_do_nothing_that_it_need_not(overlay: str) -> None:
         "runAsNonRoot": True,
         "runAsUser": DOCKERFILE_UID,
         "runAsGroup": DOCKERFILE_UID,
+        "fsGroup": DOCKERFILE_UID,
+        "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     assert found["securityContext"] == {
@@ -134,7 +136,7 @@ def test_a_pod_may_do_nothing_that_it_need_not(overlay: str) -> None:
     }
     assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC"}
     assert spec["automountServiceAccountToken"] is False
-    assert all(volume.keys() & {"emptyDir", "persistentVolumeClaim"} for volume in spec["volumes"])
+    assert all(volume.keys() & {"emptyDir", "persistentVolumeClaim", "secret"} for volume in spec["volumes"])
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from dataclasses import FrozenInstanceError
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -250,6 +251,22 @@ def test_a_file_that_others_may_use_is_refused(path: Path, mode: int) -> None:
         with raises(InflightError, "storage_denied", naming=f"chmod 600 {path}"):
             call()
     assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_a_secret_of_kubernetes_is_read(path: Path) -> None:
+    """It is root's, and readable by a group of the pod."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a file of root's")
+    with tempfile.TemporaryDirectory() as name:  # other users may reach it
+        secret = Path(name) / "keys.json"
+        Path(name).chmod(0o755)
+        write(secret, keys_json({}), 0o440)
+        os.chown(secret, 0, os.getegid())
+        with as_other_user():
+            assert read_key_file(secret) is not None
+        secret.chmod(0o444)
+        with as_other_user(), raises(InflightError, "storage_denied"):
+            read_key_file(secret)
 
 
 def test_a_file_of_another_user_is_refused(path: Path) -> None:
