@@ -63,9 +63,11 @@ class Admission:
             return
         raise self._refuse(key or hashlib.sha256(identity()).digest(), places, now)
 
-    def leave(self, places: int, seconds: float) -> None:
-        """Give back the places of a request that took so long."""
+    def leave(self, places: int, seconds: float | None) -> None:
+        """Give back the places of a request whose answers took so long; None: they have not come to their end."""
         self.in_flight -= places
+        if seconds is None:
+            return
         self._mean_seconds += _SMOOTHING * (max(seconds, 0.001) - self._mean_seconds)
 
     def _refuse(self, key: bytes, places: int, now: float) -> ApiError:

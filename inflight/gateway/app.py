@@ -46,6 +46,13 @@ logger = logging.getLogger("inflight.gateway")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_HEADER_NAMES = re.compile(r"[A-Za-z0-9-]{1,64}(, ?[A-Za-z0-9-]{1,64}){0,63}")
+_EXPOSED_HEADERS = ", ".join(
+    (
+        *("x-request-id", "retry-after", "retry-after-ms", "x-inflight-no-effect"),
+        *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
+    )
+)
 _OPEN_PATHS = frozenset(("/health", "/ready", "/"))
 """Paths that need no API key: health, and the page, which holds no data. Every other one does, known or not."""
 
@@ -75,13 +82,15 @@ class Gateway:
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
         self.pool = ServerPool(settings)
-        self.admission = Admission(lambda: settings.max_in_flight or max(1, self.pool.places))
+        self.admission = Admission(
+            lambda: max(1, (settings.max_in_flight or self.pool.places) // settings.workers)  # its share
+        )
         self.metrics = GatewayMetrics(lambda: self.pool.ready)
         self.draining = False
         self._spans = Spans(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self._keys = KeyRing.load(settings.keys)
         self._quotas = KeyQuotas(settings.state_path / "quotas.sqlite")
-        self._batches = BatchRoutes(settings)
+        self._batches = BatchRoutes(settings, lambda: [server.model for server in self.pool.known])
         self._started = int(time.time())
         self._routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._page},
@@ -153,7 +162,7 @@ class Gateway:
                 f"the gateway failed; its log has the request id {request_id}", "internal_error", 500, None
             )
             if request.started:
-                await request.end(error_frame(body) + DONE)
+                await self._cut(request, body)
             else:
                 await request.respond(Response(body, 500))
         finally:
@@ -170,9 +179,15 @@ class Gateway:
     async def _fail(self, request: Request, error: ApiError) -> None:
         request.outcome.error = error.body()["error"]["code"]
         if request.started:
-            await request.end(error_frame(error.body()) + DONE)
+            await self._cut(request, error.body())
         else:
             await request.respond(Response(error.body(), error.status, headers=error.headers))
+
+    async def _cut(self, request: Request, error: Mapping[str, Any]) -> None:
+        """End a response that fails midway: a stream of events by an event, another one by closing the connection."""
+        if not request.has_events:
+            raise ConnectionAbortedError("the response can't be completed")  # uvicorn closes the connection
+        await request.end(error_frame(error) + DONE)
 
     def _route(self, request: Request) -> tuple[str, Handler]:
         path = request.path.rstrip("/") or "/"
@@ -219,7 +234,13 @@ class Gateway:
         await self._batches.list_files(request, caller.tenant)
 
     async def _create_batch(self, request: Request, caller: Caller) -> None:
-        await self._batches.create_batch(request, caller.tenant)
+        if caller.key is not None and caller.key.quotas.as_dict():
+            raise ApiError(
+                "this API key has quotas, which batches would not count; use a key without",
+                "permission_denied",
+                status=403,
+            )
+        await self._batches.create_batch(request, caller.tenant, caller.models)
 
     async def _list_batches(self, request: Request, caller: Caller) -> None:
         await self._batches.list_batches(request, caller.tenant)
@@ -243,13 +264,15 @@ class Gateway:
 
     def _cors(self, request: Request) -> None:
         """Let pages of the named origins call the gateway from a browser."""
-        origin = request.headers.get("origin")
+        origin, asked = request.headers.get("origin"), request.headers.get("access-control-request-headers", "")
         if origin and (origin in self.settings.cors_origins or "*" in self.settings.cors_origins):
             request.response_headers |= {
                 "access-control-allow-origin": origin,
-                "access-control-allow-headers": "authorization, content-type, x-request-id, traceparent",
+                "access-control-allow-headers": asked
+                if _HEADER_NAMES.fullmatch(asked)
+                else "authorization, content-type",
                 "access-control-allow-methods": "GET, POST, DELETE",
-                "access-control-expose-headers": "x-request-id, retry-after, x-inflight-no-effect",
+                "access-control-expose-headers": _EXPOSED_HEADERS,
                 "vary": "origin",
             }
 
@@ -302,14 +325,15 @@ class Gateway:
             finally:
                 server.in_flight -= wanted.choices
                 self.metrics.in_flight.dec(wanted.choices)
-                self.admission.leave(wanted.choices, time.monotonic() - began)
+                finished = request.outcome.output_tokens > 0
+                self.admission.leave(wanted.choices, time.monotonic() - began if finished else None)
 
     def _timeout(self, request: Request) -> float:
         """Return the seconds that the answer may take: the caller's deadline, at most the gateway's."""
         given = request.headers.get("x-inflight-deadline-ms", "")
         if not given:
             return self.settings.request_timeout
-        if not given.isdigit() or not 0 < int(given) < 10**9:
+        if not re.fullmatch(r"[0-9]{1,9}", given) or not int(given):
             raise ApiError(
                 f"x-inflight-deadline-ms is {given[:40]!r}; it must be a whole number of milliseconds",
                 "invalid_parameter",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from inflight_client import InflightError
@@ -30,6 +32,9 @@ _STATUS = {
     "output_unwritable": 500,
     "job_damaged": 500,
 }
+_FORM_FIELDS = ("file", "purpose", "expires_after[anchor]", "expires_after[seconds]")
+_MAX_PARTS = 16
+_MAX_HEADER_BYTES = 8 * 1024
 _MAX_FIELD_BYTES = 64 * 1024
 _READ_BYTES = 2**18
 
@@ -40,8 +45,9 @@ Value = TypeVar("Value")
 class BatchRoutes:
     """The handlers. Stores and runner begin with the first request, or at the start if there are batches."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: GatewaySettings, models: Callable[[], Collection[str]]) -> None:
+        """`models` returns the names of the served models."""
+        self._settings, self._models = settings, models
         self._root = settings.state_path
         self._files: FileStore | None = None
         self._batches: BatchStore | None = None
@@ -102,12 +108,13 @@ class BatchRoutes:
     async def file_content(self, request: Request, tenant: str, file_id: str) -> None:
         files, _ = await self._stores()
         with await self._call(files.open_content, tenant, file_id) as file:
-            await request.start_content("application/octet-stream")
+            await request.start_content("application/octet-stream", os.fstat(file.fileno()).st_size)
             while data := await asyncio.to_thread(file.read, _READ_BYTES):
                 await request.write(data)
             await request.end()
 
-    async def create_batch(self, request: Request, tenant: str) -> None:
+    async def create_batch(self, request: Request, tenant: str, models: Collection[str]) -> None:
+        """Create a batch; `models` are those that the API key may use, all if empty."""
         body = await request.json()
         if not isinstance(body, Mapping):
             raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
@@ -116,7 +123,7 @@ class BatchRoutes:
             if name not in known:
                 raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
         _, batches = await self._stores()
-        found = await self._call(batches.create, tenant, *(body.get(name) for name in known))
+        found = await self._call(batches.create, tenant, *(body.get(name) for name in known), models)
         await request.respond(Response(found))
 
     async def list_batches(self, request: Request, tenant: str) -> None:
@@ -152,7 +159,9 @@ class BatchRoutes:
             return
         files = FileStore(self._root / "files")
         self._batches = BatchStore(self._root / "batches", files)
-        self._runner = BatchRunner(self._batches, files, self._settings.servers, on_message=logger.warning)
+        self._runner = BatchRunner(
+            self._batches, files, self._settings.servers, models=self._models, on_message=logger.warning
+        )
         self._runner.start()
         self._files = files
 
@@ -174,7 +183,7 @@ class _Form:
         self._filename: str | None = None
         self._upload: Upload | None = None
         self._held: list[bytes] = []
-        self._size = 0
+        self._size = self._parts = 0
 
     def callbacks(self) -> Any:
         return {
@@ -199,13 +208,16 @@ class _Form:
             self._upload.abort()
 
     def _begin_part(self) -> None:
+        self._parts += 1
+        if self._parts > _MAX_PARTS:
+            raise ApiError(f"the form has more than {_MAX_PARTS} parts", "invalid_request")
         self._name, self._filename, self._held, self._size = b"", None, [], 0
 
     def _header_field(self, data: bytes, start: int, end: int) -> None:
-        self._header_name += data[start:end]
+        self._header_name = self._longer(self._header_name, data[start:end])
 
     def _header_part(self, data: bytes, start: int, end: int) -> None:
-        self._header_value += data[start:end]
+        self._header_value = self._longer(self._header_value, data[start:end])
 
     def _end_header(self) -> None:
         from python_multipart.multipart import parse_options_header
@@ -213,9 +225,19 @@ class _Form:
         if self._header_name.lower() == b"content-disposition":
             _, options = parse_options_header(self._header_value)
             self._name = options.get(b"name", b"")
+            name = self._name.decode("utf-8", "replace")
+            if name not in _FORM_FIELDS:
+                raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
+            if name in self._fields or (name == "file" and self._upload is not None):
+                raise ApiError(f"the form has {name} twice; send it once", "invalid_request", name)
             if b"filename" in options:
                 self._filename = options[b"filename"].decode("utf-8", "replace")
         self._header_name = self._header_value = b""
+
+    def _longer(self, header: bytes, more: bytes) -> bytes:
+        if len(header) + len(more) > _MAX_HEADER_BYTES:
+            raise ApiError("a header of the form is too long", "invalid_request")
+        return header + more
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         part = data[start:end]
@@ -223,7 +245,7 @@ class _Form:
             self._open().write(part)
             return
         self._size += len(part)
-        if self._size > _MAX_FIELD_BYTES or len(self._fields) > 100:
+        if self._size > _MAX_FIELD_BYTES:
             raise ApiError("a field of the form is too long", "invalid_request")
         self._held.append(part)
 
@@ -256,7 +278,7 @@ def _expiry(fields: Mapping[str, str]) -> int | None:
     }
     if not given:
         return None
-    if str(given.get("seconds", "")).isdigit():
+    if re.fullmatch(r"[0-9]{1,12}", str(given.get("seconds", ""))):
         given["seconds"] = int(given["seconds"])
     seconds = expiry_seconds(given, "expires_after")
     return None if seconds is None else int(time.time()) + seconds
@@ -264,6 +286,6 @@ def _expiry(fields: Mapping[str, str]) -> int | None:
 
 def _limit(query: Mapping[str, str], default: int, most: int) -> int:
     given = query.get("limit", str(default))
-    if not given.isdigit() or not 1 <= int(given) <= most:
+    if not re.fullmatch(r"[0-9]{1,9}", given) or not 1 <= int(given) <= most:
         raise ApiError(f"limit must be a whole number from 1 to {most}", "invalid_parameter", "limit")
     return int(given)

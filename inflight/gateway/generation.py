@@ -28,7 +28,7 @@ from inflight.gateway.spans import RequestSpan
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, TextDelta
 from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, ChoiceWriter, error_frame, usage_frame
-from inflight.openai_api.request import GenerationRequest, TokenIds
+from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, TokenIds
 from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
 from inflight.openai_api.responses import ResponsesWriter
 from inflight.openai_api.token_text import TokenLogprob, unknown_logprobs
@@ -119,7 +119,7 @@ class Generation:
             return self._wanted.max_tokens
         most, wanted = self._server.max_seq_len, self._settings.default_max_tokens
         if not self._wanted.chat:
-            wanted = min(wanted, 16)
+            wanted = min(wanted, COMPLETION_TOKENS)
         if most is None or self._server.text.tokenizer is None:
             return wanted
         kwargs = self._template_kwargs()

@@ -23,6 +23,8 @@ MAX_DEPTH = 100
 """Of JSON, below the limits of every library that reads it later."""
 
 
+_SILENT_SECONDS = 60.0
+"""How long a client may pause while it sends a body."""
 _DISCARD_BYTES = 64 * 2**20
 _DISCARD_SECONDS = 10.0
 
@@ -56,7 +58,7 @@ class Request:
         self.request_id = request_id
         self.response_headers: dict[str, str] = {}
         self.status = 0
-        self.started = False
+        self.started = self.has_events = False
         self.frames = 0
         self.outcome = Outcome()
         self.span: RequestSpan | None = None
@@ -89,7 +91,16 @@ class Request:
         """Yield the body in the pieces in which it arrives."""
         more = True
         while more:
-            message = await self._receive()
+            try:
+                async with asyncio.timeout(_SILENT_SECONDS):
+                    message = await self._receive()
+            except TimeoutError:
+                raise ApiError(
+                    f"no more of the body came for {_SILENT_SECONDS:g} s; send the request again",
+                    "invalid_request",
+                    status=408,
+                    headers={"connection": "close"},
+                ) from None
             if message["type"] == "http.disconnect":
                 raise DisconnectedError
             yield message.get("body", b"")
@@ -127,11 +138,13 @@ class Request:
             "cache-control": "no-cache",
             "x-accel-buffering": "no",
         }
+        self.has_events = True
         await self._start(200, self.response_headers | headers)
 
-    async def start_content(self, content_type: str) -> None:
-        """Start a response of unknown length."""
-        await self._start(200, self.response_headers | {"content-type": content_type})
+    async def start_content(self, content_type: str, size: int) -> None:
+        """Start a response of so many bytes, which are then written."""
+        headers = {"content-type": content_type, "content-length": str(size)}
+        await self._start(200, self.response_headers | headers)
 
     async def write(self, frame: bytes) -> None:
         self.frames += 1

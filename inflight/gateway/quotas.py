@@ -7,12 +7,13 @@ end the reservation is replaced by what was used.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from inflight_client.call import Prompt
 from inflight.gateway.key_file import ApiKey
 from inflight.gateway.outcome import Outcome
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.request import GenerationRequest, TokenIds
+from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, TokenIds
 
 logger = logging.getLogger("inflight.gateway")
 
@@ -77,7 +78,8 @@ class KeyQuotas:
             yield {}
             return
         prompt = sum(map(_estimated_tokens, wanted.prompts))
-        most = (wanted.max_tokens or default_max_tokens) * wanted.choices
+        default = default_max_tokens if wanted.chat else min(default_max_tokens, COMPLETION_TOKENS)
+        most = (wanted.max_tokens or default) * wanted.choices
         try:
             self._ledger = self._ledger or QuotaLedger(self._path)
             reservation = self._ledger.reserve(key, prompt + most)
@@ -101,7 +103,8 @@ class KeyQuotas:
 
     def close(self) -> None:
         if self._ledger is not None:
-            self._ledger.close()
+            with suppress(sqlite3.Error):
+                self._ledger.close()
 
 
 class QuotaLedger:
@@ -113,12 +116,17 @@ class QuotaLedger:
         self._clock = clock
         me = psutil.Process()
         self._process = f"{me.pid} {me.create_time()}"
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        self._database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-        self._database.execute("PRAGMA journal_mode=WAL")
-        self._database.execute("PRAGMA synchronous=OFF")
-        self._database.executescript(_SCHEMA)
-        self._forget_ended_processes()
+        # SQLite's change to write-ahead logging does not wait for other processes that do the same.
+        lock = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=OFF")
+            self._database.executescript(_SCHEMA)
+        finally:
+            os.close(lock)
 
     def close(self) -> None:
         with self._transaction():
@@ -196,11 +204,16 @@ class QuotaLedger:
         most = key.quotas.max_concurrent
         if most is None:
             return
-        row = self._database.execute("SELECT sum(requests) FROM running WHERE key = ?", (key.id,)).fetchone()
-        if (row[0] or 0) >= most:
+        if self._running(key) >= most:
+            self._forget_ended_processes()
+        if self._running(key) >= most:
             raise _refusal(
                 f"this API key may have {most} requests at a time; wait until one has ended", _retry_after(1.0)
             )
+
+    def _running(self, key: ApiKey) -> int:
+        row = self._database.execute("SELECT sum(requests) FROM running WHERE key = ?", (key.id,)).fetchone()
+        return row[0] or 0
 
     def _add(self, key: ApiKey, window: Window, amount: int) -> Window:
         used = window.used + amount
@@ -211,15 +224,14 @@ class QuotaLedger:
 
     def _forget_ended_processes(self) -> None:
         """A killed process of the gateway has no requests any more."""
-        with self._transaction():
-            for (process,) in self._database.execute("SELECT DISTINCT process FROM running").fetchall():
-                pid, _, created = process.partition(" ")
-                try:
-                    alive = psutil.Process(int(pid)).create_time() == float(created)
-                except psutil.Error:
-                    alive = False
-                if not alive:
-                    self._database.execute("DELETE FROM running WHERE process = ?", (process,))
+        for (process,) in self._database.execute("SELECT DISTINCT process FROM running").fetchall():
+            pid, _, created = process.partition(" ")
+            try:
+                alive = psutil.Process(int(pid)).create_time() == float(created)
+            except psutil.Error:
+                alive = False
+            if not alive:
+                self._database.execute("DELETE FROM running WHERE process = ?", (process,))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -16,18 +16,43 @@ from inflight.gateway.settings import GatewaySettings
 _MAX_HEADER_BYTES = 128 * 1024
 _HEADER_BYTES = 32
 """What a name or value takes besides its bytes."""
+_HEADER_SECONDS = 30.0
+"""Within which the headers of a request must arrive, so that silent connections don't use up the descriptors."""
 _IDLE_SECONDS = 90
 """Idle connections stay open longer than the pools of common clients keep them."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Refuses requests whose headers or address are too long; uvicorn's parser has no bound of its own."""
+    """Refuses requests whose headers or address are too long, or take too long; uvicorn's parser has no such bounds."""
 
     _size = 0
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         self._size = 0
+        self._expect_headers()
         super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def _expect_headers(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def on_url(self, url: bytes) -> None:
         self._count(url)

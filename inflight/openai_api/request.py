@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -21,6 +21,8 @@ from inflight.openai_api.tools import NO_TOOLS, Tools, parse_tools
 MAX_CHOICES = 128
 """Of a request: prompts times `n`."""
 MAX_N = 16
+COMPLETION_TOKENS = 16
+"""OpenAI's default of max_tokens for completions that are no conversations."""
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
 MAX_SCHEMA_BYTES = 64 * 1024
@@ -320,9 +322,27 @@ def _stop(value: Any) -> Any:
     return words
 
 
+_FORMAT_FIELDS = {
+    "text": ("type",),
+    "json_object": ("type",),
+    "json_schema": ("type", "json_schema"),
+    "regex": ("type", "regex", "pattern"),
+    "ebnf": ("type", "ebnf"),
+}
+
+
+def _check_known(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    """Raise ApiError for a field that would change nothing."""
+    for name, value in given.items():
+        if name not in known and value is not None:
+            raise _invalid_format(f"{what} has {str(name)[:40]!r}, which is unknown there; leave it out")
+
+
 def _guide(value: Any) -> Guide | None:
     """Parse a response format; with `json_schema`, `strict` or not, the answer follows the schema."""
     kind = value.get("type") if isinstance(value, Mapping) else None
+    if isinstance(kind, str) and kind in _FORMAT_FIELDS:
+        _check_known(value, _FORMAT_FIELDS[kind], "response_format")
     if kind == "text":
         return None
     if kind == "json_object":
@@ -330,6 +350,8 @@ def _guide(value: Any) -> Guide | None:
     if kind == "json_schema":
         described = value.get("json_schema")
         schema = described.get("schema") if isinstance(described, Mapping) else None
+        if isinstance(described, Mapping):
+            _check_known(described, ("name", "schema", "strict", "description"), "response_format.json_schema")
         if not isinstance(schema, Mapping) or not schema:
             raise _invalid_format("response_format has no json_schema.schema, an object")
         name = described.get("name", "schema")

@@ -148,13 +148,23 @@ FORM = "multipart/form-data; boundary=x"
         (FORM, PART % b'file"; filename="f' + b"a\r\n--x--\r\n"),
         (FORM, PART % b"purpose" + b"batch\r\n--x--\r\n"),
         (FORM, PART % b"purpose" + b"b" * 100_000 + b"\r\n--x--\r\n"),
+        (FORM, (PART % b"purpose" + b"batch\r\n") * 2 + b"--x--\r\n"),
+        (FORM, PART % b"purpose" + b"batch\r\n" + (PART % b"file" + b"a\r\n") * 2 + b"--x--\r\n"),
+        (FORM, PART % b"nonsense" + b"1\r\n--x--\r\n"),
+        (FORM, (PART % b"") * 1000),
+        (FORM, b"--x\r\ncontent-disposition: " + b"a" * 20_000),
     ],
-    ids=range(7),
+    ids=range(12),
 )
 def test_a_damaged_upload_is_refused(gateway: GatewayProcesses, content_type: str, body: bytes) -> None:
     answer = post(gateway, "/v1/files", body, {"content-type": content_type})
     assert answer.status == 400
     assert answer.error["message"]
+
+
+@pytest.mark.parametrize("limit", ["0", "10001", "-1", "x", "%C2%B2", "9" * 5000])
+def test_a_wrong_limit_is_refused(gateway: GatewayProcesses, limit: str) -> None:
+    assert get(gateway, f"/v1/files?limit={limit}").error["param"] == "limit"
 
 
 @pytest.mark.parametrize("name", ["..", "file-" + "0" * 32, "%2e%2e%2f", "file-x"])

@@ -15,14 +15,17 @@ from inflight.gateway.http import Request
 from inflight.gateway.settings import GatewaySettings
 
 
-@pytest.mark.parametrize("started", [False, True])
-def test_a_defect_is_never_a_silent_end(tmp_path: Path, started: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("started", ["", "stream", "content"])
+def test_a_defect_is_never_a_silent_end(tmp_path: Path, started: str, caplog: pytest.LogCaptureFixture) -> None:
     sent: list[MutableMapping[str, Any]] = []
 
     async def broken(request: Request, caller: Caller) -> None:
-        if started:
+        if started == "stream":
             await request.start_stream()
             await request.write(b"data: {}\n\n")
+        elif started:
+            await request.start_content("text/plain", 100)
+            await request.write(b"half")
         raise ZeroDivisionError("/secret/path.py")
 
     async def ask() -> None:
@@ -39,6 +42,11 @@ def test_a_defect_is_never_a_silent_end(tmp_path: Path, started: bool, caplog: p
         await gateway({"type": "http", "method": "GET", "path": "/broken", "headers": headers}, receive, send)
         await gateway.pool.close()
 
+    if started == "content":
+        with pytest.raises(ConnectionAbortedError):
+            asyncio.run(ask())
+        assert sent[-1]["more_body"]
+        return
     asyncio.run(ask())
     assert sent[0]["status"] == (200 if started else 500)
     body = b"".join(message.get("body", b"") for message in sent)

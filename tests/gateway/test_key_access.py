@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import pytest
 from inflight_client import InflightError
 
 from inflight.deploy.server.server import Server
-from inflight.gateway.key_file import ApiKey, add_key, revoke_key
+from inflight.gateway.key_file import ApiKey, Quotas, add_key, revoke_key
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.settings import GatewaySettings
 from tests.fixtures.errors import raises
-from tests.fixtures.gateway import running_gateway
+from tests.fixtures.gateway import openai_client, running_gateway
 from tests.fixtures.gateway_requests import MODEL, Answer, get, post
 from tests.fixtures.waiting import wait_until
+from tests.gateway.test_batches import create, ended, rows
 
 ROUTES = [
     *("/v1/models", f"/v1/models/{MODEL}", "/v1/chat/completions", "/v1/completions", "/v1/nothing", "/metrics"),
@@ -86,6 +88,18 @@ def test_a_key_may_be_for_some_models_alone(locked: GatewayProcesses, key_file: 
     assert with_key(locked, token).json["data"] == []
     answer = post(locked, "/v1/completions", {"model": MODEL, "prompt": "x"}, {"authorization": f"Bearer {token}"})
     assert (answer.status, answer.error["param"]) == (403, "model")
+
+
+def test_batches_keep_to_the_models_of_their_key_and_count_no_quotas(locked: GatewayProcesses, key_file: Path) -> None:
+    tokens = {"narrow-batch": add(key_file, "narrow-batch", models=("another",)), "bounded": ""}
+    tokens["bounded"] = add_key(key_file, ApiKey.new("bounded", quotas=Quotas(tokens_per_day=9)))
+    for token in tokens.values():
+        wait_until(lambda token=token: with_key(locked, token).status == 200)
+    with openai_client(locked, api_key=tokens["narrow-batch"]) as client:
+        batch = create(client, rows(1))
+        assert [each.code for each in ended(client, batch).errors.data] == ["model_not_found"]
+    with openai_client(locked, api_key=tokens["bounded"]) as client, pytest.raises(openai.PermissionDeniedError):
+        create(client, rows(1))
 
 
 def test_metrics_name_the_tenant_and_no_key(locked: GatewayProcesses, key_file: Path) -> None:

@@ -46,6 +46,8 @@ from tests.fixtures.hostile_guides import HOSTILE_PATTERNS, HOSTILE_SCHEMAS
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"x": 1}, "x": 1}}}, "response_format"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "s"}}}, "response_format"),
         ({"service_tier": "gold"}, "service_tier"),
         ({"modalities": ["audio"]}, "modalities"),

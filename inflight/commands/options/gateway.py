@@ -81,7 +81,7 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
                 type=click.IntRange(1, 64),
                 default=1,
                 show_default=True,
-                help="Processes of the gateway; each counts its own answers in flight.",
+                help="Processes of the gateway; each admits its share of --max-in-flight.",
             ),
             click.option("--log-requests", is_flag=True, help="Write a line of JSON for each request to stderr."),
             click.option(

@@ -39,8 +39,8 @@ class BatchRunner:
 
     Several runners may be started over one store, in one process or several; one of them runs batches, and another
     takes over when it ends. `servers` are Triton's gRPC addresses, as for `inflight batch run --server`;
-    `run_options` and `defaults` are the job's other options. `models`: the names that a request may give as its model;
-    None: any. `on_message` gets sentences for the operator.
+    `run_options` and `defaults` are the job's other options. `models` returns the names that a request may give as its
+    model; None: any. `on_message` gets sentences for the operator.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class BatchRunner:
         max_running: int = 2,
         run_options: RunOptions | None = None,
         defaults: GenerationDefaults | None = None,
-        models: Collection[str] | None = None,
+        models: Callable[[], Collection[str]] | None = None,
         on_message: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._store, self._files, self._max_running = store, files, max_running
         self._options = (run_options or RunOptions()).model_copy(update={"servers": tuple(servers)})
         self._defaults = defaults or GenerationDefaults()
-        self._models = None if models is None else tuple(models)
+        self._models = models
         self._on_message = on_message
         self._children: dict[Path, _Child] = {}
         self._retries: dict[tuple[Path, bool], _Retry] = {}
@@ -189,7 +189,7 @@ class BatchRunner:
             {
                 "path": record.path,
                 "endpoint": record.batch["endpoint"],
-                "models": self._models,
+                "models": self._permitted(record),
                 "defaults": self._defaults,
                 "run_options": self._options,
                 "headers": self._options.headers,
@@ -197,6 +197,13 @@ class BatchRunner:
             }
         )
         self._children[record.path] = _Child(task)
+
+    def _permitted(self, record: BatchRecord) -> tuple[str, ...] | None:
+        """Return the models that the rows may name: those that are served, and that the key of the batch may use."""
+        served = None if self._models is None else self._models()
+        if not served:
+            return record.models or None
+        return tuple(name for name in served if not record.models or name in record.models)
 
     def _on_outcome(self, record: BatchRecord, child: _Child, outcome: Outcome) -> None:
         """Decide what follows the end of a process. For a batch that was cancelled meanwhile, `_advance` does."""

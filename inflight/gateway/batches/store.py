@@ -60,7 +60,8 @@ _CANCELLED = ("cancelling", "cancelled")
 class BatchRecord:
     """A batch on the disk. `path` is its directory, with its input and its job.
 
-    `ending` is the state that follows `finalizing`; `output_seconds` is how long its output files are kept.
+    `ending` is the state that follows `finalizing`; `output_seconds` is how long its output files are kept; `models`
+    are those that its API key may use, all if empty.
     """
 
     path: Path
@@ -69,6 +70,7 @@ class BatchRecord:
     batch: Mapping[str, Any]
     ending: Ending
     output_seconds: int
+    models: tuple[str, ...] = ()
 
     @property
     def status(self) -> str:
@@ -102,8 +104,9 @@ class BatchStore:
         completion_window: str,
         metadata: Mapping[str, str] | None = None,
         output_expires_after: Mapping[str, Any] | None = None,
+        models: Collection[str] = (),
     ) -> dict[str, Any]:
-        """Create a batch, in state `validating`; return its object."""
+        """Create a batch, in state `validating`; return its object. `models` are those that the API key may use."""
         if endpoint not in ENDPOINTS:
             raise InflightError(
                 f"endpoint is {shown_id(endpoint)}; it must be {' or '.join(ENDPOINTS)}", "invalid_parameter"
@@ -128,6 +131,7 @@ class BatchStore:
             "tenant": tenant,
             "ending": "completed",
             "output_seconds": output_seconds,
+            "models": sorted(models),
             "batch": batch,
         }
         with map_disk_errors("the batch"):
@@ -190,7 +194,13 @@ class BatchStore:
         record = read_record(path / _RECORD, "batch", _FIELDS)
         try:
             found = BatchRecord(
-                path, record["tenant"], record["order"], record["batch"], record["ending"], record["output_seconds"]
+                path,
+                record["tenant"],
+                record["order"],
+                record["batch"],
+                record["ending"],
+                record["output_seconds"],
+                tuple(record.get("models", ())),
             )
             batch = found.batch
             known = found.status in STATES and batch["id"] == path.name and type(batch["expires_at"]) is int

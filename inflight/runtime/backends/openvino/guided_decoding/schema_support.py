@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 _IGNORED = (
     *("not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies"),
@@ -32,13 +33,20 @@ _LISTED = ("prefixItems", "anyOf", "oneOf", "allOf")
 
 def find_unsupported(schema: Any) -> str:
     """Return the first keyword that the engine can't enforce, with its place and the reason; empty if there is none."""
-    rest = [("", schema)]
+    rest, followed = [("", schema)], set()
     while rest:
         place, one = rest.pop()
         if not isinstance(one, Mapping):
             continue
         if found := _unsupported(one):
             return f"has {found} at {place or '/'}"
+        reference = one.get("$ref")
+        if isinstance(reference, str) and reference not in followed:
+            followed.add(reference)
+            target = _target(schema, reference)
+            if target is None:
+                return f"has a $ref that leads nowhere at {place or '/'}"
+            rest.append((reference, target))
         for name in _NAMED:
             if isinstance(inner := one.get(name), Mapping):
                 rest += [(f"{place}/{name}/{key}", value) for key, value in inner.items()]
@@ -47,6 +55,22 @@ def find_unsupported(schema: Any) -> str:
             if isinstance(listed := one.get(name), list):
                 rest += [(f"{place}/{name}/{index}", value) for index, value in enumerate(listed)]
     return ""
+
+
+def _target(schema: Any, reference: str) -> Any:
+    """Return what a reference within the schema leads to; None if there is nothing."""
+    found = schema
+    if reference != "#" and not reference.startswith("#/"):
+        return None  # the name of an anchor, which the compiler ignores
+    for part in reference.split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping):
+            found = found.get(name)
+        elif isinstance(found, list) and name.isascii() and name.isdigit() and len(name) < 6:
+            found = found[int(name)] if int(name) < len(found) else None
+        else:
+            return None
+    return found
 
 
 def _unsupported(schema: Mapping[str, Any]) -> str:
@@ -66,7 +90,7 @@ def _unsupported(schema: Mapping[str, Any]) -> str:
     if "minimum" in schema and "exclusiveMinimum" in schema:
         return "minimum beside exclusiveMinimum"
     if types == "number" or (isinstance(types, list) and "number" in types):
-        return _number_bounds(schema)
+        return _number_bounds(schema) or _names(schema)
     return _names(schema)
 
 

@@ -43,6 +43,8 @@ NOT_ENFORCED: list[tuple[Any, str]] = [
     ({"$ref": "http://example.com/schema"}, "$ref"),
     ({"$defs": {"text": {"type": "string"}}, "$ref": "#/$defs/text", "maxLength": 1}, "maxLength"),
     ({"$dynamicRef": "#x"}, "$dynamicRef"),
+    ({"$ref": "#x", "$defs": {"a": {"$anchor": "x"}}}, "$ref"),
+    ({"type": ["number", "object"], "required": ["x"]}, "'x'"),
     ({"type": "object", "properties": {"a": BOOLEAN}, "anyOf": [{"required": ["a"]}]}, "properties"),
     ({"type": "string", "anyOf": [{"minLength": 3}]}, "type"),
     ({"const": 3, "enum": [4]}, "enum"),
@@ -77,6 +79,16 @@ def test_answers_satisfy_a_schema_that_is_accepted(
 def test_what_can_t_be_enforced_is_named_wherever_it_is(schema: Any, keyword: str, place: str) -> None:
     found = find_unsupported(json.loads(place.replace("{}", json.dumps(schema))))
     assert keyword in found
+
+
+@pytest.mark.parametrize(
+    ("reference", "keyword"),
+    [("#/components/A", "multipleOf"), ("#/list/0", "not"), ("#/a~1b", "uniqueItems"), ("#/nowhere", "$ref")],
+)
+def test_references_are_followed(reference: str, keyword: str) -> None:
+    targets = {"components": {"A": {"multipleOf": 7}}, "list": [{"not": {}}], "a/b": {"uniqueItems": True}}
+    assert keyword in find_unsupported({"type": "object", "properties": {"p": {"$ref": reference}}, **targets})
+    assert not find_unsupported({"$defs": {"node": {"items": {"$ref": "#/$defs/node"}}}, "$ref": "#/$defs/node"})
 
 
 @pytest.mark.parametrize("value", ["enum", "const", "default", "examples"])
