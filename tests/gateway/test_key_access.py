@@ -93,8 +93,7 @@ def test_a_key_may_be_for_some_models_alone(locked: GatewayProcesses, key_file: 
 def test_batches_keep_to_the_models_of_their_key_and_count_no_quotas(locked: GatewayProcesses, key_file: Path) -> None:
     tokens = {"narrow-batch": add(key_file, "narrow-batch", models=("another",)), "bounded": ""}
     tokens["bounded"] = add_key(key_file, ApiKey.new("bounded", quotas=Quotas(tokens_per_day=9)))
-    for token in tokens.values():
-        wait_until(lambda token=token: with_key(locked, token).status == 200)
+    wait_until(lambda: all(with_key(locked, token).status == 200 for token in tokens.values()))
     with openai_client(locked, api_key=tokens["narrow-batch"]) as client:
         batch = create(client, rows(1))
         assert [each.code for each in ended(client, batch).errors.data] == ["model_not_found"]
