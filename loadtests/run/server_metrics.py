@@ -19,6 +19,8 @@ from loadtests.run_directory import RunDirectory
 
 _SAMPLE_INTERVAL = 1.0
 _FETCH_TIMEOUT = 5.0
+_IDLE_INTERVAL = 0.25
+_IDLE_BEFORE_TIMEOUT = 2.0
 _RUNNING = ('request_type="active"', "nv_inference_pending_request_count", "inflight_gateway_answers_in_flight")
 """Gauges above zero while the server has requests: the engine's, Triton's for each model, and a gateway's."""
 
@@ -39,11 +41,15 @@ class ServerMetricsRecorder:
         self.unavailable_reason = ""
 
     def sample_before(self) -> None:
-        """Take one sample; if the page is unreachable now, it is not read again."""
+        """Take one sample, of an idle server if it becomes idle soon: requests that others abandoned a moment ago are
+        not to be counted as the run's. If the page is unreachable now, it is not read again."""
         try:
-            self._samples.append((time.monotonic(), "before", self._fetch()))
+            page = self._fetch()
         except InflightError as error:
             self.unavailable_reason = str(error)
+            return
+        page = self._page_when_idle(_IDLE_BEFORE_TIMEOUT, page) or page
+        self._samples.append((time.monotonic(), "before", page))
 
     def start(self, start: Callable[[], float | None]) -> None:
         """Take a sample every second in a thread; `start` returns the run's start on the monotonic clock once it is
@@ -59,7 +65,8 @@ class ServerMetricsRecorder:
         self._ended.set()
         if self._thread is not None:  # otherwise there is no page, or the run never began
             self._thread.join()
-            self._sample_when_idle(idle_timeout)
+            if (page := self._page_when_idle(idle_timeout)) is not None:
+                self._samples.append((time.monotonic(), "after", page))
         self._write()
         self._file.close()
 
@@ -74,22 +81,20 @@ class ServerMetricsRecorder:
             except OSError:
                 return  # the disk is full: the last sample fails too and reports it
 
-    def _sample_when_idle(self, idle_timeout: float) -> None:
-        last = None
+    def _page_when_idle(self, idle_timeout: float, last: dict[str, float] | None = None) -> dict[str, float] | None:
+        """Read the page until the server is idle and the page is equal to the `last` one, or until `idle_timeout` has
+        passed. Return None if it can't be read then."""
         until = time.monotonic() + idle_timeout
         while True:
+            time.sleep(_IDLE_INTERVAL)
             try:
                 page = self._fetch()
             except InflightError:
                 page = None
             over = time.monotonic() >= until
-            if page is not None and (over or (page == last and not _is_busy(page))):
-                self._samples.append((time.monotonic(), "after", page))
-                return
-            if over:
-                return
+            if over or (page is not None and page == last and not _is_busy(page)):
+                return page
             last = page
-            time.sleep(_SAMPLE_INTERVAL / 2)
 
     def _fetch(self) -> dict[str, float]:
         deadline = Deadline(_FETCH_TIMEOUT, "the metrics page")
