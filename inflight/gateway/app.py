@@ -314,7 +314,7 @@ class Gateway:
         generation = Generation(wanted, server, context, self.settings, request.outcome, responses)
         with self._quotas.hold(caller.key, wanted, self.settings.default_max_tokens, request.outcome) as headers:
             request.response_headers |= headers
-            self.admission.enter(wanted.choices, lambda: repr((caller.tenant, wanted)).encode())
+            await self.admission.enter(wanted.choices, lambda: repr((caller.tenant, wanted)).encode())
             request.outcome.admitted = True
             server.in_flight += wanted.choices
             self.metrics.in_flight.inc(wanted.choices)

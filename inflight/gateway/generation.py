@@ -99,7 +99,7 @@ class Generation:
                     await self._whole(request, deltas, prompts)
             except InflightError as error:
                 if error.code in _UPSTREAM_FAILURES:
-                    self._server.ready = False
+                    self._server.doubt()
                 if not request.started:
                     raise
                 found = ApiError.from_error(error)

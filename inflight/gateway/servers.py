@@ -14,6 +14,8 @@ from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import RETRY_SECONDS, ApiError
 
 _POLL_SECONDS = 1.0
+_SILENT_SECONDS = 10.0
+"""A server is busy, not gone, if it answers no sooner."""
 _PLACES_WITHOUT_LIMIT = 256
 """In flight at a server that does not report how many sequences it runs."""
 
@@ -34,6 +36,7 @@ class UpstreamServer:
         self.ready = False
         self.deployment: Deployment | None = None
         self.text = ModelText.unknown()
+        self._doubted = asyncio.Event()
 
     @property
     def model(self) -> str:
@@ -55,19 +58,32 @@ class UpstreamServer:
         most = self.deployment.served.get("max_seq_len") if self.deployment else None
         return int(most) if most else None
 
-    async def poll(self) -> None:
+    def doubt(self) -> None:
+        """A request failed there: find out at once whether it is still ready."""
+        self._doubted.set()
+
+    async def watch(self) -> None:
+        """Keep `ready` true as long as the server is ready."""
+        while True:
+            self._doubted.clear()
+            await self._poll()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_SECONDS if self.ready else _POLL_SECONDS / 4):
+                    await self._doubted.wait()
+
+    async def _poll(self) -> None:
         """Find out whether it is ready, and what it serves if it was not ready before."""
         was_ready = self.ready
         try:
-            ready = await self.client.ready(timeout=2.0)
-            if ready and not was_ready:
+            health = await self.client.health(timeout=_SILENT_SECONDS)
+            if health and not was_ready:
                 self.deployment = await self.client.deployment()
                 self.text = await asyncio.to_thread(ModelText.load, self.deployment, self._settings)
-            self.ready = ready
+            self.ready, problem = bool(health), health.reason
         except InflightError as error:
-            self.ready = False
-            if was_ready:
-                logger.warning("%s is not ready: %s", self.address, error)
+            self.ready, problem = False, str(error)
+        if was_ready and not self.ready:
+            logger.warning("%s is not ready: %s", self.address, problem)
 
 
 def _chat_template(directory: str | None) -> ChatTemplate | None:
@@ -82,20 +98,19 @@ def _chat_template(directory: str | None) -> ChatTemplate | None:
 
 
 class ServerPool:
-    """All servers, polled by a task."""
+    """All servers, each watched by a task."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self.servers = [UpstreamServer(address, settings) for address in settings.servers]
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._poll())
+        self._tasks = [asyncio.create_task(server.watch()) for server in self.servers]
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(server.client.close() for server in self.servers))
 
     @property
@@ -128,8 +143,3 @@ class ServerPool:
         raise ApiError(
             f"there is no model {model[:100]!r}; the served models are: {names}", "model_not_found", "model", 404
         )
-
-    async def _poll(self) -> None:
-        while True:
-            await asyncio.gather(*(server.poll() for server in self.servers))
-            await asyncio.sleep(_POLL_SECONDS if all(server.ready for server in self.servers) else _POLL_SECONDS / 4)

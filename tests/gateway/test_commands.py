@@ -101,7 +101,7 @@ def test_what_cannot_be_sent_is_refused(client: Client, options: dict[str, Any],
 def test_leaving_a_stream_ends_the_answer(gateway: GatewayProcesses, client: Client) -> None:
     with client.stream("tea?", max_tokens=1500) as stream:
         next(stream)
-        assert gauge(gateway, "inflight_gateway_answers_in_flight") == 1
+        wait_until(lambda: gauge(gateway, "inflight_gateway_answers_in_flight") == 1)
     wait_until(lambda: gauge(gateway, "inflight_gateway_answers_in_flight") == 0)
 
 
