@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from inflight_client import NO_RETRY, AsyncClient, ChatTemplate, Deployment, InflightError
@@ -25,13 +25,17 @@ logger = logging.getLogger("inflight.gateway")
 class UpstreamServer:
     """A Triton server. `in_flight` counts the answers that the gateway has open there."""
 
-    def __init__(self, address: str, settings: GatewaySettings) -> None:
+    def __init__(
+        self, address: str, settings: GatewaySettings, objection: Callable[[UpstreamServer], str] = lambda server: ""
+    ) -> None:
+        """`objection` returns why requests must not be sent to the server although it is ready; "" if they may."""
         server, _, metrics = address.partition(",metrics=")
         self.address, self.metrics_url = server, metrics or None
         self.client = AsyncClient(
             server, retry=NO_RETRY, metrics_url=metrics or None, chat_template=_chat_template(settings.tokenizer)
         )
-        self._settings = settings
+        self._settings, self._objection = settings, objection
+        self._problem = ""
         self.in_flight = 0
         self.ready = False
         self.deployment: Deployment | None = None
@@ -41,8 +45,11 @@ class UpstreamServer:
     @property
     def model(self) -> str:
         """The name under which applications know the model."""
-        if self._settings.served_model_name:
-            return self._settings.served_model_name
+        return self._settings.served_model_name or self.own_model
+
+    @property
+    def own_model(self) -> str:
+        """The name that the server gives its model; "" while it is unknown."""
         if self.deployment is None:
             return ""
         return str(self.deployment.served.get("model") or self.deployment.model)
@@ -79,11 +86,13 @@ class UpstreamServer:
             if health and not was_ready:
                 self.deployment = await self.client.deployment()
                 self.text = await asyncio.to_thread(ModelText.load, self.deployment, self._settings)
-            self.ready, problem = bool(health), health.reason
+            problem = health.reason or self._objection(self)
         except InflightError as error:
-            self.ready, problem = False, str(error)
-        if was_ready and not self.ready:
+            problem = str(error)
+        self.ready = not problem
+        if problem and (was_ready or self.deployment) and problem != self._problem:
             logger.warning("%s is not ready: %s", self.address, problem)
+        self._problem = problem
 
 
 def _chat_template(directory: str | None) -> ChatTemplate | None:
@@ -101,7 +110,8 @@ class ServerPool:
     """All servers, each watched by a task."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self.servers = [UpstreamServer(address, settings) for address in settings.servers]
+        self._settings = settings
+        self.servers = [UpstreamServer(address, settings, self._objection) for address in settings.servers]
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -142,4 +152,14 @@ class ServerPool:
         names = ", ".join(server.model for server in self.known)
         raise ApiError(
             f"there is no model {model[:100]!r}; the served models are: {names}", "model_not_found", "model", 404
+        )
+
+    def _objection(self, server: UpstreamServer) -> str:
+        """One name for several servers is one for several models only if they differ, and then it names none."""
+        others = {other.own_model for other in self.servers if other.ready and other is not server}
+        if not self._settings.served_model_name or others <= {server.own_model}:
+            return ""
+        return (
+            f"it serves {server.own_model}, and another server {' and '.join(sorted(others))}; leave"
+            " --served-model-name out, or start a gateway for each model"
         )
