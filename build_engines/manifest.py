@@ -100,6 +100,13 @@ class GpuMachine(_Frozen):
     driver: str
 
 
+class SuitedTo(_Frozen):
+    """The processor for which the precision was chosen, and why; absent if the user named the precision."""
+
+    processor: str
+    reason: str
+
+
 class Manifest(_Frozen):
     """The contract between building and serving.
 
@@ -129,6 +136,7 @@ class Manifest(_Frozen):
     limits: GpuLimits | None = None
     features: GpuFeatures | None = None
     machine: GpuMachine | None = None
+    suited_to: SuitedTo | None = None
     source: EngineSource
     files: dict[FileName, EngineFile]
     versions: dict[str, str]

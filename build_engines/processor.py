@@ -11,11 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from build_engines.manifest import Precision
 
-AUTO: Literal["auto"] = "auto"
 _AMX, _AVX512_BF16, _VNNI, _AVX2 = "AMX", "AVX-512 BF16", "VNNI", "AVX2"
 _FEATURES = {
     _AMX: ("amx_bf16",),

@@ -19,6 +19,7 @@ from build_engines.manifest import (
     KeptPrecision,
     KvPrecision,
     Precision,
+    SuitedTo,
 )
 from build_engines.progress import BuildProgress
 
@@ -85,6 +86,7 @@ class CompiledEngine:
     pipeline_parallel: int = 1
     limits: GpuLimits | None = None
     features: GpuFeatures | None = None
+    suited_to: SuitedTo | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -20,8 +20,9 @@ from typing import IO, Any
 
 from build_engines.checkpoints.checkpoint import Checkpoint, check_buildable
 from build_engines.errors import BuildError
-from build_engines.manifest import GpuKvPrecision, GpuPrecision, KvPrecision, Precision
+from build_engines.manifest import GpuKvPrecision, GpuPrecision, KvPrecision, Precision, SuitedTo
 from build_engines.openvino.export import ExportResult, ExportTask
+from build_engines.processor import PrecisionChoice, choose_precision, find_processor
 from build_engines.progress import BuildProgress
 from build_engines.target import BuildOptions, CompiledEngine, Host
 
@@ -41,6 +42,7 @@ class OpenVinoTarget:
     kv_precision: KvPrecision | GpuKvPrecision
     max_seq_len: int | None
     smoke_test: bool
+    choice: PrecisionChoice | None = None
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -75,20 +77,29 @@ class OpenVinoTarget:
             properties=self.properties,
             smoke_test=self.smoke_test,
         )
+        if self.choice is not None:
+            progress.step(f"Weights in {self.precision}: {self.choice.reason}; {self.choice.alternative}")
         facts = dataclasses.asdict(compile_checkpoint(task, progress))
         return CompiledEngine(
             precision=self.precision,
             kv_cache_precision=self.kv_precision,
             properties=self.properties,
+            suited_to=_suited_to(self.choice),
             **facts | {"notes": tuple(facts["notes"])},
         )
 
 
+def _suited_to(choice: PrecisionChoice | None) -> SuitedTo | None:
+    return None if choice is None else SuitedTo(processor=str(find_processor()), reason=choice.reason)
+
+
 def target(options: BuildOptions) -> OpenVinoTarget:
-    """Return the target for `options`. Defaults: bf16 weights and a u8 KV cache, f32 for fp32 weights."""
-    precision = options.precision or "bf16"
+    """Return the target for `options`. Defaults: weights that suit the processor, and a u8 KV cache, f32 for fp32
+    weights."""
+    choice = None if options.precision else choose_precision(find_processor())
+    precision = options.precision or choose_precision(find_processor()).precision
     kv_precision = options.kv_precision or ("f32" if precision == "fp32" else "u8")
-    return OpenVinoTarget(precision, kv_precision, options.max_seq_len, options.smoke_test)
+    return OpenVinoTarget(precision, kv_precision, options.max_seq_len, options.smoke_test, choice)
 
 
 def compile_checkpoint(task: ExportTask, progress: BuildProgress) -> ExportResult:

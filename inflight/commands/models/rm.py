@@ -6,7 +6,8 @@ import click
 
 from build_engines.errors import BuildError
 from build_engines.model_cache.cache import CachedEngine, ModelCache
-from inflight.commands.options.engine import precision_option, revision_option, target_option
+from build_engines.target import PRECISIONS
+from inflight.commands.options.engine import TargetPrecision, revision_option, target_option
 
 
 @click.command("rm", short_help="Remove engines from the cache.")
@@ -14,7 +15,7 @@ from inflight.commands.options.engine import precision_option, revision_option, 
 @click.option("--all", "everything", envvar="INFLIGHT_RM_ALL", is_flag=True, help="Remove all engines.")
 @revision_option("Only engines of this revision, or of one that begins like this.")
 @target_option("Only engines for this target.", default=None)
-@precision_option("Only engines of this precision.")
+@click.option("--precision", type=TargetPrecision(PRECISIONS), help="Only engines of this precision.")
 def command(
     models: tuple[str, ...], everything: bool, revision: str | None, target: str | None, precision: str | None
 ) -> None:

@@ -11,10 +11,12 @@ import click
 from build_engines.manifest import TARGETS
 from build_engines.target import PRECISIONS
 
+AUTO = "auto"
+"""The target's choice, as without the option."""
 Option = Callable[[Any], Any]
 PRECISION_HELP = (
-    "Weight precision. openvino: bf16 (default), fp16, fp32 (same tokens as transformers), int8, int4. "
-    "tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it."
+    "Weight precision. openvino: auto (what suits the processor: bf16 with AMX, otherwise int8), bf16, fp16, fp32 "
+    "(same tokens as transformers), int8, int4. tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it."
 )
 
 
@@ -38,7 +40,13 @@ def target_option(help: str | None = None, *, default: str | None = "openvino") 
 
 
 def precision_option(help: str) -> Option:
-    return click.option("--precision", type=TargetPrecision(PRECISIONS), help=help)
+    known = {target: (AUTO, *names) for target, names in PRECISIONS.items()}
+    return click.option(
+        "--precision",
+        type=TargetPrecision(known),
+        help=f"{help}  [default: {AUTO}]",
+        callback=lambda ctx, param, value: None if value == AUTO else value,
+    )
 
 
 def revision_option(help: str = "Branch, tag or commit of a model of the hub.  [default: main]") -> Option:

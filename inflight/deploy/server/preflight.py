@@ -14,6 +14,7 @@ from pathlib import Path
 from build_engines import containers, machine
 from build_engines.machine import Gpu, Machine
 from build_engines.manifest import Manifest
+from build_engines.processor import better_precision, find_processor
 from inflight import __version__, compatible
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.environment import container_name, world_size
@@ -47,6 +48,7 @@ def find_problems(manifest: Manifest, machine: Machine, backends: Path) -> Itera
     """Yield the mismatches between the engine and this machine; `backends` is the directory of Triton's backends."""
     yield from _our_version(manifest)
     if manifest.target == "openvino":
+        yield from _precision(manifest)
         return
     gpus = visible_gpus(machine.gpus)
     if manifest.target == "tensorrt-llm":
@@ -75,6 +77,16 @@ def _our_version(manifest: Manifest) -> Iterator[Problem]:
         yield Problem(
             f"The engine {manifest.name} was built by inflight {built} and this is {__version__}; if it does not load,"
             " or answers differently, build it again.",
+            None,
+        )
+
+
+def _precision(manifest: Manifest) -> Iterator[Problem]:
+    processor = find_processor()
+    if (better := better_precision(manifest.precision, processor)) is not None:
+        yield Problem(
+            f"The engine {manifest.name} has {manifest.precision} weights, which are slow on this processor"
+            f" ({processor}): {better.reason}. For speed, build it again with --precision {better.precision}.",
             None,
         )
 

@@ -18,6 +18,7 @@ from build_engines.build import BuildOptions
 from build_engines.errors import BuildError
 from build_engines.model_cache.cache import ModelCache
 from build_engines.model_cache.obtain import obtain_engine
+from build_engines.processor import choose_precision, find_processor
 from tests.build_engines.build_runs import RecordedProgress, StartedBuild, UntilExport
 from tests.fixtures.engines import TinyCheckpoint
 from tests.fixtures.errors import raises
@@ -44,14 +45,15 @@ def begins_a_build(cache: ModelCache, checkpoint: Path, options: BuildOptions | 
 def test_a_directory_is_built_again_when_content_options_or_version_change(
     cache: ModelCache, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    usual = choose_precision(find_processor()).precision
     with obtain_engine(cache, str(checkpoint), BuildOptions(), RecordedProgress()) as found:
         assert found.manifest is not None
-        assert (found.manifest.name, found.precision) == ("checkpoint", "bf16")
+        assert (found.manifest.name, found.precision) == ("checkpoint", usual)
     monkeypatch.chdir(checkpoint.parent)
     for same in (checkpoint, Path("checkpoint"), Path("./checkpoint/")):
         assert not begins_a_build(cache, same)
-    assert not begins_a_build(cache, checkpoint, BuildOptions(precision="bf16"))
-    assert begins_a_build(cache, checkpoint, BuildOptions(precision="int8"))
+    assert not begins_a_build(cache, checkpoint, BuildOptions(precision=usual))
+    assert begins_a_build(cache, checkpoint, BuildOptions(precision="fp32"))
     os.utime(checkpoint / "tokenizer.json")
     (checkpoint / "notes.txt").write_text("not of the model")
     assert not begins_a_build(cache, checkpoint)
@@ -81,7 +83,7 @@ def test_a_model_of_the_hub_is_built_once_and_known_without_the_hub(
         assert again.engine == found.engine
     with (
         raises(BuildError, "storage_unreachable", naming=(NAME, "HF_HUB_OFFLINE")),
-        obtain_engine(cache, NAME, BuildOptions(precision="int8"), UntilExport()),
+        obtain_engine(cache, NAME, BuildOptions(precision="fp32"), UntilExport()),
     ):
         pass
 

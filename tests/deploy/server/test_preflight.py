@@ -8,6 +8,7 @@ import pytest
 from build_engines import machine
 from build_engines.machine import Gpu, Machine, Software
 from build_engines.manifest import GpuMachine, Manifest
+from build_engines.processor import Processor
 from inflight import __version__
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.environment import required_environment
@@ -39,6 +40,7 @@ def backends(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(preflight, "find_processor", lambda: Processor("Xeon", 2, ("AMX",)))
 
 
 def found(of: Manifest, here: Machine, backends: Path) -> list[tuple[str | None, str]]:
@@ -48,6 +50,19 @@ def found(of: Manifest, here: Machine, backends: Path) -> list[tuple[str | None,
 def test_an_engine_on_the_machine_that_built_it_has_no_problem(backends: Path) -> None:
     assert found(engine(), Machine((gpu(),), Software(VERSIONS)), backends) == []
     assert found(engine(tensor_parallel=2), Machine((gpu(0), gpu(1)), Software(VERSIONS)), backends) == []
+
+
+@pytest.mark.parametrize(
+    ("precision", "features", "slow"),
+    [("bf16", ("VNNI",), True), ("bf16", ("AMX", "VNNI"), False), ("int8", ("AMX",), False), ("fp32", (), False)],
+)
+def test_weights_that_are_slow_on_the_processor_are_told_and_served(
+    backends: Path, monkeypatch: pytest.MonkeyPatch, precision: str, features: tuple[str, ...], slow: bool
+) -> None:
+    monkeypatch.setattr(preflight, "find_processor", lambda: Processor("Xeon", 2, features))
+    problems = found(engine(target="openvino", precision=precision), Machine(), backends)
+    assert [code for code, _ in problems] == [None] * slow
+    assert all("--precision int8" in sentence for _, sentence in problems)
 
 
 @pytest.mark.parametrize("target", ["openvino", "tensorrt-llm"])
