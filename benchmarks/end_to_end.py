@@ -73,13 +73,24 @@ class EndToEndComparison:
 @click.option("--prompt-tokens", default=64, show_default=True)
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--max-num-tokens", default=96, show_default=True, help="Maximum tokens per step, on both sides.")
+@click.option("--stream-interval", default=1, show_default=True, help="Tokens per response of a stream.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path(".cache/bench/whole_way.json"), show_default=True)
-def main(like: str, precision: Precision, in_flight: str, max_num_tokens: int, out: Path, **workload: int) -> None:
+def main(
+    like: str,
+    precision: Precision,
+    in_flight: str,
+    max_num_tokens: int,
+    stream_interval: int,
+    out: Path,
+    **workload: int,
+) -> None:
     console = Console()
     engine = bench_engine(like, precision)
     prompts = Prompts(Tokenizer.from_file(str(engine / "tokenizer.json")))
     options = EngineOptions("openvino", str(engine), KV_CACHE_TOKENS, max_num_tokens=max_num_tokens)
-    deployment = DeploymentOptions(kv_cache_tokens=KV_CACHE_TOKENS, max_num_tokens=max_num_tokens)
+    deployment = DeploymentOptions(
+        kv_cache_tokens=KV_CACHE_TOKENS, max_num_tokens=max_num_tokens, stream_interval=stream_interval
+    )
     alone = EngineAlone(options)
     with Server(engine, deployment) as server:
         comparisons = []
@@ -89,7 +100,12 @@ def main(like: str, precision: Precision, in_flight: str, max_num_tokens: int, o
     alone.close()
     _show(console, like, comparisons, resident)
     out.parent.mkdir(parents=True, exist_ok=True)
-    report = {"like": like, "resident_mib": resident, "comparisons": [asdict(one) for one in comparisons]}
+    report = {
+        "like": like,
+        "stream_interval": stream_interval,
+        "resident_mib": resident,
+        "comparisons": [asdict(one) for one in comparisons],
+    }
     out.write_text(json.dumps(report, indent=2))
     console.print(f"All figures: {out}")
 

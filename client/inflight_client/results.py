@@ -51,11 +51,12 @@ class _DeltaFields(NamedTuple):
 
 
 class Delta(_DeltaFields, _TokenCounts):
-    """One step of a streamed answer: the text that it adds (often one token, sometimes empty).
+    """One response of a streamed answer: the text that it adds (often one token, sometimes several or empty).
 
     Only the last delta has a finish reason: `stop`, `length`, `stop_word`, `cancelled`, or `unknown` if the deployment
     reports none. It also has the usage if the deployment counts tokens. `token_ids` and `log_probs` (natural
-    logarithms, one for each token) belong to this step, if requested. (A tuple, since one is created for every token.)
+    logarithms, one for each token) belong to this response, if requested. (A tuple, since there may be one for every
+    token.)
     """
 
     __slots__ = ()

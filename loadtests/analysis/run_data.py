@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -54,6 +55,13 @@ class RunData:
     def latencies(self) -> Latencies:
         """The latencies of `measured_columns`."""
         return Latencies.from_columns(self.measured_columns)
+
+    @property
+    def tokens_per_response(self) -> float:
+        """The mean over the measured streams; NaN without any."""
+        responses = self.measured_columns.responses
+        tokens = self.measured_columns.received_tokens[responses > 0].sum()
+        return float(tokens / responses.sum()) if responses.any() else math.nan
 
     @cached_property
     def run_latencies(self) -> Latencies:

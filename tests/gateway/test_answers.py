@@ -74,6 +74,20 @@ def test_a_stream_is_the_whole_answer_in_pieces(
     fields: dict[str, Any] = {"n": n, "max_tokens": max_tokens, "seed": seed, "stop": stop}
     if logprobs:
         fields["logprobs"] = True if as_chat else 0
+    check_stream(gateway, text, as_chat, fields)
+
+
+@pytest.mark.parametrize("as_chat", [True, False])
+def test_a_stream_with_several_tokens_per_response_is_the_whole_answer(
+    interval_gateway: GatewayProcesses, as_chat: bool
+) -> None:
+    for stop in ([], ["본"]):
+        fields = {"n": 2, "max_tokens": 40, "seed": 3, "stop": stop, "logprobs": True if as_chat else 0}
+        check_stream(interval_gateway, "tea, 본 안녕 and 👩 cake", as_chat, fields)
+
+
+def check_stream(gateway: GatewayProcesses, text: str, as_chat: bool, fields: dict[str, Any]) -> None:
+    """Compare a stream's choices and usage with those of the same request without streaming."""
     send = chat if as_chat else complete
     whole = send(gateway, text, **fields)
     stream = send(gateway, text, **fields, stream=True, stream_options={"include_usage": True})
@@ -86,7 +100,7 @@ def test_a_stream_is_the_whole_answer_in_pieces(
     for streamed, expected in zip(choices, whole.json["choices"], strict=True):
         assert streamed["text"] == (expected["message"]["content"] if as_chat else expected["text"])
         assert streamed["finish_reason"] == expected["finish_reason"]
-        assert not any(word in streamed["text"] for word in stop)
+        assert not any(word in streamed["text"] for word in fields["stop"])
         told = expected["logprobs"] or {}
         assert streamed["logprobs"] == told.get("content", told.get("token_logprobs", []))
 

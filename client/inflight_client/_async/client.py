@@ -62,7 +62,7 @@ class AsyncClient:
         return await self._stream(self._settings.call(prompt, options, stream=False)).read()
 
     def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> AsyncStream:
-        """Stream the answer, one delta for each step. Closing the stream early cancels the request on the server.
+        """Stream the answer, one delta for each response. Closing the stream early cancels the request on the server.
 
         >>> async with client.stream([{"role": "user", "content": "Is there tea?"}], max_tokens=8) as stream:
         ...     text = "".join([delta.text async for delta in stream])

@@ -63,7 +63,7 @@ class Client:
         return self._stream(self._settings.call(prompt, options, stream=False)).read()
 
     def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Stream:
-        """Stream the answer, one delta for each step. Closing the stream early cancels the request on the server.
+        """Stream the answer, one delta for each response. Closing the stream early cancels the request on the server.
 
         >>> with client.stream([{"role": "user", "content": "Is there tea?"}], max_tokens=8) as stream:
         ...     text = "".join([delta.text for delta in stream])

@@ -48,6 +48,12 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             help="LoRA adapter (safetensors; repeatable); the first is lora_task_id 1.",
         ),
         click.option(
+            "--stream-interval",
+            type=click.IntRange(1, 100),
+            metavar="N",
+            help="Tokens per response of a stream, after its first four; more save processor time.  [default: 1]",
+        ),
+        click.option(
             "--accumulate-tokens",
             is_flag=True,
             help="Let tensorrt_llm_bls send the whole text so far with each response.",

@@ -108,6 +108,8 @@ def _engine_values(engine: Path, options: DeploymentOptions) -> dict[str, str]:
     }
     if options.draft_engine is not None:
         values["draft_model_path"] = str(options.draft_engine.resolve())
+    if options.stream_interval is not None:
+        values["stream_interval"] = str(options.stream_interval)
     if options.num_draft_tokens is not None:
         values["num_draft_tokens"] = str(options.num_draft_tokens)
     return values

@@ -126,7 +126,8 @@ class EngineOptions:
     `max_queue_size` limits the waiting requests (0: no limit). `skip_special_tokens` is that of postprocessing: text
     stop words are searched for in its text. With `draft_dir`, the directory of a draft engine, or `prompt_lookup`, the
     engine speculates with `num_draft_tokens` at a time. `adapters` are the files of the LoRA adapters, which requests
-    select by number from 1. A working engine sends its statistics every `stats_period_s`.
+    select by number from 1. A working engine sends its statistics every `stats_period_s`, and after an answer's first
+    tokens only every `stream_interval` tokens an event.
     """
 
     engine: str
@@ -142,6 +143,7 @@ class EngineOptions:
     prompt_lookup: bool = False
     num_draft_tokens: int = 5
     stats_period_s: float = 0.1
+    stream_interval: int = 1
     adapters: tuple[str, ...] = ()
     extra: dict[str, str] = field(default_factory=dict)
 

@@ -21,6 +21,9 @@ from inflight.runtime.messages import (
 )
 from inflight.runtime.text.stop_words import StopWords
 
+SINGLE_TOKENS = 4
+"""The first tokens of an answer, each of which is sent with its step whatever the stream interval."""
+
 _MAX_ERROR_CHARACTERS = 400
 """Characters of a library's own error message that are passed on."""
 
@@ -37,8 +40,8 @@ def error_from_exception(error: Exception) -> tuple[str, str]:
 class ScheduledRequest:
     """A request of the scheduler: `kv_blocks` is its worst case, `generated_tokens` counts all tokens, cut or not.
 
-    `emitted` says that an event with its tokens was sent, `unready` that its guide's probe was pending when the model
-    runner was last asked, `ended` that its last event was sent though it still runs.
+    `emitted` is how many tokens its events had so far; `held_ids` wait for later ones. `unready` says that its guide's
+    probe was pending when the model runner was last asked, `ended` that its last event was sent though it still runs.
     """
 
     handle: int
@@ -49,7 +52,9 @@ class ScheduledRequest:
     admitted_ns: int = 0
     first_token_ns: int = 0
     generated_tokens: int = 0
-    emitted: bool = False
+    emitted: int = 0
+    held_ids: tuple[int, ...] = ()
+    held_log_probs: tuple[float, ...] = ()
     stop_words: StopWords | None = None
     draft: DraftVerifier | None = None
     last_speculation: SpeculationStats | None = None
@@ -66,13 +71,30 @@ class ScheduledRequest:
         """Return the statistics of the request's own draft, else the latest of the model runner."""
         return self.draft.stats if self.draft is not None else self.last_speculation
 
-    def next_event(self, token_ids: tuple[int, ...], log_probs: tuple[float, ...]) -> TokenEvent:
-        """Return an event of tokens that are not the last; the first one includes timings and metadata."""
-        if self.emitted:
+    def next_event(self, token_ids: tuple[int, ...], log_probs: tuple[float, ...], interval: int) -> TokenEvent | None:
+        """Return an event of tokens that are not the last, or None if they wait for the next ones.
+
+        Beyond the first SINGLE_TOKENS of an answer, tokens wait until there are `interval` of them. The first event
+        includes timings and metadata.
+        """
+        token_ids, log_probs = self.with_held(token_ids, log_probs)
+        if self.emitted >= SINGLE_TOKENS and len(token_ids) < interval:
+            self.held_ids, self.held_log_probs = token_ids, log_probs
+            return None
+        emitted, self.emitted = self.emitted, self.emitted + len(token_ids)
+        if emitted:
             return TokenEvent(self.handle, token_ids, log_probs=log_probs)
-        self.emitted = True
         timings = self.timings(end_ns=0)
         return TokenEvent(self.handle, token_ids, timings=timings, log_probs=log_probs, metadata=self.request.metadata)
+
+    def with_held(
+        self, token_ids: tuple[int, ...], log_probs: tuple[float, ...]
+    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Return these tokens after those that wait for them, which no longer do."""
+        if self.held_ids:
+            token_ids, log_probs = self.held_ids + token_ids, self.held_log_probs + log_probs
+            self.held_ids, self.held_log_probs = (), ()
+        return token_ids, log_probs
 
     def timings(self, end_ns: int) -> RequestTimings:
         return RequestTimings(self.arrival_ns, self.admitted_ns, self.first_token_ns, end_ns)

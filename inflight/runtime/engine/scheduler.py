@@ -68,18 +68,24 @@ class Scheduler:
 
     A request whose deadline passes ends between two steps; a waiting one ends as soon as one step of the shortest
     recent length would end too late. `max_queue_size` limits the waiting requests beyond those that the next turn can
-    admit (0: no limit). `load_detokenizer` is called once, with the first request that has text stop words. Not
-    thread-safe: one thread makes all calls.
+    admit (0: no limit). `load_detokenizer` is called once, with the first request that has text stop words. After an
+    answer's first tokens, an event has the tokens of `stream_interval` steps: each event costs all processes after this
+    one processor time. Not thread-safe: one thread makes all calls.
     """
 
     def __init__(
-        self, runner: ModelRunner, max_queue_size: int = 0, load_detokenizer: Callable[[], Detokenizer] = no_tokenizer
+        self,
+        runner: ModelRunner,
+        max_queue_size: int = 0,
+        load_detokenizer: Callable[[], Detokenizer] = no_tokenizer,
+        stream_interval: int = 1,
     ) -> None:
         self.limits: EngineLimits = runner.limits
         self._runner = runner
         self._self_scheduling = isinstance(runner, SelfSchedulingRunner)
         self._max_queue_size = max_queue_size
         self._load_detokenizer = cache(load_detokenizer)
+        self._stream_interval = stream_interval
         self._handles = count(1)
         self._queue = RequestQueue()
         self._running: dict[int, ScheduledRequest] = {}
@@ -274,8 +280,8 @@ class Scheduler:
             if found:
                 reason, error = FinishReason.STOP_WORD, None
         if reason is None:
-            if token_ids:
-                entry.on_event(entry.next_event(token_ids, log_probs))
+            if token_ids and (event := entry.next_event(token_ids, log_probs, self._stream_interval)):
+                entry.on_event(event)
             return
         if output.finish_reason is None:
             self._runner.remove(handle)
@@ -314,13 +320,14 @@ class Scheduler:
         beams: tuple[Beam, ...] = (),
         error: tuple[str, str] | None = None,
     ) -> None:
+        token_ids, log_probs = entry.with_held(rest.token_ids, rest.log_probs)
         event = TokenEvent(
             entry.handle,
-            rest.token_ids,
+            token_ids,
             reason,
             entry.timings(end_ns=time.monotonic_ns()),
             error,
-            rest.log_probs,
+            log_probs,
             rest.dropped_characters,
             beams,
             entry.speculation,

@@ -60,7 +60,8 @@ def serve(connection: Connection) -> None:
     options: EngineOptions = connection.recv()
     try:
         runner = load_model_runner(options)
-        engine = Scheduler(runner, options.max_queue_size, partial(_load_detokenizer, options))
+        load = partial(_load_detokenizer, options)
+        engine = Scheduler(runner, options.max_queue_size, load, options.stream_interval)
     except Exception as error:
         connection.send(" ".join(f"{type(error).__name__}: {error}".split()))
         raise

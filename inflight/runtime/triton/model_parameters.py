@@ -59,9 +59,13 @@ def flag(settings: dict[str, str], name: str, default: bool) -> bool:
 
 def milliseconds(settings: dict[str, str], name: str, default: int = 100) -> int:
     """Return a parameter in milliseconds, 1 or more. Raises ValueError for any other value."""
+    return _positive(settings, name, default, "milliseconds")
+
+
+def _positive(settings: dict[str, str], name: str, default: int, unit: str) -> int:
     value = settings.get(name, str(default))
     if not value.isdecimal() or int(value) < 1:
-        raise ValueError(f"parameter {name} is {value!r}; it must be a number of milliseconds, 1 or more")
+        raise ValueError(f"parameter {name} is {value!r}; it must be a number of {unit}, 1 or more")
     return int(value)
 
 
@@ -80,6 +84,7 @@ def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOpti
         max_num_sequences=int(settings["max_num_sequences"]),
         max_num_tokens=int(settings["max_num_tokens"]),
         stats_period_s=milliseconds(settings, "stats_check_period_ms") / 1000,
+        stream_interval=_positive(settings, "stream_interval", EngineOptions.stream_interval, "tokens"),
         max_queue_size=int(policy.get("max_queue_size", 0)),
         skip_special_tokens=flag(settings, "skip_special_tokens", default=True),
         kv_cache_reuse=flag(settings, "enable_kv_cache_reuse", default=True),

@@ -135,7 +135,8 @@ class TokenAnswer:
     def count(self, event: TokenEvent) -> None:
         """Count an event's tokens; called directly for an event whose tokens use the chunk channel."""
         self._output_tokens += len(event.token_ids)
-        self._cumulative += sum(event.log_probs)
+        for log_prob in event.log_probs:  # one by one: the sum must not depend on how tokens share events
+            self._cumulative += log_prob
         self._timings = event.timings or self._timings
 
     def finish(self, event: TokenEvent) -> None:

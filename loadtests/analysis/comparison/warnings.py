@@ -15,6 +15,9 @@ _MAY_DIFFER = (
 )
 """Plan fields that a change may be about, or that affect no compared figure."""
 
+_MAX_CHANGE = 1.25
+"""Ratio of tokens per response between runs above which their ITL means something else."""
+
 _LENGTHS = ("warmup", "seconds", "sessions")
 """Plan fields for the length of a run; a difference is only a warning."""
 
@@ -28,6 +31,12 @@ def comparison_warnings(
             yield f"the run {run.name} is unreliable: {reason}"
         for note in bunching_notes(run.latencies, None):
             yield f"about the run {run.name}: {note}"
+    per_response = [each for run in (*before, *after) if (each := run.tokens_per_response) > 0]
+    if per_response and max(per_response) > _MAX_CHANGE * min(per_response):
+        yield (
+            f"responses had {min(per_response):.1f} to {max(per_response):.1f} tokens on average, and ITL is the time"
+            " between responses; compare TPOT"
+        )
     first = before[0]
     for run in (*before[1:], *after):
         if found := _differences(first, run):

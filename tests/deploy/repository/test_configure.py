@@ -40,6 +40,7 @@ def test_every_option_reaches_the_parameter_that_it_is_for(tmp_path: Path) -> No
         prompt_lookup=True,
         num_draft_tokens=3,
         wrap_token_ids=True,
+        stream_interval=8,
         adapters=(Path("/adapters/one.safetensors"), Path("/adapters/two.safetensors")),
     )
     configs = deployed(tmp_path / "out", options)
@@ -53,6 +54,7 @@ def test_every_option_reaches_the_parameter_that_it_is_for(tmp_path: Path) -> No
     assert engine["prompt_lookup"] == "true"
     assert engine["num_draft_tokens"] == "3"
     assert engine["wrap_token_ids"] == "true"
+    assert engine["stream_interval"] == "8"
     assert json.loads(engine["lora_adapters"]) == ["/adapters/one.safetensors", "/adapters/two.safetensors"]
     assert configs["tensorrt_llm"].dynamic_batching.default_queue_policy.max_queue_size == 7
     assert parameters(configs["preprocessing"])["tokenizer_dir"] == "/engines/demo"
@@ -67,6 +69,7 @@ def test_without_options_what_is_committed_stays(tmp_path: Path) -> None:
     assert int(engine["max_tokens_in_paged_kv_cache"]) <= int(engine["max_num_sequences"]) * 2048
     assert engine["prompt_lookup"] == "false"
     assert engine["draft_model_path"] == ""
+    assert engine["stream_interval"] == "1"
     assert json.loads(engine["lora_adapters"]) == []
     assert configs["tensorrt_llm"].dynamic_batching.default_queue_policy.max_queue_size > 0
 

@@ -22,11 +22,12 @@ def scheduler_of(
     max_num_sequences: int = 4,
     max_queue_size: int = 0,
     load_detokenizer: Callable[[], Detokenizer] = no_tokenizer,
+    stream_interval: int = 1,
     **extra: str,
 ) -> Scheduler:
     options = EngineOptions("fake", "", kv_cache_tokens=kv_cache_tokens, max_num_sequences=max_num_sequences)
     options.extra.update(extra, fail_token=str(FAIL_TOKEN), refuse_token=str(REFUSE_TOKEN))
-    return Scheduler(FakeModelRunner(options), max_queue_size, load_detokenizer)
+    return Scheduler(FakeModelRunner(options), max_queue_size, load_detokenizer, stream_interval)
 
 
 def request_of(prompt: int = 10, answer: int = 5, first: int = 100) -> GenerationRequest:

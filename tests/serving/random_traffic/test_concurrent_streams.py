@@ -138,10 +138,18 @@ def plans(model: str, source: random.Random, end_ids: list[int]) -> Iterator[Str
             yield StreamPlan((unit(drafts=2),), stream=False, log_probs=log_probs)
 
 
-@pytest.mark.parametrize(("name", "model"), [*(("hurried_server", model) for model in MODELS), ("foreign_server", BLS)])
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        *(("hurried_server", model) for model in MODELS),
+        *(("interval_server", model) for model in (BLS, DIRECT)),
+        ("foreign_server", BLS),
+    ],
+)
 def test_each_answer_is_what_its_prompt_gets_alone(serving: Callable[[str], Server], name: str, model: str) -> None:
     server = serving(name)
-    alone = StreamClient(server, model)
+    # With a stream interval, an answer is what it is without.
+    alone = StreamClient(serving("hurried_server") if name == "interval_server" else server, model)
 
     @cache
     def expected(unit: ExpectedAnswer, stream: bool, log_probs: bool) -> Any:

@@ -141,7 +141,8 @@ class TextAnswer:
         if self._request.token_ids:
             tensors.append(tensor("token_ids", [[piece.token_ids]], np.int32))
         if self._request.log_probs:
-            self._cumulative += sum(piece.log_probs)
+            for log_prob in piece.log_probs:  # one by one: the sum must not depend on how tokens share responses
+                self._cumulative += log_prob
             tensors.append(tensor("output_log_probs", [[piece.log_probs]], np.float32))
             tensors.append(tensor("cum_log_probs", [[self._cumulative]], np.float32))
         return tensors

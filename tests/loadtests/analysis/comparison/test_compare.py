@@ -31,8 +31,9 @@ def run(
     requests: int = 900,
     plan: LoadPlan = PLAN,
     along: float = 0.3,
+    tokens: int = 10,
 ) -> RunDirectory:
-    """Answers of ten tokens whose latencies vary by a fifth; `along` says how much neighbours hang together."""
+    """Answers of ten responses whose latencies vary by a fifth; `along` says how much neighbours hang together."""
     random = np.random.default_rng(seed)
     noise = slower * np.exp(0.2 * autocorrelated(requests, along, random))
     due = np.sort(random.uniform(0, 59, requests)).tolist()
@@ -40,13 +41,19 @@ def run(
     records: list[RequestRecord] = []
     for i in range(requests):
         gaps = (0.02 * noise[i] * np.exp(0.1 * random.normal(size=9))).tolist()
-        one = record(i, due[i], ttft=float(0.1 * noise[i]), gaps=gaps)
+        one = record(i, due[i], ttft=float(0.1 * noise[i]), gaps=gaps, output_tokens=tokens)
         records.append(failure(i, due[i], "overloaded", RequestOutcome.REJECTED) if failed[i] else one)
     return write_run(path, records, plan, generator=steady_generator(60, requests))
 
 
 def changes(found: Comparison) -> dict[str, Change]:
     return {change.metric: change for change in found.changes}
+
+
+def test_runs_with_other_tokens_per_response_are_compared_by_tpot(tmp_path: Path) -> None:
+    one, same, eight = (run(tmp_path / f"{n}-{tokens}", n, tokens=tokens) for n, tokens in ((1, 10), (2, 11), (3, 80)))
+    assert any("compare TPOT" in warning for warning in compare([one], [eight]).warnings)
+    assert not any("compare TPOT" in warning for warning in compare([one], [same]).warnings)
 
 
 def test_ten_percent_are_found_and_called_a_regression(tmp_path: Path) -> None:
