@@ -16,6 +16,7 @@ import click
 
 from inflight.commands.models.argument import kind_of
 from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.options.config_file import config_option
 from inflight.commands.options.deployment import deployment_options, deployment_options_from
 from inflight.commands.options.engine import (
     PRECISION_HELP,
@@ -69,6 +70,7 @@ class ServeSignals:
 
 @click.command(cls=SectionedCommand, short_help="Serve a model, a checkpoint or an engine on Triton.")
 @click.argument("model")
+@config_option("serve.yaml")
 @target_option("Target of the engine to build.  [default: openvino]", default=None)
 @precision_option(PRECISION_HELP)
 @revision_option()
@@ -158,6 +160,9 @@ def command(
     The addresses are printed once the server has generated a token. After SIGTERM or Ctrl-C, running requests finish
     and new ones are refused; a second signal stops at once. A process of the server that dies is restarted.
 
+    --config reads MODEL and options from a file, with paths relative to it; the command line and the environment
+    (INFLIGHT_SERVE_...) have priority.
+
     Triton supports TLS only on its gRPC port (PEM files); for HTTPS, put a proxy in front of the HTTP port.
 
     \b
@@ -170,6 +175,7 @@ def command(
       inflight serve my-engine --grpc-tls-certificate server.pem --grpc-tls-key server.key
       inflight serve my-engine --request-log requests.jsonl
       inflight serve s3://models/my-model/v1
+      inflight serve --config serve.yaml
     """  # fmt: skip
     settings = ServerSettings(
         host,
