@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ _MAX_BYTES = 1 << 20
 _NOT_IN_FILES = frozenset(("config", "help"))
 
 
-def config_option(file: str) -> Any:
+def config_option(file: str) -> Callable[[Any], Any]:
     """Return the option `--config`. The command line and the environment have priority over the file."""
     return click.option(
         "--config",
