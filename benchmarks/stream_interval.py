@@ -1,7 +1,7 @@
 """Processor time per streamed token, by process, with each of several stream intervals.
 
-One server for each interval runs the fake engine, known tokens at a known rate, so that neither model nor machine
-limits them. Runs take turns, and each figure is the median of all rounds.
+One server for each interval runs the fake engine: known tokens at a known rate, so that neither the model nor the
+machine limits them. Runs take turns, and each figure is the median of all rounds.
 """
 
 from __future__ import annotations

@@ -54,3 +54,20 @@ def test_over_grpc_the_models_that_take_a_request_directly_notice_it_and_the_oth
             post.close()
         ends = page_when(paced_server, lambda page: sum(page.ends.values()) == began).ends
     assert difference(ends, before) == {"CANCELED": 2, "LENGTH": 4}
+
+
+def test_a_stream_with_several_tokens_per_response_ends_in_the_engine_when_its_client_leaves(
+    interval_server: Server,
+) -> None:
+    before = page_when(interval_server, lambda page: page.quiet and any(page.ends.values())).ends
+    with GrpcConnection(interval_server.grpc_address) as connection:
+        calls = [connection.tokens(IDS, ENDLESS, streaming=True)]
+        for model in ("tensorrt_llm_bls", "ensemble"):
+            sent = {**values(model, ENDLESS), "stream": True, "end_id": -1}
+            calls.append(connection.send(request(model, sent)))
+        began = sum(before.values()) + len(calls)
+        page_when(interval_server, lambda page: page.requests["active"] + sum(page.ends.values()) == began)
+        for call in calls:
+            call.cancel()
+        ends = page_when(interval_server, lambda page: sum(page.ends.values()) == began).ends
+    assert difference(ends, before) == {"CANCELED": len(calls)}
