@@ -29,7 +29,7 @@ _TRITON_ADDRESS = (
 
 SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "serve": {
-        "Model": ("target", "precision", "revision", "served_model_name"),
+        "Model": ("config", "target", "precision", "revision", "served_model_name"),
         "OpenAI-compatible API": ("gateway", "gateway_host", *_GATEWAY),
         "Engine": _ENGINE,
         "Triton's own ports": _TRITON_ADDRESS,

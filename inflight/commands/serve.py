@@ -16,6 +16,7 @@ import click
 
 from inflight.commands.models.argument import kind_of
 from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.options.config_file import config_option
 from inflight.commands.options.deployment import deployment_options, deployment_options_from
 from inflight.commands.options.engine import (
     PRECISION_HELP,
@@ -69,6 +70,7 @@ class ServeSignals:
 
 @click.command(cls=SectionedCommand, short_help="Serve a model, a checkpoint or an engine on Triton.")
 @click.argument("model")
+@config_option({"engine": "model"})
 @target_option("Target of the engine to build.  [default: openvino]", default=None)
 @precision_option(PRECISION_HELP)
 @revision_option()
@@ -170,6 +172,7 @@ def command(
       inflight serve my-engine --grpc-tls-certificate server.pem --grpc-tls-key server.key
       inflight serve my-engine --request-log requests.jsonl
       inflight serve s3://models/my-model/v1
+      inflight serve --config serve.yaml
     """  # fmt: skip
     settings = ServerSettings(
         host,
