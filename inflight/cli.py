@@ -9,7 +9,7 @@ import click
 
 from inflight import __version__
 from inflight.common.atomic_files import DISK_FULL_ERRORS
-from inflight.lazy_group import LazyGroup, name_environment_variable
+from inflight.lazy_group import LazyGroup, name_source
 
 COMMANDS = {
     "assemble": ("inflight.commands.assemble", "Export a model repository for another Triton server."),
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
         cli.main(args=arguments, prog_name="inflight", standalone_mode=False, auto_envvar_prefix="INFLIGHT")
     except click.ClickException as error:
         if isinstance(error, click.BadParameter):
-            name_environment_variable(error)
+            name_source(error)
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:

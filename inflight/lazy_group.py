@@ -13,6 +13,9 @@ from click.exceptions import NoSuchCommand
 
 from inflight.common.suggestions import nearest
 
+CONFIG_FILE = "inflight.config_file"
+"""The key of a context's `meta` under which the path of its file of options is."""
+
 
 class LazyGroup(click.Group):
     """`table` has for each command's name the module that holds it as `command`, and what it does.
@@ -65,12 +68,15 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), self._commands[name][1]) for name in names])
 
 
-def name_environment_variable(error: click.BadParameter) -> None:
-    """Let the message name the environment variable, where the wrong value is in one."""
+def name_source(error: click.BadParameter) -> None:
+    """Let the message name the environment variable or the file of options, where the wrong value is in one."""
     ctx, option = error.ctx, error.param
     if ctx is None or not isinstance(option, click.Option) or option.name is None:
         return
-    if ctx.get_parameter_source(option.name) is ParameterSource.ENVIRONMENT and ctx.auto_envvar_prefix:
+    source = ctx.get_parameter_source(option.name)
+    if source is ParameterSource.DEFAULT_MAP and CONFIG_FILE in ctx.meta:
+        error.param_hint = f"{option.opts[0].lstrip('-')} in {ctx.meta[CONFIG_FILE]}"
+    if source is ParameterSource.ENVIRONMENT and ctx.auto_envvar_prefix:
         error.param_hint = f"the environment variable {' or '.join(_variable_names(option, ctx.auto_envvar_prefix))}"
 
 

@@ -70,7 +70,7 @@ class ServeSignals:
 
 @click.command(cls=SectionedCommand, short_help="Serve a model, a checkpoint or an engine on Triton.")
 @click.argument("model")
-@config_option("serve.yaml")
+@config_option({"engine": "model"})
 @target_option("Target of the engine to build.  [default: openvino]", default=None)
 @precision_option(PRECISION_HELP)
 @revision_option()
@@ -160,8 +160,8 @@ def command(
     The addresses are printed once the server has generated a token. After SIGTERM or Ctrl-C, running requests finish
     and new ones are refused; a second signal stops at once. A process of the server that dies is restarted.
 
-    --config reads MODEL and options from a file, with paths relative to it; the command line and the environment
-    (INFLIGHT_SERVE_...) have priority.
+    --config reads options from a file, and MODEL as `engine`; the command line and environment variables have
+    priority.
 
     Triton supports TLS only on its gRPC port (PEM files); for HTTPS, put a proxy in front of the HTTP port.
 

@@ -115,8 +115,11 @@ def test_a_second_signal_stops_at_once(serve: Serve) -> None:
     assert "Traceback" not in errors
 
 
-def test_it_serves_what_it_was_asked_for_and_nothing_outlives_a_supervisor_that_was_killed(serve: Serve) -> None:
-    serving = serve("--kv-cache-tokens", "32768")
+def test_it_serves_what_it_was_asked_for_and_nothing_outlives_a_supervisor_that_was_killed(
+    serve: Serve, tmp_path: Path
+) -> None:
+    (tmp_path / "serve.yaml").write_text("kv-cache-tokens: 32768\n")
+    serving = serve("--config", str(tmp_path / "serve.yaml"))
     assert serving.announcement["kv_cache_tokens"] == 32768
     assert psutil.Process(serving.announcement["pid"]).name() == "tritonserver"
     with Client(serving.announcement["grpc"]) as client:

@@ -1,100 +1,140 @@
-"""`--config FILE.yaml`: a command's arguments and options from a file, by their long names."""
+"""`--config FILE.yaml`: options of a command from a file, below the command line and the environment."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from inflight.common.suggestions import nearest
+from inflight.lazy_group import CONFIG_FILE
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _MAX_BYTES = 1 << 20
-_NOT_IN_FILES = frozenset(("config", "help"))
+_NOT_IN_FILES = ("config", "help")
 
 
-def config_option(file: str) -> Callable[[Any], Any]:
-    """Return the option `--config`. The command line and the environment have priority over the file."""
+def config_option(arguments: Mapping[str, str]) -> Callable[[Decorated], Decorated]:
+    """Add --config. `arguments` are the names of the command's arguments by what the file calls them."""
+
+    def read(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
+        if path is None:
+            return
+        try:
+            found = _defaults(ctx.command, arguments, path)
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            what = " ".join(reason.split())
+            raise click.BadParameter(f"{path}: {what}{'' if what.endswith('?') else '.'}", ctx, param) from error
+        ctx.default_map = {**(ctx.default_map or {}), **found}
+        ctx.meta[CONFIG_FILE] = path
+
     return click.option(
         "--config",
-        type=click.Path(path_type=Path),
         metavar="FILE.yaml",
+        type=click.Path(path_type=Path),
         is_eager=True,
         expose_value=False,
-        callback=_apply,
-        help=f"Read options from a file, such as {file}: a line NAME: VALUE for each, and MODEL as model.",
+        callback=read,
+        help="File of options by their long names; the command line and environment variables override it.",
     )
 
 
-def _apply(ctx: click.Context, option: click.Parameter, path: Path | None) -> None:
-    if path is None:
-        return
-    known = _parameters(ctx.command)
-    values: dict[str, Any] = {}
-    for name, value in _read(path).items():
-        key = name.replace("-", "_")
-        parameter = known.get(key)
-        if parameter is None:
-            near = nearest(key, known)
-            hint = f"did you mean {near.replace('_', '-')}?" if near else f"see {ctx.command_path} --help."
-            raise click.UsageError(f"{path} has {name!r}, which is no option of {ctx.command_path}; {hint}", ctx)
-        if parameter.name in values:
-            raise click.UsageError(f"{path} has {name!r} twice, also with a dash; keep one of them.", ctx)
-        assert parameter.name is not None
-        values[parameter.name] = _value(parameter, name, value, path, ctx)
-    ctx.default_map = {**(ctx.default_map or {}), **values}
+def _defaults(command: click.Command, arguments: Mapping[str, str], path: Path) -> dict[str, Any]:
+    """Return the values of a file by the names of the command's parameters, as texts of the command line.
 
-
-def _parameters(command: click.Command) -> dict[str, click.Parameter]:
-    """Return arguments and options by the names that a file may have for them."""
-    found = {}
-    for parameter in command.params:
-        names = [opt[2:] for opt in parameter.opts if opt.startswith("--")] or parameter.opts[:1]
-        found.update({name.replace("-", "_"): parameter for name in names})
-    return {name: parameter for name, parameter in found.items() if name not in _NOT_IN_FILES}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    import yaml
-
-    from inflight.common.schema.yaml_values import load_values
-
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise ValueError("it is longer than a megabyte")
-        found = load_values(content.decode())
-    except OSError as error:
-        raise click.UsageError(f"{path} can't be read ({error.strerror}); check the path.") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        what = " ".join(str(error).split())[:300]
-        raise click.UsageError(f"{path} can't be read ({what}); write a line NAME: VALUE for each option.") from error
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise click.UsageError(f"{path} has no names with values; write a line NAME: VALUE for each option.")
+    Raises OSError, and ValueError in words that name the line and the next step.
+    """
+    known = {name: (param, True) for param in command.params for name in _names(param, param.opts, arguments)}
+    known |= {name: (param, False) for param in command.params for name in _names(param, param.secondary_opts, {})}
+    found: dict[str, Any] = {}
+    for name, values, is_list, line in _entries(path):
+        if name not in known:
+            near = next((shown for shown, of in arguments.items() if of == name), None) or nearest(
+                name.strip("-").replace("_", "-").lower(), known
+            )
+            meant = f"did you mean {near}?" if near else "`--help` lists the options"
+            raise ValueError(f"line {line}: there is no option {name!r}; {meant}")
+        param, is_primary = known[name]
+        if param.name in found:
+            raise ValueError(f"line {line}: {name} is set twice; remove one of the lines")
+        if is_list and not param.multiple:
+            raise ValueError(f"line {line}: {name} takes one value; write {name}: VALUE")
+        base = path.absolute().parent
+        if isinstance(param.type, click.Path):
+            values = [str(base / os.path.expanduser(value)) for value in values]
+        elif isinstance(param, click.Argument):
+            values = [_located(value, base) for value in values]
+        if isinstance(param, click.Option) and param.is_flag:
+            values = [_flag(values[0], name, line) is is_primary]
+        assert param.name is not None
+        found[param.name] = tuple(values) if param.multiple else values[0]
     return found
 
 
-def _value(parameter: click.Parameter, name: str, value: Any, path: Path, ctx: click.Context) -> Any:
-    """Return a value as click takes it: a list where an option may be repeated, and paths beside the file."""
-    if isinstance(parameter, click.Option) and parameter.multiple:
-        if isinstance(value, dict):  # --set
-            value = [f"{key}={each}" for key, each in value.items()]
-        values = value if isinstance(value, list) else [value]
-        return [_single(parameter, name, each, path, ctx) for each in values]
-    return _single(parameter, name, value, path, ctx)
+def _names(param: click.Parameter, options: list[str], arguments: Mapping[str, str]) -> list[str]:
+    """Return what a file calls a parameter: the long name of an option, or the chosen one of an argument."""
+    if isinstance(param, click.Argument):
+        return [shown for shown, name in arguments.items() if name == param.name]
+    return [option[2:] for option in options if option.startswith("--") and option[2:] not in _NOT_IN_FILES]
 
 
-def _single(parameter: click.Parameter, name: str, value: Any, path: Path, ctx: click.Context) -> Any:
-    if not isinstance(value, str | int | float | bool):
-        what = "nothing" if value is None else "a list" if isinstance(value, list) else "names with values"
-        raise click.UsageError(f"{path} has {what} for {name!r}; give it one value, or remove the line.", ctx)
-    is_flag = isinstance(parameter, click.Option) and parameter.is_flag
-    if is_flag != isinstance(value, bool):
-        wanted = "true or false" if is_flag else f"a value other than {str(value).lower()}"
-        raise click.UsageError(f"{path} has {value!r} for {name!r}; give it {wanted}.", ctx)
-    beside = path.parent / os.path.expanduser(str(value))
-    is_path = isinstance(parameter.type, click.Path) or (isinstance(parameter, click.Argument) and beside.exists())
-    return str(beside) if is_path else value
+def _flag(text: str, name: str, line: int) -> bool:
+    value = click.types.BoolParamType.str_to_bool(text)
+    if value is None:
+        raise ValueError(f"line {line}: {name} is {text!r}; write true or false")
+    return value
+
+
+def _located(name: str, base: Path) -> str:
+    """Return a path relative to the file's directory; a name of the hub or an address stays as it is."""
+    from build_engines.checkpoints.hub import is_hub_name
+
+    path = base / os.path.expanduser(name)
+    return str(path) if os.path.lexists(path) or not ("://" in name or is_hub_name(name)) else name
+
+
+def _entries(path: Path) -> Iterator[tuple[str, list[Any], bool, int]]:
+    """Yield each entry's name, its values as they are written, whether they are a list, and its line.
+
+    The text of a value counts, as on a command line: YAML's dates, octal numbers and anchors have no meaning here.
+    """
+    import yaml  # an extra's package, which a command without --config does not need
+
+    with path.open("rb") as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise ValueError("it is larger than 1 MiB; name a file of options")
+    try:
+        root = yaml.compose(content.decode("utf-8-sig"), Loader=yaml.BaseLoader)
+    except UnicodeDecodeError:
+        raise ValueError("it is not text in UTF-8; name a file of options") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply; write a line NAME: VALUE for each option") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"it is not valid YAML ({error})") from None
+    if root is None:
+        return
+    if not isinstance(root, yaml.MappingNode):
+        raise ValueError("it holds no names with values; write a line NAME: VALUE for each option")
+    for key, value in root.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise ValueError(f"line {line}: a name is expected; write NAME: VALUE")
+        is_list = isinstance(value, yaml.SequenceNode)
+        nodes = value.value if is_list else [value]
+        if not all(isinstance(node, yaml.ScalarNode) for node in nodes):
+            raise ValueError(f"line {line}: {key.value} is no text, number or list of them; write {key.value}: VALUE")
+        if any(node.style is None and node.value.lower() in ("", "~", "null") for node in nodes):
+            raise ValueError(f"line {line}: {key.value} has no value; give it one, or remove the line")
+        if any("\0" in node.value or not _is_unicode(node.value) for node in nodes):
+            raise ValueError(f"line {line}: {key.value} holds a character that no option can have; remove it")
+        yield key.value, [node.value for node in nodes], is_list, line
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

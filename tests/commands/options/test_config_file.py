@@ -1,4 +1,4 @@
-"""`serve --config`: arguments and options from a file."""
+"""Options of `inflight serve` from a file: all of them, their order of precedence, and files that are none."""
 
 from __future__ import annotations
 
@@ -9,69 +9,135 @@ import click
 import pytest
 
 from inflight.commands.serve import command
+from inflight.lazy_group import name_source
 
 
-def parsed(file: Path, *args: str) -> dict[str, Any]:
-    return command.make_context("serve", [*args, "--config", str(file)]).params
+def parsed(config: Path | None, *arguments: str) -> dict[str, Any]:
+    """Return the values with which the command would run."""
+    words = [*arguments] if config is None else ["--config", str(config), *arguments]
+    return dict(command.make_context("serve", words, auto_envvar_prefix="INFLIGHT_SERVE").params)
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    (tmp_path / "engine").mkdir()
-    path = tmp_path / "serve.yaml"
-    path.write_text(
-        "model: engine\nhttp-port: 0\nmax_queue_size: 12\nset: {a: 1, b: two}\nlora: x.safetensors\ngateway: false\n"
-        "quiet: true\nprecision: auto\nrequest-log: /var/log/requests.jsonl\nkey-file: keys.json\nstart-timeout: 1.5\n"
-    )
-    return path
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "serve.yaml"
 
 
-def test_a_file_says_what_the_command_line_could(file: Path) -> None:
-    here = file.parent
-    arguments = (
-        *("--http-port", "0", "--max-queue-size", "12", "--set", "a=1", "--set", "b=two"),
-        *("--lora", f"{here}/x.safetensors", "--no-gateway", "--quiet", "--precision", "auto"),
-        *("--request-log", "/var/log/requests.jsonl", "--key-file", f"{here}/keys.json", "--start-timeout", "1.5"),
-    )
-    assert parsed(file) == command.make_context("serve", [f"{here}/engine", *arguments]).params
+def test_each_option_can_be_set_in_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a file sets for each option is what the same words set on the command line."""
+    monkeypatch.delenv("INFLIGHT_SERVE_GATEWAY", raising=False)  # the tests' own default, which overrides a file
+    examples: dict[str, str] = {"--grpc-tls-ca": "/a.pem", "--lora": "/b", "--set": "a=1", "--cors-origin": "http://a"}
+    lines, words = ["engine: /my-engine"], ["/my-engine"]
+    for option in command.params:
+        if not isinstance(option, click.Option) or option.name in ("config", "help"):
+            continue
+        name = option.opts[0]
+        if option.is_flag:
+            lines.append(f"{name[2:]}: true")
+            words.append(name)
+            continue
+        kind = option.type
+        value = kind.choices[0] if isinstance(kind, click.Choice) else examples.get(name, "7")
+        value = f"/{value}" if isinstance(kind, click.Path) else value
+        lines.append(f"{name[2:]}: [{value}, {value}]" if option.multiple else f"{name[2:]}: {value}")
+        words += [name, str(value)] * (2 if option.multiple else 1)
+    config.write_text("\n".join(lines))
+    assert parsed(config) == (expected := parsed(None, *words))
+    assert len(lines) == len(expected)
 
 
-def test_command_line_and_environment_have_priority(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = parsed(file, "other", "--http-port", "1", "--gateway")
-    assert (found["model"], found["http_port"], found["gateway"]) == ("other", 1, True)
-    monkeypatch.setenv("INFLIGHT_SERVE_MAX_QUEUE_SIZE", "3")
-    context = command.make_context("serve", ["--config", str(file)], auto_envvar_prefix="INFLIGHT_SERVE")
-    assert context.params["max_queue_size"] == 3
-    assert context.params["model"] == str(file.parent / "engine")
+def test_the_command_line_overrides_the_environment_and_that_the_file(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text("engine: a\nport: 1\nhttp-port: 1\ngrpc-port: 1\ngateway: false\nlora: [a]\n")
+    monkeypatch.setenv("INFLIGHT_SERVE_HTTP_PORT", "2")
+    monkeypatch.setenv("INFLIGHT_SERVE_GRPC_PORT", "2")
+    found = parsed(config, "b", "--grpc-port", "3", "--gateway", "--lora", "b")
+    assert [found[name] for name in ("model", "port", "http_port", "grpc_port")] == ["b", 1, 2, 3]
+    assert found["gateway"] is True
+    assert found["adapters"] == (Path("b"),)
+
+
+def test_the_environment_can_name_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.write_text("port: 1\n")
+    monkeypatch.setenv("INFLIGHT_SERVE_CONFIG", str(config))
+    assert parsed(None, "a")["port"] == 1
+
+
+def test_paths_are_relative_to_the_file(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    for written, meant in [
+        ("my-engine", str(tmp_path / "my-engine")),
+        ("owner/name", str(tmp_path / "owner/name")),
+        ("owner/of-the-hub", "owner/of-the-hub"),
+        ("s3://models/a", "s3://models/a"),
+        ("/engine", "/engine"),
+    ]:
+        config.write_text(f"engine: {written}\nlora: [a, /b]\nrequest-log: c\n")
+        found = parsed(config)
+        assert found["model"] == meant
+        assert found["adapters"] == (tmp_path / "a", Path("/b"))
+        assert found["request_log"] == tmp_path / "c"
+
+
+def test_values_are_as_on_the_command_line(config: Path) -> None:
+    """YAML 1.1 would make other values of all of these."""
+    config.write_text("engine: /a\nserved-model-name: 2024-01-01\nrevision: 0123\ntool-call-parser: none\nset: n=no\n")
+    found = parsed(config)
+    assert (found["served_model_name"], found["revision"]) == ("2024-01-01", "0123")
+    assert (found["tool_call_parser"], found["settings"]) == ("none", ("n=no",))
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
+    ("content", "hint"),
     [
-        (b"max-queue-sise: 1\n", "max-queue-size"),
-        (b"config: other.yaml\n", "config"),
-        (b"http-port: 1\nhttp_port: 2\n", "http_port"),
-        (b"http-port: 1\nhttp-port: 2\n", "http-port"),
-        (b"http-port: [1]\n", "http-port"),
-        (b"http-port:\n", "http-port"),
-        (b"http-port: true\n", "http-port"),
-        (b"quiet: 1\n", "quiet"),
-        (b"http-port: 99999999\n", "--http-port"),
-        (b"- model\n", "NAME: VALUE"),
-        (b"a: {b: [\n", "NAME: VALUE"),
-        (b"\xff\xfe\x00", "NAME: VALUE"),
-        (b"a: &a [*a]\n", "NAME: VALUE"),
-        (b"a: !!python/object/apply:os.system [exit]\n", "NAME: VALUE"),
-        (b"x" * (2 << 20), "NAME: VALUE"),
-        (b"", "NAME: VALUE"),
-        (None, "check the path"),
+        (b"max_queue_size: 3", "max-queue-size"),
+        (b"config: a.yaml", "--help"),
+        (b"model: a", "engine"),
+        (b"<<: {port: 1}", "<<"),
+        (b"port: 1\nport: 2", "line 2"),
+        (b"gateway: true\nno-gateway: true", "line 2"),
+        (b"port: [1]", "port: VALUE"),
+        (b"port: {a: 1}", "port: VALUE"),
+        (b"lora: [[a]]", "lora: VALUE"),
+        (b"port:", "no value"),
+        (b"port: ~", "no value"),
+        (b"quiet: 3", "true or false"),
+        (b"? [a]\n: 3", "line 1"),
+        (b'engine: "a\\0b"', "line 1"),
+        (b'engine: "a\\ud800b"', "line 1"),
+        (b"- port", "NAME: VALUE"),
+        (b"port: 1\n---\nport: 2", "YAML"),
+        (b"port: [", "YAML"),
+        (b"port: *port", "YAML"),
+        (b"a: " + b"[" * 100_000, "nested"),
+        (b"#" * (2 << 20), "1 MiB"),
+        (b"port: \xff", "UTF-8"),
     ],
 )
-def test_what_a_file_may_not_say_is_one_sentence(tmp_path: Path, content: bytes | None, named: str) -> None:
-    path = tmp_path / "serve.yaml"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(click.UsageError) as refused:
-        parsed(path, "engine")
-    assert named in refused.value.format_message()
-    assert "\n" not in refused.value.format_message()
+def test_a_broken_file_is_one_sentence(config: Path, content: bytes, hint: str) -> None:
+    config.write_bytes(content)
+    with pytest.raises(click.BadParameter) as caught:
+        parsed(config, "a")
+    assert hint in caught.value.message
+    assert str(config) in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_file_that_can_not_be_read_is_wrong_usage(config: Path, tmp_path: Path) -> None:
+    for path in (config, tmp_path, Path("/dev/zero")):
+        with pytest.raises(click.BadParameter):
+            parsed(path, "a")
+
+
+def test_a_wrong_value_is_said_to_be_in_the_file(config: Path) -> None:
+    config.write_text("port: 99999\n")
+    with pytest.raises(click.BadParameter) as caught:
+        parsed(config, "a")
+    name_source(caught.value)
+    assert caught.value.param_hint == f"port in {config}"
+
+
+def test_an_empty_file_sets_nothing(config: Path) -> None:
+    config.write_text("# nothing yet\n")
+    assert parsed(config, "a") == parsed(None, "a")
