@@ -1,0 +1,167 @@
+"""What was measured, and the file that keeps it, so that a killed run goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from inflight.common.atomic_files import write_atomic
+from inflight.deploy.errors import DeployError
+from inflight.tune.engine_alone import GreedyAnswers
+from inflight.tune.settings import EngineBuild, Settings
+
+_PLAN, _TRIALS = "plan.json", "trials.jsonl"
+
+
+@dataclass(frozen=True)
+class AloneTrial:
+    """A measurement of the engine without a server. `meets_slo` is None if no bound of the SLO concerns steps."""
+
+    settings: Settings
+    seconds: float
+    tokens_per_second: float
+    p99_step: float
+    meets_slo: bool | None = None
+
+
+@dataclass(frozen=True)
+class ServedTrial:
+    """A measurement through the server; latencies in seconds. `meets_slo` is None without an SLO."""
+
+    settings: Settings
+    tokens_per_second: float
+    requests_per_second: float
+    p50: Mapping[str, float]
+    p99: Mapping[str, float]
+    completed: int
+    lost: int
+    meets_slo: bool | None
+    slo: Mapping[str, str]
+    """The verdict for each bound."""
+    run: str
+    """The directory of the load test."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How the answers of an engine differ from those of the fp32 checkpoint.
+
+    `equal_tokens` is the fraction of greedy tokens that are equal at the same place of the answer. `equal_beginning` is
+    the mean number of tokens before the first other one. `log_prob_gap` is the mean difference of the log
+    probabilities of these beginnings' tokens, without its sign; None without any.
+    """
+
+    build: EngineBuild
+    equal_tokens: float
+    equal_beginning: float
+    log_prob_gap: float | None
+
+
+def compare_answers(build: EngineBuild, ours: GreedyAnswers, reference: GreedyAnswers) -> Quality:
+    """Compare greedy answers to the same prompts."""
+    equal = total = beginnings = 0
+    gaps: list[float] = []
+    answers = zip(ours.tokens, ours.log_probs, reference.tokens, reference.log_probs, strict=True)
+    for tokens, log_probs, theirs, their_log_probs in answers:
+        same = [one == other for one, other in zip(tokens, theirs, strict=False)]
+        beginning = same.index(False) if False in same else len(same)
+        equal, total, beginnings = equal + sum(same), total + max(len(tokens), len(theirs)), beginnings + beginning
+        pairs = zip(log_probs[:beginning], their_log_probs[:beginning], strict=True)
+        gaps += [abs(one - other) for one, other in pairs]
+    gap = math.fsum(gaps) / len(gaps) if gaps else None
+    return Quality(build, equal / total if total else 1.0, beginnings / max(1, len(ours.tokens)), gap)
+
+
+class TrialRecords:
+    """The trials of a run, by what was measured; each is on the disk once `add` returns."""
+
+    def __init__(self, directory: Path, plan: Mapping[str, Any]) -> None:
+        """Begin in a new directory, or go on in that of an interrupted run.
+
+        Raises DeployError `output_exists` for a directory of another plan or of something else.
+        """
+        self._path = directory / _TRIALS
+        self._found: dict[str, dict[str, Any]] = {}
+        _check_plan(directory, json.loads(json.dumps(plan)))
+        if self._path.exists():
+            self._read()
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def get(self, kind: str, *key: object) -> dict[str, Any] | None:
+        return self._found.get(_name(kind, key))
+
+    def add(self, kind: str, *key: object, value: Mapping[str, Any]) -> None:
+        found = {"trial": _name(kind, key), **value}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")
+        self._found[_name(kind, key)] = dict(value)
+
+    def _read(self) -> None:
+        lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        for line in lines:
+            try:
+                found = json.loads(line)
+                self._found[found.pop("trial")] = found
+            except (ValueError, KeyError, AttributeError):
+                continue  # cut off when the run was killed; it is measured again
+        if lines and not lines[-1].endswith("\n"):
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("\n")
+
+
+def _name(kind: str, key: tuple[object, ...]) -> str:
+    return " | ".join((kind, *map(str, key)))
+
+
+def _check_plan(directory: Path, plan: Mapping[str, Any]) -> None:
+    path = directory / _PLAN
+    if directory.exists() and not directory.is_dir():
+        raise DeployError(f"{directory} is a file; choose another --out.", "output_exists")
+    if not path.exists():
+        if directory.exists() and any(directory.iterdir()):
+            raise DeployError(
+                f"{directory} holds something else than a run of `inflight tune`; choose another --out.",
+                "output_exists",
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(plan, indent=2))
+        return
+    try:
+        earlier = json.loads(path.read_bytes())
+    except ValueError:
+        earlier = None
+    if earlier != plan:
+        raise DeployError(
+            f"{directory} is a run with other options; repeat them to go on with it, or choose another --out.",
+            "output_exists",
+        )
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """All trials, and the best settings: of those that meet the SLO, or of all if none does, the fastest."""
+
+    alone: list[AloneTrial]
+    served: list[ServedTrial]
+    quality: list[Quality]
+    best: ServedTrial
+    engine: str
+    """The directory of the best settings' engine."""
+    seconds: float
+    """Time that this and the interrupted runs before it took."""
+
+    @property
+    def meets_slo(self) -> bool:
+        return self.best.meets_slo is not False
+
+    def quality_of(self, build: EngineBuild) -> Quality | None:
+        return next((one for one in self.quality if one.build == build), None)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)

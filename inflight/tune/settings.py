@@ -1,0 +1,70 @@
+"""The settings that `inflight tune` compares: how an engine is built, and how it is served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+
+@dataclass(frozen=True, order=True)
+class EngineBuild:
+    """Precisions of an engine's weights and KV cache; an empty one is the target's default.
+
+    >>> str(EngineBuild("int8", "u8"))
+    'int8-kv-u8'
+    """
+
+    precision: str
+    kv_precision: str = ""
+
+    def __str__(self) -> str:
+        return self.precision + (f"-kv-{self.kv_precision}" if self.kv_precision else "")
+
+
+@dataclass(frozen=True, order=True)
+class Settings:
+    """One candidate. `threads` is 0 for one thread per core, and a limit is 0 where the engine's own holds."""
+
+    build: EngineBuild
+    max_num_tokens: int = 0
+    max_num_sequences: int = 0
+    threads: int = 0
+    stream_interval: int = 1
+
+    def __str__(self) -> str:
+        parts = [str(self.build)]
+        if self.max_num_tokens:
+            parts.append(f"{self.max_num_tokens} tokens")
+        if self.max_num_sequences:
+            parts.append(f"{self.max_num_sequences} sequences")
+        if self.threads:
+            parts.append(f"{self.threads} thread{'s' if self.threads > 1 else ''}")
+        if self.stream_interval > 1:
+            parts.append(f"interval {self.stream_interval}")
+        return ", ".join(parts)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Settings:
+        """Raises TypeError and KeyError for what `as_json` did not write."""
+        return cls(**{**found, "build": EngineBuild(**found["build"])})
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values to combine."""
+
+    builds: Sequence[EngineBuild]
+    max_num_tokens: Sequence[int] = (0,)
+    max_num_sequences: Sequence[int] = (0,)
+    threads: Sequence[int] = (0,)
+    stream_intervals: Sequence[int] = (1,)
+
+    def engines(self) -> list[Settings]:
+        """Return all candidates that differ for the engine alone, at the first stream interval."""
+        values = product(self.builds, self.max_num_tokens, self.max_num_sequences, self.threads)
+        return [Settings(*combination, self.stream_intervals[0]) for combination in values]
