@@ -16,7 +16,7 @@ _TEMPLATE = ("chat_template", "chat_template_kwargs")
 _ENGINE = (
     *("kv_cache_tokens", "max_num_sequences", "max_num_tokens", "max_queue_size", "no_kv_cache_reuse", "decoupled"),
     *("draft_engine", "prompt_lookup", "num_draft_tokens", "adapters", "accumulate_tokens", "stream_interval"),
-    "wrap_token_ids",
+    *("threads", "wrap_token_ids"),
 )
 _GATEWAY = (
     *("port", "key_file", "tls_certificate", "tls_key", "cors_origin"),

@@ -54,6 +54,11 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             help="Tokens per response of a stream, after its first four; more save processor time.  [default: 1]",
         ),
         click.option(
+            "--threads",
+            type=click.IntRange(1, 1024),
+            help="Threads of the engine on the CPU.  [default: one for each core]",
+        ),
+        click.option(
             "--accumulate-tokens",
             is_flag=True,
             help="Let tensorrt_llm_bls send the whole text so far with each response.",

@@ -22,7 +22,7 @@ class DeploymentOptions:
     stream. The engine speculates with `draft_engine`, a directory, or with `prompt_lookup`, `num_draft_tokens` at a
     time. `adapters` are LoRA files, which requests select by their number from 1. With `accumulate_tokens`, the model
     `tensorrt_llm_bls` streams the whole text so far each time. Streamed responses have `stream_interval` tokens each,
-    after an answer's first ones. With `wrap_token_ids`, prompt ids outside the vocabulary
+    after an answer's first ones. The engine computes on `threads` threads of the processor. With `wrap_token_ids`, prompt ids outside the vocabulary
     are taken modulo its size; otherwise they are refused. `served_model_name` is the model's name for applications, by
     default the engine's. `settings` are parameters by upstream's names
     (`TensorRtLlmParameters`; `PythonBackendParameters` of other targets), in the user's form. `parameters` sets further
@@ -42,6 +42,7 @@ class DeploymentOptions:
     adapters: tuple[Path, ...] = ()
     accumulate_tokens: bool = False
     stream_interval: int | None = None
+    threads: int | None = None
     wrap_token_ids: bool = False
     served_model_name: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -27,6 +27,7 @@ _LLMAPI_UNSUPPORTED = {
     "draft_engine": _LLMAPI_SPECULATION,
     "prompt_lookup": _LLMAPI_SPECULATION,
     "num_draft_tokens": _LLMAPI_SPECULATION,
+    "threads": "it computes on the GPU",
 }
 
 
@@ -110,6 +111,8 @@ def _engine_values(engine: Path, options: DeploymentOptions) -> dict[str, str]:
         values["draft_model_path"] = str(options.draft_engine.resolve())
     if options.stream_interval is not None:
         values["stream_interval"] = str(options.stream_interval)
+    if options.threads is not None:
+        values["threads"] = str(options.threads)
     if options.num_draft_tokens is not None:
         values["num_draft_tokens"] = str(options.num_draft_tokens)
     return values

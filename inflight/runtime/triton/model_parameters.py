@@ -85,6 +85,7 @@ def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOpti
         max_num_tokens=int(settings["max_num_tokens"]),
         stats_period_s=milliseconds(settings, "stats_check_period_ms") / 1000,
         stream_interval=_positive(settings, "stream_interval", EngineOptions.stream_interval, "tokens"),
+        threads=int(settings.get("threads", EngineOptions.threads)),
         max_queue_size=int(policy.get("max_queue_size", 0)),
         skip_special_tokens=flag(settings, "skip_special_tokens", default=True),
         kv_cache_reuse=flag(settings, "enable_kv_cache_reuse", default=True),

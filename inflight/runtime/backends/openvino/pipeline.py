@@ -30,6 +30,8 @@ def make_pipeline(
         more["draft_model"] = _draft_model(options, manifest)
     if options.prompt_lookup:
         more["prompt_lookup"] = True
+    if options.threads:
+        more["INFERENCE_NUM_THREADS"] = options.threads
     return openvino_genai.ContinuousBatchingPipeline(
         options.model_dir,
         openvino_genai.Tokenizer(options.model_dir),
