@@ -41,6 +41,7 @@ def test_every_option_reaches_the_parameter_that_it_is_for(tmp_path: Path) -> No
         num_draft_tokens=3,
         wrap_token_ids=True,
         stream_interval=8,
+        threads=3,
         adapters=(Path("/adapters/one.safetensors"), Path("/adapters/two.safetensors")),
     )
     configs = deployed(tmp_path / "out", options)
@@ -55,6 +56,7 @@ def test_every_option_reaches_the_parameter_that_it_is_for(tmp_path: Path) -> No
     assert engine["num_draft_tokens"] == "3"
     assert engine["wrap_token_ids"] == "true"
     assert engine["stream_interval"] == "8"
+    assert engine["threads"] == "3"
     assert json.loads(engine["lora_adapters"]) == ["/adapters/one.safetensors", "/adapters/two.safetensors"]
     assert configs["tensorrt_llm"].dynamic_batching.default_queue_policy.max_queue_size == 7
     assert parameters(configs["preprocessing"])["tokenizer_dir"] == "/engines/demo"
