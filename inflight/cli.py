@@ -28,13 +28,14 @@ COMMANDS = {
     "pull": ("inflight.commands.models.pull", "Download a model and build its engine, without serving it."),
     "rm": ("inflight.commands.models.rm", "Remove engines from the cache."),
     "serve": ("inflight.commands.serve", "Serve a model, a checkpoint or an engine on Triton."),
+    "tune": ("inflight.commands.tune", "Find the fastest settings for a checkpoint or an engine."),
     "status": ("inflight.commands.status.command", "Show server status: readiness, models, load."),
 }
 
 COMMAND_SECTIONS = {
     "Serve": ("serve", "gateway", "key", "status"),
     "Use": ("chat", "generate", "batch", "load"),
-    "Models": ("pull", "list", "rm", "build", "plan", "assemble"),
+    "Models": ("pull", "list", "rm", "build", "plan", "tune", "assemble"),
     "Try out": ("demo", "doctor", "checkpoint"),
 }
 
@@ -51,6 +52,7 @@ COMMAND_HINTS = {
         ("stop", "down", "kill"), "Ctrl-C in the terminal of `inflight serve`, or send its process SIGTERM"
     ),
     **dict.fromkeys(("login", "logout"), "the variable HF_TOKEN, or `hf auth login`"),
+    **dict.fromkeys(("optimize", "autotune", "sweep"), "`inflight tune`"),
     "run": "`inflight serve` to start a server, `inflight chat` to talk to it, `inflight batch run` for many prompts",
     "run-batch": "`inflight batch run`",
     "complete": "`inflight generate`",

@@ -102,6 +102,10 @@ class TrialRecords:
             file.write(json.dumps(found) + "\n")
         self._found[_name(kind, key)] = dict(value)
 
+    def sum_of(self, kind: str, field: str) -> float:
+        """Return the sum of a field over all trials of a kind."""
+        return math.fsum(value[field] for name, value in self._found.items() if name.startswith(f"{kind} | "))
+
     def _read(self) -> None:
         lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
         for line in lines:

@@ -32,16 +32,24 @@ def write_library(folder: Path) -> None:
         (folder / CHART_LIBRARY).write_text(_plotly(), encoding="utf-8")
 
 
-def document(template: str, title: str, charts: Sequence[Chart], library: str = "", **content: Any) -> str:
+def document(
+    template: str,
+    title: str,
+    charts: Sequence[Chart],
+    library: str = "",
+    templates: Path = _TEMPLATES,
+    **content: Any,
+) -> str:
     """Return the page of `template` with these charts and, if there are any, plotly.js.
 
-    With `library`, a path relative to the page, plotly.js is loaded from there.
+    With `library`, a path relative to the page, plotly.js is loaded from there. `templates` is the folder of
+    `template`, which may extend those here.
     """
     figures = json.dumps([chart.figure() for chart in charts], allow_nan=False, separators=(",", ":"))
     plotly, script = "" if library else _plotly(), _file("charts.js")
     nonce = secrets.token_urlsafe(16)
     return (
-        _environment()
+        _environment(templates)
         .get_template(template)
         .render(
             title=title,
@@ -86,9 +94,9 @@ def _file(name: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment(templates: Path) -> Environment:
     return Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=FileSystemLoader([templates, _TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,0 +1,264 @@
+"""`inflight tune`: find the settings with the highest throughput for a checkpoint, or for an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from build_engines.atomic_directory import exclusive_writer
+from build_engines.manifest import TARGETS, Manifest
+from inflight.commands.load.options import validated_plan
+from inflight.commands.models.argument import kind_of
+from inflight.commands.options.quiet import quiet_option
+from inflight.commands.terminal.build_progress import show_build_progress
+from inflight.tune.plan import OPENVINO, TunePlan
+from inflight.tune.results import TuneResult
+from inflight.tune.settings import EngineBuild, Grid
+from loadtests.errors import LoadError
+from loadtests.plan import LoadPlan
+from loadtests.run.plan_check import check_workload
+
+_PIPE_WIDTH = 160
+_PRECISIONS = {OPENVINO: ("int8", "bf16"), "tensorrt-llm": ("fp8", "bf16"), "llmapi": ("fp8", "bf16")}
+_KV_PRECISIONS = {OPENVINO: ("u8", "bf16"), "tensorrt-llm": ("fp8", ""), "llmapi": ("fp8", "")}
+_STEP_TOKENS = {OPENVINO: (96, 256), "tensorrt-llm": (4096, 8192), "llmapi": (4096, 8192)}
+_COUNT = click.IntRange(1, 1_000_000)
+
+
+@click.command("tune", short_help="Find the fastest settings for a checkpoint or an engine.")
+@click.argument("source", metavar="CHECKPOINT|ENGINE")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("tuned"), show_default=True, help="Directory of the results."
+)
+@click.option("--slo", multiple=True, help="SLO that the settings must meet (repeatable), such as 'p99 itl <= 100ms'.")
+@click.option("--prompts", help="File of prompts or conversations (JSON Lines).  [default: generated prompts]")
+@click.option("--input-tokens", help="Tokens per generated prompt: a number or a distribution.  [default: 128]")
+@click.option("--output-tokens", help="Tokens per answer: a number or a distribution.  [default: 64]")
+@click.option("--users", type=_COUNT, default=32, show_default=True, help="Requests in flight.")
+@click.option("--target", type=click.Choice(TARGETS), default=OPENVINO, show_default=True)
+@click.option(
+    "--precision",
+    "precisions",
+    multiple=True,
+    help="Weight precision to try (repeatable).  [default: openvino: int8, bf16; GPU: fp8, bf16]",
+)
+@click.option(
+    "--kv-cache-precision",
+    "kv_precisions",
+    multiple=True,
+    help="KV cache precision to try (repeatable).  [default: openvino: u8, bf16; GPU: fp8, that of the weights]",
+)
+@click.option(
+    "--max-num-tokens",
+    multiple=True,
+    type=_COUNT,
+    help="Maximum tokens per step to try (repeatable).  [default: openvino: 96, 256; GPU: 4096, 8192]",
+)
+@click.option(
+    "--max-num-sequences",
+    multiple=True,
+    type=_COUNT,
+    help="Maximum concurrent requests to try (repeatable).  [default: --users]",
+)
+@click.option(
+    "--threads",
+    multiple=True,
+    type=_COUNT,
+    help="Threads of the engine to try (repeatable).  [default: one for each core; with 4 cores or more also one fewer]",
+)
+@click.option(
+    "--stream-interval",
+    "stream_intervals",
+    multiple=True,
+    type=click.IntRange(1, 100),
+    help="Tokens per response of a stream to try (repeatable).  [default: 1, 4]",
+)
+@click.option(
+    "--trial-seconds",
+    type=click.FloatRange(0.5),
+    default=6.0,
+    show_default=True,
+    help="Seconds of the first measurement of each engine alone.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    default=15.0,
+    show_default=True,
+    help="Seconds of each measurement through the server.",
+)
+@click.option(
+    "--finalists",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Candidates to measure through the server, and the best one of each other precision.",
+)
+@click.option("--exhaustive", is_flag=True, help="Measure all candidates through the server.")
+@click.option("--no-quality", is_flag=True, help="Do not compare answers with the checkpoint in fp32.")
+@click.option("--dry-run", is_flag=True, help="Print the command lines of all candidates, and measure nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
+@quiet_option
+def command(
+    source: str,
+    out: Path,
+    target: str,
+    no_quality: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Find the settings of CHECKPOINT (a directory or a name of the Hugging Face hub) with the most tokens per second.
+
+    Engines are built for each precision. Each combination of limits is measured without a server; the better half is
+    measured again for twice as long, until few are left, which are measured through the server by load tests. Answers
+    are compared with the checkpoint in fp32. With ENGINE, an engine directory, only its limits are tried.
+
+    The results are a table, report.html, tune.json and serve.yaml in --out. Repeat the command to go on with an
+    interrupted run. Exit code 1 if no setting met the SLO.
+
+    \b
+      inflight tune Qwen/Qwen2.5-0.5B-Instruct
+      inflight tune ./my-checkpoint --slo 'p99 itl <= 100ms' --slo 'p95 ttft <= 1s' --prompts prompts.jsonl
+      inflight tune ./my-engine --users 64 --max-num-tokens 96 --max-num-tokens 512
+      inflight tune ./my-checkpoint --target tensorrt-llm --dry-run
+      inflight serve --config tuned/serve.yaml
+    """  # fmt: skip
+    plan = _plan(source, target, no_quality, options)
+    if dry_run:
+        for settings in plan.grid.engines():
+            for line in plan.commands(settings, str(out)):
+                click.echo(line)
+        return
+    from inflight.tune.page import tune_page
+    from inflight.tune.tuner import Tuner, write_results, write_serve_file
+
+    with show_build_progress(quiet) as progress, exclusive_writer(out, progress.step):
+        try:
+            result = Tuner(plan, out, progress).run()
+        except KeyboardInterrupt:
+            click.echo("\nInterrupted; repeat the command to go on with the trials that are left.", err=True)
+            sys.exit(130)
+        write_results(result, out / "tune.json")
+        write_serve_file(result, out / "serve.yaml", target)
+        (out / "report.html").write_text(tune_page(result, Path(source).name), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(result.as_json()))
+    else:
+        _show(result)
+    click.echo(f"Report: {out / 'report.html'}", err=as_json)
+    click.echo(f"Serve the best with: inflight serve --config {out / 'serve.yaml'}", err=as_json)
+    sys.exit(0 if result.meets_slo else 1)
+
+
+def _plan(source: str, target: str, no_quality: bool, options: dict[str, Any]) -> TunePlan:
+    """Return the plan that the options describe. Raises UsageError, and as `kind_of` does."""
+    is_engine = kind_of(source) == "deployable"
+    if is_engine:
+        manifest = Manifest.read(Path(source))
+        target = manifest.target
+        if options["precisions"] or options["kv_precisions"]:
+            raise click.UsageError(f"{source} is an engine, whose precisions are fixed; name its checkpoint instead.")
+        builds = [EngineBuild(manifest.precision, manifest.kv_cache_precision)]
+    else:
+        builds = _builds(target, options["precisions"], options["kv_precisions"])
+    grid = Grid(
+        builds,
+        options["max_num_tokens"] or _STEP_TOKENS[target],
+        options["max_num_sequences"] or (options["users"],),
+        (options["threads"] or _default_threads()) if target == OPENVINO else (0,),
+        (options["stream_intervals"] or (1, 4)) if target == OPENVINO else (1,),
+    )
+    return TunePlan(
+        source, target, is_engine, grid, _load_plan(options), options["users"], options["trial_seconds"],
+        options["finalists"], options["exhaustive"], quality_prompts=0 if no_quality else 16,
+    )  # fmt: skip
+
+
+def _builds(target: str, precisions: Sequence[str], kv_precisions: Sequence[str]) -> list[EngineBuild]:
+    from build_engines.errors import BuildError
+    from build_engines.target import BuildOptions, check_precisions
+
+    builds = [
+        EngineBuild(precision, kv_precision)
+        for precision in precisions or _PRECISIONS[target]
+        for kv_precision in kv_precisions or _KV_PRECISIONS[target]
+    ]
+    for build in builds:
+        try:
+            check_precisions(BuildOptions(target, build.precision, build.kv_precision or None))  # type: ignore[arg-type]
+        except BuildError as error:
+            raise click.UsageError(str(error)) from error
+    return builds
+
+
+def _default_threads() -> tuple[int, ...]:
+    cores = len(os.sched_getaffinity(0))
+    return (0, cores - 1) if cores >= 4 else (0,)
+
+
+def _load_plan(options: dict[str, Any]) -> LoadPlan:
+    given = {name: options[name] for name in ("prompts", "input_tokens", "output_tokens", "seconds", "slo")}
+    warmup = max(2.0, options["seconds"] / 4)
+    plan = validated_plan({**given, "users": str(options["users"]), "warmup": warmup}, None)
+    try:
+        check_workload(plan)
+    except LoadError as error:
+        raise click.UsageError(str(error)) from error
+    return plan
+
+
+def _show(result: TuneResult) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPE_WIDTH)
+    table = Table(title="Through the server")
+    has_slo = result.best.meets_slo is not None
+    table.add_column("settings")
+    for name in (
+        "tokens/s",
+        "alone",
+        "TTFT p99",
+        "TPOT p99",
+        "equal tokens",
+        "log prob gap",
+        *(("SLO",) if has_slo else ()),
+    ):
+        table.add_column(name, justify="right")
+    alone = {(trial.settings.build, *_limits(trial)): trial.tokens_per_second for trial in result.alone}
+    for trial in result.served:
+        quality = result.quality_of(trial.settings.build)
+        speed = alone.get((trial.settings.build, *_limits(trial)))
+        row = [
+            str(trial.settings),
+            f"{trial.tokens_per_second:.1f}",
+            "" if speed is None else f"{speed:.1f}",
+            _milliseconds(trial.p99.get("ttft")),
+            _milliseconds(trial.p99.get("tpot")),
+            "" if quality is None else f"{quality.equal_tokens:.1%}",
+            "" if quality is None or quality.log_prob_gap is None else f"{quality.log_prob_gap:.4f}",
+        ]
+        if has_slo:
+            row.append("met" if trial.meets_slo else "[red]MISSED[/red]")
+        table.add_row(*row, style="bold" if trial == result.best else None)
+    console.print(table)
+    console.print(f"Best: {result.best.settings}. It took {result.seconds / 60:.1f} minutes.", markup=False)
+    if not result.meets_slo:
+        console.print("No setting met the SLO; lower --users, or relax the SLO.", style="red")
+
+
+def _limits(trial: Any) -> tuple[int, int, int]:
+    return trial.settings.max_num_tokens, trial.settings.max_num_sequences, trial.settings.threads
+
+
+def _milliseconds(value: float | None) -> str:
+    return "" if value is None else f"{value * 1e3:,.0f} ms"

@@ -1,0 +1,186 @@
+"""The page of a run: throughput against latency, the settings that nothing else beats, and the quality beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from inflight.tune.results import AloneTrial, Quality, ServedTrial, TuneResult
+from loadtests.report.chart import Chart, axis, legend, legend_below, line, rounded, time_unit
+from loadtests.report.document import document
+from loadtests.report.formats import number, percent, seconds, text
+from loadtests.report.headline import Tile
+from loadtests.report.tables import Cell, Row, Table
+
+_TEMPLATES = Path(__file__).parent / "templates"
+LATENCIES = {"tpot": "Time per output token, 99th percentile", "ttft": "Time to first token, 99th percentile"}
+
+
+def tune_page(result: TuneResult, name: str) -> str:
+    """Return the page: an HTML document that needs no network and no other file."""
+    charts = [_latency_chart(result, quantity) for quantity in LATENCIES if _measured(result, quantity)]
+    if result.quality:
+        charts.append(_quality_chart(result))
+    return document(
+        "tune.html",
+        f"{text(name)}: settings compared",
+        charts,
+        templates=_TEMPLATES,
+        name=text(name),
+        headline=headline(result),
+        tiles=_tiles(result),
+        charts=charts,
+        served=_served_table(result),
+        quality=_quality_table(result) if result.quality else None,
+        alone=_alone_table(result.alone) if result.alone else None,
+    )
+
+
+def headline(result: TuneResult) -> str:
+    best = result.best
+    slo = "" if best.meets_slo is None else ", and the SLO is met" if best.meets_slo else "; no setting met the SLO"
+    return f"{best.settings}: {number(best.tokens_per_second)} output tokens/s{slo}."
+
+
+def frontier(trials: Sequence[ServedTrial], quantity: str) -> list[ServedTrial]:
+    """Return the trials that no other one beats in both throughput and latency, by throughput."""
+    found: list[ServedTrial] = []
+    for trial in sorted(trials, key=lambda one: (-one.tokens_per_second, one.p99[quantity])):
+        if not found or trial.p99[quantity] < found[-1].p99[quantity]:
+            found.append(trial)
+    return found[::-1]
+
+
+def _measured(result: TuneResult, quantity: str) -> list[ServedTrial]:
+    return [trial for trial in result.served if quantity in trial.p99]
+
+
+def _latency_chart(result: TuneResult, quantity: str) -> Chart:
+    trials = _measured(result, quantity)
+    unit = time_unit(trial.p99[quantity] for trial in trials)
+    best = frontier(trials, quantity)
+    data = [
+        line(
+            "frontier",
+            [rounded(trial.tokens_per_second) for trial in best],
+            unit.scale(trial.p99[quantity] for trial in best),
+            "--blue",
+            dash="dot",
+            hoverinfo="skip",
+            hovertemplate=None,
+        )
+    ]
+    data += _points(result, trials, unit.scale(trial.p99[quantity] for trial in trials), f"%{{y:,.4~r}} {unit.name}")
+    layout = {
+        "hovermode": "closest",
+        "xaxis": axis("output tokens/s"),
+        "yaxis": axis(unit.name, rangemode="tozero"),
+        "legend": legend(),
+    }
+    return Chart(f"tune-{quantity}", LATENCIES[quantity], data, layout, 360, legend_below(360, len(data)))
+
+
+def _quality_chart(result: TuneResult) -> Chart:
+    trials = [trial for trial in result.served if result.quality_of(trial.settings.build)]
+    shares = [_quality(result, trial).equal_tokens for trial in trials]
+    data = _points(result, trials, [rounded(100 * share) for share in shares], "%{y:,.3~r}% equal tokens")
+    layout = {
+        "hovermode": "closest",
+        "xaxis": axis("output tokens/s"),
+        "yaxis": axis("% of greedy tokens as in fp32", rangemode="tozero"),
+        "legend": legend(),
+    }
+    return Chart("tune-quality", "Quality", data, layout, 320, legend_below(320, len(data)))
+
+
+def _quality(result: TuneResult, trial: ServedTrial) -> Quality:
+    found = result.quality_of(trial.settings.build)
+    assert found is not None
+    return found
+
+
+def _points(
+    result: TuneResult, trials: Sequence[ServedTrial], y: Sequence[float | None], what: str
+) -> list[dict[str, Any]]:
+    """Return the markers: one series for each verdict, which differ in shape as well as in colour."""
+    styles = (
+        ("candidate", "circle", "--blue", 9),
+        ("misses the SLO", "x", "--red", 10),
+        ("chosen", "star", "--green", 16),
+    )
+    data = []
+    for name, symbol, colour, size in styles:
+        places = [place for place, trial in enumerate(trials) if _verdict(result, trial) == name]
+        if places:
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": name,
+                    "x": [rounded(trials[place].tokens_per_second) for place in places],
+                    "y": [y[place] for place in places],
+                    "customdata": [str(trials[place].settings) for place in places],
+                    "hovertemplate": f"%{{customdata}}: {what} at %{{x:,.4~r}} tokens/s<extra>{name}</extra>",
+                    "marker": {"symbol": symbol, "color": colour, "size": size, "opacity": 1},
+                }
+            )
+    return data
+
+
+def _verdict(result: TuneResult, trial: ServedTrial) -> str:
+    if trial == result.best:
+        return "chosen"
+    return "misses the SLO" if trial.meets_slo is False else "candidate"
+
+
+def _tiles(result: TuneResult) -> list[Tile]:
+    best = result.best
+    tiles = [Tile("Output tokens/s", number(best.tokens_per_second), str(best.settings))]
+    tiles += [
+        Tile(f"p99 {quantity}", seconds(best.p99[quantity])) for quantity in ("ttft", "tpot") if quantity in best.p99
+    ]
+    if quality := result.quality_of(best.settings.build):
+        tiles.append(Tile("Equal tokens", percent(quality.equal_tokens), "with greedy answers in fp32"))
+    tiles.append(Tile("Time", seconds(result.seconds), f"{len(result.alone)} engines, {len(result.served)} servers"))
+    return tiles
+
+
+def _served_table(result: TuneResult) -> Table:
+    heads = ["settings", "tokens/s", "requests/s", "TTFT p50", "TTFT p99", "TPOT p99", "ITL p99", "lost"]
+    has_slo = any(trial.meets_slo is not None for trial in result.served)
+    rows: list[Row] = []
+    for trial in result.served:
+        cells: list[Cell | str] = [
+            Cell(str(trial.settings), "good" if trial == result.best else "", f"{trial.run}/report.html"),
+            number(trial.tokens_per_second),
+            number(trial.requests_per_second),
+            seconds(trial.p50.get("ttft")),
+            *(seconds(trial.p99.get(name)) for name in ("ttft", "tpot", "itl")),
+            str(trial.lost),
+        ]
+        if has_slo:
+            cells.append(Cell("met", "good") if trial.meets_slo else Cell("missed", "bad"))
+        rows.append(cells)
+    return Table([*heads, "SLO"] if has_slo else heads, rows)
+
+
+def _quality_table(result: TuneResult) -> Table:
+    rows: list[Row] = [
+        [
+            str(one.build),
+            percent(one.equal_tokens),
+            f"{one.equal_beginning:.1f}",
+            "" if one.log_prob_gap is None else f"{one.log_prob_gap:.4f}",
+        ]
+        for one in result.quality
+    ]
+    return Table(("engine", "equal tokens", "equal tokens at the beginning", "gap of log probabilities"), rows)
+
+
+def _alone_table(alone: Sequence[AloneTrial]) -> Table:
+    rows: list[Row] = [
+        [str(trial.settings), number(trial.tokens_per_second), seconds(trial.p99_step), seconds(trial.seconds)]
+        for trial in sorted(alone, key=lambda trial: (-trial.seconds, -trial.tokens_per_second))
+    ]
+    return Table(("settings", "tokens/s", "p99 step", "measured for"), rows)

@@ -1,0 +1,285 @@
+"""Compares settings: engines alone by successive halving, then the best few through the server."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from build_engines.build import build_engine
+from build_engines.manifest import Manifest
+from build_engines.progress import BuildProgress
+from inflight.common.atomic_files import write_atomic
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.repository.kv_budget import default_kv_cache_tokens
+from inflight.deploy.server.server import Server
+from inflight.tune.engine_alone import EngineAlone, GreedyAnswers, TokenizedRequest, load_engine
+from inflight.tune.plan import OPENVINO, REFERENCE, TunePlan
+from inflight.tune.results import AloneTrial, Quality, ServedTrial, TrialRecords, TuneResult, compare_answers
+from inflight.tune.settings import EngineBuild, Settings
+from inflight.tune.workload import tokenized_requests
+from loadtests.analysis.slo import Slo
+from loadtests.report.write_reports import write_run_report
+from loadtests.run.controller import run_load_test
+from loadtests.run.worker_spec import WorkerSpec
+from loadtests.run_directory import RunDirectory
+
+_DEFAULT_SEQUENCES = 64
+_REQUESTS_PER_USER = 4
+_WITH_OTHER_INTERVALS = 2
+"""The best finalists, which are measured at the other stream intervals too."""
+
+Rank = tuple[bool, float]
+
+
+class Tuner:
+    """Runs a plan in a directory; what an interrupted run there measured is not measured again."""
+
+    def __init__(self, plan: TunePlan, directory: Path, progress: BuildProgress) -> None:
+        """Raises DeployError as `TrialRecords` does."""
+        self._plan, self._directory, self._progress = plan, directory, progress
+        self._records = TrialRecords(directory, plan.as_json())
+        self._slo = [Slo.parse(text) for text in plan.load.slo]
+        self._requests: list[TokenizedRequest] = []
+        self._began = time.monotonic()
+
+    def run(self) -> TuneResult:
+        """Return everything that was measured.
+
+        Raises BuildError, DeployError, LoadError and InflightError; KeyboardInterrupt for Ctrl-C.
+        """
+        alone: list[AloneTrial] = []
+        finalists = self._plan.grid.engines()
+        if self._plan.target == OPENVINO:
+            alone = self._halve(finalists)
+            finalists = self._finalists(alone)
+        served = self._serve_all(finalists)
+        quality = self._compare(list(dict.fromkeys(trial.settings.build for trial in served)))
+        best = max(served, key=_served_rank)
+        engine = self._engine(best.settings)
+        self._records.add("time", len(self._records), value={"seconds": time.monotonic() - self._began})
+        return TuneResult(alone, served, quality, best, str(engine), self._records.sum_of("time", "seconds"))
+
+    # The engine alone
+
+    def _halve(self, candidates: list[Settings]) -> list[AloneTrial]:
+        """Measure all candidates, the better half twice as long, and so on; return each candidate's last trial."""
+        last: dict[Settings, AloneTrial] = {}
+        seconds, left = self._plan.trial_seconds, list(candidates)
+        while True:
+            order = random.Random(len(left)).sample(left, len(left))  # so that a drift of the machine favours none
+            for number, settings in enumerate(order, 1):
+                last[settings] = self._alone(settings, seconds, f"{number} of {len(order)}")
+            if self._plan.exhaustive or len(left) <= self._plan.finalists:
+                return sorted(last.values(), key=_alone_rank, reverse=True)
+            left.sort(key=lambda settings: _alone_rank(last[settings]), reverse=True)
+            left = left[: max(self._plan.finalists, math.ceil(len(left) / 2))]
+            seconds *= 2
+            if len(left) <= self._plan.finalists:
+                return sorted(last.values(), key=_alone_rank, reverse=True)
+
+    def _finalists(self, alone: Sequence[AloneTrial]) -> list[Settings]:
+        """Return the candidates to serve: the best, and the best one of each other weight precision."""
+        ranked = [trial.settings for trial in alone]
+        if self._plan.exhaustive:
+            return ranked
+        longest = max(trial.seconds for trial in alone)
+        ahead = [trial.settings for trial in alone if trial.seconds == longest][: self._plan.finalists]
+        precisions = {settings.build.precision for settings in ahead}
+        for settings in ranked:
+            if settings.build.precision not in precisions:
+                precisions.add(settings.build.precision)
+                ahead.append(settings)
+        return ahead
+
+    def _alone(self, settings: Settings, seconds: float, place: str) -> AloneTrial:
+        key = ("alone", replace(settings, stream_interval=1), f"{seconds:g} s")
+        if (found := self._records.get(*key)) is None:
+            with self._loaded(settings) as engine:
+                self._progress.step(f"Engine alone, {place}: {settings}, {seconds:g} s")
+                speed, steps = engine.speed(self._tokenized(settings), self._plan.users, seconds)
+            found = {
+                "tokens_per_second": speed,
+                "p99_step": float(np.percentile(steps, 99)),
+                "meets_slo": _steps_meet(self._slo, steps),
+            }
+            self._records.add(*key, value=found)
+        return AloneTrial(settings, seconds, **found)
+
+    @contextmanager
+    def _loaded(self, settings: Settings) -> Iterator[EngineAlone]:
+        engine = self._engine_of_weights(settings.build)
+        sequences = settings.max_num_sequences or _DEFAULT_SEQUENCES
+        with load_engine(engine, settings, default_kv_cache_tokens(Manifest.read(engine), sequences)) as alone:
+            yield alone
+
+    def _tokenized(self, settings: Settings) -> list[TokenizedRequest]:
+        if not self._requests:
+            engine = self._engine_of_weights(settings.build)
+            longest = Manifest.read(engine).max_seq_len
+            sessions = self._plan.users * _REQUESTS_PER_USER
+            self._requests = tokenized_requests(self._plan.load, engine, longest, sessions)
+        return self._requests
+
+    # Through the server
+
+    def _serve_all(self, finalists: Sequence[Settings]) -> list[ServedTrial]:
+        """Measure the finalists at the first stream interval, and the best of them at the others."""
+        others = self._plan.grid.stream_intervals[1:]
+        total = len(finalists) + len(others) * (
+            len(finalists) if self._plan.exhaustive else min(_WITH_OTHER_INTERVALS, len(finalists))
+        )
+        numbers = itertools.count(1)
+        served = [self._served(settings, f"{next(numbers)} of {total}") for settings in finalists]
+        ranked = sorted(served, key=_served_rank, reverse=True)
+        again = ranked if self._plan.exhaustive else ranked[:_WITH_OTHER_INTERVALS]
+        for trial, interval in itertools.product(again, others):
+            settings = replace(trial.settings, stream_interval=interval)
+            served.append(self._served(settings, f"{next(numbers)} of {total}"))
+        return sorted(served, key=_served_rank, reverse=True)
+
+    def _served(self, settings: Settings, place: str) -> ServedTrial:
+        if (found := self._records.get("served", settings)) is None:
+            engine = self._engine(settings)
+            self._progress.step(f"Through the server, {place}: {settings}, {self._plan.load.seconds:g} s")
+            found = self._load(settings, engine)
+            self._records.add("served", settings, value=found)
+        return ServedTrial(settings, **found)
+
+    def _load(self, settings: Settings, engine: Path) -> dict[str, Any]:
+        directory = self._directory / "runs" / str(settings).replace(", ", "-").replace(" ", "-")
+        shutil.rmtree(directory, ignore_errors=True)
+        with Server(engine, deployment_options(self._plan.target, settings), on_message=self._progress.step) as server:
+            plan = self._plan.load.model_copy(
+                update={
+                    "server": server.grpc_address,
+                    "metrics_url": f"http://{server.metrics_address}/metrics",
+                    "model": None,
+                }
+            )
+            run = RunDirectory.create(directory)
+            if run_load_test(plan, run, WorkerSpec(), lambda found: None):
+                raise KeyboardInterrupt
+        summary, _ = write_run_report(run, self._directory / "runs")
+        lost = summary.requests.due - summary.requests.completed - summary.requests.cancelled
+        return {
+            "tokens_per_second": summary.tokens.per_second,
+            "requests_per_second": summary.completed_per_second,
+            "p50": {name: latency.p50 for name, latency in summary.latencies.items()},
+            "p99": {name: latency.p99 for name, latency in summary.latencies.items()},
+            "completed": summary.requests.completed,
+            "lost": lost,
+            "meets_slo": all(bound.met for bound in summary.slo) if summary.slo else None,
+            "slo": {bound.text: bound.verdict for bound in summary.slo},
+            "run": str(directory.relative_to(self._directory)),
+        }
+
+    # Quality
+
+    def _compare(self, builds: Sequence[EngineBuild]) -> list[Quality]:
+        """Compare the answers of each build with those of the fp32 checkpoint; nothing if that isn't here."""
+        if self._plan.target != OPENVINO or not self._plan.quality_prompts or self._checkpoint() is None:
+            return []
+        reference = self._greedy(REFERENCE)
+        return [compare_answers(build, self._greedy(build), reference) for build in builds]
+
+    def _greedy(self, build: EngineBuild) -> GreedyAnswers:
+        if (found := self._records.get("greedy", build)) is None:
+            settings = Settings(build, max_num_sequences=self._plan.quality_prompts)
+            with self._loaded(settings) as engine:
+                self._progress.step(f"Answers of {build}")
+                prompts = [ids for ids, _ in self._tokenized(settings)][: self._plan.quality_prompts]
+                found = asdict(engine.greedy(prompts, self._plan.quality_tokens))
+            self._records.add("greedy", build, value=found)
+        return GreedyAnswers(**found)
+
+    # Engines
+
+    def _checkpoint(self) -> str | None:
+        """Return the checkpoint, or None if only an engine was given and its checkpoint is not here any more."""
+        if not self._plan.is_engine:
+            return self._plan.source
+        named = Manifest.read(Path(self._plan.source)).source.checkpoint
+        return named if (Path(named).expanduser() / "config.json").is_file() else None
+
+    def _engine_of_weights(self, build: EngineBuild) -> Path:
+        """Return an engine with these weights; the KV cache's precision is chosen when it is loaded."""
+        same = [one for one in self._plan.grid.builds if one.precision == build.precision]
+        return self._engine(Settings(same[0] if same else build))
+
+    def _engine(self, settings: Settings) -> Path:
+        """Return the directory of a candidate's engine, which is built if it is not there."""
+        if self._plan.is_engine and settings.build in self._plan.grid.builds:
+            return Path(self._plan.source)
+        out = self._directory / "engines" / self._plan.engine_name(settings)
+        if not (out / "engine.json").is_file():
+            checkpoint = self._checkpoint()
+            assert checkpoint is not None
+            build_engine(checkpoint, out, self._plan.build_options(settings), progress=self._progress)
+        return out
+
+
+def deployment_options(target: str, settings: Settings) -> DeploymentOptions:
+    """Return the options that serve a candidate; TensorRT-LLM compiles the limits into its engines."""
+    if target == "tensorrt-llm":
+        return DeploymentOptions()
+    return DeploymentOptions(
+        max_num_tokens=settings.max_num_tokens or None,
+        max_num_sequences=settings.max_num_sequences or None,
+        threads=settings.threads or None,
+        stream_interval=settings.stream_interval if target == OPENVINO else None,
+    )
+
+
+def _alone_rank(trial: AloneTrial) -> Rank:
+    return trial.meets_slo is not False, trial.tokens_per_second
+
+
+def _served_rank(trial: ServedTrial) -> Rank:
+    return trial.meets_slo is not False, trial.tokens_per_second
+
+
+def _steps_meet(slo: Sequence[Slo], steps: Sequence[float]) -> bool | None:
+    """Return whether steps are short enough for the bounds on the time between tokens; None without such a bound.
+
+    Through the server a token takes at least a step.
+    """
+    bounds = [bound for bound in slo if bound.quantity in ("itl", "tpot")]
+    if not bounds:
+        return None
+    values = {
+        bound: float(np.percentile(steps, bound.level)) if bound.statistic == "percentile" else float(np.mean(steps))
+        for bound in bounds
+        if not (bound.quantity == "tpot" and bound.statistic == "percentile")
+    }
+    return all(value <= bound.limit for bound, value in values.items())
+
+
+def write_serve_file(result: TuneResult, path: Path, target: str) -> None:
+    """Write the options with which `inflight serve --config` serves the best settings."""
+    settings = result.best.settings
+    options = deployment_options(target, settings)
+    engine = Path(result.engine).resolve()
+    folder = path.resolve().parent
+    values: dict[str, Any] = {"engine": str(engine.relative_to(folder) if engine.is_relative_to(folder) else engine)}
+    for name in ("max_num_tokens", "max_num_sequences", "threads", "stream_interval"):
+        if (value := getattr(options, name)) is not None:
+            values[name.replace("_", "-")] = value
+    measured = f"# Written by inflight tune: {result.best.tokens_per_second:.1f} output tokens/s with {settings}.\n"
+    write_atomic(path, measured + yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+
+
+def write_results(result: TuneResult, path: Path) -> None:
+    """Write all figures as JSON."""
+    write_atomic(path, json.dumps(result.as_json(), indent=2) + "\n")
