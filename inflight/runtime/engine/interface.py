@@ -123,11 +123,12 @@ class SelfSchedulingRunner(ModelRunner, Protocol):
 class EngineOptions:
     """All options of an engine; sent to its process.
 
-    `max_queue_size` limits the waiting requests (0: no limit). `skip_special_tokens` is that of postprocessing: text
-    stop words are searched for in its text. With `draft_dir`, the directory of a draft engine, or `prompt_lookup`, the
-    engine speculates with `num_draft_tokens` at a time. It computes on `threads` threads (0: one for each core). `adapters` are the files of the LoRA adapters, which requests
-    select by number from 1. A working engine sends its statistics every `stats_period_s`, and after an answer's first
-    tokens only every `stream_interval` tokens an event.
+    `max_queue_size` limits the waiting requests (0: no limit). `skip_special_tokens` is that of postprocessing:
+    text stop words are searched for in its text. With `draft_dir`, the directory of a draft engine, or
+    `prompt_lookup`, the engine speculates with `num_draft_tokens` at a time. It computes on `threads` threads (0:
+    one for each core). `adapters` are the files of the LoRA adapters, which requests select by number from 1. A
+    working engine sends its statistics every `stats_period_s`, and after an answer's first tokens only every
+    `stream_interval` tokens an event.
     """
 
     engine: str
