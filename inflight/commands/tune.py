@@ -72,7 +72,7 @@ _COUNT = click.IntRange(1, 1_000_000)
     "--threads",
     multiple=True,
     type=_COUNT,
-    help="Threads of the engine to try (repeatable).  [default: one for each core; with 4 cores or more also one fewer]",
+    help="Threads of the engine to try (repeatable).  [default: one for each core; also one fewer, with 4 cores]",
 )
 @click.option(
     "--stream-interval",

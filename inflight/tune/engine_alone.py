@@ -75,13 +75,13 @@ class EngineAlone:
 @contextmanager
 def load_engine(engine: Path, settings: Settings, kv_cache_tokens: int) -> Iterator[EngineAlone]:
     """Load an engine in a new process, which ends with the block. Raises DeployError."""
-    limits = {"max_num_sequences": settings.max_num_sequences, "max_num_tokens": settings.max_num_tokens}
     options = EngineOptions(
         "openvino",
         str(engine),
         kv_cache_tokens,
+        settings.max_num_sequences or EngineOptions.max_num_sequences,
+        settings.max_num_tokens or EngineOptions.max_num_tokens,
         threads=settings.threads,
-        **{name: value for name, value in limits.items() if value},
     )
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The process of an engine alone: `inflight.tune.engine_alone` starts it as `python -P -m inflight.tune.engine_process`.
+"""The process of an engine alone: `inflight.tune.engine_alone` starts it as `python -P -m`.
 
 It reads one JSON object per line from standard input and answers each with one on standard output. The first line is
 `{"options": EngineOptions, "kv_precision": ""}`, answered once the engine is loaded. Then come `{"speed": {...}}` and
@@ -49,7 +49,7 @@ def _answers(lines: TextIO) -> Iterator[dict[str, Any]]:
     yield {}
     for line in lines:
         ((what, arguments),) = json.loads(line).items()
-        yield {"speed": engine.speed, "greedy": engine.greedy}[what](**arguments)
+        yield engine.speed(**arguments) if what == "speed" else engine.greedy(**arguments)
 
 
 class _LoadedEngine:

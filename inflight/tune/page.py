@@ -30,7 +30,7 @@ def tune_page(result: TuneResult, name: str) -> str:
         name=text(name),
         headline=headline(result),
         tiles=_tiles(result),
-        charts=charts,
+        figures_shown=charts,
         served=_served_table(result),
         quality=_quality_table(result) if result.quality else None,
         alone=_alone_table(result.alone) if result.alone else None,
