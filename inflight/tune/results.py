@@ -77,7 +77,7 @@ def compare_answers(build: EngineBuild, ours: GreedyAnswers, reference: GreedyAn
 
 
 class TrialRecords:
-    """The trials of a run, by what was measured; each is on the disk once `add` returns."""
+    """The trials of a run, by what was measured; a kill after `add` does not lose it."""
 
     def __init__(self, directory: Path, plan: Mapping[str, Any]) -> None:
         """Begin in a new directory, or go on in that of an interrupted run.

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from inflight.cli import cli
+from inflight.tune.plan import TunePlan
+from inflight.tune.settings import EngineBuild, Grid, Settings
+from loadtests.plan import LoadPlan
+
+
+@pytest.mark.parametrize(
+    ("target", "build"),
+    [
+        ("openvino", EngineBuild("int8", "u8")),
+        ("tensorrt-llm", EngineBuild("fp8", "fp8")),
+        ("tensorrt-llm", EngineBuild("bf16")),
+        ("llmapi", EngineBuild("fp8")),
+    ],
+)
+def test_the_commands_of_a_candidate_are_commands_with_its_settings(target: str, build: EngineBuild) -> None:
+    settings = Settings(build, 512, 16)
+    plan = TunePlan("./my checkpoint", target, False, Grid([build], [512], [16]), LoadPlan(), 16, 6.0, 4)
+    found = {}
+    for line in plan.commands(settings, "out"):
+        program, name, *arguments = shlex.split(line)
+        assert program == "inflight"
+        with cli.make_context("inflight", [name, *arguments]) as group:
+            command = cli.get_command(group, name)
+            assert command is not None
+            found[name] = command.make_context(name, arguments, parent=group).params
+    assert found["build"]["checkpoint"] == "./my checkpoint"
+    assert found["build"]["precision"] == build.precision
+    assert found["build"]["kv_precision"] == (build.kv_precision or None)
+    assert str(found["build"]["out"]) == found["serve"]["model"]
+    limits = (found["build"]["max_num_tokens"], found["build"]["max_batch_size"])
+    served = (found["serve"]["max_num_tokens"], found["serve"]["max_num_sequences"])
+    assert (limits if target == "tensorrt-llm" else served) == (512, 16)
+
+
+def test_the_grid_has_each_combination_once() -> None:
+    grid = Grid([EngineBuild("int8"), EngineBuild("bf16")], [96, 256], [32], [0, 1], [1, 4])
+    engines = grid.engines()
+    assert len(set(engines)) == len(engines) == 8
+    assert all(Settings.from_json(settings.as_json()) == settings for settings in engines)
