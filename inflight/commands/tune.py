@@ -18,6 +18,7 @@ from build_engines.manifest import TARGETS, Manifest
 from inflight.commands.load.options import validated_plan
 from inflight.commands.models.argument import kind_of
 from inflight.commands.options.quiet import quiet_option
+from inflight.commands.options.seconds import Seconds
 from inflight.commands.terminal.build_progress import show_build_progress
 from inflight.tune.plan import OPENVINO, TunePlan
 from inflight.tune.results import TuneResult
@@ -46,13 +47,11 @@ _COUNT = click.IntRange(1, 1_000_000)
 @click.option("--target", type=click.Choice(TARGETS), default=OPENVINO, show_default=True)
 @click.option(
     "--precision",
-    "precisions",
     multiple=True,
     help="Weight precision to try (repeatable).  [default: openvino: int8, bf16; GPU: fp8, bf16]",
 )
 @click.option(
     "--kv-cache-precision",
-    "kv_precisions",
     multiple=True,
     help="KV cache precision to try (repeatable).  [default: openvino: u8, bf16; GPU: fp8, that of the weights]",
 )
@@ -76,21 +75,20 @@ _COUNT = click.IntRange(1, 1_000_000)
 )
 @click.option(
     "--stream-interval",
-    "stream_intervals",
     multiple=True,
     type=click.IntRange(1, 100),
     help="Tokens per response of a stream to try (repeatable).  [default: 1, 4]",
 )
 @click.option(
     "--trial-seconds",
-    type=click.FloatRange(0.5),
+    type=Seconds(0.5),
     default=6.0,
     show_default=True,
     help="Seconds of the first measurement of each engine alone.",
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(1),
+    type=Seconds(1),
     default=15.0,
     show_default=True,
     help="Seconds of each measurement through the server.",
@@ -105,7 +103,9 @@ _COUNT = click.IntRange(1, 1_000_000)
 @click.option("--exhaustive", is_flag=True, help="Measure all candidates through the server.")
 @click.option("--no-quality", is_flag=True, help="Do not compare answers with the checkpoint in fp32.")
 @click.option("--dry-run", is_flag=True, help="Print the command lines of all candidates, and measure nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
+@click.option(
+    "--json", "as_json", envvar="INFLIGHT_TUNE_JSON", is_flag=True, help="Print all figures as one JSON object."
+)
 @quiet_option
 def command(
     source: str,
@@ -166,17 +166,17 @@ def _plan(source: str, target: str, no_quality: bool, options: dict[str, Any]) -
     if is_engine:
         manifest = Manifest.read(Path(source))
         target = manifest.target
-        if options["precisions"] or options["kv_precisions"]:
+        if options["precision"] or options["kv_cache_precision"]:
             raise click.UsageError(f"{source} is an engine, whose precisions are fixed; name its checkpoint instead.")
         builds = [EngineBuild(manifest.precision, manifest.kv_cache_precision)]
     else:
-        builds = _builds(target, options["precisions"], options["kv_precisions"])
+        builds = _builds(target, options["precision"], options["kv_cache_precision"])
     grid = Grid(
         builds,
         options["max_num_tokens"] or _STEP_TOKENS[target],
         options["max_num_sequences"] or (options["users"],),
         (options["threads"] or _default_threads()) if target == OPENVINO else (0,),
-        (options["stream_intervals"] or (1, 4)) if target == OPENVINO else (1,),
+        (options["stream_interval"] or (1, 4)) if target == OPENVINO else (1,),
     )
     return TunePlan(
         source, target, is_engine, grid, _load_plan(options), options["users"], options["trial_seconds"],
