@@ -79,6 +79,6 @@ def test_a_request_that_runs_on_the_server_is_found(paced_server: Server) -> Non
     request = urllib.request.Request(url, b'{"text_input": "hello", "max_tokens": 3000, "stream": true}')
     with urllib.request.urlopen(request) as answer:
         answer.readline()
-        page = page_when(paced_server, lambda page: not leak_checks.idle(page))
-        assert page.requests["active"] == 1
+        page = page_when(paced_server, lambda page: page.requests["active"] == 1)
+        assert not leak_checks.idle(page)
     page_when(paced_server, leak_checks.idle)
