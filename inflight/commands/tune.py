@@ -20,6 +20,8 @@ from inflight.commands.models.argument import kind_of
 from inflight.commands.options.quiet import quiet_option
 from inflight.commands.options.seconds import Seconds
 from inflight.commands.terminal.build_progress import show_build_progress
+from inflight.common.atomic_files import DISK_FULL_ERRORS
+from inflight.deploy.errors import DeployError
 from inflight.tune.plan import OPENVINO, TunePlan
 from inflight.tune.results import TuneResult
 from inflight.tune.settings import EngineBuild, Grid
@@ -142,15 +144,22 @@ def command(
     from inflight.tune.page import tune_page
     from inflight.tune.tuner import Tuner, write_results, write_serve_file
 
-    with show_build_progress(quiet) as progress, exclusive_writer(out, progress.step):
-        try:
+    try:
+        with show_build_progress(quiet) as progress, exclusive_writer(out, progress.step):
             result = Tuner(plan, out, progress).run()
-        except KeyboardInterrupt:
-            click.echo("\nInterrupted; repeat the command to go on with the trials that are left.", err=True)
-            sys.exit(130)
-        write_results(result, out / "tune.json")
-        write_serve_file(result, out / "serve.yaml", target)
-        (out / "report.html").write_text(tune_page(result, Path(source).name), encoding="utf-8")
+            write_results(result, out / "tune.json")
+            write_serve_file(result, out / "serve.yaml", target)
+            (out / "report.html").write_text(tune_page(result, Path(source).name), encoding="utf-8")
+    except KeyboardInterrupt:
+        click.echo("\nInterrupted; repeat the command to go on with the trials that are left.", err=True)
+        sys.exit(130)
+    except OSError as error:
+        full = error.errno in DISK_FULL_ERRORS
+        raise DeployError(
+            f"{out} can't be written: {error.strerror or error}; {'free space' if full else 'check its permissions'},"
+            " then repeat the command.",
+            "disk_full" if full else "output_unwritable",
+        ) from error
     if as_json:
         click.echo(json.dumps(result.as_json()))
     else:

@@ -120,7 +120,8 @@ class Gateway:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                self.pool.start()
+                # Before the first connection is accepted: another process may already have said that it is ready.
+                await self.pool.start()
                 await self._batches.start()
                 await send({"type": "lifespan.startup.complete"})
             else:

@@ -16,6 +16,7 @@ from inflight.openai_api.errors import RETRY_SECONDS, ApiError
 _POLL_SECONDS = 1.0
 _SILENT_SECONDS = 10.0
 """A server is busy, not gone, if it answers no sooner."""
+_FIRST_POLL_SECONDS = 2.0
 _PLACES_WITHOUT_LIMIT = 256
 """In flight at a server that does not report how many sequences it runs."""
 
@@ -41,6 +42,8 @@ class UpstreamServer:
         self.deployment: Deployment | None = None
         self.text = ModelText.unknown()
         self._doubted = asyncio.Event()
+        self.polled = asyncio.Event()
+        """Set once it is known whether the server is ready."""
 
     @property
     def model(self) -> str:
@@ -74,6 +77,7 @@ class UpstreamServer:
         while True:
             self._doubted.clear()
             await self._poll()
+            self.polled.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_SECONDS if self.ready else _POLL_SECONDS / 4):
                     await self._doubted.wait()
@@ -114,8 +118,12 @@ class ServerPool:
         self.servers = [UpstreamServer(address, settings, self._objection) for address in settings.servers]
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Watch all servers; return once it is known whether each is ready, or after a while."""
         self._tasks = [asyncio.create_task(server.watch()) for server in self.servers]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_POLL_SECONDS):
+                await asyncio.gather(*(server.polled.wait() for server in self.servers))
 
     async def close(self) -> None:
         for task in self._tasks:
