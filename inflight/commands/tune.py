@@ -73,7 +73,7 @@ _COUNT = click.IntRange(1, 1_000_000)
     "--threads",
     multiple=True,
     type=_COUNT,
-    help="Threads of the engine to try (repeatable).  [default: one for each core; also one fewer, with 4 cores]",
+    help="Threads of the engine to try (repeatable).  [default: one for each core; from 4 cores on, also one fewer]",
 )
 @click.option(
     "--stream-interval",
@@ -100,7 +100,7 @@ _COUNT = click.IntRange(1, 1_000_000)
     type=click.IntRange(1),
     default=4,
     show_default=True,
-    help="Candidates to measure through the server, and the best one of each other precision.",
+    help="Candidates to measure through the server, besides the best one of each other precision.",
 )
 @click.option("--exhaustive", is_flag=True, help="Measure all candidates through the server.")
 @click.option("--no-quality", is_flag=True, help="Do not compare answers with the checkpoint in fp32.")

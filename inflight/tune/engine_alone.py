@@ -51,7 +51,7 @@ class EngineAlone:
         return GreedyAnswers(**self.ask({"greedy": {"prompts": prompts, "max_tokens": max_tokens}}))
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Send a message and return the answer. Raises DeployError `engine_failed` if the engine fails."""
+        """Send a message and return the answer. Raises DeployError `server_start_failed` if the engine fails."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):

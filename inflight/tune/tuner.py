@@ -40,8 +40,6 @@ _REQUESTS_PER_USER = 4
 _WITH_OTHER_INTERVALS = 2
 """The best finalists, which are measured at the other stream intervals too."""
 
-Rank = tuple[bool, float]
-
 
 class Tuner:
     """Runs a plan in a directory; what an interrupted run there measured is not measured again."""
@@ -66,7 +64,7 @@ class Tuner:
             finalists = self._finalists(alone)
         served = self._serve_all(finalists)
         quality = self._compare(list(dict.fromkeys(trial.settings.build for trial in served)))
-        best = max(served, key=_served_rank)
+        best = max(served, key=_rank)
         engine = self._engine(best.settings)
         self._records.add("time", len(self._records), value={"seconds": time.monotonic() - self._began})
         return TuneResult(alone, served, quality, best, str(engine), self._records.sum_of("time", "seconds"))
@@ -81,13 +79,11 @@ class Tuner:
             order = random.Random(len(left)).sample(left, len(left))  # so that a drift of the machine favours none
             for number, settings in enumerate(order, 1):
                 last[settings] = self._alone(settings, seconds, f"{number} of {len(order)}")
-            if self._plan.exhaustive or len(left) <= self._plan.finalists:
-                return sorted(last.values(), key=_alone_rank, reverse=True)
-            left.sort(key=lambda settings: _alone_rank(last[settings]), reverse=True)
-            left = left[: max(self._plan.finalists, math.ceil(len(left) / 2))]
-            seconds *= 2
-            if len(left) <= self._plan.finalists:
-                return sorted(last.values(), key=_alone_rank, reverse=True)
+            half = math.ceil(len(left) / 2)
+            if self._plan.exhaustive or half <= self._plan.finalists:
+                return sorted(last.values(), key=_rank, reverse=True)
+            left.sort(key=lambda settings: _rank(last[settings]), reverse=True)
+            left, seconds = left[:half], seconds * 2
 
     def _finalists(self, alone: Sequence[AloneTrial]) -> list[Settings]:
         """Return the candidates to serve: the best, and the best one of each other weight precision."""
@@ -142,12 +138,12 @@ class Tuner:
         )
         numbers = itertools.count(1)
         served = [self._served(settings, f"{next(numbers)} of {total}") for settings in finalists]
-        ranked = sorted(served, key=_served_rank, reverse=True)
+        ranked = sorted(served, key=_rank, reverse=True)
         again = ranked if self._plan.exhaustive else ranked[:_WITH_OTHER_INTERVALS]
         for trial, interval in itertools.product(again, others):
             settings = replace(trial.settings, stream_interval=interval)
             served.append(self._served(settings, f"{next(numbers)} of {total}"))
-        return sorted(served, key=_served_rank, reverse=True)
+        return sorted(served, key=_rank, reverse=True)
 
     def _served(self, settings: Settings, place: str) -> ServedTrial:
         if (found := self._records.get("served", settings)) is None:
@@ -242,11 +238,8 @@ def deployment_options(target: str, settings: Settings) -> DeploymentOptions:
     )
 
 
-def _alone_rank(trial: AloneTrial) -> Rank:
-    return trial.meets_slo is not False, trial.tokens_per_second
-
-
-def _served_rank(trial: ServedTrial) -> Rank:
+def _rank(trial: AloneTrial | ServedTrial) -> tuple[bool, float]:
+    """Settings that meet the SLO come before others, then faster ones."""
     return trial.meets_slo is not False, trial.tokens_per_second
 
 
