@@ -36,7 +36,7 @@ def test_sentences(tmp_path: Path) -> None:
         *(partial(LIMITS.check, request) for request, *_ in test_messages.REFUSED),
         partial(check_sampling, SamplingConfig(top_k=-3)),
         *(partial(sampling_from, {name: value}) for name, value in OUT_OF_BOUNDS),
-        partial(check_ids, np.array([3, 8]), "ids", 8),
+        partial(check_ids, [3, 8], "ids", 8),
         partial(checked_count, "num_return_sequences", 5, 4),
         partial(deadline_from, 0, 5),
         partial(guide_from, "yaml", "a"),

@@ -12,7 +12,7 @@ from inflight.deploy.errors import DeployError, ServerCrashError, ServerHangErro
 from inflight.deploy.repository.configure import TEXT_MODELS
 from inflight.deploy.server import triton_log
 from inflight.deploy.server.probe import Probe, ProbeError
-from inflight.deploy.server.process import ENGINE_PROCESS, ProcessInfo, TritonProcess
+from inflight.deploy.server.process import ENGINE_PROCESS, ExitPoll, ProcessInfo, TritonProcess
 from inflight.deploy.server.stall_detector import StallDetector
 
 MAX_START_ATTEMPTS = 3
@@ -36,6 +36,7 @@ class ServerInstance:
         self.process = process
         self.probe = probe
         self.process_tree: list[ProcessInfo] = []
+        self._exits = ExitPoll(())
         self._log = log_file
         self._log_begins = log_begins
 
@@ -63,6 +64,8 @@ class ServerInstance:
                 self.process.hide_shared_memory()
                 if ready:
                     self.process_tree = self.process.process_tree()
+                    self._exits.close()
+                    self._exits = ExitPoll(self.process_tree)
                     first = _FirstTokenRequest(self.probe)
             elif first.error is not None:
                 errors_since = errors_since or now
@@ -92,12 +95,15 @@ class ServerInstance:
         deadline = time.monotonic() + _ORPHAN_TIMEOUT
         while any(member.is_running() for member in self.process_tree) and time.monotonic() < deadline:
             time.sleep(0.02)
+        self._exits.close()
 
     def exit_reason(self) -> str | None:
         """Return which process of the tree has died, in words; None while all run."""
         code = self.process.poll()
         if code is not None:
             return f"{self._main_process_name()} (pid {self.process.pid}) ended with {describe_exit(code)}"
+        if not self._exits.may_have_exited():
+            return None
         for member in self.process_tree:
             if not member.is_running():
                 if not self.process_tree[0].is_running():  # the others end with it, perhaps since the last check

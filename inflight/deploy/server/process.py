@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,33 @@ class ProcessInfo:
             return None
         status = int(fields[49]) if fields[0] == "Z" else 0
         return os.waitstatus_to_exitcode(status) if status else None
+
+
+class ExitPoll:
+    """Tells with one system call whether a process of several may have exited. Reading /proc takes the engine's cores a
+    millisecond per check of a process tree."""
+
+    def __init__(self, members: Iterable[ProcessInfo]) -> None:
+        self._poll = select.poll()
+        self._files: list[int] = []
+        self._watches_all = True
+        for member in members:
+            try:
+                self._files.append(os.pidfd_open(member.pid))
+            except (OSError, AttributeError):  # just exited, or forbidden; or missing in this Python
+                self._watches_all = False
+            else:
+                self._poll.register(self._files[-1], select.POLLIN)
+                self._watches_all &= member.is_running()  # and the file is of no later process
+
+    def may_have_exited(self) -> bool:
+        return not self._watches_all or bool(self._poll.poll(0))
+
+    def close(self) -> None:
+        """Close the files; then every process may have exited."""
+        self._watches_all = False
+        while self._files:
+            os.close(self._files.pop())
 
 
 class TritonProcess:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from inflight.runtime.messages import MAX_GUIDE_CHARACTERS, DecodingGuide, GuideType, RequestError, SamplingConfig
@@ -135,7 +135,8 @@ def read_sequences(tokens: Any, lengths: Any, vocabulary_size: int, max_ids: int
     """Read the token ids of each prompt's sequences from arrays [prompt, beam, token] and [prompt, beam].
 
     Raises RequestError for invalid lengths (`invalid_request`), for more than MAX_SEQUENCES sequences or `max_ids` ids,
-    and for ids outside the vocabulary (`invalid_token_ids`). Nothing is copied before these checks.
+    and for ids outside the vocabulary (`invalid_token_ids`). Nothing is copied before the number of ids is checked. Most
+    arrays are a chunk of a few tokens, for which numpy's functions take longer than Python's own.
     """
     if tokens.ndim != 3 or tokens.shape[:2] != lengths.shape:
         raise RequestError(
@@ -149,24 +150,23 @@ def read_sequences(tokens: Any, lengths: Any, vocabulary_size: int, max_ids: int
             f" sequences of {max_ids} together",
             "invalid_parameter",
         )
-    outside = lengths[(lengths < 0) | (lengths > tokens.shape[2])]
-    if outside.size:
-        raise RequestError(
-            f"SEQUENCE_LENGTH is {outside[0]}, and TOKENS_BATCH holds {tokens.shape[2]} token ids", "invalid_request"
-        )
-    cut = [
-        [beam[:count] for beam, count in zip(beams, counts, strict=True)]
-        for beams, counts in zip(tokens, lengths.tolist(), strict=True)
-    ]
-    for beams in cut:
-        for beam in beams:
+    longest = tokens.shape[2]
+    rows: list[list[list[int]]] = []
+    for beams, counts in zip(tokens.tolist(), lengths.tolist(), strict=True):
+        for count in counts:
+            if not 0 <= count <= longest:
+                raise RequestError(
+                    f"SEQUENCE_LENGTH is {count}, and TOKENS_BATCH holds {longest} token ids", "invalid_request"
+                )
+        rows.append([beam[:count] for beam, count in zip(beams, counts, strict=True)])
+        for beam in rows[-1]:
             check_ids(beam, "TOKENS_BATCH", vocabulary_size)
-    return [[beam.tolist() for beam in beams] for beams in cut]
+    return rows
 
 
-def check_ids(token_ids: Any, name: str, vocabulary_size: int) -> None:
-    """Raise RequestError (`invalid_token_ids`) if the array has an id outside the vocabulary."""
-    for token_id in (token_ids.min(), token_ids.max()) if token_ids.size else ():
+def check_ids(token_ids: Sequence[int], name: str, vocabulary_size: int) -> None:
+    """Raise RequestError (`invalid_token_ids`) for an id outside the vocabulary."""
+    for token_id in (min(token_ids), max(token_ids)) if token_ids else ():
         if not 0 <= token_id < vocabulary_size:
             raise RequestError(
                 f"{name}: token id {token_id} is outside the vocabulary of {vocabulary_size} tokens; send ids of the"

@@ -6,6 +6,7 @@ stream and step sends a response, so all values of a chunk share one tensor.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from inflight.runtime.messages import RequestError
 _FIXED_VALUES = 4
 _MAX_VALUES = 64
 """More than any engine's model sends, in any version."""
-_HALF = 2**32
+_KEY, _HALVES = struct.Struct("<Q"), struct.Struct("<2i")
 _SEQUENCE_KEYS = 2**48
 """Distance between the stream keys of the answers to one request: more than the chunks of any answer."""
 
@@ -42,14 +43,14 @@ class ChunkHeader(NamedTuple):
 
     def to_tensor(self) -> Any:
         """Return an array [1, 4 + context] of INT32."""
-        halves = np.array([self.key % _HALF, self.key // _HALF], dtype=np.uint32).view(np.int32).tolist()
+        halves = _HALVES.unpack(_KEY.pack(self.key))
         return np.array([[*halves, self.following, self.dropped_characters, *self.context_ids]], dtype=np.int32)
 
     @classmethod
     def from_row(cls, row: Any) -> ChunkHeader:
         """Read one row of the tensor. Raises RequestError (`invalid_request`) for invalid values."""
-        if not _FIXED_VALUES <= row.size <= _MAX_VALUES or row[2:].min() < 0:
+        values = row.tolist() if _FIXED_VALUES <= row.size <= _MAX_VALUES else [-1] * _FIXED_VALUES
+        if min(values[2:]) < 0:
             raise RequestError("CHUNK_HEADER is not what the engine's model sends; leave it out", "invalid_request")
-        values = row.tolist()
-        key = (values[0] % _HALF) + (values[1] % _HALF) * _HALF
+        (key,) = _KEY.unpack(_HALVES.pack(*values[:2]))
         return cls(key, values[2], values[3], values[_FIXED_VALUES:])

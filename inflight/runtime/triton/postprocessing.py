@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Hashable
 from typing import Any, NamedTuple
@@ -44,6 +45,8 @@ class Postprocessing:
     def __init__(self, args: dict[str, str]) -> None:
         end_with_server()
         bound_strings(pb_utils)
+        # Decoding takes microseconds; the tokenizer's threads would wait for more of it actively, on the engine's cores.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         settings = parameters(args)
         self._model = args["model_name"]
         skip_special_tokens = flag(settings, "skip_special_tokens", default=True)
@@ -87,7 +90,7 @@ class Postprocessing:
             said = inputs.array("CHUNK_HEADER")
             contexts = [ChunkHeader(0) for _ in rows] if said is None else list(map(ChunkHeader.from_row, said))
             for context in contexts:
-                check_ids(np.array(context.context_ids), "CHUNK_HEADER", self._vocabulary_size)
+                check_ids(context.context_ids, "CHUNK_HEADER", self._vocabulary_size)
             return _DecodeRequest(self._chunks(request, inputs, rows, contexts), contexts)
         except Exception as error:
             return as_request_error(error, self._model)

@@ -153,10 +153,10 @@ def test_sequences_that_do_not_fit_are_refused(tokens: Any, lengths: Any, code: 
 
 @pytest.mark.parametrize("token_id", [-1, 8, 2**31 - 1])
 def test_an_id_that_the_vocabulary_does_not_have_is_refused(token_id: int) -> None:
-    check_ids(np.array([]), "ids", 8)
-    check_ids(np.array([0, 7]), "ids", 8)
+    check_ids([], "ids", 8)
+    check_ids([0, 7], "ids", 8)
     with raises(RequestError, "invalid_token_ids", naming=("ids", f"token id {token_id}")):
-        check_ids(np.array([3, token_id, 4]), "ids", 8)
+        check_ids([3, token_id, 4], "ids", 8)
 
 
 def test_an_input_is_named_as_its_sender_knows_it() -> None:

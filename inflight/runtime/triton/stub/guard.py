@@ -65,6 +65,8 @@ def wait_for_any_exit(processes: dict[int, int], health: Callable[[], None] | No
         except (OSError, AttributeError):  # forbidden, or it has just exited; or missing in this Python
             period = _PERIOD_MS
     while all(start_time(pid) == moment for pid, moment in processes.items()):
-        if health is not None:
-            health()
-        ends.poll(period if health is None else _HEALTH_MS)
+        ended = False
+        while not ended:
+            if health is not None:
+                health()
+            ended = bool(ends.poll(period if health is None else _HEALTH_MS)) or period is not None
