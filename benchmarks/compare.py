@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from scipy.stats import mannwhitneyu
 
-from benchmarks.figures import Figure, show
+from benchmarks.figures import Figure, show, wide_console
 from benchmarks.results import BENCHMARKS, RESULTS, Results, file_name, read_figures
 
 ALPHA = 0.01
@@ -124,7 +123,7 @@ def _read(path: Path) -> Results:
 
 
 def _show(found: Comparison) -> None:
-    console = Console(highlight=False)
+    console = wide_console()
     table = Table("benchmark", "figure", "old", "new", "change", "p", "")
     styles = {"better": "green", "worse": "red", "changed": "yellow"}
     for one in found.changes:

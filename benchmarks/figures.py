@@ -54,7 +54,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: one value for each repeat (a pair, a round), and what their median shall be (`Goal`; "": no goal)."""
+    """A figure: one value for each repeat (a pair, a round), and the goal of their median (`Goal`; "" without one)."""
 
     name: str
     values: Sequence[float]
@@ -114,6 +114,12 @@ def show(value: float) -> str:
     return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.3f}"
 
 
+def wide_console() -> Console:
+    """Return a console that is wide enough for figures also in a pipe."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=160)
+
+
 def out_option(benchmark: str) -> Callable[[Decorated], Decorated]:
     """Add --out, whose default is the file that benchmarks.results reads."""
     return click.option(
@@ -127,11 +133,11 @@ def out_option(benchmark: str) -> Callable[[Decorated], Decorated]:
 
 def report(out: Path, figures: Sequence[Figure], details: Any = None) -> None:
     """Print the figures as a table, and write them to `out` as JSON, with `details` of any form."""
-    console, table = Console(), Table(*COLUMNS)
+    console, table = wide_console(), Table(*COLUMNS)
     for figure in figures:
         table.add_row(*figure.cells(), style="red" if figure.met is False else None)
     console.print(table)
     out.parent.mkdir(parents=True, exist_ok=True)
     found = {"figures": [figure.as_json() for figure in figures], "details": details}
     out.write_text(json.dumps(found, indent=2) + "\n")
-    console.print(f"All figures: {out}")
+    console.print(f"All figures: {out}", markup=False)

@@ -18,11 +18,10 @@ from typing import Any
 
 import click
 import psutil
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.batch.vllm_peer import VERSION, installed
-from benchmarks.figures import COLUMNS, Figure
+from benchmarks.figures import COLUMNS, Figure, wide_console
 from benchmarks.fixtures import BENCH_DIRECTORY
 from build_engines.processor import find_processor
 from inflight import __version__
@@ -114,8 +113,11 @@ def collect(run: Run, directory: Path) -> Results:
         elif name not in missing and written < max(run.began, 1.0):
             missing[name] = "not run"
         elif name not in missing:
-            figures[name] = read_figures(path)
-            times.append(written)
+            try:
+                figures[name] = read_figures(path)
+                times.append(written)
+            except (KeyError, TypeError, ValueError) as error:
+                missing[name] = f"{path.name} can't be read: {error}"
     return Results(_span(times), machine(), versions(), figures, missing)
 
 
@@ -157,7 +159,7 @@ def write_page(results: Results) -> None:
     table = Table("benchmark", *COLUMNS, title="All figures")
     for name, figure in results.rows():
         table.add_row(name, *figure.cells(), style="red" if figure.met is False else None)
-    console = Console()
+    console = wide_console()
     console.print(table)
     for name, reason in results.missing.items():
         console.print(f"{name}: {reason}", style="red", markup=False)

@@ -50,10 +50,12 @@ def test_what_is_reported_is_collected_unless_it_is_older_or_failed(tmp_path: Pa
     for name in ("end_to_end", "batch.order", "client_cost"):
         report(tmp_path / file_name(name), [kept], {"any": "thing"})
     os.utime(tmp_path / file_name("batch.order"), (1000, 1000))
+    (tmp_path / file_name("batch.peers")).write_text('{"figures": [{"name": "ratio", "values": []}]}')
     found = collect(Run(2000, {"client_cost": "failed with exit code 1"}, {"gateway_peers": "no vLLM"}), tmp_path)
     assert found.figures == {"end_to_end": [kept]}
     assert found.missing["client_cost"] == "failed with exit code 1"
     assert found.missing["gateway_peers"] == "no vLLM"
+    assert "ratio" in found.missing["batch.peers"]
     assert found.missing["batch.order"] == found.missing["batch.million"] == "not run"
     assert Results.from_json(json.loads(json.dumps(found.as_json()))) == found
 
