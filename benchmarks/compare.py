@@ -20,7 +20,7 @@ from rich.table import Table
 from scipy.stats import mannwhitneyu
 
 from benchmarks.figures import Figure, show, wide_console
-from benchmarks.results import BENCHMARKS, RESULTS, Results, file_name, read_figures
+from benchmarks.results import BENCHMARKS, RESULTS, Results, file_name, read_report
 
 ALPHA = 0.01
 """Low, because a comparison has dozens of figures; five repeats on each side are enough for it."""
@@ -114,7 +114,7 @@ def _read(path: Path) -> Results:
         if file.exists():
             return Results.from_json(json.loads(file.read_text()))
         files = {name: path / file_name(name) for name in BENCHMARKS}
-        figures = {name: read_figures(each) for name, each in files.items() if each.exists()}
+        figures = {name: read_report(each)[0] for name, each in files.items() if each.exists()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise click.UsageError(f"{path} can't be read as results ({error}); name a RESULTS.json.") from error
     if not figures:

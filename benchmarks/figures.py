@@ -6,6 +6,7 @@ import json
 import math
 import re
 import statistics
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,22 @@ def report(out: Path, figures: Sequence[Figure], details: Any = None) -> None:
         table.add_row(*figure.cells(), style="red" if figure.met is False else None)
     console.print(table)
     out.parent.mkdir(parents=True, exist_ok=True)
-    found = {"figures": [figure.as_json() for figure in figures], "details": details}
+    found = {"commit": _commit(), "figures": [figure.as_json() for figure in figures], "details": details}
     out.write_text(json.dumps(found, indent=2) + "\n")
     console.print(f"All figures: {out}", markup=False)
+
+
+def _commit() -> str:
+    """Return the commit of this checkout, and whether tracked files differ from it."""
+    here = ("git", "-C", str(Path(__file__).parent))
+    try:
+        commit, changes = (
+            subprocess.run([*here, *command], capture_output=True, text=True, check=True).stdout.strip()
+            for command in (
+                ("rev-parse", "--short", "HEAD"),
+                ("status", "--porcelain", "-uno", "--", ":/", ":!RESULTS.*"),
+            )
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{commit} with changes" if changes else commit

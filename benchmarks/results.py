@@ -10,7 +10,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +103,9 @@ def main(since: datetime.datetime | None) -> None:
 
 def collect(run: Run, directory: Path) -> Results:
     """Read the figures in `directory` that the run wrote."""
-    figures, missing, times = {}, dict(run.left_out), []
+    figures, missing = {}, dict(run.left_out)
+    times: list[float] = []
+    commits: dict[str, None] = {}
     for name in BENCHMARKS:
         path = directory / file_name(name)
         written = path.stat().st_mtime if path.exists() else 0.0
@@ -114,11 +115,12 @@ def collect(run: Run, directory: Path) -> Results:
             missing[name] = "not run"
         elif name not in missing:
             try:
-                figures[name] = read_figures(path)
+                figures[name], commit = read_report(path)
                 times.append(written)
+                commits[commit] = None
             except (KeyError, TypeError, ValueError) as error:
                 missing[name] = f"{path.name} can't be read: {error}"
-    return Results(_span(times), machine(), versions(), figures, missing)
+    return Results(_span(times), machine(), {**versions(), "commit": ", ".join(commits)}, figures, missing)
 
 
 def file_name(benchmark: str) -> str:
@@ -126,9 +128,13 @@ def file_name(benchmark: str) -> str:
     return f"{benchmark.replace('.', '_')}.json"
 
 
-def read_figures(path: Path) -> list[Figure]:
-    """Raises KeyError, TypeError and ValueError if `path` is not a file of figures."""
-    return [Figure.from_json(each) for each in json.loads(path.read_text())["figures"]]
+def read_report(path: Path) -> tuple[list[Figure], str]:
+    """Return the figures of a benchmark's file, and the commit that was measured.
+
+    Raises KeyError, TypeError and ValueError if it is something else.
+    """
+    found = json.loads(path.read_text())
+    return [Figure.from_json(each) for each in found["figures"]], found.get("commit", "unknown")
 
 
 def machine() -> dict[str, str]:
@@ -143,8 +149,8 @@ def machine() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what was measured."""
-    found = {"inflight": __version__, "commit": _commit()}
+    """Return the versions of what is installed."""
+    found = {"inflight": __version__}
     found |= {package: importlib.metadata.version(package) for package in ("openvino", "openvino-genai")}
     # The wheel's Triton can't be asked; NVIDIA's container names its version.
     found["tritonserver"] = (
@@ -200,20 +206,6 @@ def _span(times: Sequence[float]) -> str:
         return "nothing"
     first, last = (f"{datetime.datetime.fromtimestamp(time):%Y-%m-%d}" for time in (min(times), max(times)))
     return first if first == last else f"{first} to {last}"
-
-
-def _commit() -> str:
-    """Return the commit, and whether files differ from it, other than the results."""
-    here = ("git", "-C", str(PAGE.parent))
-    changed = ("status", "--porcelain", "--untracked-files=no", "--", ":/", f":!{RESULTS.name}", f":!{PAGE.name}")
-    try:
-        commit, changes = (
-            subprocess.run([*here, *command], capture_output=True, text=True, check=True).stdout.strip()
-            for command in (("rev-parse", "--short", "HEAD"), changed)
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return f"{commit} with changes" if changes else commit
 
 
 if __name__ == "__main__":
