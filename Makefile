@@ -115,18 +115,8 @@ release: setup ## build wheel and sdist into dist, check them, and install the w
 	$(RELEASE)/bin/pip --disable-pip-version-check --quiet install dist/*.whl
 	cd $(RELEASE) && bin/python -P -c "import inflight, inflight_client; inflight_client.Client" && bin/inflight --version
 
-bench: setup ## the whole way against the engine alone, the client against bare tritonclient code, the load tests' own cost and truth
-	$(BIN)/python -m benchmarks.end_to_end
-	$(BIN)/python -m benchmarks.client_cost
-	$(BIN)/python -m benchmarks.gateway_cost
-	$(BIN)/python -m benchmarks.gateway_overload --minutes 3
-	test ! -d .cache/bench/vllm-venv || $(BIN)/python -m benchmarks.gateway_peers
-	$(BIN)/python -m benchmarks.load.generator_cost
-	$(BIN)/python -m benchmarks.load.agreement
-	$(BIN)/python -m benchmarks.batch.end_to_end
-	$(BIN)/python -m benchmarks.batch.peers
-	$(BIN)/python -m benchmarks.batch.order
-	$(BIN)/python -m benchmarks.batch.million
+bench: setup ## all benchmarks, with a page of results in benchmarks/RESULTS.md at the end
+	$(BIN)/python -m benchmarks
 
 soak: setup ## 15 minutes of twice the load that the server carries, with clients that vanish
 	$(BIN)/python -m benchmarks.soak --minutes 15

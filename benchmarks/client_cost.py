@@ -20,18 +20,17 @@ from typing import Any
 import click
 import numpy as np
 from inflight_client import AsyncClient
-from rich.console import Console
-from rich.table import Table
 from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 
+from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import bench_engine
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 
 PROMPT = "tell me about tea"
-GOAL = 1.05
-"""Maximum ratio of the client's cost to that of the bare code."""
+GOAL = "<= 1.05"
+"""Of the ratio of the client's cost to that of the bare code."""
 
 Streams = Callable[[str, int, int], Coroutine[Any, Any, list[str]]]
 """Streams this many answers of this many tokens from an address, and returns their texts."""
@@ -58,21 +57,12 @@ class ClientCost:
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--pairs", default=15, show_default=True)
 @click.option("--step-ms", default=40.0, show_default=True, help="Milliseconds between two tokens of a stream.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path(".cache/bench/client_cost.json"), show_default=True
-)
+@out_option("client_cost")
 def main(like: str, streams: int, max_tokens: int, pairs: int, step_ms: float, out: Path) -> None:
-    console = Console()
     with Server(bench_engine(like, "fp32"), paced_engine(step_ms / 1e3, max_tokens)) as server:
-        cost = measure(server.grpc_address, streams, max_tokens, pairs, console.print)
-    table = Table(title=f"processor time of the client's process, {streams} streams at once")
-    for column in ("AsyncClient, us/token", "bare tritonclient, us/token", "ratio", "goal"):
-        table.add_column(column, justify="right")
-    table.add_row(f"{cost.client_us:.1f}", f"{cost.bare_us:.1f}", f"{cost.ratio:.3f}", f"under {GOAL}")
-    console.print(table)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(asdict(cost), indent=2))
-    console.print(f"All figures: {out}")
+        cost = measure(server.grpc_address, streams, max_tokens, pairs, print)
+    name = f"processor time of the client's process at {streams} streams, AsyncClient / bare tritonclient"
+    report(out, [Figure(name, cost.ratios, GOAL)], asdict(cost))
 
 
 def paced_engine(step_seconds: float, max_tokens: int) -> DeploymentOptions:

@@ -12,7 +12,7 @@ from typing import Any
 
 class CompletionClient:
     def __init__(self, port: int, model: str) -> None:
-        self._port, self._model = port, model
+        self.port, self.model = port, model
 
     async def speed(self, prompts: Sequence[str], max_tokens: int) -> tuple[float, float]:
         """Stream an answer of exactly `max_tokens` to each prompt, all at once.
@@ -27,9 +27,9 @@ class CompletionClient:
 
     async def start(self, prompt: str, max_tokens: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Send a request, and read nothing."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         values: dict[str, Any] = {
-            "model": self._model, "prompt": prompt, "max_tokens": max_tokens, "stream": True, "temperature": 0,
+            "model": self.model, "prompt": prompt, "max_tokens": max_tokens, "stream": True, "temperature": 0,
             "ignore_eos": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
         body = json.dumps(values).encode()

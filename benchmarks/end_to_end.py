@@ -7,11 +7,11 @@ pairs' ratios, since the machine's speed drifts and both halves of a pair drift 
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -22,9 +22,9 @@ from rich.table import Table
 from tokenizers import Tokenizer
 
 from benchmarks.engine_alone import AloneRun, EngineAlone
+from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import bench_engine
 from benchmarks.prompts import Prompts
-from build_engines.manifest import Precision
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from inflight.runtime.engine.interface import EngineOptions
@@ -52,74 +52,94 @@ class EndToEndRun:
 
 @dataclass(frozen=True)
 class EndToEndComparison:
-    """The result of the pairs at one concurrency; times in milliseconds."""
+    """The pairs of one engine at one concurrency."""
 
+    engine: str
     in_flight: int
-    end_to_end_tokens_per_second: float
-    alone_tokens_per_second: float
-    ratio: float
-    ratios: list[float]
-    p99_gap_ms: float
-    p99_step_ms: float
-    gap_ratio: float
-    processor_us_per_token: dict[str, float]
+    pairs: list[tuple[EndToEndRun, AloneRun]]
+    max_tokens: int
+
+    def figures(self) -> list[Figure]:
+        speeds = [whole.tokens_per_second / alone.tokens_per_second for whole, alone in self.pairs]
+        gaps = [_p99(whole.gaps) / _p99(alone.steps) for whole, alone in self.pairs]
+        at = f"{self.engine}, {self.in_flight} in flight"
+        return [
+            Figure(f"tokens/s, {at}, end to end / engine alone", speeds, ">= 0.98"),
+            Figure(f"p99 gap between tokens / p99 step of the engine alone, {at}", gaps, "<= 1.25"),
+        ]
+
+    def details(self) -> dict[str, Any]:
+        """Return medians; times in milliseconds, and the processor time of each token in microseconds."""
+        wholes, alones = zip(*self.pairs, strict=True)
+        names = sorted({name for whole in wholes for name in whole.processor_seconds})
+        tokens = self.in_flight * self.max_tokens
+        return {
+            "engine": self.engine,
+            "in_flight": self.in_flight,
+            "end_to_end_tokens_per_second": statistics.median(whole.tokens_per_second for whole in wholes),
+            "alone_tokens_per_second": statistics.median(alone.tokens_per_second for alone in alones),
+            "p99_gap_ms": statistics.median(_p99(whole.gaps) for whole in wholes) * 1e3,
+            "p99_step_ms": statistics.median(_p99(alone.steps) for alone in alones) * 1e3,
+            "processor_us_per_token": {
+                name: statistics.median(whole.processor_seconds.get(name, 0.0) for whole in wholes) / tokens * 1e6
+                for name in names
+            },
+        }
 
 
 @click.command(help=__doc__)
 @click.option("--like", default="qwen2.5-0.5b", show_default=True, help="Shape of the synthetic checkpoint.")
-@click.option("--precision", default="bf16", show_default=True)
-@click.option("--in-flight", default="1,8,32,64", show_default=True, help="Requests in flight, a list.")
+@click.option("--precision", default="int8,bf16", show_default=True, help="Weights of the engines, a list.")
+@click.option("--in-flight", default="1,64", show_default=True, help="Requests in flight, a list.")
 @click.option("--pairs", default=5, show_default=True)
 @click.option("--prompt-tokens", default=64, show_default=True)
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--max-num-tokens", default=96, show_default=True, help="Maximum tokens per step, on both sides.")
 @click.option("--stream-interval", default=1, show_default=True, help="Tokens per response of a stream.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path(".cache/bench/whole_way.json"), show_default=True)
+@out_option("end_to_end")
 def main(
-    like: str,
-    precision: Precision,
-    in_flight: str,
-    max_num_tokens: int,
-    stream_interval: int,
-    out: Path,
-    **workload: int,
+    like: str, precision: str, in_flight: str, max_num_tokens: int, stream_interval: int, out: Path, **workload: int
 ) -> None:
-    console = Console()
-    engine = bench_engine(like, precision)
-    prompts = Prompts(Tokenizer.from_file(str(engine / "tokenizer.json")))
-    options = EngineOptions("openvino", str(engine), KV_CACHE_TOKENS, max_num_tokens=max_num_tokens)
     deployment = DeploymentOptions(
         kv_cache_tokens=KV_CACHE_TOKENS, max_num_tokens=max_num_tokens, stream_interval=stream_interval
     )
-    alone = EngineAlone(options)
-    with Server(engine, deployment) as server:
-        comparisons = []
-        for count in map(int, in_flight.split(",")):
-            comparisons.append(_compare(server, alone, prompts, count, PairWorkload(**workload), console))
-        resident = {name: size / 2**20 for name, size in by_name(server, lambda p: float(p.memory_info().rss)).items()}
-    alone.close()
-    _show(console, like, comparisons, resident)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    report = {
+    counts = [int(count) for count in in_flight.split(",")]
+    found: list[EndToEndComparison] = []
+    resident = {}
+    for each in precision.split(","):
+        engine = bench_engine(like, each)  # type: ignore[arg-type]  # building refuses others
+        compared, resident[each] = _measure(engine, each, deployment, counts, PairWorkload(**workload))
+        found += compared
+    details = {
         "like": like,
         "stream_interval": stream_interval,
         "resident_mib": resident,
-        "comparisons": [asdict(one) for one in comparisons],
+        "comparisons": [one.details() for one in found],
     }
-    out.write_text(json.dumps(report, indent=2))
-    console.print(f"All figures: {out}")
+    _show_costs([one.details() for one in found], resident)
+    report(out, [figure for one in found for figure in one.figures()], details)
+
+
+def _measure(
+    engine: Path, name: str, deployment: DeploymentOptions, counts: list[int], workload: PairWorkload
+) -> tuple[list[EndToEndComparison], dict[str, float]]:
+    """Return the comparisons at each concurrency, and the resident MiB of the server's processes at the end."""
+    prompts = Prompts(Tokenizer.from_file(str(engine / "tokenizer.json")))
+    assert deployment.max_num_tokens is not None
+    alone = EngineAlone(
+        EngineOptions("openvino", str(engine), KV_CACHE_TOKENS, max_num_tokens=deployment.max_num_tokens)
+    )
+    with Server(engine, deployment) as server:
+        found = [_compare(server, alone, prompts, name, count, workload) for count in counts]
+        resident = {role: size / 2**20 for role, size in by_name(server, lambda p: float(p.memory_info().rss)).items()}
+    alone.close()
+    return found, resident
 
 
 def _compare(
-    server: Server,
-    alone: EngineAlone,
-    prompts: Prompts,
-    count: int,
-    workload: PairWorkload,
-    console: Console,
+    server: Server, alone: EngineAlone, prompts: Prompts, name: str, count: int, workload: PairWorkload
 ) -> EndToEndComparison:
-    wholes: list[EndToEndRun] = []
-    alones: list[AloneRun] = []
+    pairs: list[tuple[EndToEndRun, AloneRun]] = []
     for pair in range(-1, workload.pairs):
         batch = prompts.next_prompts(count, workload.prompt_tokens)
         for half in ("whole", "alone") if pair % 2 == 0 else ("alone", "whole"):
@@ -129,35 +149,17 @@ def _compare(
                 bare = alone.run([ids for _, ids in batch], workload.max_tokens)
         if pair < 0:
             continue  # the first pair is a warm-up for both
-        wholes.append(end_to_end)
-        alones.append(bare)
-        ratio = end_to_end.tokens_per_second / bare.tokens_per_second
-        console.print(
-            f"{count:3} in flight, pair {pair + 1}: end to end {end_to_end.tokens_per_second:6.1f} tokens/s,"
-            f" engine alone {bare.tokens_per_second:6.1f}, ratio {ratio:.3f}"
+        pairs.append((end_to_end, bare))
+        print(
+            f"{name}, {count:3} in flight, pair {pair + 1}: end to end {end_to_end.tokens_per_second:6.1f} tokens/s,"
+            f" engine alone {bare.tokens_per_second:6.1f}",
+            flush=True,
         )
-    return _judge(count, wholes, alones, count * workload.max_tokens)
+    return EndToEndComparison(name, count, pairs, workload.max_tokens)
 
 
-def _judge(count: int, wholes: list[EndToEndRun], alones: list[AloneRun], tokens: int) -> EndToEndComparison:
-    ratios = [whole.tokens_per_second / alone.tokens_per_second for whole, alone in zip(wholes, alones, strict=True)]
-    gap = statistics.median(float(np.percentile(whole.gaps, 99)) for whole in wholes)
-    step = statistics.median(float(np.percentile(alone.steps, 99)) for alone in alones)
-    names = sorted({name for whole in wholes for name in whole.processor_seconds})
-    return EndToEndComparison(
-        in_flight=count,
-        end_to_end_tokens_per_second=statistics.median(whole.tokens_per_second for whole in wholes),
-        alone_tokens_per_second=statistics.median(alone.tokens_per_second for alone in alones),
-        ratio=statistics.median(ratios),
-        ratios=ratios,
-        p99_gap_ms=gap * 1e3,
-        p99_step_ms=step * 1e3,
-        gap_ratio=gap / step,
-        processor_us_per_token={
-            name: statistics.median(whole.processor_seconds.get(name, 0.0) for whole in wholes) / tokens * 1e6
-            for name in names
-        },
-    )
+def _p99(values: list[float]) -> float:
+    return float(np.percentile(values, 99))
 
 
 def _run_end_to_end(server: Server, texts: list[str], max_tokens: int) -> EndToEndRun:
@@ -217,25 +219,16 @@ def _name(process: psutil.Process) -> str:
     return "tritonserver"
 
 
-def _show(console: Console, like: str, comparisons: list[EndToEndComparison], resident: dict[str, float]) -> None:
-    table = Table(title=f"{like}: end to end against the engine alone")
-    for column in ("in flight", "end-to-end tok/s", "alone tok/s", "ratio", "p99 gap ms", "p99 step ms", "gap/step"):
-        table.add_column(column, justify="right")
+def _show_costs(comparisons: list[dict[str, Any]], resident: dict[str, dict[str, float]]) -> None:
+    names = list(comparisons[0]["processor_us_per_token"])
+    table = Table("engine", "in flight", *names, title="Processor time per token, microseconds")
     for one in comparisons:
-        table.add_row(
-            str(one.in_flight), f"{one.end_to_end_tokens_per_second:.1f}", f"{one.alone_tokens_per_second:.1f}",
-            f"{one.ratio:.3f}", f"{one.p99_gap_ms:.1f}", f"{one.p99_step_ms:.1f}", f"{one.gap_ratio:.2f}",
-        )  # fmt: skip
-    console.print(table)
-    costs = Table(title="Processor time per token, microseconds")
-    names = list(comparisons[0].processor_us_per_token)
-    for column in ("in flight", *names):
-        costs.add_column(column, justify="right")
-    for one in comparisons:
-        costs.add_row(str(one.in_flight), *(f"{one.processor_us_per_token[name]:.0f}" for name in names))
-    console.print(costs)
-    sizes = ", ".join(f"{name} {size:.0f} MiB" for name, size in sorted(resident.items(), key=lambda item: -item[1]))
-    console.print(f"Resident memory: {sizes}; together {sum(resident.values()):.0f} MiB.")
+        costs = (f"{one['processor_us_per_token'].get(name, 0.0):.0f}" for name in names)
+        table.add_row(one["engine"], str(one["in_flight"]), *costs)
+    Console().print(table)
+    for engine, sizes in resident.items():
+        each = ", ".join(f"{name} {size:.0f} MiB" for name, size in sorted(sizes.items(), key=lambda item: -item[1]))
+        print(f"Resident memory, {engine}: {each}; together {sum(sizes.values()):.0f} MiB.")
 
 
 if __name__ == "__main__":

@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.make_checkpoint import make_checkpoint
+from build_engines.demo import make_demo_checkpoint
 from build_engines.manifest import Precision
+from build_engines.processor import choose_precision, find_processor
 from build_engines.progress import NoBuildProgress
 from build_engines.synthetic.write import write_synthetic_checkpoint
 
 BENCH_DIRECTORY = Path(".cache/bench")
 
 
-def bench_engine(like: str, precision: Precision) -> Path:
-    """Return the engine of a synthetic checkpoint, built only if something has changed."""
-    checkpoint, engine = BENCH_DIRECTORY / like, BENCH_DIRECTORY / f"{like}-{precision}"
+DEMO = "demo"
+"""The small trained model of `inflight demo`, for comparisons of answers."""
+
+
+def bench_checkpoint(like: str) -> Path:
+    """Return a synthetic checkpoint, or the one of DEMO."""
+    checkpoint = BENCH_DIRECTORY / like
+
+    def write(directory: Path) -> None:
+        if like == DEMO:
+            make_demo_checkpoint(directory, report=print)
+        else:
+            write_synthetic_checkpoint(like, directory)
+
     if not checkpoint.exists():
-        make_checkpoint(checkpoint, lambda directory: write_synthetic_checkpoint(like, directory), NoBuildProgress())
-    build_engine(str(checkpoint), engine, BuildOptions(precision=precision))
+        make_checkpoint(checkpoint, write, NoBuildProgress())
+    return checkpoint
+
+
+def bench_engine(like: str, precision: Precision | Literal["auto"]) -> Path:
+    """Return the engine of a checkpoint, built only if something has changed."""
+    chosen = choose_precision(find_processor()).precision if precision == "auto" else precision
+    engine = BENCH_DIRECTORY / f"{like}-{chosen}"
+    build_engine(str(bench_checkpoint(like)), engine, BuildOptions(precision=chosen))
     return engine

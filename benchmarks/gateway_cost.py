@@ -8,11 +8,9 @@ taken in pairs whose order alternates.
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +18,14 @@ import click
 import psutil
 from inflight_client import AsyncClient
 from inflight_client.sampling import Sampling
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.client_cost import PROMPT, paced_engine
 from benchmarks.completion_client import CompletionClient
+from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import bench_engine
 from inflight.deploy.server.server import Server
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.settings import GatewaySettings
-
-COST_GOAL = 1.3
-SPEED_GOAL = 0.97
-FIRST_TOKEN_GOAL_MS = 5.0
-IDLE_GOAL_MIB = 100.0
-
-
-@dataclass
-class GatewayCost:
-    client_us: float = 0.0
-    gateway_us: float = 0.0
-    speed: dict[int, list[float]] = field(default_factory=dict)
-    """Tokens per second through the gateway divided by those of gRPC, for each pair, by streams."""
-    first_token_ms: list[float] = field(default_factory=list)
-    """Later through the gateway than with gRPC, for each pair."""
-    idle_mib: float = 0.0
-
-    @property
-    def cost_ratio(self) -> float:
-        return self.gateway_us / self.client_us
 
 
 @click.command(help=__doc__)
@@ -59,42 +36,34 @@ class GatewayCost:
 @click.option("--pairs", default=7, show_default=True)
 @click.option("--step-ms", default=40.0, show_default=True)
 @click.option("--idle", default=1000, show_default=True, help="Streams that wait for their first token.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path(".cache/bench/gateway_cost.json"))
+@out_option("gateway_cost")
 def main(
     like: str, model: str, streams: int, max_tokens: int, pairs: int, step_ms: float, idle: int, out: Path
 ) -> None:
-    console, cost = Console(), GatewayCost()
     with (
         Server(bench_engine(like, "fp32"), paced_engine(step_ms / 1e3, max_tokens)) as server,
         gateway(server) as front,
     ):
-        clients, gateways = [], []
+        costs = []
         for pair in range(-1, pairs):
             alone = asyncio.run(_client_us(server.grpc_address, streams, max_tokens))
             through = asyncio.run(front.us_per_token(streams, max_tokens))
             if pair >= 0:
-                clients.append(alone)
-                gateways.append(through)
-                console.print(f"pair {pair + 1}: AsyncClient {alone:.1f} us/token, gateway {through:.1f}")
-        cost.client_us, cost.gateway_us = statistics.median(clients), statistics.median(gateways)
-        cost.idle_mib = asyncio.run(front.idle_mib(idle))
+                costs.append((alone, through))
+                print(f"pair {pair + 1}: AsyncClient {alone:.1f} us/token, gateway {through:.1f}")
+        idle_mib = asyncio.run(front.idle_mib(idle))
+    ratios = [through / alone for alone, through in costs]
+    figures = [Figure("processor time per token, gateway / AsyncClient", ratios, "<= 1.3")]
     with Server(bench_engine(model, "bf16")) as server, gateway(server) as front:
         for count in (1, 8, streams):
-            pairs_found = [_pair(server.grpc_address, front, count, max_tokens, pair) for pair in range(-1, pairs)][1:]
-            cost.speed[count] = [ratio for ratio, _ in pairs_found]
+            found = [_pair(server.grpc_address, front, count, max_tokens, pair) for pair in range(-1, pairs)][1:]
+            speeds, later_ms = zip(*found, strict=True)
+            figures.append(Figure(f"tokens/s at {count}, gateway / gRPC", speeds, ">= 0.97"))
             if count == 1:
-                cost.first_token_ms = [later for _, later in pairs_found]
-            console.print(f"{count} streams: ratios {', '.join(f'{each:.3f}' for each in cost.speed[count])}")
-    table = Table("figure", "value", "goal")
-    table.add_row("processor time per token, gateway / AsyncClient", f"{cost.cost_ratio:.2f}", f"<= {COST_GOAL}")
-    for count, ratios in cost.speed.items():
-        table.add_row(f"tokens/s at {count}, gateway / gRPC", f"{statistics.median(ratios):.3f}", f">= {SPEED_GOAL}")
-    later = statistics.median(cost.first_token_ms)
-    table.add_row("time to first token, later by", f"{later:.1f} ms", f"<= {FIRST_TOKEN_GOAL_MS} ms")
-    table.add_row(f"memory of {idle} idle streams", f"{cost.idle_mib:.0f} MiB", f"< {IDLE_GOAL_MIB:.0f} MiB")
-    console.print(table)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(asdict(cost), indent=2))
+                figures.append(Figure("time to first token, later by", later_ms, "<= 5", "ms"))
+            print(f"{count} streams: ratios {', '.join(f'{each:.3f}' for each in speeds)}")
+    figures.append(Figure(f"memory of {idle} idle streams", [idle_mib], "<= 100", "MiB"))
+    report(out, figures, {"client_and_gateway_us_per_token": costs})
 
 
 def _pair(address: str, front: Front, count: int, max_tokens: int, number: int) -> tuple[float, float]:
@@ -137,7 +106,7 @@ class Front:
 
 
 @contextmanager
-def gateway(server: Server, max_in_flight: int = 2000) -> Any:
+def gateway(server: Server, max_in_flight: int | None = 2000) -> Any:
     address = f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics"
     settings = GatewaySettings((address,), port=0, max_in_flight=max_in_flight)
     processes = GatewayProcesses(settings, print)

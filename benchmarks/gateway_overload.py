@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.client_cost import PROMPT
+from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import bench_engine
 from benchmarks.gateway_cost import gateway
 from inflight.deploy.repository.configure import DeploymentOptions
@@ -47,23 +46,20 @@ class Overload:
 @click.option("--minutes", default=15.0, show_default=True)
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--places", default=32, show_default=True, help="Answers in flight that the gateway admits.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path(".cache/bench/gateway_overload.json"))
+@out_option("gateway_overload")
 def main(model: str, minutes: float, max_tokens: int, places: int, out: Path) -> None:
-    console = Console()
     with (
         Server(bench_engine(model, "int8"), DeploymentOptions(max_queue_size=4 * places)) as server,
         gateway(server, max_in_flight=places) as front,
     ):
         found = asyncio.run(_measure(front.port, server.model_name, places, max_tokens, minutes * 60))
-    table = Table("figure", "value", "goal")
-    table.add_row("goodput / peak", f"{found.goodput:.2f}", ">= 0.9")
-    table.add_row("refused after, 99th percentile", f"{_p99(found.refused_ms):.1f} ms", "< 20 ms")
-    share = found.admitted_then / max(1, found.came_back)
-    table.add_row("admitted after Retry-After", f"{share:.3f} of {found.came_back}", ">= 0.9")
-    table.add_row("neither answered nor refused", str(found.other), "0")
-    console.print(table)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(asdict(found)))
+    figures = [
+        Figure("goodput / peak", [found.goodput], ">= 0.9"),
+        Figure("refused after, 99th percentile", [_p99(found.refused_ms)], "<= 20", "ms"),
+        Figure("admitted after Retry-After, share", [found.admitted_then / max(1, found.came_back)], ">= 0.9"),
+        Figure("requests neither answered nor refused", [found.other], "<= 0"),
+    ]
+    report(out, figures, asdict(found))
 
 
 async def _measure(port: int, model: str, places: int, max_tokens: int, seconds: float) -> Overload:

@@ -3,32 +3,34 @@
 The job is `inflight batch run` in its own process, beside the server, from JSON lines or an SQLite table to JSON lines.
 The measured time is from its start until its last byte is on disk. Runs are interleaved in rounds; the result is the
 median of the rounds' ratios. A fourth run of each round has only the last checkpoint.
+
+By default the engine has the weights that `--precision auto` chooses, and the default limits. For the settings that
+`inflight tune` found, pass `--config tuned/serve.yaml`.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
-import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import click
-from rich.console import Console
-from rich.table import Table
 from tokenizers import Tokenizer
 
 from benchmarks.batch.rows import BenchRow, equal_rows, tokens, write_openai, write_sqlite
 from benchmarks.batch.run_timing import RunTimings, run_measured
 from benchmarks.engine_alone import EngineAlone
+from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import BENCH_DIRECTORY, bench_engine
 from benchmarks.prompts import Prompts
+from build_engines.manifest import Manifest, Precision
 from inflight.batch.dispatch.ephemeral_server import address_with_metrics
+from inflight.commands.options.config_file import config_option
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from inflight.runtime.engine.interface import EngineOptions
 
-KV_CACHE_TOKENS = 32768
 _VARIANTS = ("alone", "jsonl", "sqlite", "last checkpoint only")
 _WORK = BENCH_DIRECTORY / "batch"
 
@@ -42,20 +44,43 @@ class BatchRun:
 
 
 @click.command(help=__doc__)
-@click.option("--rounds", default=3, show_default=True)
+@config_option({})
+@click.option("--engine", type=click.Path(path_type=Path), help="Engine directory.  [default: the 0.5B shape]")
+@click.option("--precision", default="auto", show_default=True, help="Weights, unless --engine is given.")
+@click.option("--kv-cache-tokens", default=32768, show_default=True)
+@click.option("--max-num-sequences", default=EngineOptions.max_num_sequences, show_default=True)
+@click.option("--max-num-tokens", default=EngineOptions.max_num_tokens, show_default=True)
+@click.option("--threads", type=int, help="Threads of the engine.  [default: one for each core]")
+@click.option("--stream-interval", default=1, show_default=True, help="Tokens per response of a stream.")
+@click.option("--rounds", default=5, show_default=True)
 @click.option("--rows", default=96, show_default=True)
 @click.option("--prompt-tokens", default=64, show_default=True)
 @click.option("--max-tokens", default=32, show_default=True)
-@click.option("--max-num-tokens", default=96, show_default=True, help="Maximum tokens per step, on both sides.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=BENCH_DIRECTORY / "batch_whole_way.json", show_default=True
-)
-def main(rounds: int, rows: int, prompt_tokens: int, max_tokens: int, max_num_tokens: int, out: Path) -> None:
-    console = Console()
-    engine = bench_engine("qwen2.5-0.5b", "bf16")
+@out_option("batch_end_to_end")
+def main(
+    engine: Path | None,
+    precision: Precision | Literal["auto"],
+    rounds: int,
+    rows: int,
+    prompt_tokens: int,
+    max_tokens: int,
+    out: Path,
+    kv_cache_tokens: int,
+    max_num_sequences: int,
+    max_num_tokens: int,
+    threads: int | None,
+    stream_interval: int,
+) -> None:
+    engine = engine or bench_engine("qwen2.5-0.5b", precision)
     prompts = Prompts(Tokenizer.from_file(str(engine / "tokenizer.json")))
-    alone = EngineAlone(EngineOptions("openvino", str(engine), KV_CACHE_TOKENS, max_num_tokens=max_num_tokens))
-    deployment = DeploymentOptions(kv_cache_tokens=KV_CACHE_TOKENS, max_num_tokens=max_num_tokens)
+    alone_options = EngineOptions(
+        "openvino", str(engine), kv_cache_tokens, max_num_sequences, max_num_tokens, threads=threads or 0
+    )
+    deployment = DeploymentOptions(
+        kv_cache_tokens=kv_cache_tokens, max_num_sequences=max_num_sequences, max_num_tokens=max_num_tokens,
+        threads=threads, stream_interval=stream_interval,
+    )  # fmt: skip
+    alone = EngineAlone(alone_options)
     found: list[dict[str, BatchRun]] = []
     with Server(engine, deployment) as server:
         for number in range(-1, rounds):
@@ -70,10 +95,13 @@ def main(rounds: int, rows: int, prompt_tokens: int, max_tokens: int, max_num_to
             if number >= 0:
                 found.append(one)
                 speeds = ", ".join(f"{variant} {one[variant].tokens_per_second:.1f}" for variant in _VARIANTS)
-                console.print(f"round {number + 1}, tokens/s: {speeds}")
+                print(f"round {number + 1}, tokens/s: {speeds}", flush=True)
     alone.close()
     shutil.rmtree(_WORK)
-    _show(console, found, out)
+    rounds_found = [{variant: asdict(run) for variant, run in one.items()} for one in found]
+    report(
+        out, _figures(found, Manifest.read(engine).precision), {"engine": asdict(alone_options), "rounds": rounds_found}
+    )
 
 
 def _run(variant: str, rows: list[BenchRow], alone: EngineAlone, address: str) -> BatchRun:
@@ -92,36 +120,20 @@ def _run(variant: str, rows: list[BenchRow], alone: EngineAlone, address: str) -
     return BatchRun(tokens(rows) / figures.run, figures)
 
 
-def ratio(found: list[dict[str, BatchRun]], one: str, other: str) -> list[float]:
-    """Return how many times as fast one variant was as the other, for each round."""
-    return [run[one].tokens_per_second / run[other].tokens_per_second for run in found]
+def _figures(found: list[dict[str, BatchRun]], precision: str) -> list[Figure]:
+    def ratios(one: str, other: str) -> list[float]:
+        return [run[one].tokens_per_second / run[other].tokens_per_second for run in found]
 
-
-def _show(console: Console, found: list[dict[str, BatchRun]], out: Path) -> None:
-    ratios = {variant: ratio(found, variant, "alone") for variant in _VARIANTS[1:]}
-    ratios["checkpoints or only the last"] = ratio(found, "jsonl", "last checkpoint only")
-    table = Table(title="Batch jobs: end to end against the engine alone")
-    for column in ("way", "median ratio", "lowest", "highest"):
-        table.add_column(column, justify="right")
-    for variant, values in ratios.items():
-        table.add_row(variant, *(f"{value:.3f}" for value in (statistics.median(values), min(values), max(values))))
-    console.print(table)
     timings = [run["jsonl"].figures for run in found]
-    share = statistics.median(timing.checkpoints / timing.run for timing in timings)
-    processor = statistics.median(timing.checkpoint_processor / timing.run for timing in timings)
-    console.print(
-        f"Checkpoints: {statistics.median(timing.checkpoint_count for timing in timings):.0f} per run, {share:.2%} of "
-        f"its time including disk waits, {processor:.2%} of one core. Processor time of the job's process, with its "
-        f"start: {statistics.median(timing.processor for timing in timings):.2f} s."
-    )
-    report = {
-        "rounds": [{variant: asdict(run) for variant, run in one.items()} for one in found],
-        "ratios": ratios,
-        "checkpoint_share": share,
-        "checkpoint_processor_share": processor,
-    }
-    out.write_text(json.dumps(report, indent=2))
-    console.print(f"All figures: {out}")
+    processor = [timing.checkpoint_processor / timing.run for timing in timings]
+    waits = [timing.checkpoints / timing.run for timing in timings]
+    return [
+        Figure(f"tokens/s, {precision}, job from JSON lines / engine alone", ratios("jsonl", "alone"), ">= 0.98"),
+        Figure(f"tokens/s, {precision}, job from SQLite / engine alone", ratios("sqlite", "alone"), ">= 0.98"),
+        Figure(f"tokens/s, {precision}, checkpoints / only the last one", ratios("jsonl", "last checkpoint only")),
+        Figure("checkpoints, share of one core", processor, "<= 0.01"),
+        Figure("checkpoints with their disk waits, share of the run", waits),
+    ]
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import click
 import psutil
-from rich.console import Console
 
+from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import BENCH_DIRECTORY
 
 _WORK = BENCH_DIRECTORY / "million"
@@ -42,25 +42,24 @@ class MillionRun:
 
 @click.command(help=__doc__)
 @click.option("--rows", default=1_000_000, show_default=True)
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=BENCH_DIRECTORY / "batch_million.json", show_default=True
-)
+@out_option("batch_million")
 def main(rows: int, out: Path) -> None:
-    console = Console()
     shutil.rmtree(_WORK, ignore_errors=True)
     _WORK.mkdir(parents=True)
     _write(rows)
     killed = _run_job(until=round(rows * 0.9), before=0)
     rest = _run_job(until=None, before=killed.rows)
     _check(rows)
-    found = {"killed": asdict(killed), "resumed": asdict(rest)}
+    figures = []
     for name, run in (("killed", killed), ("resumed", rest)):
         speed = run.rows / (run.seconds - run.first_row)
-        console.print(
-            f"{name}: {run.rows:,} rows in {run.seconds:.1f} s, {speed:,.0f} rows/s; first row after"
-            f" {run.first_row:.2f} s; memory {run.early:.0f} MiB early, {run.late:.0f} late, {run.peak:.0f} at most"
-        )
-    out.write_text(json.dumps(found, indent=2))
+        figures += [
+            Figure(f"rows/s, {name} run", [speed], ">= 5000"),
+            Figure(f"first row after, {name} run", [run.first_row], "<= 5", "s"),
+            Figure(f"resident memory at most, {name} run", [run.peak], "<= 300", "MiB"),
+        ]
+    figures.append(Figure("resident memory, last tenth / second tenth of the killed run", [killed.late / killed.early]))
+    report(out, figures, {"killed": asdict(killed), "resumed": asdict(rest)})
     shutil.rmtree(_WORK)
 
 

@@ -8,9 +8,7 @@ prompts that the server has not seen, of the same lengths in each pair; the resu
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -20,11 +18,10 @@ import click
 from inflight_client import InflightError
 from inflight_client.results import Generation
 from inflight_client.sampling import Sampling
-from rich.console import Console
-from rich.table import Table
 from tokenizers import Tokenizer
 
-from benchmarks.fixtures import BENCH_DIRECTORY, bench_engine
+from benchmarks.figures import Figure, out_option, report
+from benchmarks.fixtures import bench_engine
 from benchmarks.prompts import Prompts
 from inflight.batch.dispatch.dispatcher import Dispatcher
 from inflight.batch.dispatch.ephemeral_server import ephemeral_server
@@ -40,12 +37,16 @@ _TO_THE_LENGTH = Sampling(end_id=-1)
 
 @dataclass(frozen=True)
 class OrderComparison:
-    """Seconds of the runs, pair by pair, and the median of arrival / best."""
+    """Seconds of the runs, pair by pair."""
 
     rows: str
     arrival_seconds: list[float]
     best_seconds: list[float]
-    ratio: float
+
+    @property
+    def figure(self) -> Figure:
+        ratios = [arrival / best for arrival, best in zip(self.arrival_seconds, self.best_seconds, strict=True)]
+        return Figure(f"time of {self.rows}, order of arrival / best order", ratios)
 
 
 class PreloadedFeed:
@@ -128,32 +129,25 @@ def compare(
             ordered = order_by_prefix(rows) if order == "best" else rows
             took[order].append(asyncio.run(seconds(ordered, running, address)))
             print(f"{name}, pair {pair}, {order}: {took[order][-1]:.1f} s", flush=True)
-    ratios = [arrival / best for arrival, best in zip(took["arrival"], took["best"], strict=True)]
-    return OrderComparison(name, took["arrival"], took["best"], statistics.median(ratios))
+    return OrderComparison(name, took["arrival"], took["best"])
 
 
 @click.command(help=__doc__)
 @click.option("--pairs", default=3, show_default=True)
 @click.option("--like", default="qwen2.5-0.5b", show_default=True, help="Shape of the engine.")
-@click.option("--out", type=click.Path(path_type=Path), default=BENCH_DIRECTORY / "batch_order.json", show_default=True)
+@out_option("batch_order")
 def main(pairs: int, like: str, out: Path) -> None:
-    console = Console()
     engine = bench_engine(like, "bf16")
     prompts = Prompts(Tokenizer.from_file(str(engine / "tokenizer.json")), seed=time.time_ns())
     options = {"kv_cache_tokens": KV_CACHE_TOKENS, "max_num_sequences": MAX_SEQUENCES}
     running = RunOptions(ephemeral=str(engine), ephemeral_options=options)
-    with ephemeral_server(running, console.print) as address:
+    with ephemeral_server(running, print) as address:
         asyncio.run(seconds(mixed(prompts, 0)[:8], running, address))  # warm-up
         found = [
             compare("documents", documents, prompts, running, address, pairs),
             compare("mixed answers", mixed, prompts, running, address, pairs),
         ]
-    table = Table("rows", "arrival", "best order", "times faster")
-    for one in found:
-        means = (statistics.median(one.arrival_seconds), statistics.median(one.best_seconds))
-        table.add_row(one.rows, *(f"{mean:.1f} s" for mean in means), f"{one.ratio:.2f}")
-    console.print(table)
-    out.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")
+    report(out, [one.figure for one in found], [asdict(one) for one in found])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ order alternates; the results are the medians of the pairs' ratios. Definitions:
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -16,9 +15,8 @@ from typing import Literal
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import bench_engine
 from benchmarks.load import perf_analyzer
 from inflight.deploy.repository.configure import DeploymentOptions
@@ -30,8 +28,8 @@ from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
 
-GOAL = 0.05
-"""Maximum relative difference between the two."""
+GOAL = "0.95 to 1.05"
+"""Of the ratios of the two."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +69,19 @@ class Agreement:
     pairs: list[tuple[MeasuredLoad, MeasuredLoad]]
 
     @property
-    def throughput(self) -> float:
+    def throughput(self) -> Figure:
         """Our throughput as a fraction of theirs."""
-        return statistics.median(ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in self.pairs)
+        return self._figure("tokens/s", lambda one: one.tokens_per_second)
 
     @property
-    def ttft(self) -> float:
+    def ttft(self) -> Figure:
         """Our median time to the first token as a fraction of theirs."""
-        return statistics.median(ours.ttft_p50 / theirs.ttft_p50 for ours, theirs in self.pairs)
+        return self._figure("TTFT p50", lambda one: one.ttft_p50)
+
+    def _figure(self, what: str, of: Callable[[MeasuredLoad], float]) -> Figure:
+        load = f"{self.load.level} {'users' if self.load.kind == 'users' else 'requests/s'}"
+        ratios = [of(ours) / of(theirs) for ours, theirs in self.pairs]
+        return Figure(f"{what} with {load}, inflight load / perf_analyzer", ratios, GOAL)
 
 
 @click.command(help=__doc__)
@@ -86,27 +89,15 @@ class Agreement:
 @click.option("--step-ms", default=100.0, show_default=True, help="Milliseconds between two tokens of a stream.")
 @click.option("--users", default=16, show_default=True)
 @click.option("--rate", default=8, show_default=True, help="Requests per second of the open loop.")
-@click.option("--pairs", default=3, show_default=True)
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path(".cache/bench/load_agreement.json"), show_default=True
-)
+@click.option("--pairs", default=5, show_default=True)
+@out_option("load_agreement")
 def main(like: str, step_ms: float, users: int, rate: int, pairs: int, out: Path) -> None:
-    console = Console()
     program = perf_analyzer.install()
     levels: list[tuple[Literal["users", "rate"], int]] = [("users", users), ("rate", rate)]
     loads = [AgreementLoad(kind, level, "tell me about tea", 16, 16 * step_ms / 1e3) for kind, level in levels]
     with Server(bench_engine(like, "fp32"), _engine(step_ms / 1e3)) as server:
-        found = [compare(server.grpc_address, program, load, pairs, console.print) for load in loads]
-    table = Table(title="inflight load / perf_analyzer, medians of the pairs' ratios")
-    for column in ("load", "tokens/s", "TTFT p50", "goal"):
-        table.add_column(column, justify="right")
-    for one in found:
-        load = f"{one.load.level} {'users' if one.load.kind == 'users' else 'requests/s'}"
-        table.add_row(load, f"{one.throughput:.3f}", f"{one.ttft:.3f}", f"{1 - GOAL:.2f} to {1 + GOAL:.2f}")
-    console.print(table)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps([asdict(one) for one in found], indent=2))
-    console.print(f"All figures: {out}")
+        found = [compare(server.grpc_address, program, load, pairs, print) for load in loads]
+    report(out, [figure for one in found for figure in (one.throughput, one.ttft)], [asdict(one) for one in found])
 
 
 def compare(

@@ -15,9 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import bench_engine
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
@@ -27,10 +26,6 @@ from loadtests.run.controller import run_load_test
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
-
-MAX_CORES = 1.0
-MAX_LAG = 0.010
-"""Seconds: maximum 99th percentile of the schedule's lag."""
 
 
 @dataclass(frozen=True)
@@ -60,35 +55,27 @@ class GeneratorCost:
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--seconds", default=15.0, show_default=True)
 @click.option("--workers", default=1, show_default=True, help="Processes of the generator.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path(".cache/bench/load_generator.json"), show_default=True
-)
+@out_option("load_generator_cost")
 def main(
     like: str, tokens_per_second: int, streams: int, max_tokens: int, seconds: float, workers: int, out: Path
 ) -> None:
-    console = Console()
     step = streams / tokens_per_second
     with Server(bench_engine(like, "fp32"), _engine(step, streams, max_tokens)) as server:
         addresses = {"gRPC": server.grpc_address, "HTTP": f"http://{server.http_address}"}
         plans = {name: _plan(address, tokens_per_second, max_tokens, seconds) for name, address in addresses.items()}
         page = f"http://{server.metrics_address}/metrics"
         found = [_measure(name, plan, page, WorkerSpec(workers)) for name, plan in plans.items()]
-    table = Table(title=f"the load generator with workers: {workers}, {tokens_per_second} tokens/s asked for")
-    for column in ("", "tokens/s", "cores", "peak", "lag p50", "lag p99", "loop's worst", "waiting", "load"):
-        table.add_column(column, justify="right")
+    figures = []
     for one in found:
-        cores = (f"{cores:.2f}" for cores in (one.cores, one.cores_peak))
-        lags = (f"{lag * 1e3:.1f} ms" for lag in (one.lag_p50, one.lag_p99, one.loop_lag))
-        waiting = "-" if one.waiting is None else f"{one.waiting:.0%}"
-        table.add_row(one.protocol, f"{one.tokens_per_second:.0f}", *cores, *lags, waiting, f"{one.load_average:.0f}")
-    table.add_row("under", "", f"{MAX_CORES:g}", "", "", f"{MAX_LAG * 1e3:g} ms")
-    console.print(table)
-    for one in found:
+        at = f"{one.protocol}, {tokens_per_second} tokens/s asked for"
+        figures += [
+            Figure(f"tokens/s received, {at}", [one.tokens_per_second]),
+            Figure(f"processor cores of the generator, {at}", [one.cores], "<= 1"),
+            Figure(f"lag of the schedule, 99th percentile, {at}", [one.lag_p99 * 1e3], "<= 10", "ms"),
+        ]
         for reason in one.unreliable_reasons:
-            console.print(f"{one.protocol}: {reason}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps([asdict(one) for one in found], indent=2))
-    console.print(f"All figures: {out}")
+            print(f"{one.protocol}: {reason}")
+    report(out, figures, [asdict(one) for one in found])
 
 
 def _measure(protocol: str, plan: LoadPlan, metrics_url: str, workers: WorkerSpec) -> GeneratorCost:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.load import perf_analyzer
-from benchmarks.load.agreement import GOAL, AgreementLoad, compare
+from benchmarks.load.agreement import AgreementLoad, compare
 from tests.standins.timed_server.server import TimedServer, timed_server
 
 TTFT, ITL, TOKENS = 0.5, 0.1, 6
@@ -33,6 +33,6 @@ def test_another_tool_finds_the_same_throughput_and_time_to_the_first_token(
     except perf_analyzer.PerfAnalyzerMissingError as error:
         pytest.skip(str(error))
     found = compare(server.grpc_address, program, load, 1, print)
-    assert found.throughput == pytest.approx(1.0, abs=GOAL)
-    assert found.ttft == pytest.approx(1.0, abs=GOAL)
-    assert found.pairs[0][0].ttft_p50 == pytest.approx(TTFT, rel=GOAL)
+    assert found.throughput.met
+    assert found.ttft.met
+    assert found.pairs[0][0].ttft_p50 == pytest.approx(TTFT, rel=0.05)
