@@ -32,6 +32,10 @@ class Processor:
     cores: int
     features: tuple[str, ...] = ()
 
+    @property
+    def has_amx(self) -> bool:
+        return _AMX in self.features
+
     def __str__(self) -> str:
         cores = f"{self.cores} core{'s' if self.cores != 1 else ''}"
         return f"{self.name}, {cores}, {', '.join(self.features) or 'no known features'}"
@@ -74,7 +78,7 @@ def parse_processor(text: str, cores: int) -> Processor:
 def choose_precision(processor: Processor) -> PrecisionChoice:
     """Return the precision that is fast on the processor and changes answers least."""
     has = processor.features
-    if _AMX in has:
+    if processor.has_amx:
         return PrecisionChoice(
             "bf16", "AMX multiplies bf16 matrices fast", "int8 is faster with few requests at a time"
         )

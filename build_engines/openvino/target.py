@@ -28,6 +28,9 @@ from build_engines.target import BuildOptions, CompiledEngine, Host
 
 PACKAGES = ("openvino", "openvino-genai", "openvino-tokenizers", "optimum-intel", "transformers", "torch", "nncf")
 _HINTS = {"fp32": "f32", "fp16": "f16"}
+_ACTIVATIONS_PER_SCALE = 128
+"""How many activations OpenVINO quantizes with one scale before it multiplies them with int8 weights. Its default is 32,
+with which steps take a quarter longer (docs/internals/measurements.md). Not measured with AMX."""
 # Peak bytes per parameter on disk during a build; integer weights and bf16 weights exist at the same time.
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 3.1, "int4": 2.8}
 # With less free space than this, a failed write means a full disk; the libraries don't report the reason.
@@ -46,15 +49,20 @@ class OpenVinoTarget:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties for ContinuousBatchingPipeline; integer weights are multiplied in bf16."""
-        hint = _HINTS.get(self.precision, "bf16")
-        return {"INFERENCE_PRECISION_HINT": hint, "KV_CACHE_PRECISION": self.kv_precision}
+        """The properties for ContinuousBatchingPipeline; what integers do not compute is computed in bf16."""
+        found: dict[str, Any] = {
+            "INFERENCE_PRECISION_HINT": _HINTS.get(self.precision, "bf16"),
+            "KV_CACHE_PRECISION": self.kv_precision,
+        }
+        if self.precision == "int8" and not find_processor().has_amx:
+            found["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _ACTIVATIONS_PER_SCALE
+        return found
 
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         check_buildable(directory, config)
 
     def cache_key(self) -> list[Any]:
-        return [self.precision, self.kv_precision, self.max_seq_len]
+        return [self.precision, self.max_seq_len, self.properties]
 
     def host(self) -> Host:
         found = {}
