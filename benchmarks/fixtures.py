@@ -6,11 +6,20 @@ from pathlib import Path
 
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.make_checkpoint import make_checkpoint
+from build_engines.demo import make_demo_checkpoint
 from build_engines.manifest import Precision
 from build_engines.progress import NoBuildProgress
 from build_engines.synthetic.write import write_synthetic_checkpoint
 
 BENCH_DIRECTORY = Path(".cache/bench")
+
+
+def demo_checkpoint() -> Path:
+    """Return the checkpoint of `inflight demo`, trained only once."""
+    checkpoint = BENCH_DIRECTORY / "demo"
+    if not checkpoint.exists():
+        make_checkpoint(checkpoint, lambda directory: make_demo_checkpoint(directory), NoBuildProgress())
+    return checkpoint
 
 
 def bench_engine(like: str, precision: Precision) -> Path:

@@ -90,7 +90,9 @@ class OpenVinoTarget:
 
 
 def _suited_to(choice: PrecisionChoice | None) -> SuitedTo | None:
-    return None if choice is None else SuitedTo(processor=str(find_processor()), reason=choice.reason)
+    if choice is None:
+        return None
+    return SuitedTo(processor=str(find_processor()), reason=choice.reason, alternative=choice.alternative)
 
 
 def target(options: BuildOptions) -> OpenVinoTarget:
