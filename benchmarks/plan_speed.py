@@ -38,37 +38,46 @@ _KV_CACHE_TOKENS = IN_FLIGHT[-1] * 2 * (PROMPT_TOKENS + ANSWER_TOKENS)
 @click.command(help=__doc__)
 @click.option("--model", "models", multiple=True, default=("qwen2.5-0.5b", _DEMO), show_default=True)
 @click.option("--precision", "precisions", multiple=True, default=PRECISIONS, show_default=True)
+@click.option(
+    "--input-tokens", default=16, show_default=True, help="Tokens per prompt; longer ones need longer warm-ups."
+)
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--seconds", default=6.0, show_default=True, help="Seconds of each measurement, after its warm-up.")
 @click.option("--out", type=click.Path(path_type=Path), default=BENCH_DIRECTORY / "plan_speed.json", show_default=True)
-def main(models: tuple[str, ...], precisions: tuple[Precision, ...], rounds: int, seconds: float, out: Path) -> None:
+def main(
+    models: tuple[str, ...],
+    precisions: tuple[Precision, ...],
+    input_tokens: int,
+    rounds: int,
+    seconds: float,
+    out: Path,
+) -> None:
     found: defaultdict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
-    for model in models:
-        checkpoint = demo_checkpoint() if model == _DEMO else BENCH_DIRECTORY / model
-        for precision in precisions:
-            engine = _engine(model, checkpoint, precision)
-            planned = read_model(checkpoint)
-            for _ in range(rounds):
-                for count, figures in _compare(planned, engine, seconds).items():
-                    found[model, precision, count].append(figures)
+    engines = {(model, precision): _engine(model, precision) for model in models for precision in precisions}
+    # In rounds over all engines, since the machine may be busy for a while.
+    for _ in range(rounds):
+        for (model, precision), engine in engines.items():
+            planned = read_model(BENCH_DIRECTORY / model)
+            for count, pair in _compare(planned, engine, input_tokens, seconds).items():
+                found[model, precision, count].append(pair)
     figures = [
         _figure(f"{model} {precision}, {count} in flight: predicted / measured tokens/s", pairs)
         for (model, precision, count), pairs in found.items()
     ]
-    _show(found)
+    _show(found, input_tokens)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"figures": figures}, indent=2))
 
 
-def _engine(model: str, checkpoint: Path, precision: Precision) -> Path:
+def _engine(model: str, precision: Precision) -> Path:
     if model != _DEMO:
         return bench_engine(model, precision)
     engine = BENCH_DIRECTORY / f"{model}-{precision}"
-    build_engine(str(checkpoint), engine, BuildOptions(precision=precision))
+    build_engine(str(demo_checkpoint()), engine, BuildOptions(precision=precision))
     return engine
 
 
-def _compare(planned: PlannedModel, engine: Path, seconds: float) -> dict[int, tuple[float, float]]:
+def _compare(planned: PlannedModel, engine: Path, prompt: int, seconds: float) -> dict[int, tuple[float, float]]:
     """Return the predicted and the measured tokens per second, by the number of requests in flight."""
     manifest = Manifest.read(engine)
     weights, kv = OPENVINO_WEIGHTS[manifest.precision], OPENVINO_KV[manifest.kv_cache_precision]
@@ -76,17 +85,19 @@ def _compare(planned: PlannedModel, engine: Path, seconds: float) -> dict[int, t
     settings = Settings(EngineBuild(manifest.precision), max_num_sequences=IN_FLIGHT[-1])
     with load_engine(engine, settings, _KV_CACHE_TOKENS) as alone:
         return {
-            count: (predicted, _measure(alone, manifest.vocab_size, count, predicted, seconds))
+            count: (predicted, _measure(alone, manifest.vocab_size, Workload(count, prompt), predicted, seconds))
             for count in IN_FLIGHT
-            for predicted in (speed.tokens_per_second(Workload(count)),)
+            for predicted in (speed.tokens_per_second(Workload(count, prompt)),)
         }
 
 
-def _measure(alone: EngineAlone, vocabulary: int, count: int, predicted: float, seconds: float) -> float:
-    source = random.Random(count)
-    requests = [([source.randrange(vocabulary) for _ in range(PROMPT_TOKENS)], ANSWER_TOKENS) for _ in range(_PROMPTS)]
-    # All prompts are computed once, and at least one answer is generated, before it counts.
-    warmup = max(1.0, count * ANSWER_TOKENS / predicted * (0.6 if count > 1 else 0.3))
+def _measure(alone: EngineAlone, vocabulary: int, workload: Workload, predicted: float, seconds: float) -> float:
+    source, count = random.Random(0), workload.sequences
+    requests = [
+        ([source.randrange(vocabulary) for _ in range(workload.prompt)], workload.answer) for _ in range(_PROMPTS)
+    ]
+    # The prompts of all are computed before it counts.
+    warmup = max(1.0, 2 * count * workload.prompt / predicted)
     speed, _ = alone.speed(requests, count, seconds, warmup)
     return speed
 
@@ -103,8 +114,8 @@ def _figure(name: str, pairs: list[tuple[float, float]]) -> dict[str, object]:
     }
 
 
-def _show(found: dict[tuple[str, str, int], list[tuple[float, float]]]) -> None:
-    table = Table(title=f"tokens/s, {PROMPT_TOKENS} tokens of prompt and {ANSWER_TOKENS} of answer")
+def _show(found: dict[tuple[str, str, int], list[tuple[float, float]]], prompt: int) -> None:
+    table = Table(title=f"tokens/s, {prompt} tokens of prompt and {ANSWER_TOKENS} of answer")
     for column in ("model", "precision", "in flight", "predicted", "measured", "error", "rounds"):
         table.add_column(column, justify="left" if column in ("model", "precision") else "right")
     for (model, precision, count), pairs in found.items():

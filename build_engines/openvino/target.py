@@ -50,6 +50,12 @@ class OpenVinoTarget:
         hint = _HINTS.get(self.precision, "bf16")
         return {"INFERENCE_PRECISION_HINT": hint, "KV_CACHE_PRECISION": self.kv_precision}
 
+    @property
+    def suited_to(self) -> SuitedTo | None:
+        if self.choice is None:
+            return None
+        return SuitedTo(processor=str(find_processor()), reason=self.choice.reason, alternative=self.choice.alternative)
+
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         check_buildable(directory, config)
 
@@ -84,15 +90,9 @@ class OpenVinoTarget:
             precision=self.precision,
             kv_cache_precision=self.kv_precision,
             properties=self.properties,
-            suited_to=_suited_to(self.choice),
+            suited_to=self.suited_to,
             **facts | {"notes": tuple(facts["notes"])},
         )
-
-
-def _suited_to(choice: PrecisionChoice | None) -> SuitedTo | None:
-    if choice is None:
-        return None
-    return SuitedTo(processor=str(find_processor()), reason=choice.reason, alternative=choice.alternative)
 
 
 def target(options: BuildOptions) -> OpenVinoTarget:
