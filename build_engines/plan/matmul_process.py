@@ -23,11 +23,11 @@ from inflight.common.process_guard import die_with_parent
 _HINTS = {"fp32": "f32", "fp16": "f16"}
 # Matrices of a large model: rows, columns, and how many; more than caches hold, in each precision.
 _LARGE = (4096, 1024)
-_LARGE_COUNTS = {"fp32": 6, "bf16": 8, "fp16": 8, "int8": 12, "int4": 24}
+_LARGE_COUNTS = {"fp32": 6, "bf16": 14, "fp16": 14, "int8": 16, "int4": 24}
 _SMALL, _SMALL_COUNT = (512, 256), 8
 _TINY, _TINY_COUNT = (16, 16), 32
 _INT4_GROUP = 128
-_ROUNDS, _SMALL_RUNS, _TINY_RUNS = 5, 5, 20
+_ROUNDS, _SMALL_RUNS, _TINY_RUNS = 4, 5, 20
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ PROMPT_TOKENS, ANSWER_TOKENS = 64, 64
 # the demo checkpoint on two cores of an AMD EPYC 9004; docs/plan.md explains them.
 _STEP_OPERATIONS = 20
 _LAYER_OPERATIONS = 12
-_TOKEN_OPERATIONS = 17
+_TOKEN_OPERATIONS = 15
 # The sampler reads the logits of a sequence so many times.
 _LOGIT_READS = 3
 
