@@ -18,11 +18,11 @@ from typing import get_args
 import click
 from tokenizers import Tokenizer
 
-from benchmarks.fixtures import BENCH_DIRECTORY
+from benchmarks.fixtures import BENCH_DIRECTORY, DEMO, bench_checkpoint
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.make_checkpoint import make_checkpoint
 from build_engines.checkpoints.pad_layers import pad_layers
-from build_engines.demo import example_prompts, make_demo_checkpoint
+from build_engines.demo import example_prompts
 from build_engines.manifest import Manifest, Precision
 from build_engines.progress import NoBuildProgress
 from inflight.runtime.engine.interface import EngineOptions, ModelRunner
@@ -64,9 +64,7 @@ class Gain:
 
 def engines(precision: Precision) -> tuple[Path, Path]:
     """Return the engines of the padded checkpoint and of the demo, built once."""
-    demo, deep = BENCH_DIRECTORY / "demo", BENCH_DIRECTORY / f"demo-{PADDED_LAYERS}-deeper"
-    if not demo.exists():
-        make_checkpoint(demo, lambda directory: make_demo_checkpoint(directory), NoBuildProgress())
+    demo, deep = bench_checkpoint(DEMO), BENCH_DIRECTORY / f"demo-{PADDED_LAYERS}-deeper"
     if not deep.exists():
         make_checkpoint(deep, lambda directory: pad_layers(demo, directory, PADDED_LAYERS), NoBuildProgress())
     for checkpoint in (deep, demo):

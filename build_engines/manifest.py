@@ -101,10 +101,12 @@ class GpuMachine(_Frozen):
 
 
 class SuitedTo(_Frozen):
-    """The processor for which the precision was chosen, and why; absent if the user named the precision."""
+    """The processor for which the precision was chosen, why, and what another one would give; absent if the user named
+    the precision."""
 
     processor: str
     reason: str
+    alternative: str = ""
 
 
 class Manifest(_Frozen):

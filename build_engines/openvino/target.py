@@ -22,15 +22,12 @@ from build_engines.checkpoints.checkpoint import Checkpoint, check_buildable
 from build_engines.errors import BuildError
 from build_engines.manifest import GpuKvPrecision, GpuPrecision, KvPrecision, Precision, SuitedTo
 from build_engines.openvino.export import ExportResult, ExportTask
+from build_engines.openvino.properties import compute_properties
 from build_engines.processor import PrecisionChoice, choose_precision, find_processor
 from build_engines.progress import BuildProgress
 from build_engines.target import BuildOptions, CompiledEngine, Host
 
 PACKAGES = ("openvino", "openvino-genai", "openvino-tokenizers", "optimum-intel", "transformers", "torch", "nncf")
-_HINTS = {"fp32": "f32", "fp16": "f16"}
-_ACTIVATIONS_PER_SCALE = 128
-"""How many activations OpenVINO quantizes with one scale before it multiplies them with int8 weights. Its default is 32,
-with which steps take a quarter longer (docs/internals/measurements.md). Not measured with AMX."""
 # Peak bytes per parameter on disk during a build; integer weights and bf16 weights exist at the same time.
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 3.1, "int4": 2.8}
 # With less free space than this, a failed write means a full disk; the libraries don't report the reason.
@@ -49,14 +46,14 @@ class OpenVinoTarget:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties for ContinuousBatchingPipeline; what integers do not compute is computed in bf16."""
-        found: dict[str, Any] = {
-            "INFERENCE_PRECISION_HINT": _HINTS.get(self.precision, "bf16"),
-            "KV_CACHE_PRECISION": self.kv_precision,
-        }
-        if self.precision == "int8" and not find_processor().has_amx:
-            found["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _ACTIVATIONS_PER_SCALE
-        return found
+        """The properties for ContinuousBatchingPipeline."""
+        return {**compute_properties(self.precision), "KV_CACHE_PRECISION": self.kv_precision}
+
+    @property
+    def suited_to(self) -> SuitedTo | None:
+        if self.choice is None:
+            return None
+        return SuitedTo(processor=str(find_processor()), reason=self.choice.reason, alternative=self.choice.alternative)
 
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         check_buildable(directory, config)
@@ -92,13 +89,9 @@ class OpenVinoTarget:
             precision=self.precision,
             kv_cache_precision=self.kv_precision,
             properties=self.properties,
-            suited_to=_suited_to(self.choice),
+            suited_to=self.suited_to,
             **facts | {"notes": tuple(facts["notes"])},
         )
-
-
-def _suited_to(choice: PrecisionChoice | None) -> SuitedTo | None:
-    return None if choice is None else SuitedTo(processor=str(find_processor()), reason=choice.reason)
 
 
 def target(options: BuildOptions) -> OpenVinoTarget:

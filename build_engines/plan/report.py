@@ -7,6 +7,8 @@ from typing import Any
 from build_engines.plan.fit import Fit
 from build_engines.plan.footprint import KV_CACHE_FRACTION
 from build_engines.plan.memory_plan import MemoryPlan
+from build_engines.plan.speed import SpeedPlan
+from build_engines.processor import find_processor
 
 _LENGTHS = (2048, 8192, 32768)
 
@@ -17,8 +19,8 @@ def table_lengths(plan: MemoryPlan) -> list[int]:
     return sorted({plan.length, known} | {length for length in _LENGTHS if length <= known})
 
 
-def as_json(plan: MemoryPlan) -> dict[str, Any]:
-    """Return the plan for JSON; `recommended` is null if nothing fits."""
+def as_json(plan: MemoryPlan, speed: SpeedPlan | None = None) -> dict[str, Any]:
+    """Return the plan for JSON; `recommended` is null if nothing fits, and `speed` if it wasn't predicted."""
     model, wish = plan.model, plan.request
     parameters, shape = model.parameters, model.shape
     return {
@@ -43,14 +45,31 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
         },
         "max_seq_len": plan.length,
         "max_num_sequences": wish.max_num_sequences,
-        "options": [_option(plan, fit) for fit in plan.fits],
-        "recommended": _option(plan, plan.recommended) if plan.recommended else None,
+        "speed": _speed(speed) if speed else None,
+        "options": [_option(plan, fit, speed) for fit in plan.fits],
+        "recommended": _option(plan, plan.recommended, speed) if plan.recommended else None,
         "advice": plan.advice,
     }
 
 
-def _option(plan: MemoryPlan, fit: Fit) -> dict[str, Any]:
+def _speed(speed: SpeedPlan) -> dict[str, Any]:
+    processor = find_processor()
+    return {
+        "processor": processor.name,
+        "cores": processor.cores,
+        "features": list(processor.features),
+        "prompt_tokens": speed.workloads[0].prompt,
+        "answer_tokens": speed.workloads[0].answer,
+        "bytes_per_second": {name: round(speed.machine.bandwidth(name)) for name in speed.machine.matrices},
+        "operations_per_second": {
+            name: round(speed.machine.operations_per_second(name)) for name in speed.machine.matrices
+        },
+    }
+
+
+def _option(plan: MemoryPlan, fit: Fit, speed: SpeedPlan | None) -> dict[str, Any]:
     footprint = fit.footprint
+    rates = speed.of(fit) if speed else None
     return {
         "precision": fit.weights.name,
         "kv_cache_precision": fit.kv.name,
@@ -75,5 +94,10 @@ def _option(plan: MemoryPlan, fit: Fit) -> dict[str, Any]:
         "needed_bytes": fit.needed,
         "kv_cache_bytes": fit.kv_bytes,
         "kv_cache_tokens": fit.kv_tokens,
+        "tokens_per_second": {
+            str(workload.sequences): round(rate, 2) for workload, rate in zip(speed.workloads, rates, strict=True)
+        }
+        if speed and rates
+        else None,
         "sequences": {str(length): footprint.sequences(fit.memory, length) for length in table_lengths(plan)},
     }

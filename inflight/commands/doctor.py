@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
+from build_engines.errors import BuildError
+from build_engines.manifest import Manifest
 from inflight.deploy.checks.doctor import Finding, run_checks
 
+_PRECISIONS = ("int8", "bf16", "fp32")
 _MARKS = {"ok": "ok     ", "warning": "warning", "missing": "MISSING"}
 
 
@@ -21,8 +27,11 @@ _MARKS = {"ok": "ok     ", "warning": "warning", "missing": "MISSING"}
 def command(engine_dir: str | None, as_json: bool) -> None:
     """Check what serving needs; show what is present, what is missing and how to fix it.
 
+    Also measure how fast the processor multiplies matrices, in a few seconds.
+
     With ENGINE_DIR, also check that the engine is complete and runs here: versions, GPUs, driver. ENGINE_DIR may be a
-    repository that `inflight assemble` wrote: its directory, or its address on S3.
+    repository that `inflight assemble` wrote: its directory, or its address on S3. For an engine directory of target
+    openvino, also predict tokens per second.
 
     Exit code 1 if this machine cannot serve.
 
@@ -32,7 +41,7 @@ def command(engine_dir: str | None, as_json: bool) -> None:
       inflight doctor s3://models/my-model/v1 --json
     """  # fmt: skip
     findings: list[Finding] = []
-    for finding in run_checks(engine_dir):
+    for finding in itertools.chain(run_checks(engine_dir), _speed(engine_dir)):
         findings.append(finding)
         if not as_json:
             _print_finding(finding)
@@ -43,6 +52,27 @@ def command(engine_dir: str | None, as_json: bool) -> None:
     else:
         click.echo("This machine can serve." if able else "This machine cannot serve yet.")
     sys.exit(0 if able else 1)
+
+
+def _speed(engine_dir: str | None) -> Iterator[Finding]:
+    """Yield the speed of matrix multiplications, and the predicted speed of an engine for the processor."""
+    from build_engines.plan.machine_speed import measure_machine
+    from build_engines.plan.speed import predict_engine
+
+    try:
+        manifest = Manifest.read(Path(engine_dir)) if engine_dir else None
+    except BuildError:
+        return  # run_checks has reported it
+    if manifest and manifest.target != "openvino":
+        return
+    try:
+        machine = measure_machine((manifest.precision,) if manifest else _PRECISIONS)
+        yield Finding("speed", "ok", str(machine))
+        if manifest and engine_dir:
+            yield Finding("prediction", "ok", predict_engine(Path(engine_dir), manifest, machine))
+    except BuildError as error:
+        sentence, _, remedy = str(error).rpartition("; ")
+        yield Finding("speed", "warning", sentence, remedy.rstrip("."))
 
 
 def _print_finding(finding: Finding) -> None:

@@ -38,12 +38,15 @@ class EngineAlone:
     def __init__(self, process: subprocess.Popen[str], log: IO[bytes], name: str) -> None:
         self._process, self._log, self._name = process, log, name
 
-    def speed(self, requests: Sequence[TokenizedRequest], users: int, seconds: float) -> tuple[float, list[float]]:
+    def speed(
+        self, requests: Sequence[TokenizedRequest], users: int, seconds: float, warmup: float | None = None
+    ) -> tuple[float, list[float]]:
         """Return the output tokens per second with `users` requests in flight, and the length of each step in seconds.
 
-        Raises DeployError.
+        `warmup` is the seconds before it counts, by default a quarter of `seconds`. Raises DeployError.
         """
-        found = self.ask({"speed": {"requests": requests, "users": users, "seconds": seconds}})
+        asked = {"requests": requests, "users": users, "seconds": seconds, "warmup": warmup}
+        found = self.ask({"speed": asked})
         return found["tokens_per_second"], found["steps"]
 
     def greedy(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> GreedyAnswers:

@@ -22,7 +22,8 @@ from inflight.common.process_guard import die_with_parent
 from inflight.runtime.engine.interface import EngineOptions
 
 _WARMUP = 0.25
-"""Part of a measurement's time before it counts, so that requests are at different places of their answers."""
+"""Default time before a measurement counts, as a part of its seconds: requests come to different places of their
+answers."""
 
 
 def main() -> int:
@@ -75,15 +76,17 @@ class _LoadedEngine:
 
         self._start: Callable[..., Any] = start
 
-    def speed(self, requests: list[tuple[list[int], int]], users: int, seconds: float) -> dict[str, Any]:
+    def speed(
+        self, requests: list[tuple[list[int], int]], users: int, seconds: float, warmup: float | None = None
+    ) -> dict[str, Any]:
         """Return the output tokens per second, and the length of each step, with `users` requests always in flight.
 
         `requests` are prompts and the numbers of tokens to generate, used in turn. Those in flight first generate less,
-        so that not all answers end at the same time.
+        so that not all answers end at the same time. `warmup` is the seconds before it counts.
         """
         source, turns = random.Random(0), itertools.cycle(requests)
         running = [self._start(prompt, source.randint(1, tokens)) for prompt, tokens in itertools.islice(turns, users)]
-        begin = time.perf_counter() + seconds * _WARMUP
+        begin = time.perf_counter() + (seconds * _WARMUP if warmup is None else warmup)
         end = begin + seconds
         tokens, steps = 0, []
         while (started := time.perf_counter()) < end:

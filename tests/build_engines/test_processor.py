@@ -34,3 +34,11 @@ def test_a_named_precision_is_kept_and_no_choice_is_recorded(precision: str | No
     found = target(BuildOptions(precision=precision))  # type: ignore[arg-type]
     assert found.precision == (precision or choose_precision(find_processor()).precision)
     assert (found.choice is None) == (precision is not None)
+
+
+def test_a_chosen_precision_is_recorded_with_reason_and_alternative() -> None:
+    recorded = target(BuildOptions()).suited_to
+    choice = choose_precision(find_processor())
+    assert recorded is not None
+    assert (recorded.processor, recorded.reason) == (str(find_processor()), choice.reason)
+    assert recorded.alternative == choice.alternative

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from build_engines.processor import choose_precision, find_processor
+
 MAIN = "from inflight.cli import main; main()"
 
 
@@ -29,8 +31,12 @@ def test_this_machine_can_serve_and_the_trial_proves_it() -> None:
     findings = {finding["name"]: finding for finding in report["findings"]}
     assert set(findings) >= {
         "packages", "python", "tritonserver", "engines", "shared memory", "processor", "memory", "ports", "leftovers",
-        "smoke test", "gpu",
+        "smoke test", "gpu", "speed",
     }  # fmt: skip
+    processor = find_processor()
+    assert str(processor) in findings["processor"]["found"]
+    assert f"{choose_precision(processor).precision} weights" in findings["processor"]["found"]
+    assert all(f"{name} " in findings["speed"]["found"] for name in ("int8", "bf16", "fp32"))
     assert "runs a python model" in findings["smoke test"]["found"]
 
 

@@ -24,6 +24,7 @@ from build_engines.plan.gpus import GPUS, GpuModel, find_gpu
 from build_engines.plan.machine_memory import available_bytes
 from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
 from build_engines.plan.size import parse_size
+from build_engines.plan.speed import ANSWER_TOKENS, PROMPT_TOKENS, SpeedPlan, plan_speed
 
 T = TypeVar("T")
 
@@ -82,6 +83,21 @@ class _ParsedValue(click.ParamType[Any]):
     help="Maximum concurrent sequences of that length.  [default: as many as fit]",
 )
 @click.option(
+    "--input-tokens",
+    type=click.IntRange(1),
+    default=PROMPT_TOKENS,
+    show_default=True,
+    help="Tokens per prompt, for the speed.",
+)
+@click.option(
+    "--output-tokens",
+    type=click.IntRange(1),
+    default=ANSWER_TOKENS,
+    show_default=True,
+    help="Tokens per answer, for the speed.",
+)
+@click.option("--no-speed", is_flag=True, help="Do not measure this machine to predict tokens per second.")
+@click.option(
     "--json", "as_json", envvar="INFLIGHT_PLAN_JSON", is_flag=True, help="Print all figures, in bytes, as JSON."
 )
 def command(
@@ -94,9 +110,15 @@ def command(
     kv_cache_precision: tuple[str, ...],
     max_seq_len: int | None,
     max_num_sequences: int | None,
+    input_tokens: int,
+    output_tokens: int,
+    no_speed: bool,
     as_json: bool,
 ) -> None:
     """Estimate the memory that CHECKPOINT needs, which configurations fit, and what to build.
+
+    For the processor of this machine, also predict tokens per second, from the speed of matrix multiplications measured
+    in a few seconds.
 
     CHECKPOINT is a directory with at least config.json, or a model name on the Hugging Face hub, from which only
     config.json is downloaded. docs/plan.md has the formulas and their accuracy. Exit code 1 if nothing fits.
@@ -118,15 +140,28 @@ def command(
         max_num_sequences=max_num_sequences,
     )
     plan = _make_plan(checkpoint, request, settled=target is not None)
+    here = request.is_openvino and memory is None and not no_speed
+    speed = _predict_speed(plan, input_tokens, output_tokens) if here else None
     if as_json:
         from build_engines.plan.report import as_json as report
 
-        click.echo(json.dumps(report(plan), indent=2))
+        click.echo(json.dumps(report(plan, speed), indent=2))
     else:
         from inflight.commands.plan.table import show_plan
 
-        show_plan(plan)
+        show_plan(plan, speed)
     sys.exit(0 if plan.recommended else 1)
+
+
+def _predict_speed(plan: MemoryPlan, prompt: int, answer: int) -> SpeedPlan | None:
+    """Return the predicted speed, None with a message if it can't be predicted: the memory can be planned anyway."""
+    if not any(fit.fits for fit in plan.fits):
+        return None
+    try:
+        return plan_speed(plan, prompt, answer)
+    except BuildError as error:
+        click.echo(f"Note: {error}", err=True)
+        return None
 
 
 def _plan_request(named: str | None, gpu: GpuModel | None, gpus: int, memory: int | None) -> PlanRequest:

@@ -9,18 +9,22 @@ from build_engines.plan.fit import NOT_BUILT, Fit
 from build_engines.plan.memory_plan import MemoryPlan
 from build_engines.plan.report import table_lengths
 from build_engines.plan.size import format_size
+from build_engines.plan.speed import SpeedPlan
+from build_engines.processor import find_processor
 
 _PIPE_WIDTH = 120
 
 
-def show_plan(plan: MemoryPlan) -> None:
+def show_plan(plan: MemoryPlan, speed: SpeedPlan | None = None) -> None:
     """Print the plan to standard output; in a pipe without colours and as wide as the table."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPE_WIDTH)
     for line in _head(plan):
         console.print(line, markup=False, soft_wrap=True)
-    console.print(_table(plan))
+    console.print(_table(plan, speed))
+    if speed:
+        console.print(_assumptions(speed), markup=False, soft_wrap=True)
     for line in _end(plan):
         console.print(line, markup=False, soft_wrap=True)
 
@@ -41,7 +45,15 @@ def _head(plan: MemoryPlan) -> list[str]:
     ]
 
 
-def _table(plan: MemoryPlan) -> Table:
+def _assumptions(speed: SpeedPlan) -> str:
+    first = speed.workloads[0]
+    return (
+        f"Predicted for {find_processor()}; measured: {speed.machine}. tokens/s are output tokens with so many "
+        f"requests in flight, prompts of {first.prompt} tokens and answers of {first.answer}."
+    )
+
+
+def _table(plan: MemoryPlan, speed: SpeedPlan | None) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("weights")
     table.add_column("KV cache")
@@ -49,17 +61,21 @@ def _table(plan: MemoryPlan) -> Table:
         table.add_column("TP x PP", justify="right")
     for name in ("weights", "KV per token", "other", "KV cache", "KV tokens", "concurrent"):
         table.add_column(name, justify="right")
+    for workload in speed.workloads if speed else ():
+        table.add_column(f"tokens/s at {workload.sequences}", justify="right")
     table.add_column("", no_wrap=True)
     for fit in plan.fits:
-        table.add_row(*_row(plan, fit))
+        table.add_row(*_row(plan, fit, speed))
     return table
 
 
-def _row(plan: MemoryPlan, fit: Fit) -> list[str]:
+def _row(plan: MemoryPlan, fit: Fit, speed: SpeedPlan | None) -> list[str]:
     split = [] if plan.request.is_openvino else [f"{fit.split.tensor} x {fit.split.pipeline}"]
     names = [fit.weights.name, fit.kv.name, *split]
+    workloads = speed.workloads if speed else ()
     if fit.refusal:
-        return [*names, *[""] * 6, fit.refusal.label]
+        return [*names, *[""] * (6 + len(workloads)), fit.refusal.label]
+    rates = (speed.of(fit) if speed else None) or ()
     footprint = fit.footprint
     return [
         *names,
@@ -69,6 +85,7 @@ def _row(plan: MemoryPlan, fit: Fit) -> list[str]:
         format_size(fit.kv_bytes) if fit.kv_bytes else "none",
         f"{fit.kv_tokens:,}",
         f"{fit.sequences:,}",
+        *([f"{rate:,.1f}" for rate in rates] or [""] * len(workloads)),
         "" if fit.fits else f"needs {format_size(fit.needed)}",
     ]
 

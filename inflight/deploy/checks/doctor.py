@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from build_engines.processor import choose_precision, find_processor
 from inflight.deploy.errors import DeployError
 
 _PACKAGES = ("tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
@@ -20,7 +21,6 @@ _PACKAGES = ("tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
 _LIBRARIES = {"openvino": "openvino-genai", "llmapi": "tensorrt_llm"}
 _INSTALL_REMEDY = "`make setup`, or `pip install '.[serve]'` in a checkout"
 _CONTAINER_REMEDY = "serve it in NVIDIA's container with TensorRT-LLM"
-_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
 _DEFAULT_PORTS = (8000, 8001, 8002)
 _MEBI, _GIBI = 1 << 20, 1 << 30
 
@@ -148,16 +148,10 @@ def _memory() -> Finding:
 
 
 def _processor() -> Finding:
-    flags: set[str] = set()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("flags"):
-                flags = set(line.partition(":")[2].split())
-                break
-    known = [name for name in _INSTRUCTIONS if name in flags]
-    found = f"{len(os.sched_getaffinity(0))} cores, {', '.join(known) or 'no relevant vector instructions'}"
-    if "avx2" not in flags:
+    processor = find_processor()
+    choice = choose_precision(processor)
+    found = f"{processor}; {choice.precision} weights suit it: {choice.reason}"
+    if not processor.features:
         return Finding("processor", "warning", found, "expect the embedded engine to be slow")
     return Finding("processor", "ok", found)
 

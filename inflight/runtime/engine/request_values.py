@@ -135,8 +135,8 @@ def read_sequences(tokens: Any, lengths: Any, vocabulary_size: int, max_ids: int
     """Read the token ids of each prompt's sequences from arrays [prompt, beam, token] and [prompt, beam].
 
     Raises RequestError for invalid lengths (`invalid_request`), for more than MAX_SEQUENCES sequences or `max_ids` ids,
-    and for ids outside the vocabulary (`invalid_token_ids`). Nothing is copied before the number of ids is checked. Most
-    arrays are a chunk of a few tokens, for which numpy's functions take longer than Python's own.
+    and for ids outside the vocabulary (`invalid_token_ids`). Nothing is copied before the number of ids is checked.
+    Most arrays are a chunk of a few tokens, for which numpy's functions take longer than Python's own.
     """
     if tokens.ndim != 3 or tokens.shape[:2] != lengths.shape:
         raise RequestError(

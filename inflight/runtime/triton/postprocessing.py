@@ -45,7 +45,7 @@ class Postprocessing:
     def __init__(self, args: dict[str, str]) -> None:
         end_with_server()
         bound_strings(pb_utils)
-        # Decoding takes microseconds; the tokenizer's threads would wait for more of it actively, on the engine's cores.
+        # Decoding takes microseconds, and the tokenizer's threads would keep the engine's cores busy while they wait.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         settings = parameters(args)
         self._model = args["model_name"]

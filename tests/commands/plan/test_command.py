@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from build_engines.plan.size import GIB
+from build_engines.processor import find_processor
 from inflight.cli import main
 from tests.build_engines.plan.published import SHAPES
 from tests.commands.plan.plan_reports import GPU, plan, report, write
@@ -217,3 +218,36 @@ def test_of_the_hub_it_fetches_the_config_alone(checkpoint: Path, hub: Hub, tmp_
     assert done.stderr.startswith(f"Asking the hub for {NAME}\n")
     assert json.loads(done.stdout)["parameters"]["total"] == 8_030_261_248
     assert hub.fetched == ["config.json"]
+
+
+def test_for_this_machine_it_predicts_tokens_per_second(tmp_path: Path) -> None:
+    directory = write(tmp_path, "qwen2.5-0.5b")
+    found = report(directory, "--precision", "int8", "--precision", "fp32", "--kv-cache-precision", "u8")
+    speed = found["speed"]
+    assert speed["features"] == list(find_processor().features)
+    assert (speed["prompt_tokens"], speed["answer_tokens"]) == (64, 64)
+    assert min(*speed["bytes_per_second"].values(), *speed["operations_per_second"].values()) > 0
+    for option in found["options"]:
+        one, many = option["tokens_per_second"]["1"], option["tokens_per_second"]["64"]
+        assert 0 < one < many
+    printed = plan(directory, "--precision", "int8", "--max-num-sequences", "8").stdout
+    assert "tokens/s at 8" in printed
+    assert find_processor().name in printed
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--no-speed"], ["--target", "openvino", "--memory", "16GiB"], ["--gpu", "h100"]],
+)
+def test_of_other_machines_and_if_asked_it_predicts_no_speed(checkpoint: Path, arguments: list[str]) -> None:
+    found = report(checkpoint, *arguments)
+    assert found["speed"] is None
+    assert all(option["tokens_per_second"] is None for option in found["options"])
+
+
+def test_without_openvino_it_still_plans_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("build_engines.plan.machine_speed.importlib.util.find_spec", lambda name: None)
+    done = plan(checkpoint, "--precision", "int4", "--max-seq-len", "64")
+    assert done.exit_code == 0
+    assert done.stderr.startswith("Note: ")
+    assert "tokens/s" not in done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -129,6 +130,15 @@ def test_an_assembled_repository_is_looked_at_as_its_engine_is(gpu_engine: GpuEn
         address = storage.address("llama/v1")
         publish_repository(AssemblyRequest(engine, verify(engine), options), S3Address.parse(address), print)
         assert any("names GPU 0, and this machine has 0" in one.found for one in said(address))
+
+
+def test_the_speed_of_an_embedded_engine_is_predicted(embedded: Path) -> None:
+    done = CliRunner().invoke(cli, ["doctor", str(embedded), "--json"])
+    found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
+    rates = re.findall(r"([0-9,.]+) at (\d+)", found["prediction"]["found"])
+    assert [count for _, count in rates] == ["1", "64"]
+    one, many = (float(rate.replace(",", "")) for rate, _ in rates)
+    assert 0 < one < many
 
 
 def test_an_address_that_is_none_is_a_finding() -> None:
