@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.plan import machine_speed
 from build_engines.plan.formats import OPENVINO_KV, OPENVINO_WEIGHTS
 from build_engines.plan.machine_speed import ROWS, MachineSpeed, MatrixSpeed, measure_machine
 from build_engines.plan.parameters import count_parameters
@@ -94,7 +93,7 @@ def test_this_machine_is_measured() -> None:
 
 
 def test_without_openvino_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_speed.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BuildError) as refused:
         measure_machine(["int8"])
     assert refused.value.code == "package_missing"
