@@ -173,6 +173,7 @@ def _run_end_to_end(server: Server, texts: list[str], max_tokens: int) -> EndToE
 
 async def _stream_all(address: str, texts: list[str], max_tokens: int) -> tuple[float, int, list[float]]:
     async with AsyncClient(address) as client:
+        await client.deployment()  # connects: an application keeps its client
 
         async def one(text: str) -> tuple[int, list[float]]:
             times = []

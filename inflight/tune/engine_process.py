@@ -89,7 +89,7 @@ class _LoadedEngine:
         begin = time.perf_counter() + (seconds * _WARMUP if warmup is None else warmup)
         end = begin + seconds
         tokens, steps = 0, []
-        while (started := time.perf_counter()) < end:
+        while (started := time.perf_counter()) < end or not steps:
             self._pipeline.step()
             if started >= begin:
                 steps.append(time.perf_counter() - started)
