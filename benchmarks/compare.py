@@ -91,7 +91,7 @@ def compare(old: Results, new: Results, alpha: float = ALPHA) -> Comparison:
 
 def _change(benchmark: str, old: Figure, new: Figure, alpha: float) -> Change:
     difference = new.median - old.median
-    p = float(mannwhitneyu(old.values, new.values).pvalue)
+    p = float(mannwhitneyu(old.values, new.values, method="exact").pvalue)
     p = 1.0 if math.isnan(p) else p  # all values are equal
     # The exact test's smallest p-value: one of the two orders without overlap, of all orders.
     least = 2 / math.comb(len(old.values) + len(new.values), len(old.values))

@@ -22,10 +22,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import click
@@ -94,7 +94,7 @@ def main(pairs: int, streams: str, max_tokens: int, prompt_tokens: int, no_quali
 
 
 def _speed_figures(precision: str, streams: int, pairs: Sequence[tuple[Speed, Speed]]) -> list[Figure]:
-    goal = _SPEED_GOALS["AMX" in find_processor().features].get(streams, "")
+    goal = _SPEED_GOALS[find_processor().has_amx].get(streams, "")
     at = f"at {streams}, inflight ({precision}) / vLLM (bf16), defaults"
     return [
         Figure(f"tokens/s {at}", [ours[0] / theirs[0] for ours, theirs in pairs], goal),
@@ -158,8 +158,10 @@ def _pair(
     found = {}
     for side, idle in ((ours, theirs), (theirs, ours))[:: 1 if number % 2 else -1]:
         idle.send_signal(signal.SIGSTOP)
-        found[side] = asyncio.run(side.client.speed(texts, max_tokens))
-        idle.send_signal(signal.SIGCONT)
+        try:
+            found[side] = asyncio.run(side.client.speed(texts, max_tokens))
+        finally:
+            idle.send_signal(signal.SIGCONT)
         time.sleep(1)
     (speed, first), (other, later) = found[ours], found[theirs]
     print(
@@ -190,15 +192,15 @@ def _vllm(checkpoint: Path) -> Iterator[Side]:
     with (BENCH_DIRECTORY / "vllm.log").open("w") as log:
         started = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "bench"],
-            stdout=log, stderr=log, env={**os.environ, **ENVIRONMENT},
+            stdout=log, stderr=log, env={**os.environ, **ENVIRONMENT}, start_new_session=True,
         )  # fmt: skip
     main_process = psutil.Process(started.pid)
     try:
         _wait_for_health(port, started)
         yield Side(CompletionClient(port, "bench"), lambda: [main_process, *main_process.children(recursive=True)])
     finally:
-        for process in (*main_process.children(recursive=True), main_process):
-            process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
         started.wait()
 
 
@@ -208,7 +210,7 @@ def _wait_for_health(port: int, process: subprocess.Popen[bytes]) -> None:
         try:
             with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
                 return
-        except URLError:
+        except (OSError, HTTPException):
             time.sleep(0.5)
     sys.exit(f"vLLM doesn't answer; its log is {BENCH_DIRECTORY / 'vllm.log'}")
 

@@ -80,20 +80,20 @@ def _compare(planned: PlannedModel, engine: Path, prompt: int, seconds: float) -
     settings = Settings(EngineBuild(manifest.precision), max_num_sequences=IN_FLIGHT[-1])
     with load_engine(engine, settings, _KV_CACHE_TOKENS) as alone:
         return {
-            count: (predicted, _measure(alone, manifest.vocab_size, Workload(count, prompt), predicted, seconds))
+            count: (
+                speed.tokens_per_second(Workload(count, prompt)),
+                _measure(alone, manifest.vocab_size, Workload(count, prompt), seconds),
+            )
             for count in IN_FLIGHT
-            for predicted in (speed.tokens_per_second(Workload(count, prompt)),)
         }
 
 
-def _measure(alone: EngineAlone, vocabulary: int, workload: Workload, predicted: float, seconds: float) -> float:
-    source, count = random.Random(0), workload.sequences
+def _measure(alone: EngineAlone, vocabulary: int, workload: Workload, seconds: float) -> float:
+    source = random.Random(0)
     requests = [
         ([source.randrange(vocabulary) for _ in range(workload.prompt)], workload.answer) for _ in range(_PROMPTS)
     ]
-    # The prompts of all are computed before it counts.
-    warmup = max(1.0, 2 * count * workload.prompt / predicted)
-    speed, _ = alone.speed(requests, count, seconds, warmup)
+    speed, _ = alone.speed(requests, workload.sequences, seconds)
     return speed
 
 

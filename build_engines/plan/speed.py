@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from build_engines.manifest import Manifest
@@ -56,9 +58,10 @@ class SpeedModel:
 
     def tokens_per_second(self, workload: Workload) -> float:
         """Return the output tokens per second, with the prompts of following requests computed in between."""
-        steps = list(scheduled_steps(workload))
+        steps = _step_counts(workload)
         context = workload.prompt + workload.answer / 2
-        return sum(step.sampled for step in steps) / sum(self.step_seconds(step, context) for step in steps)
+        seconds = sum(count * self.step_seconds(step, context) for step, count in steps.items())
+        return sum(count * step.sampled for step, count in steps.items()) / seconds
 
     def step_seconds(self, step: Step, context: float) -> float:
         """Return the seconds of a step whose sequences have `context` tokens on average."""
@@ -131,6 +134,11 @@ def plan_speed(plan: MemoryPlan, prompt: int, answer: int) -> SpeedPlan:
     return SpeedPlan(machine, workloads, found)
 
 
+@cache
+def _step_counts(workload: Workload) -> Counter[Step]:
+    return Counter(scheduled_steps(workload))
+
+
 def scheduled_steps(workload: Workload, max_tokens: int = MAX_NUM_TOKENS) -> Iterator[Step]:
     """Yield the steps of the engine's scheduler in its steady state, for as long as about two answers take.
 
@@ -139,11 +147,13 @@ def scheduled_steps(workload: Workload, max_tokens: int = MAX_NUM_TOKENS) -> Ite
     >>> [(step.tokens, step.sampled) for step in scheduled_steps(Workload(1, 100, 3))][:4]
     [(96, 0), (4, 1), (1, 1), (1, 1)]
     """
-    prompts = [workload.prompt] * workload.sequences
+    # More sequences than tokens of a step don't change the steps.
+    sequences = min(workload.sequences, 2 * max_tokens)
+    prompts = [workload.prompt] * sequences
     # Requests are at different places of their answers from the start.
-    answers = [workload.answer * (place + 1) // workload.sequences or 1 for place in range(workload.sequences)]
-    total = workload.sequences * (workload.prompt + workload.answer)
-    skipped = total if workload.sequences > 1 else 0
+    answers = [workload.answer * (place + 1) // sequences or 1 for place in range(sequences)]
+    total = sequences * (workload.prompt + workload.answer)
+    skipped = total if sequences > 1 else 0
     done, end = 0, skipped + 2 * total
     while done < end:
         generating = [place for place, left in enumerate(prompts) if not left][:max_tokens]

@@ -14,15 +14,16 @@ from rich.console import Console
 from rich.table import Table
 
 from build_engines.atomic_directory import exclusive_writer
-from build_engines.manifest import TARGETS, Manifest
+from build_engines.manifest import FILE_NAME, TARGETS, Manifest
 from inflight.commands.load.options import validated_plan
 from inflight.commands.models.argument import kind_of
 from inflight.commands.options.quiet import quiet_option
 from inflight.commands.options.seconds import Seconds
 from inflight.commands.terminal.build_progress import show_build_progress
 from inflight.common.atomic_files import DISK_FULL_ERRORS
+from inflight.common.schema.cli_options import Lines
 from inflight.deploy.errors import DeployError
-from inflight.tune.plan import OPENVINO, TunePlan
+from inflight.tune.plan import AUTO, OPENVINO, TunePlan
 from inflight.tune.results import TuneResult
 from inflight.tune.settings import EngineBuild, Grid
 from loadtests.errors import LoadError
@@ -30,7 +31,7 @@ from loadtests.plan import LoadPlan
 from loadtests.run.plan_check import check_workload
 
 _PIPE_WIDTH = 160
-_PRECISIONS = {OPENVINO: ("int8", "bf16"), "tensorrt-llm": ("fp8", "bf16"), "llmapi": ("fp8", "bf16")}
+_PRECISIONS = {OPENVINO: ("int8", "bf16"), "tensorrt-llm": ("fp8", "bf16"), "llmapi": (AUTO,)}
 _KV_PRECISIONS = {OPENVINO: ("u8", "bf16"), "tensorrt-llm": ("fp8", ""), "llmapi": ("fp8", "")}
 _STEP_TOKENS = {OPENVINO: (96, 256), "tensorrt-llm": (4096, 8192), "llmapi": (4096, 8192)}
 _COUNT = click.IntRange(1, 1_000_000)
@@ -41,7 +42,12 @@ _COUNT = click.IntRange(1, 1_000_000)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("tuned"), show_default=True, help="Directory of the results."
 )
-@click.option("--slo", multiple=True, help="SLO that the settings must meet (repeatable), such as 'p99 itl <= 100ms'.")
+@click.option(
+    "--slo",
+    multiple=True,
+    type=Lines(),
+    help="SLO that the settings must meet (repeatable), such as 'p99 itl <= 100ms'.",
+)
 @click.option("--prompts", help="File of prompts or conversations (JSON Lines).  [default: generated prompts]")
 @click.option("--input-tokens", help="Tokens per generated prompt: a number or a distribution.  [default: 128]")
 @click.option("--output-tokens", help="Tokens per answer: a number or a distribution.  [default: 64]")
@@ -50,7 +56,8 @@ _COUNT = click.IntRange(1, 1_000_000)
 @click.option(
     "--precision",
     multiple=True,
-    help="Weight precision to try (repeatable).  [default: openvino: int8, bf16; GPU: fp8, bf16]",
+    help="Weight precision to try (repeatable).  [default: openvino: int8, bf16; tensorrt-llm: fp8, bf16; llmapi: the"
+    " checkpoint's]",
 )
 @click.option(
     "--kv-cache-precision",
@@ -93,14 +100,15 @@ _COUNT = click.IntRange(1, 1_000_000)
     type=Seconds(1),
     default=15.0,
     show_default=True,
-    help="Seconds of each measurement through the server.",
+    help="Seconds of each measurement through the server, at least; it lasts for two answers of each user.",
 )
 @click.option(
     "--finalists",
     type=click.IntRange(1),
     default=4,
     show_default=True,
-    help="Candidates to measure through the server, besides the best one of each other precision.",
+    help="How many of the fastest candidates to measure through the server; the best of every other weight precision is"
+    " added.",
 )
 @click.option("--exhaustive", is_flag=True, help="Measure all candidates through the server.")
 @click.option("--no-quality", is_flag=True, help="Do not compare answers with the checkpoint in fp32.")
@@ -137,9 +145,8 @@ def command(
     """  # fmt: skip
     plan = _plan(source, target, no_quality, options)
     if dry_run:
-        for settings in plan.grid.engines():
-            for line in plan.commands(settings, str(out)):
-                click.echo(line)
+        for line in dict.fromkeys(line for one in plan.grid.settings() for line in plan.commands(one, str(out))):
+            click.echo(line)
         return
     from inflight.tune.page import tune_page
     from inflight.tune.tuner import Tuner, write_results, write_serve_file
@@ -149,7 +156,7 @@ def command(
             result = Tuner(plan, out, progress).run()
             write_results(result, out / "tune.json")
             write_serve_file(result, out / "serve.yaml", target)
-            (out / "report.html").write_text(tune_page(result, Path(source).name), encoding="utf-8")
+            (out / "report.html").write_text(tune_page(result, Path(source).resolve().name), encoding="utf-8")
     except KeyboardInterrupt:
         click.echo("\nInterrupted; repeat the command to go on with the trials that are left.", err=True)
         sys.exit(130)
@@ -173,13 +180,19 @@ def _plan(source: str, target: str, no_quality: bool, options: dict[str, Any]) -
     """Return the plan that the options describe. Raises UsageError, and as `kind_of` does."""
     is_engine = kind_of(source) == "deployable"
     if is_engine:
-        manifest = Manifest.read(Path(source))
+        if not (Path(source).expanduser() / FILE_NAME).is_file():
+            raise click.UsageError(f"{source} is a repository; name the engine directory or checkpoint it was made of.")
+        manifest = Manifest.read(Path(source).expanduser())
         target = manifest.target
         if options["precision"] or options["kv_cache_precision"]:
             raise click.UsageError(f"{source} is an engine, whose precisions are fixed; name its checkpoint instead.")
+        if target == "tensorrt-llm":
+            raise click.UsageError(f"{source} has its limits compiled in; name its checkpoint instead.")
         builds = [EngineBuild(manifest.precision, manifest.kv_cache_precision)]
     else:
         builds = _builds(target, options["precision"], options["kv_cache_precision"])
+    if target != OPENVINO and (options["threads"] or options["stream_interval"]):
+        raise click.UsageError("--threads and --stream-interval are for --target openvino; leave them out.")
     grid = Grid(
         builds,
         options["max_num_tokens"] or _STEP_TOKENS[target],
@@ -204,7 +217,8 @@ def _builds(target: str, precisions: Sequence[str], kv_precisions: Sequence[str]
     ]
     for build in builds:
         try:
-            check_precisions(BuildOptions(target, build.precision, build.kv_precision or None))  # type: ignore[arg-type]
+            precision = None if build.precision == AUTO else build.precision
+            check_precisions(BuildOptions(target, precision, build.kv_precision or None))  # type: ignore[arg-type]
         except BuildError as error:
             raise click.UsageError(str(error)) from error
     return builds
@@ -260,6 +274,8 @@ def _show(result: TuneResult) -> None:
             row.append("met" if trial.meets_slo else "[red]MISSED[/red]")
         table.add_row(*row, style="bold" if trial == result.best else None)
     console.print(table)
+    for settings, error in result.failed.items():
+        console.print(f"Left out: {settings}: {error}", markup=False)
     console.print(f"Best: {result.best.settings}. It took {result.seconds / 60:.1f} minutes.", markup=False)
     if not result.meets_slo:
         console.print("No setting met the SLO; lower --users, or relax the SLO.", style="red")

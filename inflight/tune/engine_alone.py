@@ -38,15 +38,12 @@ class EngineAlone:
     def __init__(self, process: subprocess.Popen[str], log: IO[bytes], name: str) -> None:
         self._process, self._log, self._name = process, log, name
 
-    def speed(
-        self, requests: Sequence[TokenizedRequest], users: int, seconds: float, warmup: float | None = None
-    ) -> tuple[float, list[float]]:
+    def speed(self, requests: Sequence[TokenizedRequest], users: int, seconds: float) -> tuple[float, list[float]]:
         """Return the output tokens per second with `users` requests in flight, and the length of each step in seconds.
 
-        `warmup` is the seconds before it counts, by default a quarter of `seconds`. Raises DeployError.
+        The prompts of the first `users` requests are computed before. Raises DeployError.
         """
-        asked = {"requests": requests, "users": users, "seconds": seconds, "warmup": warmup}
-        found = self.ask({"speed": asked})
+        found = self.ask({"speed": {"requests": requests, "users": users, "seconds": seconds}})
         return found["tokens_per_second"], found["steps"]
 
     def greedy(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> GreedyAnswers:
@@ -69,7 +66,7 @@ class EngineAlone:
     def _death(self) -> str:
         code = self._process.wait()
         if code == -signal.SIGKILL:
-            return "its process was killed, most likely because memory ran out; tune with fewer sequences"
+            return "its process was killed, most likely because memory ran out"
         self._log.seek(0)
         words = " ".join(self._log.read().decode(errors="replace")[-_LOG_CHARACTERS:].split())
         return f"its process ended with status {code}: {words or 'it printed nothing'}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import random
 import sys
@@ -20,10 +21,6 @@ from typing import Any, TextIO
 
 from inflight.common.process_guard import die_with_parent
 from inflight.runtime.engine.interface import EngineOptions
-
-_WARMUP = 0.25
-"""Default time before a measurement counts, as a part of its seconds: requests come to different places of their
-answers."""
 
 
 def main() -> int:
@@ -76,29 +73,29 @@ class _LoadedEngine:
 
         self._start: Callable[..., Any] = start
 
-    def speed(
-        self, requests: list[tuple[list[int], int]], users: int, seconds: float, warmup: float | None = None
-    ) -> dict[str, Any]:
+    def speed(self, requests: list[tuple[list[int], int]], users: int, seconds: float) -> dict[str, Any]:
         """Return the output tokens per second, and the length of each step, with `users` requests always in flight.
 
         `requests` are prompts and the numbers of tokens to generate, used in turn. Those in flight first generate less,
-        so that not all answers end at the same time. `warmup` is the seconds before it counts.
+        so that not all answers end at the same time. It counts from when all of them have generated a token.
         """
         source, turns = random.Random(0), itertools.cycle(requests)
         running = [self._start(prompt, source.randint(1, tokens)) for prompt, tokens in itertools.islice(turns, users)]
-        begin = time.perf_counter() + (seconds * _WARMUP if warmup is None else warmup)
-        end = begin + seconds
+        prefilling, end = set(range(users)), math.inf
         tokens, steps = 0, []
-        while (started := time.perf_counter()) < end or not steps:
+        while (started := time.perf_counter()) < end:
             self._pipeline.step()
-            if started >= begin:
+            if not prefilling:
                 steps.append(time.perf_counter() - started)
             for place, generation in enumerate(running):
                 if generation.can_read():
                     for output in generation.read().values():
-                        tokens += len(output.generated_ids) if started >= begin else 0
+                        tokens += len(output.generated_ids) if steps else 0
                         if output.finish_reason.name != "NONE":
                             running[place] = self._start(*next(turns))
+                    prefilling.discard(place)
+            if not prefilling and not steps:
+                end = time.perf_counter() + seconds
         for generation in running:
             generation.cancel()
         while self._pipeline.has_non_finished_requests():

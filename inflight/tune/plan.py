@@ -13,6 +13,8 @@ from loadtests.plan import LoadPlan
 REFERENCE = EngineBuild("fp32", "f32")
 """The engine with which answers are compared."""
 OPENVINO = "openvino"
+AUTO = "auto"
+"""The precision that the target chooses: of the LLM API the checkpoint's own."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class TunePlan:
         """Return how to build a candidate's engine."""
         return BuildOptions(
             target=self.target,
-            precision=settings.build.precision,  # type: ignore[arg-type]  # the command checks it
+            # The command checks both.
+            precision=None if settings.build.precision == AUTO else settings.build.precision,  # type: ignore[arg-type]
             kv_precision=settings.build.kv_precision or None,  # type: ignore[arg-type]
             smoke_test=False,
             settings=_tensorrt_llm_settings(settings) if self.target == "tensorrt-llm" else None,
@@ -58,8 +61,8 @@ class TunePlan:
         return f"{settings.build}-{settings.max_num_tokens}-{settings.max_num_sequences}"
 
     def commands(self, settings: Settings, out: str) -> list[str]:
-        """Return the command lines that build and serve a candidate."""
-        engine = f"{out}/engines/{self.engine_name(settings)}"
+        """Return the command lines that build (unless the source is an engine) and serve a candidate."""
+        engine = self.source if self.is_engine else f"{out}/engines/{self.engine_name(settings)}"
         build = ["inflight", "build", self.source, "--target", self.target, "--precision", settings.build.precision]
         if settings.build.kv_precision:
             build += ["--kv-cache-precision", settings.build.kv_precision]
@@ -68,8 +71,12 @@ class TunePlan:
         if self.target == "tensorrt-llm":
             build += _flags({**limits, "--max-batch-size": settings.max_num_sequences})
         else:
-            serve += _flags({**limits, "--max-num-sequences": settings.max_num_sequences})
-        return [shlex.join([*build, "--out", engine]), shlex.join(serve)]
+            serve += _flags(
+                {**limits, "--max-num-sequences": settings.max_num_sequences, "--threads": settings.threads}
+            )
+        if settings.stream_interval > 1:
+            serve += _flags({"--stream-interval": settings.stream_interval})
+        return [*([] if self.is_engine else [shlex.join([*build, "--out", engine])]), shlex.join(serve)]
 
 
 def _flags(values: dict[str, int]) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -85,34 +86,34 @@ class TrialRecords:
         Raises DeployError `output_exists` for a directory of another plan or of something else.
         """
         self._path = directory / _TRIALS
+        self.seconds = 0.0
+        """Time that the trials took, also in interrupted runs."""
+        self._since = time.monotonic()
         self._found: dict[str, dict[str, Any]] = {}
         _check_plan(directory, json.loads(json.dumps(plan)))
         if self._path.exists():
             self._read()
 
-    def __len__(self) -> int:
-        return len(self._found)
-
     def get(self, kind: str, *key: object) -> dict[str, Any] | None:
         return self._found.get(_name(kind, key))
 
     def add(self, kind: str, *key: object, value: Mapping[str, Any]) -> None:
-        found = {"trial": _name(kind, key), **value}
+        now = time.monotonic()
+        took, self._since = now - self._since, now
+        self.seconds += took
+        found = {"trial": _name(kind, key), "took": took, **value}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
         self._found[_name(kind, key)] = dict(value)
-
-    def sum_of(self, kind: str, field: str) -> float:
-        """Return the sum of a field over all trials of a kind."""
-        return math.fsum(value[field] for name, value in self._found.items() if name.startswith(f"{kind} | "))
 
     def _read(self) -> None:
         lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
         for line in lines:
             try:
                 found = json.loads(line)
+                self.seconds += found.pop("took")
                 self._found[found.pop("trial")] = found
-            except (ValueError, KeyError, AttributeError):
+            except (ValueError, KeyError, AttributeError, TypeError):
                 continue  # cut off when the run was killed; it is measured again
         if lines and not lines[-1].endswith("\n"):
             with self._path.open("a", encoding="utf-8") as file:
@@ -142,7 +143,8 @@ def _check_plan(directory: Path, plan: Mapping[str, Any]) -> None:
         earlier = None
     if earlier != plan:
         raise DeployError(
-            f"{directory} is a run with other options; repeat them to go on with it, or choose another --out.",
+            f"{directory} is a run with other options, files, versions or another processor; repeat it as it began to"
+            " go on with it, or choose another --out.",
             "output_exists",
         )
 
@@ -158,7 +160,9 @@ class TuneResult:
     engine: str
     """The directory of the best settings' engine."""
     seconds: float
-    """Time that this and the interrupted runs before it took."""
+    """Time that all trials took, also in interrupted runs."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Why candidates could not be measured."""
 
     @property
     def meets_slo(self) -> bool:

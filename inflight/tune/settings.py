@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 
 @dataclass(frozen=True, order=True)
@@ -45,14 +44,6 @@ class Settings:
             parts.append(f"interval {self.stream_interval}")
         return ", ".join(parts)
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Settings:
-        """Raises TypeError and KeyError for what `as_json` did not write."""
-        return cls(**{**found, "build": EngineBuild(**found["build"])})
-
 
 @dataclass(frozen=True)
 class Grid:
@@ -67,4 +58,8 @@ class Grid:
     def engines(self) -> list[Settings]:
         """Return all candidates that differ for the engine alone, at the first stream interval."""
         values = product(self.builds, self.max_num_tokens, self.max_num_sequences, self.threads)
-        return [Settings(*combination, self.stream_intervals[0]) for combination in values]
+        return [Settings(*combination, self.stream_intervals[0]) for combination in dict.fromkeys(values)]
+
+    def settings(self) -> list[Settings]:
+        """Return all candidates."""
+        return [replace(one, stream_interval=interval) for one in self.engines() for interval in self.stream_intervals]

@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import json
 import math
 import random
 import shutil
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
+from inflight_client import InflightError
 
 from build_engines.build import build_engine
+from build_engines.errors import BuildError
 from build_engines.manifest import Manifest
+from build_engines.processor import find_processor
 from build_engines.progress import BuildProgress
 from inflight.common.atomic_files import write_atomic
+from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.repository.kv_budget import default_kv_cache_tokens
 from inflight.deploy.server.server import Server
+from inflight.runtime.engine.interface import EngineOptions
 from inflight.tune.engine_alone import EngineAlone, GreedyAnswers, TokenizedRequest, load_engine
 from inflight.tune.plan import OPENVINO, REFERENCE, TunePlan
 from inflight.tune.results import AloneTrial, Quality, ServedTrial, TrialRecords, TuneResult, compare_answers
 from inflight.tune.settings import EngineBuild, Settings
 from inflight.tune.workload import tokenized_requests
 from loadtests.analysis.slo import Slo
+from loadtests.errors import LoadError
+from loadtests.plan import LoadPlan
 from loadtests.report.write_reports import write_run_report
 from loadtests.run.controller import run_load_test
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 
-_DEFAULT_SEQUENCES = 64
 _REQUESTS_PER_USER = 4
+_PACKAGES = ("inflight", "openvino", "openvino-genai")
 _WITH_OTHER_INTERVALS = 2
 """The best finalists, which are measured at the other stream intervals too."""
 
@@ -47,10 +54,11 @@ class Tuner:
     def __init__(self, plan: TunePlan, directory: Path, progress: BuildProgress) -> None:
         """Raises DeployError as `TrialRecords` does."""
         self._plan, self._directory, self._progress = plan, directory, progress
-        self._records = TrialRecords(directory, plan.as_json())
+        self._records = TrialRecords(directory, {**plan.as_json(), **_conditions(plan)})
         self._slo = [Slo.parse(text) for text in plan.load.slo]
         self._requests: list[TokenizedRequest] = []
-        self._began = time.monotonic()
+        self._failed: dict[str, str] = {}
+        self._alone_speeds: dict[Settings, float] = {}
 
     def run(self) -> TuneResult:
         """Return everything that was measured.
@@ -66,8 +74,7 @@ class Tuner:
         quality = self._compare(list(dict.fromkeys(trial.settings.build for trial in served)))
         best = max(served, key=_rank)
         engine = self._engine(best.settings)
-        self._records.add("time", len(self._records), value={"seconds": time.monotonic() - self._began})
-        return TuneResult(alone, served, quality, best, str(engine), self._records.sum_of("time", "seconds"))
+        return TuneResult(alone, served, quality, best, str(engine), self._records.seconds, self._failed)
 
     # The engine alone
 
@@ -78,12 +85,28 @@ class Tuner:
         while True:
             order = random.Random(len(left)).sample(left, len(left))  # so that a drift of the machine favours none
             for number, settings in enumerate(order, 1):
-                last[settings] = self._alone(settings, seconds, f"{number} of {len(order)}")
+                with self._skip_failed(settings):
+                    last[settings] = self._alone(settings, seconds, f"{number} of {len(order)}")
+            left = [settings for settings in left if str(settings) not in self._failed]
             half = math.ceil(len(left) / 2)
             if self._plan.exhaustive or half <= self._plan.finalists:
                 return sorted(last.values(), key=_rank, reverse=True)
             left.sort(key=lambda settings: _rank(last[settings]), reverse=True)
             left, seconds = left[:half], seconds * 2
+
+    @contextmanager
+    def _skip_failed(self, settings: Settings) -> Iterator[None]:
+        """Go on without a candidate that fails; the next run with the same options tries it again.
+
+        Raises its error if all others have failed too.
+        """
+        try:
+            yield
+        except (BuildError, DeployError, LoadError, InflightError) as error:
+            self._failed[str(settings)] = str(error)
+            self._progress.step(f"{settings} is left out: {error}")
+            if all(str(one) in self._failed for one in self._plan.grid.engines()):
+                raise
 
     def _finalists(self, alone: Sequence[AloneTrial]) -> list[Settings]:
         """Return the candidates to serve: the best, and the best one of each other weight precision."""
@@ -111,13 +134,18 @@ class Tuner:
                 "meets_slo": _steps_meet(self._slo, steps),
             }
             self._records.add(*key, value=found)
-        return AloneTrial(settings, seconds, **found)
+        trial = AloneTrial(settings, seconds, **found)
+        self._alone_speeds[settings] = trial.tokens_per_second
+        return trial
 
     @contextmanager
     def _loaded(self, settings: Settings) -> Iterator[EngineAlone]:
         engine = self._engine_of_weights(settings.build)
-        sequences = settings.max_num_sequences or _DEFAULT_SEQUENCES
-        with load_engine(engine, settings, default_kv_cache_tokens(Manifest.read(engine), sequences)) as alone:
+        sequences = settings.max_num_sequences or EngineOptions.max_num_sequences
+        manifest = Manifest.read(engine)
+        if kv_precision := settings.build.kv_precision:
+            manifest = manifest.model_copy(update={"kv_cache_precision": kv_precision})
+        with load_engine(engine, settings, default_kv_cache_tokens(manifest, sequences)) as alone:
             yield alone
 
     def _tokenized(self, settings: Settings) -> list[TokenizedRequest]:
@@ -137,27 +165,50 @@ class Tuner:
             len(finalists) if self._plan.exhaustive else min(_WITH_OTHER_INTERVALS, len(finalists))
         )
         numbers = itertools.count(1)
-        served = [self._served(settings, f"{next(numbers)} of {total}") for settings in finalists]
+        served: list[ServedTrial] = []
+        for settings in finalists:
+            with self._skip_failed(settings):
+                served.append(self._served(settings, f"{next(numbers)} of {total}"))
+        if not served:
+            raise DeployError(
+                f"No setting could be measured through the server: {'; '.join(self._failed.values())}",
+                "server_start_failed",
+            )
         ranked = sorted(served, key=_rank, reverse=True)
         again = ranked if self._plan.exhaustive else ranked[:_WITH_OTHER_INTERVALS]
         for trial, interval in itertools.product(again, others):
             settings = replace(trial.settings, stream_interval=interval)
-            served.append(self._served(settings, f"{next(numbers)} of {total}"))
+            with self._skip_failed(settings):
+                served.append(self._served(settings, f"{next(numbers)} of {total}"))
         return sorted(served, key=_rank, reverse=True)
 
     def _served(self, settings: Settings, place: str) -> ServedTrial:
         if (found := self._records.get("served", settings)) is None:
             engine = self._engine(settings)
-            self._progress.step(f"Through the server, {place}: {settings}, {self._plan.load.seconds:g} s")
-            found = self._load(settings, engine)
+            load = self._load_plan(settings)
+            self._progress.step(f"Through the server, {place}: {settings}, {load.warmup:.0f} and {load.seconds:.0f} s")
+            found = self._load(settings, engine, load)
             self._records.add("served", settings, value=found)
         return ServedTrial(settings, **found)
 
-    def _load(self, settings: Settings, engine: Path) -> dict[str, Any]:
+    def _load_plan(self, settings: Settings) -> LoadPlan:
+        """Return the load test of a candidate: it lasts for two answers of each user, after one as a warm-up.
+
+        All users begin at once, so a part of that depends on where it begins.
+        """
+        plan = self._plan.load
+        speed = self._alone_speeds.get(replace(settings, stream_interval=self._plan.grid.stream_intervals[0]))
+        if not speed:
+            return plan
+        answer = sum(tokens for _, tokens in self._tokenized(settings)) / len(self._tokenized(settings))
+        wave = self._plan.users * answer / speed
+        return plan.model_copy(update={"warmup": max(plan.warmup, wave), "seconds": max(plan.seconds, 2 * wave)})
+
+    def _load(self, settings: Settings, engine: Path, load: LoadPlan) -> dict[str, Any]:
         directory = self._directory / "runs" / str(settings).replace(", ", "-").replace(" ", "-")
         shutil.rmtree(directory, ignore_errors=True)
         with Server(engine, deployment_options(self._plan.target, settings), on_message=self._progress.step) as server:
-            plan = self._plan.load.model_copy(
+            plan = load.model_copy(
                 update={
                     "server": server.grpc_address,
                     "metrics_url": f"http://{server.metrics_address}/metrics",
@@ -185,7 +236,10 @@ class Tuner:
 
     def _compare(self, builds: Sequence[EngineBuild]) -> list[Quality]:
         """Compare the answers of each build with those of the fp32 checkpoint; nothing if that isn't here."""
-        if self._plan.target != OPENVINO or not self._plan.quality_prompts or self._checkpoint() is None:
+        if self._plan.target != OPENVINO or not self._plan.quality_prompts:
+            return []
+        if self._checkpoint() is None:
+            self._progress.step("Answers are not compared: the engine's checkpoint is not where it was built from")
             return []
         reference = self._greedy(REFERENCE)
         return [compare_answers(build, self._greedy(build), reference) for build in builds]
@@ -226,6 +280,22 @@ class Tuner:
         return out
 
 
+def _conditions(plan: TunePlan) -> dict[str, Any]:
+    """Return what measurements depend on besides the options: files, versions and the processor."""
+    files = [Path(name).expanduser() for name in (plan.source, plan.load.workload.prompts) if name]
+    packages = {}
+    for name in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            packages[name] = importlib.metadata.version(name)
+    return {"files": [_fingerprint(file) for file in files], "packages": packages, "processor": str(find_processor())}
+
+
+def _fingerprint(path: Path) -> list[list[Any]]:
+    """Return the sizes and times of a file or of the files in a directory; nothing for a name of the hub."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
+    return [[file.name, (found := file.stat()).st_size, found.st_mtime_ns] for file in files if file.is_file()]
+
+
 def deployment_options(target: str, settings: Settings) -> DeploymentOptions:
     """Return the options that serve a candidate; TensorRT-LLM compiles the limits into its engines."""
     if target == "tensorrt-llm":
@@ -238,9 +308,10 @@ def deployment_options(target: str, settings: Settings) -> DeploymentOptions:
     )
 
 
-def _rank(trial: AloneTrial | ServedTrial) -> tuple[bool, float]:
-    """Settings that meet the SLO come before others, then faster ones."""
-    return trial.meets_slo is not False, trial.tokens_per_second
+def _rank(trial: AloneTrial | ServedTrial) -> tuple[bool, bool, float]:
+    """Settings that meet the SLO come before others, then those that lose no request, then faster ones."""
+    lost = trial.lost if isinstance(trial, ServedTrial) else 0
+    return trial.meets_slo is not False, not lost, trial.tokens_per_second
 
 
 def _steps_meet(slo: Sequence[Slo], steps: Sequence[float]) -> bool | None:

@@ -28,6 +28,8 @@ from build_engines.plan.speed import ANSWER_TOKENS, PROMPT_TOKENS, SpeedPlan, pl
 
 T = TypeVar("T")
 
+_MAX_TOKENS = 8192  # the prediction simulates the steps of two answers of each sequence
+
 
 class _ParsedValue(click.ParamType[Any]):
     """An option value that `read` parses; a value that it rejects is a usage error."""
@@ -84,14 +86,14 @@ class _ParsedValue(click.ParamType[Any]):
 )
 @click.option(
     "--input-tokens",
-    type=click.IntRange(1),
+    type=click.IntRange(1, _MAX_TOKENS),
     default=PROMPT_TOKENS,
     show_default=True,
     help="Tokens per prompt, for the speed.",
 )
 @click.option(
     "--output-tokens",
-    type=click.IntRange(1),
+    type=click.IntRange(1, _MAX_TOKENS),
     default=ANSWER_TOKENS,
     show_default=True,
     help="Tokens per answer, for the speed.",
@@ -156,6 +158,13 @@ def command(
 def _predict_speed(plan: MemoryPlan, prompt: int, answer: int) -> SpeedPlan | None:
     """Return the predicted speed, None with a message if it can't be predicted: the memory can be planned anyway."""
     if not any(fit.fits for fit in plan.fits):
+        return None
+    if prompt + answer > plan.length:
+        click.echo(
+            f"Note: The speed is not predicted: a prompt of {prompt} tokens and an answer of {answer} are longer than"
+            f" sequences of {plan.length}; pass --input-tokens and --output-tokens.",
+            err=True,
+        )
         return None
     try:
         return plan_speed(plan, prompt, answer)

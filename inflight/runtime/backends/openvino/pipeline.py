@@ -30,16 +30,19 @@ def make_pipeline(
         more["draft_model"] = _draft_model(options, manifest)
     if options.prompt_lookup:
         more["prompt_lookup"] = True
-    if options.threads:
-        more["INFERENCE_NUM_THREADS"] = options.threads
     return openvino_genai.ContinuousBatchingPipeline(
         options.model_dir,
         openvino_genai.Tokenizer(options.model_dir),
         scheduler_config(options),
         "CPU",
         **more,
+        **_threads(options),
         **manifest.properties,
     )
+
+
+def _threads(options: EngineOptions) -> dict[str, Any]:
+    return {"INFERENCE_NUM_THREADS": options.threads} if options.threads else {}
 
 
 def _draft_model(options: EngineOptions, manifest: EngineManifest) -> Any:
@@ -53,7 +56,7 @@ def _draft_model(options: EngineOptions, manifest: EngineManifest) -> Any:
         if not one.has_tokenizer:
             raise ValueError(f"{directory} lacks the tokenizer files that a draft model needs; build it again")
     return openvino_genai.draft_model(
-        options.draft_dir, "CPU", scheduler_config=scheduler_config(options), **draft.properties
+        options.draft_dir, "CPU", scheduler_config=scheduler_config(options), **_threads(options), **draft.properties
     )
 
 
