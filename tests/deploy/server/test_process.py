@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from inflight.deploy.errors import DeployError
-from inflight.deploy.server.process import TritonProcess
+from inflight.deploy.server.process import ExitPoll, ProcessInfo, TritonProcess
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 
@@ -58,3 +59,15 @@ def test_a_server_that_ends_leaves_nothing_either(tmp_path: Path, monkeypatch: p
     assert process.wait(60)
     assert process.poll() == 7
     process.stop(1)
+
+
+@pytest.mark.parametrize("pidfd", [True, False])
+def test_an_exit_is_noticed_whether_or_not_python_has_pidfds(pidfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not pidfd:
+        monkeypatch.delattr(os, "pidfd_open")
+    with subprocess.Popen(["sleep", "600"]) as process:
+        exits = ExitPoll([ProcessInfo(process.pid, psutil.Process(process.pid).create_time(), "sleep")])
+        assert exits.may_have_exited() is not pidfd
+        process.kill()
+        wait_until(exits.may_have_exited)
+    exits.close()

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+
+from build_engines.openvino import properties
+from build_engines.openvino.properties import compute_properties
+from build_engines.processor import Processor
+
+
+@pytest.mark.parametrize(
+    ("precision", "features", "group"),
+    [("int8", ("VNNI", "AVX2"), 128), ("int8", ("AMX", "VNNI"), None), ("bf16", ("VNNI",), None)],
+)
+def test_activations_of_int8_weights_share_scales_where_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch, precision: str, features: tuple[str, ...], group: int | None
+) -> None:
+    monkeypatch.setattr(properties, "find_processor", lambda: Processor("some", 2, features))
+    found = compute_properties(precision)
+    assert found["INFERENCE_PRECISION_HINT"] == "bf16"
+    assert found.get("DYNAMIC_QUANTIZATION_GROUP_SIZE") == group
