@@ -129,9 +129,9 @@ def command(
 ) -> None:
     """Find the settings of CHECKPOINT (a directory or a name of the Hugging Face hub) with the most tokens per second.
 
-    Engines are built for each precision. Each combination of limits is measured without a server; the better half is
-    measured again for twice as long, until few are left, which are measured through the server by load tests. Answers
-    are compared with the checkpoint in fp32. With ENGINE, an engine directory, only its limits are tried.
+    Engines are built for each precision. Each combination of limits is measured without a server; of many, the better
+    half is measured again for twice as long. The best few are measured through the server by load tests. Answers are
+    compared with the checkpoint in fp32. With ENGINE, an engine directory, only its limits are tried.
 
     The results are a table, report.html, tune.json and serve.yaml in --out. Repeat the command to go on with an
     interrupted run. Exit code 1 if no setting met the SLO.
