@@ -41,7 +41,7 @@ class EngineAlone:
     def speed(self, requests: Sequence[TokenizedRequest], users: int, seconds: float) -> tuple[float, list[float]]:
         """Return the output tokens per second with `users` requests in flight, and the length of each step in seconds.
 
-        The prompts of the first `users` requests are computed before. Raises DeployError.
+        The first answers of `users` requests are a warm-up. Raises DeployError.
         """
         found = self.ask({"speed": {"requests": requests, "users": users, "seconds": seconds}})
         return found["tokens_per_second"], found["steps"]

@@ -77,15 +77,16 @@ class _LoadedEngine:
         """Return the output tokens per second, and the length of each step, with `users` requests always in flight.
 
         `requests` are prompts and the numbers of tokens to generate, used in turn. Those in flight first generate less,
-        so that not all answers end at the same time. It counts from when all of them have generated a token.
+        so that not all answers end at the same time. It counts once all of these have ended: the first steps with each
+        number of tokens take several times as long, because the library compiles for each.
         """
         source, turns = random.Random(0), itertools.cycle(requests)
         running = [self._start(prompt, source.randint(1, tokens)) for prompt, tokens in itertools.islice(turns, users)]
-        prefilling, end = set(range(users)), math.inf
+        first, end = set(range(users)), math.inf
         tokens, steps = 0, []
         while (started := time.perf_counter()) < end:
             self._pipeline.step()
-            if not prefilling:
+            if not first:
                 steps.append(time.perf_counter() - started)
             for place, generation in enumerate(running):
                 if generation.can_read():
@@ -93,8 +94,8 @@ class _LoadedEngine:
                         tokens += len(output.generated_ids) if steps else 0
                         if output.finish_reason.name != "NONE":
                             running[place] = self._start(*next(turns))
-                    prefilling.discard(place)
-            if not prefilling and not steps:
+                            first.discard(place)
+            if not first and not steps:
                 end = time.perf_counter() + seconds
         for generation in running:
             generation.cancel()
