@@ -42,7 +42,7 @@ from loadtests.run.controller import run_load_test
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 
-_REQUESTS_PER_USER = 4
+_REQUESTS_PER_USER = 16
 _PACKAGES = ("inflight", "openvino", "openvino-genai")
 _WITH_OTHER_INTERVALS = 2
 """The best finalists, which are measured at the other stream intervals too."""
