@@ -77,8 +77,7 @@ class _LoadedEngine:
         """Return the output tokens per second, and the length of each step, with `users` requests always in flight.
 
         `requests` are prompts and the numbers of tokens to generate, used in turn. Those in flight first generate less,
-        so that not all answers end at the same time. It counts once all of these have ended: the first steps with each
-        number of tokens take several times as long, because the library compiles for each.
+        so that not all answers end at the same time. It counts once all of these have ended.
         """
         source, turns = random.Random(0), itertools.cycle(requests)
         running = [self._start(prompt, source.randint(1, tokens)) for prompt, tokens in itertools.islice(turns, users)]

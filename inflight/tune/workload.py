@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from inflight.runtime.text.tokenizer import encode, load_tokenizer
 from inflight.tune.engine_alone import TokenizedRequest
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
+from loadtests.served_model import with_server_tokenizer
 from loadtests.workloads.factory import make_workload
 from loadtests.workloads.files import load_files
 from loadtests.workloads.interface import RequestSpec
@@ -23,6 +25,9 @@ def tokenized_requests(plan: LoadPlan, engine: Path, max_seq_len: int, count: in
     Raises LoadError `workload_invalid` if none of them fits.
     """
     tokenizer = load_tokenizer(str(engine))
+    # As a load test does with the tokenizer of its server: generated prompts have exactly the chosen lengths.
+    digest = hashlib.sha256((engine / "tokenizer.json").read_bytes()).hexdigest()
+    plan = with_server_tokenizer(plan, {"engine_dir": str(engine), "tokenizer": digest})
     found: list[TokenizedRequest] = []
     for request in _first_requests(plan, count):
         text = _text(request, engine)
