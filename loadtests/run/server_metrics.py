@@ -41,15 +41,19 @@ class ServerMetricsRecorder:
         self.unavailable_reason = ""
 
     def sample_before(self) -> None:
-        """Take one sample, of an idle server if it becomes idle soon: requests that others abandoned a moment ago are
-        not to be counted as the run's. If the page is unreachable now, it is not read again."""
+        """Take a sample, and another one of an idle server if it becomes idle soon.
+
+        Requests that others abandoned a moment ago are not to be counted as the run's. If the page is unreachable now,
+        it is not read again.
+        """
         try:
             page = self._fetch()
         except InflightError as error:
             self.unavailable_reason = str(error)
             return
-        page = self._page_when_idle(_IDLE_BEFORE_TIMEOUT, page) or page
         self._samples.append((time.monotonic(), "before", page))
+        if (idle := self._page_when_idle(_IDLE_BEFORE_TIMEOUT, page)) is not None:
+            self._samples.append((time.monotonic(), "before", idle))
 
     def start(self, start: Callable[[], float | None]) -> None:
         """Take a sample every second in a thread; `start` returns the run's start on the monotonic clock once it is
@@ -108,9 +112,15 @@ class ServerMetricsRecorder:
         if start is None:
             return
         samples, self._samples = self._samples, []
+        before = [at for at, moment, _ in samples if moment == "before"]
+        # The page of an idle server, unless it became idle only after the start.
+        chosen = max((at for at in before if at <= start), default=max(before, default=start))
         for at, moment, values in samples:
-            if moment == "before" and at > start:
-                moment = "during"  # the page was slow, so it may already count the first requests
+            if moment == "before":
+                if at != chosen:
+                    continue
+                if at > start:
+                    moment = "during"  # the page was slow, so it may already count the first requests
             self._file.write(json.dumps({"t": round(at - start, 3), "moment": moment, "values": values}) + "\n")
         self._file.flush()
 

@@ -119,6 +119,21 @@ def test_a_look_at_the_server_that_came_late_is_none_before_the_run(page: FakeMe
     assert [sample["moment"] for sample in directory.server_samples()] == ["during", "after"]
 
 
+def test_a_server_that_is_idle_only_after_the_start_has_a_sample_before_it(
+    page: FakeMetricsPage, tmp_path: Path
+) -> None:
+    page.text = 'nv_inference_pending_request_count{model="m"} 1\n'
+    watch, directory = watch_of(page.url, tmp_path)
+    sampling = threading.Thread(target=watch.sample_before)
+    sampling.start()
+    await_seen(page, 1)
+    start = time.monotonic() + 1.0  # it waits for two seconds for the server to become idle
+    sampling.join()
+    watch.start(lambda: start)
+    watch.stop(0.5)
+    assert [sample["moment"] for sample in directory.server_samples()] == ["before", "after"]
+
+
 def test_a_server_without_a_page_has_no_samples_and_a_reason(tmp_path: Path) -> None:
     watch, directory = watch_of("http://127.0.0.1:1/metrics", tmp_path)
     watch.sample_before()
