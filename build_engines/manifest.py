@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
@@ -33,6 +33,8 @@ GpuKvPrecision = Literal["fp8", "int8"]
 # Precisions that only quantized checkpoints have ("mixed": one per layer).
 KeptPrecision = Literal["mxfp4", "mixed"]
 KeptKvPrecision = Literal["nvfp4"]
+EncoderTask = Literal["embed", "rerank", "classify"]
+Pooling = Literal["cls", "mean", "max", "last_token"]
 
 
 class _Frozen(BaseModel):
@@ -109,34 +111,23 @@ class SuitedTo(_Frozen):
     alternative: str = ""
 
 
-class Manifest(_Frozen):
-    """The contract between building and serving.
+class EngineManifest(_Frozen):
+    """What the manifests of all engines say: the contract between building and serving.
 
-    `max_seq_len` counts prompt and answer together, in tokens. Any of `end_ids` ends an answer.
-    `properties` are handed to the engine as they are. `versions` names what built it: packages, and for a TensorRT
-    engine `tensorrt_llm`, `tensorrt`, `cuda` and, where it is known, `container`. `limits` and `features` belong to
-    engines for GPUs, `machine` to compiled ones.
+    `max_seq_len` counts tokens: prompt and answer together, or the special tokens of a text too. `properties` are
+    handed to the engine as they are. `versions` names what built it: packages, and for a TensorRT engine
+    `tensorrt_llm`, `tensorrt`, `cuda` and, where it is known, `container`. `machine` belongs to compiled engines for
+    GPUs.
     """
 
     format: Literal[1] = 1
     target: str
     name: str
     architecture: str
-    precision: Precision | GpuPrecision | KeptPrecision
-    kv_cache_precision: KvPrecision | GpuKvPrecision | KeptKvPrecision
     max_seq_len: int
     vocab_size: int
-    end_ids: list[int]
     pad_id: int | None
-    bos_id: int | None
-    layers: int
-    kv_heads: int
-    head_dim: int
     properties: dict[str, Any]
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    limits: GpuLimits | None = None
-    features: GpuFeatures | None = None
     machine: GpuMachine | None = None
     suited_to: SuitedTo | None = None
     source: EngineSource
@@ -144,19 +135,74 @@ class Manifest(_Frozen):
     versions: dict[str, str]
     created: str
 
+    def write(self, directory: Path) -> None:
+        (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")
+
+
+class Manifest(EngineManifest):
+    """The manifest of an engine that generates text.
+
+    Any of `end_ids` ends an answer. `limits` and `features` belong to engines for GPUs.
+    """
+
+    task: Literal["generate"] = "generate"
+    precision: Precision | GpuPrecision | KeptPrecision
+    kv_cache_precision: KvPrecision | GpuKvPrecision | KeptKvPrecision
+    end_ids: list[int]
+    bos_id: int | None
+    layers: int
+    kv_heads: int
+    head_dim: int
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    limits: GpuLimits | None = None
+    features: GpuFeatures | None = None
+
     @classmethod
     def read(cls, directory: Path) -> Manifest:
         """Read the manifest of an engine directory.
 
         Raises BuildError: `engine_not_found` if it is missing, `engine_damaged` if it can't be read or parsed,
-        `engine_incompatible` if another version of inflight wrote it.
+        `engine_incompatible` if another version of inflight wrote it, or if it is an encoder's.
         """
-        with _map_read_errors(directory):
-            return cls._read(directory)
+        return _of_kind(read_manifest(directory), cls, directory)
+
+
+class EncoderManifest(EngineManifest):
+    """The manifest of an engine that embeds, reranks or classifies texts.
+
+    The compiled graph has the `inputs` [texts, tokens] and one output [texts, `dimensions`]: a pooled embedding,
+    normalized to length 1 with `normalize`, or logits, from which `activation` makes scores. `prompts` are texts that
+    are put before an input, by name; `default_prompt` is the name of the one for inputs that name none.
+    `padding_side` is where shorter texts of a batch are padded. `labels` are a classifier's, in the order of the
+    logits.
+    """
+
+    task: EncoderTask
+    precision: Precision
+    inputs: tuple[str, ...]
+    dimensions: int
+    padding_side: Literal["left", "right"] = "right"
+    pooling: Pooling | None = None
+    normalize: bool = False
+    prompts: dict[str, str] = {}
+    default_prompt: str | None = None
+    activation: Literal["sigmoid", "softmax", "none"] = "none"
+    labels: tuple[str, ...] = ()
 
     @classmethod
-    def _read(cls, directory: Path) -> Manifest:
-        path = directory / FILE_NAME
+    def read(cls, directory: Path) -> EncoderManifest:
+        """Read the manifest of an encoder's directory. Raises BuildError as `Manifest.read` does."""
+        return _of_kind(read_manifest(directory), cls, directory)
+
+
+AnyManifest = TypeVar("AnyManifest", bound=EngineManifest)
+
+
+def read_manifest(directory: Path) -> Manifest | EncoderManifest:
+    """Read the manifest of an engine for any task. Raises BuildError as `Manifest.read` does."""
+    path = directory / FILE_NAME
+    with _map_read_errors(directory):
         if not directory.is_dir():
             raise BuildError(f"No engine directory at {directory}; {_build_hint(directory)}.", "engine_not_found")
         if not path.is_file():
@@ -164,21 +210,30 @@ class Manifest(_Frozen):
                 f"{directory} has no {FILE_NAME}, so it is not an engine directory; {_build_hint(directory)}.",
                 "engine_not_found",
             )
-        try:
-            version = _FormatVersion.model_validate_json(path.read_bytes()).format
-            if version != FORMAT:
-                raise BuildError(
-                    f"{path} has format {version}, but this inflight reads {FORMAT}; build the engine again.",
-                    "engine_incompatible",
-                )
-            return cls.model_validate_json(path.read_bytes())
-        except ValidationError as error:
+        content = path.read_bytes()
+    try:
+        head = _ManifestHead.model_validate_json(content)
+        if head.format != FORMAT:
             raise BuildError(
-                f"{path} can't be read ({first_error(error)}); build the engine again.", "engine_damaged"
-            ) from error
+                f"{path} has format {head.format}, but this inflight reads {FORMAT}; build the engine again.",
+                "engine_incompatible",
+            )
+        kind = Manifest if head.task == "generate" else EncoderManifest
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        raise BuildError(
+            f"{path} can't be read ({first_error(error)}); build the engine again.", "engine_damaged"
+        ) from error
 
-    def write(self, directory: Path) -> None:
-        (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")
+
+def _of_kind(manifest: Manifest | EncoderManifest, kind: type[AnyManifest], directory: Path) -> AnyManifest:
+    if isinstance(manifest, kind):
+        return manifest
+    wanted = "embeds, reranks or classifies" if kind is EncoderManifest else "generates"
+    raise BuildError(
+        f"{directory} is an engine with the task {manifest.task}; name one that {wanted} texts.",
+        "engine_incompatible",
+    )
 
 
 def _build_hint(place: Path) -> str:
@@ -190,11 +245,22 @@ def _build_hint(place: Path) -> str:
     return f"build one with `inflight build {checkpoint} --out {shlex.quote(str(out))}`"
 
 
-class _FormatVersion(BaseModel):
+class _ManifestHead(BaseModel):
     format: int
+    task: str = "generate"
 
 
 def verify(directory: Path, *, hashes: bool | None = None) -> Manifest:
+    """Read the manifest of an engine that generates, and compare the directory with it, as `verify_engine` does."""
+    return _of_kind(verify_engine(directory, hashes=hashes), Manifest, directory)
+
+
+def verify_encoder(directory: Path, *, hashes: bool | None = None) -> EncoderManifest:
+    """Read the manifest of an encoder, and compare the directory with it, as `verify_engine` does."""
+    return _of_kind(verify_engine(directory, hashes=hashes), EncoderManifest, directory)
+
+
+def verify_engine(directory: Path, *, hashes: bool | None = None) -> Manifest | EncoderManifest:
     """Read the manifest and compare the directory with it; return the manifest.
 
     Every listed file must exist with its exact size, and no symbolic link may lead out of the directory, since an
@@ -202,7 +268,7 @@ def verify(directory: Path, *, hashes: bool | None = None) -> Manifest:
     and the files are at most 2 GiB in total. Raises BuildError as `Manifest.read` does,
     `engine_damaged`, and `engine_incompatible` for a target that this version of inflight doesn't know.
     """
-    manifest = Manifest.read(directory)
+    manifest = read_manifest(directory)
     if manifest.target not in TARGETS:
         raise BuildError(
             f"{directory} has an engine for {manifest.target}, but this version of inflight runs only those for "
