@@ -48,6 +48,7 @@ if importlib.util.find_spec("torch"):
         "tests.fixtures.browser",
         "tests.fixtures.certificates",
         "tests.fixtures.crashes",
+        "tests.fixtures.encoders",
         "tests.fixtures.engines",
         "tests.fixtures.gateway",
         "tests.fixtures.hub",
