@@ -145,11 +145,11 @@ def join(splitter: Splitter, options: EncoderOptions, requests: Sequence[Encoder
     if options.task == "embed":
         return Embeddings(values, **common)
     if options.task == "rerank":
-        scores = tuple(values[:, 0].tolist()) if answers else ()
+        scores = tuple(values[:, 0].tolist()) if values.shape[1] else (math.nan,) * splitter.count
         return Reranking(_ranked(scores, options.top_n), scores, **common)
     labels = {index: answer.labels for answer in answers for index in answer.indices}
-    rows = enumerate(values.tolist())
-    return Classifications(tuple(_classification(labels.get(index, ()), row) for index, row in rows), **common)
+    classes = (_classification(labels.get(index, ()), scores) for index, scores in enumerate(values.tolist()))
+    return Classifications(tuple(classes), **common)
 
 
 def _ranked(scores: Sequence[float], top_n: int | None) -> tuple[RankedDocument, ...]:
