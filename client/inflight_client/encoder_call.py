@@ -66,7 +66,7 @@ class EncoderOptions:
             return error
         return InflightError(
             f"the server has no model {self.model}, which {_VERBS[self.task]} {self.texts_name}; start one with"
-            f" `inflight serve --{self.task} ENGINE`, or give the client the name of the model",
+            f" `inflight serve ENGINE --{self.task} ENGINE`, or give the client the name of the model",
             "model_not_found",
         )
 
