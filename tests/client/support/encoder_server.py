@@ -30,9 +30,11 @@ _MODELS = {
 
 
 class EncoderServer(NamedTuple):
+    """Where it listens."""
+
     grpc_address: str
     http_address: str
-    log: Path
+    metrics_address: str
 
 
 @contextmanager
@@ -50,14 +52,14 @@ def encoder_server(directory: Path) -> Iterator[EncoderServer]:
         installation, directory, hosts=hosts, ports=ports, shm_prefix=run.shm_prefix, admin_key="key", exit_seconds=4
     )
     process = TritonProcess(command, triton.server_environment(installation), run.log, run.shm_prefix)
-    server = EncoderServer(f"127.0.0.1:{ports.grpc}", f"127.0.0.1:{ports.http}", run.log)
+    server = EncoderServer(f"127.0.0.1:{ports.grpc}", f"127.0.0.1:{ports.http}", f"127.0.0.1:{ports.metrics}")
     try:
         with Client(f"http://{server.http_address}") as client:
             wait_until(lambda: process.poll() is not None or client.ready())
             assert process.poll() is None, run.log.read_text()
         yield server
     finally:
-        process.stop(5.0)
+        process.stop(0.1)
         run.close()
 
 
