@@ -113,7 +113,7 @@ def _facts(found: Encodings, index: int) -> dict[str, Any]:
 
 
 def _usage(found: Encodings) -> dict[str, int]:
-    return {"prompt_tokens": found.total_tokens, "total_tokens": found.total_tokens, "completion_tokens": 0}
+    return {"prompt_tokens": found.total_tokens, "total_tokens": found.total_tokens}
 
 
 def first_error(errors: Mapping[int, InflightError], name: str, single: bool) -> ApiError:
