@@ -19,7 +19,7 @@ _HEAD = """\
 What the [gateway](gateway.md) does with each field of a request. This page is generated from the tables that its parser
 uses ([fields.py](../inflight/openai_api/fields.py), [responses.py](../inflight/openai_api/responses.py)).
 
-- **honoured**: it does what OpenAI's API says.
+- **honoured**: it does what the API says.
 - **refused**: any value that asks for something is answered with 400, and the error names the field. Null is accepted.
 - **no effect**: it is accepted and changes nothing. The response header `x-inflight-no-effect` lists these fields.
 
