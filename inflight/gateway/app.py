@@ -94,7 +94,7 @@ class Gateway:
         self.admission = Admission(
             lambda: max(1, (settings.max_in_flight or self.pool.places) // settings.workers)  # its share
         )
-        self.encoder_admission = {task: self._encoder_admission(task) for task in PATHS}
+        self._encoder_admissions: dict[tuple[Task, str], Admission] = {}
         self.metrics = GatewayMetrics(lambda: self.pool.ready)
         self.draining = False
         self._spans = Spans(settings.otlp_endpoint) if settings.otlp_endpoint else None
@@ -121,9 +121,13 @@ class Gateway:
             "/detokenize": {"POST": self._detokenize},
         }
 
-    def _encoder_admission(self, task: Task) -> Admission:
-        """Encoders have queues of their own, so that many texts hold up no conversation, and the other way round."""
-        return Admission(lambda: max(1, self.pool.encoder_places(task) // self.settings.workers), "texts")
+    def _encoder_admission(self, task: Task, model: str) -> Admission:
+        """Return the admission of a served encoder: many texts for one hold up no other, and no conversation."""
+        if (task, model) not in self._encoder_admissions:
+            self._encoder_admissions[task, model] = Admission(
+                lambda: max(1, self.pool.encoder_places(task, model) // self.settings.workers), "texts"
+            )
+        return self._encoder_admissions[task, model]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -344,7 +348,7 @@ class Gateway:
         encoding = Encoding(wanted, encoder, self._timeout(request))
         work = Work(
             encoder,
-            self.encoder_admission[task],
+            self._encoder_admission(task, model),
             self.metrics.texts_in_flight.labels(task),
             min(wanted.size, MAX_TEXTS_IN_FLIGHT),
             wanted.estimated_tokens,

@@ -222,9 +222,9 @@ class ServerPool:
     def places(self) -> int:
         return sum(server.places for server in self.servers if server.ready)
 
-    def encoder_places(self, task: Task) -> int:
-        """How many texts may be in flight at the encoders for a task."""
-        return _ENCODER_PLACES * sum(encoder.ready for encoder in self._encoders(task))
+    def encoder_places(self, task: Task, model: str) -> int:
+        """How many texts may be in flight at the servers that have the encoder."""
+        return _ENCODER_PLACES * sum(encoder.ready and encoder.model == model for encoder in self._encoders(task))
 
     @property
     def known(self) -> Sequence[UpstreamServer]:
