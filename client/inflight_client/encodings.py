@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from inflight_client.errors import InflightError
 
@@ -60,7 +60,8 @@ class Embeddings(Encodings, Sequence["Vectors"]):
         return iter(self.vectors)
 
 
-class RankedDocument(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RankedDocument:
     """A document's index in the caller's order, and its score for the query; a higher score is a better match."""
 
     index: int

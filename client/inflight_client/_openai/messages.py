@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from inflight_client._http.infer_requests import StreamedRequest
 from inflight_client._http.messages import HttpResponse, json_object, json_value
 from inflight_client._openai.errors import error_from_object, error_from_response
 from inflight_client.errors import InflightError
@@ -25,11 +26,12 @@ _DONE = b"[DONE]"
 _THINK, _END_THINK = "<think>", "</think>"
 
 
-class CompletionRequest:
+class CompletionRequest(StreamedRequest):
     """A request and the state of its stream. A text is sent to /v1/completions, messages to /v1/chat/completions."""
 
     def __init__(self, request: InferRequest) -> None:
         """Raises InflightError (`unsupported_input`, `invalid_text`) for what cannot be sent."""
+        super().__init__()
         self.id = request.id
         values = {name: tensor.values for name, tensor in request.inputs.items()}
         self._chat = "messages" in values
