@@ -66,8 +66,9 @@ def rerank_body(
     `version` is that of Cohere's API; `max_tokens` is where documents were cut.
     """
     results = []
-    for index, score in found.results:
-        result: dict[str, Any] = {"index": index, "relevance_score": score, **_facts(found, index)}
+    for each in found.results:
+        index = each.index
+        result: dict[str, Any] = {"index": index, "relevance_score": each.score, **_facts(found, index)}
         if wanted.return_documents:
             given = wanted.given[index]
             result["document"] = {"text": given} if isinstance(given, str) else given

@@ -24,8 +24,6 @@ from tests.standins.scripted_encoders.server import DIMENSIONS, MAX_SEQ_LEN, scr
 
 EMBEDDER, RERANKER, CLASSIFIER = "tea-embedder", "tea-reranker", "tea-classifier"
 LONG = "word " * MAX_SEQ_LEN
-HELD = "sleep=3"
-"""A text that keeps its request open."""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +39,15 @@ def front(encoders: str) -> Iterator[GatewayProcesses]:
         yield running
 
 
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    """A file: an encoder computes a text that names it as long as it is there."""
+    path = tmp_path / "gate"
+    path.touch()
+    yield path
+    path.unlink(missing_ok=True)
+
+
 def embed(gateway: GatewayProcesses, given: Any, **fields: Any) -> Answer:
     return post(gateway, "/v1/embeddings", {"model": EMBEDDER, "input": given, **fields})
 
@@ -51,19 +58,21 @@ def rerank(gateway: GatewayProcesses, documents: list[Any], path: str = "/v2/rer
 
 def test_openai_s_client_gets_the_same_vectors_in_every_form(front: GatewayProcesses) -> None:
     texts = ["green tea", "black tea", "milk"]
-    with openai_client(front) as client:
+    with openai.OpenAI(base_url=front.url, api_key="none", max_retries=0) as client:
         usual = client.embeddings.create(model=EMBEDDER, input=texts)  # the client asks for base64
+    with openai_client(front) as client:  # it checks what it reads, before it would decode base64
         floats = client.embeddings.create(model=EMBEDDER, input=texts, encoding_format="float")
-        text = client.embeddings.create(model=EMBEDDER, input=texts[1], encoding_format="base64")
-        short = client.embeddings.create(model=EMBEDDER, input=texts, dimensions=3)
-        prompted = client.embeddings.create(model=EMBEDDER, input=texts, extra_body={"input_type": "query"})
+        short = client.embeddings.create(model=EMBEDDER, input=texts, dimensions=3, encoding_format="float")
+        prompted = client.embeddings.create(
+            model=EMBEDDER, input=texts, encoding_format="float", extra_body={"input_type": "query"}
+        )
     vectors = numpy.float32([each.embedding for each in floats.data])
     assert vectors.shape == (3, DIMENSIONS)
     assert len({tuple(vector) for vector in vectors}) == 3
     assert (numpy.float32([each.embedding for each in usual.data]) == vectors).all()
     assert [each.index for each in usual.data] == [0, 1, 2]
-    assert isinstance(text.data[0].embedding, str)
-    assert (numpy.frombuffer(base64.b64decode(text.data[0].embedding), "<f4") == vectors[1]).all()
+    (text,) = embed(front, texts[1], encoding_format="base64").json["data"]
+    assert (numpy.frombuffer(base64.b64decode(text["embedding"]), "<f4") == vectors[1]).all()
     assert {len(each.embedding) for each in short.data} == {3}
     assert (numpy.float32([each.embedding for each in prompted.data]) != vectors).all()
     assert (floats.usage.prompt_tokens, floats.usage.total_tokens) == (11, 11)
@@ -208,8 +217,8 @@ def test_texts_and_tokens_are_counted(front: GatewayProcesses) -> None:
     assert [gauge(front, name) for name in names] == [before[0] + 2, before[1] + 7]
 
 
-def test_a_client_that_leaves_frees_its_places(front: GatewayProcesses) -> None:
-    body = f'{{"model":"{CLASSIFIER}","input":["{HELD}"]}}'.encode()
+def test_a_client_that_leaves_frees_its_places(front: GatewayProcesses, gate: Path) -> None:
+    body = f'{{"model":"{CLASSIFIER}","input":["while={gate}"]}}'.encode()
     with socket.create_connection(("127.0.0.1", front.port)) as connection:
         head = f"POST /classify HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
@@ -217,13 +226,13 @@ def test_a_client_that_leaves_frees_its_places(front: GatewayProcesses) -> None:
     wait_until(lambda: gauge(front, "inflight_gateway_texts_in_flight") == 0)
 
 
-def test_an_expired_deadline_is_504(front: GatewayProcesses) -> None:
-    answer = post(front, "/classify", {"input": HELD}, {"x-inflight-deadline-ms": "50"})
+def test_an_expired_deadline_is_504(front: GatewayProcesses, gate: Path) -> None:
+    answer = post(front, "/classify", {"input": f"while={gate}"}, {"x-inflight-deadline-ms": "50"})
     assert (answer.status, answer.error["code"]) == (504, "deadline_exceeded")
 
 
 def test_each_model_is_answered_by_its_server_and_a_flood_holds_up_no_other(
-    encoders: str, hurried_server: Server
+    encoders: str, hurried_server: Server, gate: Path
 ) -> None:
     """Five requests are more than one encoder may have in flight; conversations and other models have places."""
     with ExitStack() as stack:
@@ -233,7 +242,7 @@ def test_each_model_is_answered_by_its_server_and_a_flood_holds_up_no_other(
         assert embed(gateway, "tea", model="second").json["model"] == "second"
         missing = post(gateway, "/v1/embeddings", {"input": "tea"})
         assert (missing.status, missing.error["param"]) == (400, "model")
-        texts = [HELD, *["tea"] * 1023]
+        texts = [f"while={gate}", *["tea"] * 1023]
         pool = stack.enter_context(ThreadPoolExecutor(8))
         flood: list[Future[Answer]] = [pool.submit(embed, gateway, texts, model="second") for _ in range(4)]
         wait_until(lambda: gauge(gateway, "inflight_gateway_texts_in_flight") == 4096)
@@ -243,6 +252,7 @@ def test_each_model_is_answered_by_its_server_and_a_flood_holds_up_no_other(
         assert chat(gateway).json["model"] == MODEL
         assert rerank(gateway, ["tea"]).json["model"] == RERANKER
         assert embed(gateway, "tea").json["model"] == EMBEDDER
+        gate.unlink()
         assert {each.result().status for each in flood} == {200}
 
 
@@ -253,11 +263,15 @@ def test_keys_limit_models_and_input_tokens_count(encoders: str, tmp_path: Path)
     with running_gateway(encoders, key_file=str(path)) as gateway, openai_client(gateway, api_key=token) as client:
         assert [each.id for each in client.models.list()] == [EMBEDDER]
         with pytest.raises(openai.AuthenticationError):
-            openai_client(gateway).embeddings.create(model=EMBEDDER, input="tea")
+            openai_client(gateway).embeddings.create(model=EMBEDDER, encoding_format="float", input="tea")
         body = {"model": RERANKER, "query": "tea", "documents": ["tea"]}
         assert post(gateway, "/v2/rerank", body, {"authorization": f"Bearer {token}"}).status == 403
-        raw = client.embeddings.with_raw_response.create(model=EMBEDDER, input=["one two three", "four"])
+        raw = client.embeddings.with_raw_response.create(
+            model=EMBEDDER, encoding_format="float", input=["one two three", "four"]
+        )
         assert raw.headers["x-ratelimit-limit-tokens"] == "20"
-        client.embeddings.create(model=EMBEDDER, input=["a b c d e"])  # 8 tokens before it, 7 of its own
+        client.embeddings.create(
+            model=EMBEDDER, encoding_format="float", input=["a b c d e"]
+        )  # 8 tokens before it, 7 of its own
         with pytest.raises(openai.RateLimitError):
-            client.embeddings.create(model=EMBEDDER, input=["twenty letters or so"])
+            client.embeddings.create(model=EMBEDDER, encoding_format="float", input=["twenty letters or so"])

@@ -1,7 +1,7 @@
 """A stand-in for encoders in tests, as Triton models of inflight's tensors: a text's words decide what becomes of it.
 
 A token is a word, and each text has two more. `refused` fails alone, `nan` has values that are no numbers, `busy` makes
-the whole request fail as a full queue does, and `sleep=0.5` takes so many seconds. An embedding is drawn from a hash of
+the whole request fail as a full queue does, and `while=PATH` takes as long as there is such a file. An embedding is drawn from a hash of
 the text, a document's score is the part of the query's words that it has, and a text is `long` by its number of words.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from typing import Any
 
@@ -33,8 +34,9 @@ class TritonPythonModel:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError("the queue is full [overloaded]"))
         cut = bool(inputs["truncate"].flat[0]) if "truncate" in inputs else False
         rows = [self._row(words, inputs, cut) for words in texts]
-        for words in texts:
-            time.sleep(sum(float(word[6:]) for word in words if word.startswith("sleep=")))
+        for path in (word[6:] for words in texts for word in words if word.startswith("while=")):
+            while os.path.exists(path):
+                time.sleep(0.005)
         shape = (len(rows),) if self._task == "rerank" else (len(rows), 1)
         values = np.float32([value for value, *_ in rows])
         outputs = {
@@ -57,7 +59,7 @@ class TritonPythonModel:
 
     def _row(self, words: list[str], inputs: dict[str, Any], cut: bool) -> tuple[list[float], int, bool, str]:
         most = self._limit - 2
-        nothing = [float("nan")] * (len(LABELS) if self._task == "classify" else self._size(inputs))
+        nothing = [float("nan")] * {"embed": self._size(inputs), "rerank": 1, "classify": len(LABELS)}[self._task]
         if not words:
             return nothing, 0, False, "the text is empty; send at least one character [empty_prompt]"
         if "refused" in words:
