@@ -66,7 +66,7 @@ class EncoderOptions:
             return error
         return InflightError(
             f"the server has no model {self.model}, which {_VERBS[self.task]} {self.texts_name}; start one with"
-            f" `inflight serve --{self.task} ENGINE`, or give the client the name of the model",
+            f" `inflight serve ENGINE --{self.task} ENGINE`, or give the client the name of the model",
             "model_not_found",
         )
 
@@ -107,6 +107,7 @@ class Answer(NamedTuple):
     """float32 [texts, dimensions or labels or 1]."""
     input_tokens: Array
     truncated: Array
+    labels: tuple[str, ...] = ()
 
 
 class EncoderRequest:
@@ -118,7 +119,7 @@ class EncoderRequest:
         """A later answer replaces the rows of an earlier one."""
         self.errors: dict[int, InflightError] = {}
         """The errors of texts by their index."""
-        self.labels: tuple[str, ...] = ()
+        self.model = options.model
         self._pending = items
         self._answered = False
 
@@ -169,22 +170,17 @@ class EncoderRequest:
         tokens, truncated = (_output(response, name, count)[:, 0] for name in ("num_input_tokens", "truncated"))
         if len(messages := response.texts("error") or ("",) * count) != count:
             raise _damaged(f"error has {len(messages)} values for {count} texts")
+        labels: tuple[str, ...] = ()
         if self.options.task == "classify" and "" in messages:
-            self._read_labels(response, values.shape[1], messages.index(""))
-        self.answers.append(Answer(tuple(item.index for item in self._pending), values, tokens, truncated))
+            labels = _read_labels(response, values.shape[1], messages.index(""))
+        self.answers.append(Answer(tuple(item.index for item in self._pending), values, tokens, truncated, labels))
         found = zip(self._pending, messages, strict=True)
         errors = {item.index: error_from_message(message) for item, message in found if message}
         for item in self._pending:
             self.errors.pop(item.index, None)
         self.errors |= errors
+        self.model = response.text("model") or self.model  # a gateway tells its model's name
         self._pending = [item for item in self._pending if item.index in errors and errors[item.index].retry]
-
-    def _read_labels(self, response: InferResponse, count: int, row: int) -> None:
-        """Read the labels of a text that has no error; they are the same for all."""
-        texts = (response.texts("labels", (row + 1) * count) or ())[row * count :]
-        if len(texts) != count:
-            raise _damaged(f"labels has {len(texts)} values for {count} scores")
-        self.labels = texts
 
     def check(self) -> None:
         """Raise InflightError after an attempt if a text has no answer, or an error that another attempt may remedy."""
@@ -208,6 +204,14 @@ class EncoderRequest:
     def _error_of(self, index: int) -> InflightError:
         error = self.errors[index]
         return InflightError(f"{self.options.texts_name}[{index}]: {error}", error.code)
+
+
+def _read_labels(response: InferResponse, count: int, row: int) -> tuple[str, ...]:
+    """Return the labels of a text that has no error; they are the same for all. Raises InflightError."""
+    labels = (response.texts("labels", (row + 1) * count) or ())[row * count :]
+    if len(labels) != count:
+        raise _damaged(f"labels has {len(labels)} values for {count} scores")
+    return labels
 
 
 def _output(response: InferResponse, name: str, count: int, datatype: str | None = None) -> Array:

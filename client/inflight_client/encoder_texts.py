@@ -121,9 +121,8 @@ def join(splitter: Splitter, options: EncoderOptions, requests: Sequence[Encoder
         errors |= request.errors
     if requests and not answers:
         raise errors[min(index for request in requests for index in request.errors)]
-    widths = {answer.values.shape[1] for answer in answers} or {0}
-    labels = {request.labels for request in requests if request.labels} or {()}
-    if len(widths) > 1 or len(labels) > 1:
+    widths = {width for answer in answers if (width := answer.values.shape[1])} or {0}
+    if len(widths) > 1:
         raise InflightError(
             "the requests of one call were answered by different models; send the texts again", "answer_damaged"
         )
@@ -132,22 +131,25 @@ def join(splitter: Splitter, options: EncoderOptions, requests: Sequence[Encoder
     truncated = numpy.zeros(splitter.count, bool)
     for answer in answers:
         rows = list(answer.indices)
-        values[rows], tokens[rows], truncated[rows] = answer.values, answer.input_tokens, answer.truncated
+        if answer.values.shape[1]:  # else a gateway, for texts that all have an error
+            values[rows] = answer.values
+        tokens[rows], truncated[rows] = answer.input_tokens, answer.truncated
     failed = sorted(errors)
     values[failed], tokens[failed], truncated[failed] = math.nan, 0, False
     common: dict[str, Any] = {
         "input_tokens": tuple(tokens.tolist()),
         "truncated": tuple(truncated.tolist()),
         "errors": {index: errors[index] for index in failed},
-        "model": options.model,
+        "model": requests[0].model if requests else options.model,
     }
     if options.task == "embed":
         return Embeddings(values, **common)
     if options.task == "rerank":
-        scores = tuple(values[:, 0].tolist()) if answers else ()
+        scores = tuple(values[:, 0].tolist()) if values.shape[1] else (math.nan,) * splitter.count
         return Reranking(_ranked(scores, options.top_n), scores, **common)
-    names = labels.pop()
-    return Classifications(tuple(_classification(names, row) for row in values.tolist()), **common)
+    labels = {index: answer.labels for answer in answers for index in answer.indices}
+    classes = (_classification(labels.get(index, ()), scores) for index, scores in enumerate(values.tolist()))
+    return Classifications(tuple(classes), **common)
 
 
 def _ranked(scores: Sequence[float], top_n: int | None) -> tuple[RankedDocument, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from inflight_client.errors import InflightError
 
@@ -60,11 +60,10 @@ class Embeddings(Encodings, Sequence["Vectors"]):
         return iter(self.vectors)
 
 
-@dataclass(frozen=True, slots=True)
-class RankedDocument:
+class RankedDocument(NamedTuple):
     """A document's index in the caller's order, and its score for the query; a higher score is a better match."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple's method of that name is not needed
     score: float
 
 

@@ -306,7 +306,8 @@ class Client:
 
     def _encoder_options(self, task: Task, timeout: float | None, **options: Any) -> EncoderOptions:
         seconds = self._settings.timeout if timeout is None else timeout
-        return EncoderOptions(task, self._settings.model or MODELS[task], timeout=seconds, **options)
+        model = self._settings.model or ("" if self._settings.address.openai else MODELS[task])
+        return EncoderOptions(task, model, timeout=seconds, **options)
 
     def _encode(self, options: EncoderOptions, texts: Any) -> Any:
         from inflight_client._sync.encode import encode

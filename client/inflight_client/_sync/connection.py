@@ -167,6 +167,8 @@ class Connection:
 
     def explain_encoder_error(self, error: InflightError, options: EncoderOptions) -> InflightError:
         """Return the error of an encoder's request, with the next step if the server has no such model."""
+        if self._settings.address.openai:
+            return error  # it names the gateway's models
         if error.code == "invalid_request" and self._settings.model is not None:
             with contextlib.suppress(InflightError):
                 deadline = Deadline(DEFAULT_QUERY_TIMEOUT, "the model's description")
