@@ -52,10 +52,9 @@ def classification_parts(found: Classifications, model: str, response_id: str, c
             "num_classes": len(scores),
         }
 
-    labels = max((len(each.scores) for each in found), default=1)
-    return _list_parts(
-        found, item, labels, {"id": f"classify-{response_id}", "object": "list", "created": created, "model": model}
-    )
+    labels = next((list(each.scores) for each in found if each.scores), [])
+    head = {"id": f"classify-{response_id}", "object": "list", "created": created, "model": model, "labels": labels}
+    return _list_parts(found, item, len(labels), head)
 
 
 def rerank_body(

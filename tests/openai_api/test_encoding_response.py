@@ -77,6 +77,7 @@ def test_a_class_has_the_probabilities_of_all_labels_in_the_model_s_order() -> N
         "num_classes": 2,
     }
     assert (body["id"], body["object"], body["created"]) == ("classify-req_1", "list", 7)
+    assert body["labels"] == ["bad", "good"]
 
 
 def test_the_first_invalid_text_is_the_request_s_error_before_what_may_pass() -> None:
