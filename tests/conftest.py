@@ -56,6 +56,8 @@ if importlib.util.find_spec("torch"):
         "tests.fixtures.certificates",
         "tests.fixtures.crashes",
         "tests.fixtures.engines",
+        "tests.fixtures.encoders",
+        "tests.fixtures.encoder_server",
         "tests.fixtures.gateway",
         "tests.fixtures.hub",
         "tests.fixtures.nvidia",
