@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from inflight_client import NO_RETRY, AsyncClient, InflightError
@@ -15,7 +15,17 @@ from inflight_client.settings import ClientSettings
 from inflight_client.validation import shorten
 
 from inflight.batch.dispatch.backend import ServerLoad
-from inflight.batch.job.rows import RowRequest
+from inflight.batch.job.rows import (
+    Classes,
+    ClassifyRequest,
+    DocumentScores,
+    Embedding,
+    EmbedRequest,
+    GenerateRequest,
+    RerankRequest,
+    RowAnswer,
+    RowRequest,
+)
 from inflight.batch.job.spec import RunOptions, fingerprint
 from inflight.batch.storage.secret_address import masked
 
@@ -57,7 +67,20 @@ class TritonBackend:
         self._on_message = on_message
         self._warned_priority = self._warned_metrics = self._warned_model = False
 
-    async def generate(self, request: RowRequest, request_id: str) -> Generation:
+    async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
+        """Send one request, which is several of the client if its texts are many."""
+        first = requests[0]
+        if first.model is not None and not self._warned_model:
+            await self._warn_other_model(first.model)
+        if isinstance(first, GenerateRequest):
+            return [await self._generate(first, request_id)]
+        if isinstance(first, EmbedRequest):
+            return await self._embed(first, [one for one in requests if isinstance(one, EmbedRequest)])
+        if isinstance(first, ClassifyRequest):
+            return await self._classify([one for one in requests if isinstance(one, ClassifyRequest)])
+        return [await self._rerank(one) for one in requests if isinstance(one, RerankRequest)]
+
+    async def _generate(self, request: GenerateRequest, request_id: str) -> Generation:
         """Request one unary response, which is less work for both sides. An answer that was cancelled elsewhere is an
         error."""
         options: dict[str, Any] = {
@@ -71,12 +94,53 @@ class TritonBackend:
             options["return_log_probs"] = True
         if request.chat_template_kwargs:
             options["chat_template_kwargs"] = request.chat_template_kwargs
-        if request.model is not None and not self._warned_model:
-            await self._warn_other_model(request.model)
         answer = await self._client.generate(request.prompt, **options)
         if answer.finish_reason == "cancelled":
             raise InflightError("another client cancelled the request on the server", "cancelled")
         return answer
+
+    async def _embed(
+        self, shared: EmbedRequest, requests: Sequence[EmbedRequest]
+    ) -> Sequence[RowAnswer | InflightError]:
+        found = await self._client.embed(
+            [text for request in requests for text in request.texts],
+            input_type=shared.input_type,
+            dimensions=shared.dimensions,
+            truncate=shared.truncate,
+            priority=self._priority,
+            return_errors=True,
+        )
+        answers: list[RowAnswer | InflightError] = []
+        end = 0
+        for request in requests:
+            start, end = end, end + len(request.texts)
+            error = next((found.errors[place] for place in range(start, end) if place in found.errors), None)
+            answers.append(
+                error
+                or Embedding(found.vectors[start:end], sum(found.input_tokens[start:end]), any(found.truncated[start:end]))
+            )
+        return answers
+
+    async def _classify(self, requests: Sequence[ClassifyRequest]) -> Sequence[RowAnswer | InflightError]:
+        found = await self._client.classify(
+            [request.text for request in requests],
+            truncate=requests[0].truncate,
+            priority=self._priority,
+            return_errors=True,
+        )
+        return [
+            found.errors.get(place) or Classes(one.label, one.score, one.scores, tokens, cut)
+            for place, (one, tokens, cut) in enumerate(
+                zip(found.results, found.input_tokens, found.truncated, strict=True)
+            )
+        ]
+
+    async def _rerank(self, request: RerankRequest) -> DocumentScores:
+        found = await self._client.rerank(
+            request.query, request.documents, truncate=request.truncate, priority=self._priority
+        )
+        ranking = tuple(one.index for one in found.results)
+        return DocumentScores(found.scores, ranking, found.total_tokens, any(found.truncated))
 
     async def _warn_other_model(self, named: str) -> None:
         """Warn once that rows name another model: their answers repeat that name."""
