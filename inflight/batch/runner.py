@@ -93,7 +93,7 @@ class JobRunner:
         try:
             with self._signals.caught(), ExitStack() as stack:
                 if not self._directory.state.exists():  # a job without input leaves no trace
-                    first_record(open_source(self._job.input, columns=wanted_columns(self._job.input)))
+                    first_record(open_source(self._job.input, columns=wanted_columns(self._job)))
                 stack.enter_context(self._directory.locked())
                 self._directory.cancel.unlink(missing_ok=True)
                 stack.enter_context(self._replicator.lease())
@@ -163,7 +163,9 @@ class JobRunner:
             if result is None:
                 if isinstance(session.ledger, RetryLedger):
                     session.ledger.merge()
-                result = JobResult(JobState.FINISHED, session.ledger.counts, outputs=tuple(finalize(session)))
+                result = JobResult(
+                    JobState.FINISHED, session.ledger.counts, outputs=tuple(finalize(session, self._on_message))
+                )
             self._replicator.upload_final(session.ledger)
         except StopEarlyError:
             result = JobResult(JobState.STOPPED, session.ledger.counts, f"{INTERRUPTED} before any row was sent")

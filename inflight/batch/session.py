@@ -112,7 +112,7 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
     try:
         if directory.state.exists():
             ledger = open_ledger(directory, job.input.part.first)
-        source = open_source(job.input, "" if ledger is None else ledger.recall("input", ""), wanted_columns(job.input))
+        source = open_source(job.input, "" if ledger is None else ledger.recall("input", ""), wanted_columns(job))
         first = first_record(source)
         destination = create_output(job, directory)
         if destination is not None:

@@ -8,14 +8,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import numpy as np
 from inflight_client import InflightError
+from inflight_client.encodings import Classification, Classifications, Embeddings, RankedDocument, Reranking
 from inflight_client.results import Generation, Timings, Usage
 
 from inflight.batch.dispatch.backend import Backend, ServerLoad
 from inflight.batch.dispatch.dispatcher import Dispatcher
 from inflight.batch.job.rows import (
-    Classes,
-    DocumentScores,
-    Embedding,
     EmbedRequest,
     GenerateRequest,
     RerankRequest,
@@ -52,14 +50,16 @@ def answer_of(request: RowRequest, text: str, dimensions: int = DIMENSIONS) -> R
         return Generation(text, "stop", Usage(1, 1), Timings(0, 0), "scripted")
     if isinstance(request, EmbedRequest):
         vectors = np.stack([vector_of(str(one), request.dimensions or dimensions) for one in request.texts])
-        return Embedding(vectors, len(text.split()))
+        tokens = tuple(len(str(one).split()) for one in request.texts)
+        return Embeddings(vectors, input_tokens=tokens, truncated=(False,) * len(tokens))
     if isinstance(request, RerankRequest):
         scores = tuple(float(vector_of(text) @ vector_of(one)) for one in request.documents)
-        ranking = tuple(sorted(range(len(scores)), key=lambda place: -scores[place]))
-        return DocumentScores(scores, ranking, len(text.split()))
+        ranked = sorted(enumerate(scores), key=lambda one: -one[1])
+        results = tuple(RankedDocument(*one) for one in ranked)
+        return Reranking(results, scores, input_tokens=(2,) * len(scores), truncated=(False,) * len(scores))
     good = (float(vector_of(text)[0]) + 1) / 2
-    label = LABELS[good >= 0.5]
-    return Classes(label, max(good, 1 - good), {"bad": 1 - good, "good": good}, len(text.split()))
+    found = Classification(LABELS[good >= 0.5], max(good, 1 - good), {"bad": 1 - good, "good": good})
+    return Classifications((found,), input_tokens=(len(text.split()),), truncated=(False,))
 
 
 def text_of(request: RowRequest) -> str:

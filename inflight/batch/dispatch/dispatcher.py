@@ -43,8 +43,8 @@ class Dispatcher:
 
     `on_row_done` is called once per row, in the event loop, with its answer or error and the number of attempts.
     `check_build` is called with the build of each server's model when it comes up, and now and then; if it raises
-    BatchError `job_mismatch`, the server is rejected; so is it with `check_dimensions`, which is called with the size of
-    its vectors before a row is sent. `on_message` receives sentences for people.
+    BatchError `job_mismatch`, the server is rejected. So it is with `check_dimensions`, which is called with the size
+    of its vectors before a row is sent. `on_message` receives sentences for people.
     """
 
     def __init__(
@@ -65,9 +65,7 @@ class Dispatcher:
         self._queue = RowQueue(feed, on_row_done, suspects, self._finish)
         run_id = uuid.uuid4().hex
         self._endpoints = [
-            Endpoint(
-                one, options, self._queue, suspects, check_build, on_message, run_id, encode, check_dimensions
-            )
+            Endpoint(one, options, self._queue, suspects, check_build, on_message, run_id, encode, check_dimensions)
             for one in backends
         ]
         for endpoint in self._endpoints:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from inflight_client import InflightError
+from inflight_client.encodings import Embeddings
 from inflight_client.results import Generation
 
 from inflight.batch.dispatch.backend import Backend
@@ -17,7 +18,6 @@ from inflight.batch.dispatch.row_queue import RowQueue
 from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import (
     ClassifyRequest,
-    Embedding,
     EmbedRequest,
     GenerateRequest,
     RerankRequest,
@@ -360,9 +360,9 @@ class Endpoint:
             self._rejects_probe = True
             return InflightError(f"it refuses a short text as well: {error}", "model_not_ready")
         self._rejects_probe = False
-        if isinstance(answer, Embedding) and self._check_dimensions is not None:
+        if isinstance(answer, Embeddings) and self._check_dimensions is not None:
             try:
-                await asyncio.to_thread(self._check_dimensions, answer.vectors.shape[1])
+                await asyncio.to_thread(self._check_dimensions, answer.dimensions)
             except BatchError as error:
                 self._reject_mismatch(error)
         return None
@@ -456,4 +456,4 @@ def _probe_of(encode: EncodeSpec | None) -> RowRequest:
 def _tokens(answer: RowAnswer) -> int:
     if isinstance(answer, Generation):
         return 0 if answer.usage is None else answer.usage.total_tokens
-    return answer.input_tokens
+    return answer.total_tokens

@@ -49,4 +49,3 @@ def _ordered(items: list[_Item], depth: int) -> list[_Item]:
     parts = [group if len(group) == 1 else _ordered(group, depth + 1) for group in groups.values()]
     parts.sort(key=itemgetter(0))
     return [item for part in parts for item in part]
-

@@ -204,4 +204,3 @@ def duplicate_row(row: Row | InvalidRow) -> InvalidRow:
     """Return the dead letter of a row with a duplicate id."""
     said = f"an earlier row has the id {row.id!r}, or one that the output treats as equal"
     return InvalidRow(row.number, row.line, row.id, "row_duplicate", said, context=row.context)
-

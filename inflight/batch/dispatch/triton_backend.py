@@ -9,6 +9,7 @@ from inflight_client import NO_RETRY, AsyncClient, InflightError
 from inflight_client._async.metrics import async_fetch_metrics
 from inflight_client._compat.deployment import Deployment
 from inflight_client.deadline import Deadline
+from inflight_client.encodings import Classifications, Embeddings, Reranking
 from inflight_client.engine_load import EngineLoad
 from inflight_client.results import Generation
 from inflight_client.settings import ClientSettings
@@ -16,10 +17,7 @@ from inflight_client.validation import shorten
 
 from inflight.batch.dispatch.backend import ServerLoad
 from inflight.batch.job.rows import (
-    Classes,
     ClassifyRequest,
-    DocumentScores,
-    Embedding,
     EmbedRequest,
     GenerateRequest,
     RerankRequest,
@@ -115,10 +113,8 @@ class TritonBackend:
         for request in requests:
             start, end = end, end + len(request.texts)
             error = next((found.errors[place] for place in range(start, end) if place in found.errors), None)
-            answers.append(
-                error
-                or Embedding(found.vectors[start:end], sum(found.input_tokens[start:end]), any(found.truncated[start:end]))
-            )
+            tokens, cut = found.input_tokens[start:end], found.truncated[start:end]
+            answers.append(error or Embeddings(found.vectors[start:end], input_tokens=tokens, truncated=cut))
         return answers
 
     async def _classify(self, requests: Sequence[ClassifyRequest]) -> Sequence[RowAnswer | InflightError]:
@@ -129,18 +125,16 @@ class TritonBackend:
             return_errors=True,
         )
         return [
-            found.errors.get(place) or Classes(one.label, one.score, one.scores, tokens, cut)
+            found.errors.get(place) or Classifications((one,), input_tokens=(tokens,), truncated=(cut,))
             for place, (one, tokens, cut) in enumerate(
                 zip(found.results, found.input_tokens, found.truncated, strict=True)
             )
         ]
 
-    async def _rerank(self, request: RerankRequest) -> DocumentScores:
-        found = await self._client.rerank(
+    async def _rerank(self, request: RerankRequest) -> Reranking:
+        return await self._client.rerank(
             request.query, request.documents, truncate=request.truncate, priority=self._priority
         )
-        ranking = tuple(one.index for one in found.results)
-        return DocumentScores(found.scores, ranking, found.total_tokens, any(found.truncated))
 
     async def _warn_other_model(self, named: str) -> None:
         """Warn once that rows name another model: their answers repeat that name."""

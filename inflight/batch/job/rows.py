@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 from inflight_client.call import Prompt
+from inflight_client.encodings import Classifications, Embeddings, Reranking
 from inflight_client.results import Generation
 from inflight_client.sampling import Sampling
-
-if TYPE_CHECKING:
-    from inflight_client.encodings import Vectors
 
 Text = str | Sequence[int]
 """A text, or the ids of its tokens."""
@@ -127,39 +125,8 @@ RowRequest = GenerateRequest | EmbedRequest | ClassifyRequest | RerankRequest
 """The request of a row, by its task."""
 
 
-@dataclass(frozen=True, eq=False)
-class Embedding:
-    """The vectors of an EmbedRequest, float32 [texts, dimensions]. `input_tokens` is the sum over its texts;
-    `truncated` says whether one was cut."""
-
-    vectors: Vectors
-    input_tokens: int
-    truncated: bool = False
-
-
-@dataclass(frozen=True)
-class Classes:
-    """The classes of a text: the best label, its score, and the scores of all labels."""
-
-    label: str
-    score: float
-    scores: Mapping[str, float]
-    input_tokens: int
-    truncated: bool = False
-
-
-@dataclass(frozen=True)
-class DocumentScores:
-    """The scores of a RerankRequest's documents, in their order; `ranking` has their indices, best first."""
-
-    scores: tuple[float, ...]
-    ranking: tuple[int, ...]
-    input_tokens: int
-    truncated: bool = False
-
-
-RowAnswer = Generation | Embedding | Classes | DocumentScores
-"""The answer to a row, by its task."""
+RowAnswer = Generation | Embeddings | Classifications | Reranking
+"""The answer to a row, by its task, for the texts of the row alone."""
 
 
 @dataclass(frozen=True)

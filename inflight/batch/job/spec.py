@@ -60,7 +60,7 @@ class InputSpec(_StrictModel):
     id: str | None = _field(None, "Column with the row ids.  [default: a table's key; otherwise rows are numbered]")
     prompt: str = _field(
         "prompt",
-        "Column with the prompts, or with lists of messages for conversations; of other tasks with the texts or queries."
+        "Column with the prompts, or with lists of messages for conversations; the texts or queries of other tasks."
         "  [default: prompt; embed, classify: text; rerank: query]",
     )
     template: str | None = _field(
@@ -145,7 +145,9 @@ class RunOptions(_StrictModel):
     concurrency: int | None = _field(
         None, "Maximum concurrent requests per server.  [default: found while the job runs]", ge=1, le=65536
     )
-    texts_per_request: int = _field(64, "Maximum texts of rows sent in one request, for embed and classify.", ge=1, le=256)
+    texts_per_request: int = _field(
+        64, "Maximum texts of rows sent in one request, for embed and classify.", ge=1, le=256
+    )
     priority: int | None = _field(-1, "Request priority; interactive traffic has 0.", ge=-(2**31), le=2**31 - 1)
     window: int = _field(1024, "Number of rows to prefetch and reorder.", ge=1, le=1_000_000)
     order: Literal["prefix", "arrival"] = _field(

@@ -9,7 +9,7 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.batch.dispatch.poison_rows import LOSSES_PER_CRASH, PoisonRowFinder
-from inflight.batch.job.rows import Row, GenerateRequest
+from inflight.batch.job.rows import GenerateRequest, Row
 from tests.batch.scripted_backend import DispatchRun, ListFeed, ScriptedBackend
 
 ROWS = [Row(number, number + 1, str(number), GenerateRequest("x", 1)) for number in range(16)]

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from inflight.batch.dispatch.backend import ServerLoad
 from inflight.batch.dispatch.ephemeral_server import ephemeral_server
 from inflight.batch.dispatch.triton_backend import TritonBackend
-from inflight.batch.job.rows import Row, GenerateRequest
+from inflight.batch.job.rows import GenerateRequest, Row
 from inflight.batch.job.spec import RunOptions
 from tests.batch.scripted_backend import DispatchRun, ListFeed
 from tests.fixtures.engines import TinyEngine
