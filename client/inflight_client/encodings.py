@@ -63,7 +63,7 @@ class Embeddings(Encodings, Sequence["Vectors"]):
 class RankedDocument(NamedTuple):
     """A document's index in the caller's order, and its score for the query; a higher score is a better match."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple's method of that name is not needed
     score: float
 
 

@@ -63,7 +63,7 @@ class CompletionRequest(StreamedRequest):
                 self._reason = choice.get("finish_reason") or self._reason
                 outputs = {"text_output": self._text(choice), **self._log_probs(choice.get("logprobs"))}
         except (AttributeError, KeyError, TypeError) as error:
-            raise _malformed("a frame of a stream", error) from None
+            raise malformed("a frame of a stream", error) from None
         return HttpResponse(outputs) if outputs.get("text_output") or "output_log_probs" in outputs else None
 
     def error(self, status: int, content_type: str, retry_after: str, body: bytes, where: str) -> InflightError:
@@ -148,12 +148,12 @@ def _unsupported(option: str) -> InflightError:
     )
 
 
-def model_names(body: bytes) -> list[str]:
-    """Parse the list of models. Raises InflightError `answer_damaged` for invalid data."""
+def models(body: bytes) -> list[tuple[str, str]]:
+    """Parse the list of models: the name and task of each. Raises InflightError `answer_damaged` for invalid data."""
     try:
-        return [str(each["id"]) for each in json_object(body)["data"]]
-    except (KeyError, TypeError) as error:
-        raise _malformed("the list of models", error) from None
+        return [(str(each["id"]), str(each.get("task") or "")) for each in json_object(body)["data"]]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise malformed("the list of models", error) from None
 
 
 def version(body: bytes) -> str:
@@ -161,11 +161,11 @@ def version(body: bytes) -> str:
     return str(found.get("version", "")) if isinstance(found, dict) else ""
 
 
-def served_model(name: str, ready: bool) -> Model:
-    return Model(name, "", "READY" if ready else "UNAVAILABLE")
+def served_model(name: str, ready: bool, task: str) -> Model:
+    return Model(name, "", "READY" if ready else "UNAVAILABLE", task=task)
 
 
-def _malformed(what: str, error: Exception) -> InflightError:
+def malformed(what: str, error: Exception) -> InflightError:
     return InflightError(
         f"the server's answer can't be read as {what} ({type(error).__name__}: {error}); send it again",
         "answer_damaged",
