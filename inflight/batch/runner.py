@@ -188,6 +188,6 @@ class JobRunner:
             yield self._backends
         elif running.ephemeral is not None:
             with ephemeral_server(running, self._on_message) as address:
-                yield [TritonBackend(address, running, self._on_message)]
+                yield [TritonBackend(address, running, self._on_message, self._job.task)]
         else:
-            yield [TritonBackend(address, running, self._on_message) for address in running.servers]
+            yield [TritonBackend(address, running, self._on_message, self._job.task) for address in running.servers]
