@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Scale = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
+TEXT_LENGTHS = "lognormal:40,1.256,3..512"
+"""Tokens of the texts of a corpus: median 40, 90th percentile 200."""
 
 
 class WorkloadSpec(BaseModel):
