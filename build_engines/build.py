@@ -13,10 +13,20 @@ from pathlib import Path
 from build_engines.atomic_directory import atomic_directory, check_replaceable, exclusive_writer
 from build_engines.checkpoints.checkpoint import Checkpoint, map_read_errors, read_checkpoint
 from build_engines.checkpoints.locate import checkpoint_name, locate_checkpoint
+from build_engines.encoders.settings import find_task
 from build_engines.errors import BuildError
-from build_engines.manifest import FILE_NAME, EngineFile, EngineSource, Manifest, hash_file, verify
+from build_engines.manifest import (
+    FILE_NAME,
+    EncoderManifest,
+    EngineFile,
+    EngineManifest,
+    EngineSource,
+    Manifest,
+    hash_file,
+    verify_engine,
+)
 from build_engines.progress import BuildProgress, NoBuildProgress
-from build_engines.target import BuildOptions, Host, Target, find_target
+from build_engines.target import BuildOptions, CompiledEncoder, Host, Target, find_target
 
 __all__ = ["BuildOptions", "Built", "build_engine", "is_engine"]
 
@@ -25,7 +35,7 @@ __all__ = ["BuildOptions", "Built", "build_engine", "is_engine"]
 class Built:
     """The engine's manifest, whether the engine was built or kept unchanged, and notes for the user."""
 
-    manifest: Manifest
+    manifest: Manifest | EncoderManifest
     fresh: bool
     notes: tuple[str, ...] = ()
 
@@ -44,12 +54,18 @@ def build_engine(
     `directory` is where a model of the hub was downloaded; without it, it is downloaded.
 
     An existing complete engine from the same content, options, versions and kind of GPU is kept unless `force`.
-    `out` is replaced only when the new engine is complete. Raises BuildError with a code of the table.
+    `out` is replaced only when the new engine is complete. Without a task, it is what the checkpoint is for. Raises
+    BuildError with a code of the table.
     """
     progress = progress or NoBuildProgress()
     target = find_target(options)
     check_replaceable(out, is_engine, "engine")
-    found = read_checkpoint(directory or locate_checkpoint(checkpoint, progress), check=target.check_supported)
+    place = directory or locate_checkpoint(checkpoint, progress)
+    if options.task is None and (task := find_task(place)) != "generate":
+        progress.step(f"Task of the checkpoint: {task}")
+        options = replace(options, task=task)
+        target = find_target(options)
+    found = read_checkpoint(place, check=target.check_supported)
     name = options.name or checkpoint_name(checkpoint)
     with exclusive_writer(out, progress.step):
         source = _hash(found, checkpoint, _hash_options(options.target, target, name), progress)
@@ -78,7 +94,8 @@ def _build(
     compiled = target.compile(found, out, progress)
     progress.step("Writing the manifest")
     properties = {field.name: getattr(compiled, field.name) for field in fields(compiled) if field.name != "notes"}
-    manifest = Manifest(
+    kind = EncoderManifest if isinstance(compiled, CompiledEncoder) else Manifest
+    manifest = kind(
         target=target_name,
         name=name,
         architecture=found.architecture,
@@ -118,12 +135,14 @@ def _hash(found: Checkpoint, named: str, options: str, progress: BuildProgress) 
         )
 
 
-def _unchanged(out: Path, source: EngineSource, host: Host, progress: BuildProgress) -> Manifest | None:
+def _unchanged(
+    out: Path, source: EngineSource, host: Host, progress: BuildProgress
+) -> Manifest | EncoderManifest | None:
     """Return the manifest of the engine at `out` if a new build would give the same."""
     if not is_engine(out):
         return None
     try:
-        manifest = verify(out, hashes=True)
+        manifest = verify_engine(out, hashes=True)
     except BuildError as error:
         progress.step(f"The existing engine can't be kept: {error}")
         return None
@@ -132,7 +151,7 @@ def _unchanged(out: Path, source: EngineSource, host: Host, progress: BuildProgr
     return manifest if same and _same_builder(manifest, host) else None
 
 
-def _same_builder(manifest: Manifest, host: Host) -> bool:
+def _same_builder(manifest: EngineManifest, host: Host) -> bool:
     """Return whether the machine would build the same engine: the kind of GPU matters, the driver does not."""
     kinds = [machine and machine.compute_capability for machine in (manifest.machine, host.machine)]
     return manifest.versions == host.versions and kinds[0] == kinds[1]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from build_engines.checkpoints.checkpoint import Checkpoint
 from build_engines.errors import BuildError
 from build_engines.manifest import (
+    EncoderTask,
     GpuFeatures,
     GpuKvPrecision,
     GpuLimits,
@@ -18,17 +19,21 @@ from build_engines.manifest import (
     KeptKvPrecision,
     KeptPrecision,
     KvPrecision,
+    Pooling,
     Precision,
     SuitedTo,
 )
 from build_engines.progress import BuildProgress
 
+Task = Literal["generate"] | EncoderTask
+TASKS: tuple[Task, ...] = ("generate", *get_args(EncoderTask))
 # Each module has `target(options) -> Target`, and is imported only if its target is chosen.
 _MODULES = {
     "openvino": "build_engines.openvino.target",
     "tensorrt-llm": "build_engines.tensorrt_llm.target",
     "llmapi": "build_engines.llmapi.target",
 }
+_ENCODERS = "build_engines.encoders.target"
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "openvino": get_args(Precision),
     "tensorrt-llm": ("bf16", "fp16", "fp32", *get_args(GpuPrecision)),
@@ -47,7 +52,7 @@ class BuildOptions:
 
     `max_seq_len` counts prompt and answer together, in tokens, up to the model's maximum. `smoke_test` loads the new
     engine once and generates two tokens, which takes as much memory as the weights. `settings` are those of the chosen
-    target, in a type of that target.
+    target, in a type of that target. `task` is None for the checkpoint's; `pooling` and `normalize` belong to `embed`.
     """
 
     target: str = "openvino"
@@ -57,6 +62,9 @@ class BuildOptions:
     name: str | None = None
     smoke_test: bool = True
     settings: object = None
+    task: Task | None = None
+    pooling: Pooling | None = None
+    normalize: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,29 @@ class CompiledEngine:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class CompiledEncoder:
+    """The facts of a compiled encoder for its manifest. `notes` are sentences for the user."""
+
+    task: EncoderTask
+    precision: Precision
+    max_seq_len: int
+    vocab_size: int
+    pad_id: int | None
+    properties: dict[str, Any]
+    inputs: tuple[str, ...]
+    dimensions: int
+    padding_side: Literal["left", "right"]
+    pooling: Pooling | None
+    normalize: bool
+    prompts: dict[str, str]
+    default_prompt: str | None
+    activation: Literal["sigmoid", "softmax", "none"]
+    labels: tuple[str, ...]
+    suited_to: SuitedTo | None = None
+    notes: tuple[str, ...] = ()
+
+
 class Target(Protocol):
     """One way to build an engine, with the user's options. The methods are called in this order."""
 
@@ -105,17 +136,18 @@ class Target(Protocol):
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         """Return the peak disk space of a build in bytes, without the few megabytes besides the weights."""
 
-    def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
+    def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine | CompiledEncoder:
         """Write the engine, without the manifest, into the empty directory `out`."""
 
 
 def find_target(options: BuildOptions) -> Target:
-    """Return the target that `options` name.
+    """Return the target that `options` name; without a task, the one that generates.
 
     Raises BuildError (`invalid_parameter`) for an unsupported precision, and the target's own errors.
     """
     check_precisions(options)
-    found: Target = importlib.import_module(_MODULES[options.target]).target(options)
+    module = _MODULES[options.target] if options.task in (None, "generate") else _ENCODERS
+    found: Target = importlib.import_module(module).target(options)
     return found
 
 

@@ -49,6 +49,7 @@ if importlib.util.find_spec("torch"):
         "tests.fixtures.certificates",
         "tests.fixtures.crashes",
         "tests.fixtures.engines",
+        "tests.fixtures.encoders",
         "tests.fixtures.gateway",
         "tests.fixtures.hub",
         "tests.fixtures.nvidia",

@@ -10,7 +10,7 @@ from inflight_client import Client, Guide, Sampling
 
 from build_engines.errors import BuildError
 from build_engines.openvino.export import ExportTask
-from build_engines.openvino.target import compile_checkpoint
+from build_engines.openvino.export_runner import run_export
 from build_engines.progress import NoBuildProgress
 from inflight.deploy.server.server import Server
 from loadtests.run.controller import run_load_test
@@ -41,7 +41,7 @@ def test_every_python_of_ours_is_told_to_leave_the_directory_out() -> None:
 def test_a_build_runs_nothing_of_it(poisoned: Callable[[], str], tmp_path: Path) -> None:
     task = ExportTask("nowhere", str(tmp_path), "fp32", None, {}, smoke_test=False)
     with raises(BuildError, "build_failed"):
-        compile_checkpoint(task, NoBuildProgress())
+        run_export(task, NoBuildProgress())
     assert poisoned() == ""
 
 

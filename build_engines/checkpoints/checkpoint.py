@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from build_engines.checkpoints.safetensors_header import check_safetensors
 from build_engines.checkpoints.tokenizer_files import FURTHER_TEMPLATES
@@ -53,6 +53,8 @@ class Checkpoint:
         generation = self.directory / "generation_config.json"
         if generation.is_file():
             digest.update(generation.read_bytes())
+        for path in _encoder_files(self.directory):
+            digest.update(f"\0{path.relative_to(self.directory)}\0".encode() + path.read_bytes())
         for path in self.weights:
             digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
             with path.open("rb") as file:
@@ -133,6 +135,12 @@ def _read(directory: Path, check: Callable[[Path, dict[str, Any]], None]) -> Che
             "not_a_checkpoint",
         )
     return Checkpoint(directory, config, tuple(weights), sum(weights.values()), tokenizer)
+
+
+def _encoder_files(directory: Path) -> list[Path]:
+    """Return the files of sentence-transformers, which decide what an encoder computes."""
+    patterns = ("modules.json", "config_sentence_transformers.json", "sentence_*_config.json", "[0-9]_*/*")
+    return sorted(path for pattern in patterns for path in directory.glob(pattern) if path.is_file())
 
 
 def gguf_error(place: str | Path) -> BuildError:
@@ -221,16 +229,24 @@ def _read_index(index: Path) -> dict[Path, int]:
     return found
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a file of a checkpoint; raises BuildError (`checkpoint_damaged`) for anything else."""
+@overload
+def read_json(path: Path) -> dict[str, Any]: ...
+@overload
+def read_json(path: Path, kind: type[list[Any]]) -> list[Any]: ...
+def read_json(path: Path, kind: type[dict[str, Any] | list[Any]] = dict) -> dict[str, Any] | list[Any]:
+    """Return the object, or list, in a file of a checkpoint.
+
+    Raises BuildError (`checkpoint_damaged`) for anything else.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise BuildError(
             f"{path} is not valid JSON ({error}); fetch the checkpoint again.", "checkpoint_damaged"
         ) from error
-    if not isinstance(content, dict):
-        raise BuildError(f"{path} is not a JSON object; fetch the checkpoint again.", "checkpoint_damaged")
+    if not isinstance(content, kind):
+        what = "object" if kind is dict else "list"
+        raise BuildError(f"{path} is not a JSON {what}; fetch the checkpoint again.", "checkpoint_damaged")
     return content
 
 

@@ -1,6 +1,7 @@
-"""The export process: `build_engines.openvino.target` starts `python -m build_engines.openvino.export_process`.
+"""The export process: `build_engines.openvino.export_runner` starts it with `python -m`.
 
-It reads an ExportTask as JSON from standard input and writes one JSON object per line to standard output:
+It reads the name and the fields of an ExportTask or EncoderExportTask as JSON from standard input, and writes one JSON
+object per line to standard output:
 `{"step": sentence}` for each step, and at the end `{"facts": ...}`, `{"error": sentence, "code": code}` or
 `{"failure": reason, "errno": number}`. Output of the libraries goes to standard error, which is a log file.
 """
@@ -12,10 +13,12 @@ import json
 import os
 import sys
 import traceback
-from typing import TextIO
+from collections.abc import Callable
+from typing import Any, TextIO
 
+from build_engines.encoders.export import EncoderExportResult, EncoderExportTask, export_encoder
 from build_engines.errors import BuildError
-from build_engines.openvino.export import ExportTask, export
+from build_engines.openvino.export import ExportResult, ExportTask, export
 from inflight.common.process_guard import die_with_parent
 
 
@@ -23,9 +26,9 @@ def main() -> int:
     answers = _keep_stdout()
     die_with_parent()
     _disable_telemetry()
-    task = ExportTask(**json.load(sys.stdin))
+    kind, fields = json.load(sys.stdin)
     try:
-        facts = export(task, lambda sentence: _send(answers, {"step": sentence}))
+        facts = _export(kind, fields, lambda sentence: _send(answers, {"step": sentence}))
     except BuildError as error:
         _send(answers, {"error": str(error), "code": error.code})
         return 1
@@ -38,6 +41,12 @@ def main() -> int:
     # With torch and OpenVINO loaded, a normal exit of the interpreter takes seconds or crashes.
     sys.stderr.flush()
     os._exit(0)
+
+
+def _export(kind: str, fields: dict[str, Any], on_step: Callable[[str], None]) -> ExportResult | EncoderExportResult:
+    if kind == "EncoderExportTask":
+        return export_encoder(EncoderExportTask(**fields), on_step)
+    return export(ExportTask(**fields), on_step)
 
 
 def _keep_stdout() -> TextIO:

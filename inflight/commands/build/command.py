@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
-from build_engines.target import KV_PRECISIONS
+from build_engines.manifest import Manifest, Pooling
+from build_engines.target import KV_PRECISIONS, TASKS
 from inflight.commands.build.llmapi_options import llmapi_options, llmapi_settings
 from inflight.commands.build.tensorrt_llm_options import show_commands, tensorrt_llm_options, tensorrt_llm_settings
 from inflight.commands.option_sections import SectionedCommand
@@ -27,6 +28,12 @@ from inflight.commands.terminal.build_progress import show_build_progress
 @click.argument("checkpoint")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Engine directory to write.")
 @target_option()
+@click.option(
+    "--task",
+    type=click.Choice(TASKS),
+    help="What the engine is for.  [default: what the checkpoint is for: generate for a causal language model, embed "
+    "for a directory of sentence-transformers, rerank for a sequence classifier with one label, classify with more]",
+)
 @precision_option(PRECISION_HELP)
 @click.option(
     "--kv-cache-precision",
@@ -39,7 +46,18 @@ from inflight.commands.terminal.build_progress import show_build_progress
 @click.option(
     "--max-seq-len",
     type=click.IntRange(min=2),
-    help="Maximum tokens of prompt and answer together. [default: the model's]",
+    help="Maximum tokens of prompt and answer together, or of a text with its special tokens. [default: the model's]",
+)
+@click.option(
+    "--pooling",
+    type=click.Choice(get_args(Pooling)),
+    help="embed: how the vectors of the tokens become one.  [default: the checkpoint's; without one mean, last_token "
+    "for a causal language model]",
+)
+@click.option(
+    "--normalize/--no-normalize",
+    default=None,
+    help="embed: scale embeddings to length 1.  [default: the checkpoint's; without one --normalize]",
 )
 @click.option("--name", help="Name of the engine. [default: the hub name, or the name of the directory]")
 @click.option("--force", is_flag=True, help="Rebuild even if nothing changed.")
@@ -102,9 +120,13 @@ def command(
         click.echo(f"{out} is up to date: same checkpoint, options and versions (--force builds again).")
         return
     size = sum(file.bytes for file in manifest.files.values()) / 1e6
+    if isinstance(manifest, Manifest):
+        what = f"{manifest.kv_cache_precision} KV cache"
+    else:
+        what = f"{manifest.task}, {manifest.dimensions} dimensions, up to {manifest.max_seq_len} tokens a text"
     click.echo(
         f"Built {out} in {time.monotonic() - started:.0f} s: {manifest.architecture}, {manifest.precision} weights, "
-        f"{manifest.kv_cache_precision} KV cache, {size:,.0f} MB."
+        f"{what}, {size:,.0f} MB."
     )
     click.echo(f"Serve it with: inflight serve {out}")
 

@@ -1,0 +1,199 @@
+"""Exports a checkpoint to the files of an OpenVINO engine that embeds, reranks or classifies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
+from build_engines.encoders.settings import DECODERS
+from build_engines.errors import BuildError
+from build_engines.manifest import EncoderTask, Pooling
+
+_TEXTS = ("A text.", "Another text, which is longer than the first.")
+_KEPT = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+@dataclass(frozen=True)
+class EncoderExportTask:
+    """The settings of one export; see `EncoderSettings`. `dense` are pairs of `Dense`'s fields.
+
+    `properties` are the engine's, used if `smoke_test`.
+    """
+
+    checkpoint: str
+    out: str
+    task: EncoderTask
+    precision: str
+    pooling: Pooling | None
+    normalize: bool
+    dense: list[tuple[str, bool]]
+    lower_case: bool
+    properties: dict[str, Any]
+    smoke_test: bool
+
+
+@dataclass(frozen=True)
+class EncoderExportResult:
+    """The facts about the model for the manifest."""
+
+    inputs: list[str]
+    dimensions: int
+    vocab_size: int
+    pad_id: int | None
+    padding_side: str
+
+
+def export_encoder(task: EncoderExportTask, on_step: Callable[[str], None]) -> EncoderExportResult:
+    """Write the model and its tokenizer into `task.out`; call `on_step` with a line for each step.
+
+    Raises BuildError for errors in the checkpoint; errors of the libraries propagate unchanged.
+    """
+    checkpoint, out = Path(task.checkpoint), Path(task.out)
+    on_step("Loading the exporter")
+    tokenizer = read_fast_tokenizer(checkpoint)
+    graph = _load(task, checkpoint)
+    on_step(f"Converting {type(graph.base).__name__} to OpenVINO")
+    pairs = task.task == "rerank" and getattr(graph.base.config, "type_vocab_size", 1) > 1
+    inputs = ["input_ids", "attention_mask", *["token_type_ids"] * pairs]
+    model = _convert(graph, inputs)
+    if task.precision in ("int8", "int4"):
+        on_step(f"Compressing the weights to {task.precision}")
+        model = _compress(model, task.precision)
+    _save(model, out, task.precision)
+    _write_tokenizer(tokenizer, out, task.lower_case)
+    facts = EncoderExportResult(
+        inputs=inputs,
+        dimensions=model.output(0).get_partial_shape()[1].get_length(),
+        vocab_size=graph.base.config.vocab_size,
+        pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else graph.base.config.pad_token_id,
+        padding_side=tokenizer.padding_side if graph.kind in DECODERS else "right",
+    )
+    if task.smoke_test:
+        on_step("Testing the engine")
+        _smoke_test(out, task.properties, facts)
+    return facts
+
+
+def _load(task: EncoderExportTask, checkpoint: Path) -> Any:
+    import torch
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    from build_engines.encoders.graph import EmbeddingHead, EncoderGraph, ScoreHead
+
+    kind = AutoModel if task.task == "embed" else AutoModelForSequenceClassification
+    try:
+        model, loading = kind.from_pretrained(
+            checkpoint,
+            dtype=torch.float32,
+            attn_implementation="sdpa",
+            trust_remote_code=False,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (ValueError, KeyError) as error:
+        raise BuildError(
+            f"{checkpoint} can't be loaded by transformers ({error}); choose another checkpoint.",
+            "unsupported_architecture",
+        ) from error
+    # transformers only warns about missing weights and fills them with random ones. No embedding reads the pooler.
+    absent = [
+        name
+        for name in [*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])]
+        if task.task != "embed" or not name.startswith("pooler.")
+    ]
+    if absent:
+        raise BuildError(
+            f"{checkpoint} has no weights for {len(absent)} tensors of its config.json "
+            f"({min(absent)}); fetch the checkpoint again.",
+            "checkpoint_damaged",
+        )
+    if task.task == "embed":
+        layers = [layer for place, tanh in task.dense for layer in _dense(Path(place), tanh)]
+        return EncoderGraph(model, EmbeddingHead(task.pooling or "mean", layers, task.normalize)).eval()
+    return EncoderGraph(model.base_model, ScoreHead(model)).eval()
+
+
+def _dense(place: Path, tanh: bool) -> list[Any]:
+    import torch
+    from safetensors.torch import load_file
+
+    weights = load_file(place / "model.safetensors")
+    matrix = weights["linear.weight"]
+    layer = torch.nn.Linear(matrix.shape[1], matrix.shape[0], bias="linear.bias" in weights)
+    layer.load_state_dict({name.removeprefix("linear."): tensor.float() for name, tensor in weights.items()})
+    return [layer, *[torch.nn.Tanh()] * tanh]
+
+
+def _convert(graph: Any, inputs: list[str]) -> Any:
+    import openvino
+    import torch
+
+    ids = torch.ones((2, 16), dtype=torch.int64)
+    example = {name: torch.zeros_like(ids) if name == "token_type_ids" else ids for name in inputs}
+    with torch.no_grad():
+        model = openvino.convert_model(
+            graph, example_input=example, input=[(name, [-1, -1], openvino.Type.i64) for name in inputs]
+        )
+    for number, name in enumerate(inputs):
+        model.input(number).get_tensor().set_names({name})
+    model.output(0).get_tensor().set_names({"output"})
+    model.validate_nodes_and_infer_types()
+    return model
+
+
+def _compress(model: Any, precision: str) -> Any:
+    import nncf
+
+    modes = nncf.CompressWeightsMode
+    return nncf.compress_weights(model, mode=modes.INT8_ASYM if precision == "int8" else modes.INT4_ASYM)
+
+
+def _save(model: Any, out: Path, precision: str) -> None:
+    import openvino
+
+    # Weights of 16 bits are stored as f16: it has more digits than bf16, and OpenVINO keeps larger values in f32.
+    openvino.save_model(model, out / "openvino_model.xml", compress_to_fp16=precision in ("bf16", "fp16"))
+
+
+def _write_tokenizer(tokenizer: Any, out: Path, lower_case: bool) -> None:
+    """Write the tokenizer without truncation and padding, which are the server's."""
+    from tokenizers import Tokenizer, normalizers
+
+    write_fast_tokenizer(tokenizer, out)
+    for path in out.iterdir():
+        if not path.name.startswith("openvino_model") and path.name not in _KEPT:
+            path.unlink()
+    path = out / "tokenizer.json"
+    rules = Tokenizer.from_file(str(path))
+    rules.no_truncation()
+    rules.no_padding()
+    if lower_case:
+        others = [] if rules.normalizer is None else [rules.normalizer]
+        rules.normalizer = normalizers.Sequence([normalizers.Lowercase(), *others])
+    rules.save(str(path))
+
+
+def _smoke_test(out: Path, properties: dict[str, Any], facts: EncoderExportResult) -> None:
+    """Load the engine as in serving, and compute two texts as one batch."""
+    import numpy
+    import openvino
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    tokens = [tokenizer.encode(text).ids for text in _TEXTS]
+    longest = max(map(len, tokens))
+    arrays = {name: numpy.zeros((len(tokens), longest), numpy.int64) for name in facts.inputs}
+    for row, ids in enumerate(tokens):
+        place = slice(longest - len(ids), None) if facts.padding_side == "left" else slice(len(ids))
+        arrays["input_ids"][row] = facts.pad_id or 0
+        arrays["input_ids"][row, place] = ids
+        arrays["attention_mask"][row, place] = 1
+    compiled = openvino.Core().compile_model(out / "openvino_model.xml", "CPU", properties)
+    found = compiled(arrays)[0]
+    if found.shape != (len(tokens), facts.dimensions) or not numpy.isfinite(found).all():
+        raise RuntimeError(f"The engine returned {found.shape} values, {json.dumps(found.tolist())[:100]}.")

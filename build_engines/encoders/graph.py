@@ -1,0 +1,123 @@
+"""The graph of an encoder: the model with its masks, the pooling or the head, and the normalization.
+
+The masks are ours rather than those of transformers: one value blocks a token in every precision, so that a row of
+padding alone gives finite numbers, and the same text gives the same numbers in any batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from build_engines.encoders.settings import DECODERS
+from build_engines.manifest import Pooling
+
+# Added to the scores of blocked tokens. Its exponential is 0, and it is finite in f16 too, so that a row without any
+# allowed token becomes an average and not NaN.
+_BLOCKED = -30000.0
+
+
+class EncoderGraph(torch.nn.Module):
+    """Computes [texts, dimensions] of `input_ids` and `attention_mask`, and of `token_type_ids` for models that read
+    them, all [texts, tokens]. Padding may be on either side if the model is a decoder, else on the right."""
+
+    def __init__(self, base: Any, head: torch.nn.Module) -> None:
+        super().__init__()
+        self.base = base
+        self.head = head
+        self.kind = base.config.model_type
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if self.kind in DECODERS:
+            hidden = self._decode(input_ids, attention_mask)
+        elif self.kind == "modernbert":
+            hidden = self._modernbert(input_ids, attention_mask)
+        else:
+            if token_type_ids is None:
+                token_type_ids = torch.zeros_like(input_ids)
+            hidden = self.base.embeddings(input_ids=input_ids, token_type_ids=token_type_ids)
+            hidden = self.base.encoder(hidden, attention_mask=_additive(attention_mask[:, None, None, :]))[0]
+        return self.head(hidden, attention_mask)
+
+    def _decode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(input_ids.shape[1])
+        earlier = (places[:, None] >= places[None, :]).to(attention_mask.dtype)
+        mask = _additive(attention_mask[:, None, None, :] * earlier[None, None])
+        # Counted from the first token of the text, so that padding before it changes nothing.
+        positions = (attention_mask.cumsum(1) - 1).clamp(min=0)
+        found = self.base(input_ids=input_ids, attention_mask=mask, position_ids=positions, use_cache=False)
+        return found.last_hidden_state  # type: ignore[no-any-return]
+
+    def _modernbert(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(input_ids.shape[1])
+        near = ((places[:, None] - places[None, :]).abs() <= self.base.config.local_attention // 2).to(
+            attention_mask.dtype
+        )
+        everywhere = attention_mask[:, None, None, :].expand(-1, -1, input_ids.shape[1], -1)
+        masks = {
+            "attention_mask": _additive(everywhere),
+            "sliding_window_mask": _additive(everywhere * near[None, None]),
+        }
+        hidden = self.base.embeddings(input_ids=input_ids)
+        for layer in self.base.layers:
+            hidden = layer(hidden, position_ids=places[None], **masks)[0]
+        return self.base.final_norm(hidden)  # type: ignore[no-any-return]
+
+
+class EmbeddingHead(torch.nn.Module):
+    """Pools the hidden states of a text, applies the `dense` layers, and scales to length 1 if `normalize`."""
+
+    def __init__(self, pooling: Pooling, dense: list[torch.nn.Module], normalize: bool) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self.dense = torch.nn.Sequential(*dense)
+        self.normalize = normalize
+
+    def forward(self, hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        pooled = self.dense(pool(hidden, attention_mask, self.pooling))
+        return torch.nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
+
+
+class ScoreHead(torch.nn.Module):
+    """The logits of a sequence classifier of transformers, from the hidden states of its base model."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.kind = model.config.model_type
+        self.pooling: Pooling = "cls"
+        if self.kind in DECODERS:
+            self.layers = torch.nn.Sequential(model.score)
+            self.pooling = "last_token"
+        elif self.kind == "modernbert":
+            self.layers = torch.nn.Sequential(model.head, model.classifier)
+            self.pooling = model.config.classifier_pooling
+        elif self.kind == "bert":
+            self.layers = torch.nn.Sequential(model.bert.pooler.dense, torch.nn.Tanh(), model.classifier)
+        else:
+            self.layers = torch.nn.Sequential(model.classifier.dense, torch.nn.Tanh(), model.classifier.out_proj)
+
+    def forward(self, hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.layers(pool(hidden, attention_mask, self.pooling))  # type: ignore[no-any-return]
+
+
+def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
+    """Return one vector [texts, dimensions] of hidden states [texts, tokens, dimensions], without those of padding."""
+    if pooling == "mean":
+        weights = attention_mask[:, :, None].to(hidden.dtype)
+        return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1.0)
+    if pooling == "max":
+        return (hidden + _additive(attention_mask)[:, :, None]).amax(1)
+    places = torch.arange(hidden.shape[1])[None]
+    place = (places * attention_mask).amax(1)
+    if pooling == "cls":
+        # With padding on the left, the first token is not at 0.
+        place = place - attention_mask.sum(1) + 1
+    place = place.clamp(min=0)
+    return hidden.gather(1, place[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
+
+
+def _additive(allowed: torch.Tensor) -> torch.Tensor:
+    return (1.0 - allowed.to(torch.float32)) * _BLOCKED

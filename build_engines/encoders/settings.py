@@ -1,0 +1,361 @@
+"""Reads what an encoder does with a text from the files of its checkpoint.
+
+The files are those of sentence-transformers (`modules.json`, `config_sentence_transformers.json`,
+`sentence_bert_config.json`, `config.json` of each module) and the config.json of transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from build_engines.checkpoints.checkpoint import map_read_errors, read_config, read_json
+from build_engines.checkpoints.config_file import ConfigFile
+from build_engines.errors import BuildError
+from build_engines.manifest import EncoderTask, Pooling
+
+Activation = Literal["sigmoid", "softmax", "none"]
+
+DECODERS = ("qwen2", "qwen3", "llama", "mistral")
+"""Model types whose tokens attend only to earlier ones; the rest of `MODEL_TYPES` attends in both directions."""
+MODEL_TYPES = ("bert", "roberta", "xlm-roberta", "camembert", "modernbert", *DECODERS)
+
+_CLASSIFIER = "ForSequenceClassification"
+_GENERATORS = ("ForCausalLM", "LMHeadModel")
+_MODULES = "modules.json"
+_LONGEST = 1 << 20  # A tokenizer without a limit has a huge number here.
+_POOLINGS: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last_token"}
+_ACTIVATIONS: dict[str, Activation] = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax"}
+_DENSE_ACTIVATIONS = ("Identity", "Tanh")
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer after the pooling: the directory of its weights, and `tanh` or nothing after it."""
+
+    path: str
+    tanh: bool
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """What happens before and after the model. `max_seq_len` is the lowest limit of the files, in tokens.
+
+    `lower_case` makes texts lower case before they become tokens. `notes` are sentences for the user.
+    """
+
+    task: EncoderTask
+    max_seq_len: int
+    lower_case: bool = False
+    pooling: Pooling | None = None
+    normalize: bool = False
+    dense: tuple[Dense, ...] = ()
+    prompts: tuple[tuple[str, str], ...] = ()
+    default_prompt: str | None = None
+    activation: Activation = "none"
+    labels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def find_task(directory: Path) -> Literal["generate"] | EncoderTask:
+    """Return what the checkpoint `directory` is for. Raises BuildError as `read_config` and `detect_task` do."""
+    with map_read_errors(directory):
+        return detect_task(directory, read_config(directory))
+
+
+def detect_task(directory: Path, config: dict[str, Any]) -> Literal["generate"] | EncoderTask:
+    """Return what the checkpoint is for: its heads decide, then the files of sentence-transformers.
+
+    A model without a head that generates is taken for an encoder, since nothing else can be done with it.
+    """
+    architecture = str(config["architectures"][0])
+    if architecture.endswith(_CLASSIFIER):
+        return "rerank" if len(_labels(ConfigFile(config, str(directory), "built"))) == 1 else "classify"
+    if (directory / _MODULES).is_file():
+        return "embed"
+    return "embed" if config["model_type"] in MODEL_TYPES and architecture.endswith("Model") else "generate"
+
+
+def read_settings(
+    directory: Path,
+    config: dict[str, Any],
+    task: EncoderTask,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+) -> EncoderSettings:
+    """Return the settings of the checkpoint `directory` for `task`; `pooling` and `normalize` are the user's.
+
+    Raises BuildError: `unsupported_architecture` for a model or a module that can't be built, `checkpoint_damaged` and
+    `not_a_checkpoint` for files that can't be read, `invalid_parameter` for options that don't fit the task.
+    """
+    file = ConfigFile(config, str(directory), "built")
+    architecture = str(config["architectures"][0])
+    _check_model(directory, file, architecture)
+    if task == "embed":
+        if architecture.endswith(_CLASSIFIER):
+            raise BuildError(
+                f"{directory} has the architecture {architecture}, which gives scores and no embeddings; build it with "
+                "--task rerank or --task classify.",
+                "invalid_parameter",
+            )
+        return _read_embedding(directory, file, pooling, normalize)
+    if pooling is not None or normalize is not None:
+        raise BuildError(
+            f"--pooling and --normalize are for --task embed; leave them out of --task {task}.", "invalid_parameter"
+        )
+    if not architecture.endswith(_CLASSIFIER):
+        raise BuildError(
+            f"{directory} has the architecture {architecture}, which gives no scores; --task {task} needs a "
+            f"…{_CLASSIFIER}, and --task embed builds this one.",
+            "unsupported_architecture",
+        )
+    return _read_classifier(directory, file, task)
+
+
+def _check_model(directory: Path, file: ConfigFile, architecture: str) -> None:
+    kind = file.identifier("model_type")
+    if kind not in MODEL_TYPES:
+        raise BuildError(
+            f"{directory} has the model_type {kind} ({architecture}), which can't be built as an encoder; choose one "
+            f"of {', '.join(MODEL_TYPES)}.",
+            "unsupported_architecture",
+        )
+    if quantized := file.part("quantization_config"):
+        raise BuildError(
+            f"{directory} is quantized already ({quantized.identifier('quant_method') or 'another method'}); build from"
+            " the original weights, with --precision int8.",
+            "unsupported_architecture",
+        )
+    if file.identifier("position_embedding_type") not in (None, "absolute"):
+        raise BuildError(
+            f"{directory} has the position_embedding_type {file.identifier('position_embedding_type')}; only absolute "
+            "positions can be built.",
+            "unsupported_architecture",
+        )
+    if kind in DECODERS and _uses_windows(file):
+        raise BuildError(
+            f"{directory} has sliding-window attention in a decoder, which can't be built as an encoder; choose "
+            "another checkpoint.",
+            "unsupported_architecture",
+        )
+
+
+def _uses_windows(file: ConfigFile) -> bool:
+    """Return whether a window is shorter than the longest text, so that it changes what is computed."""
+    window = file.optional("sliding_window", most=1 << 40)
+    if window is None or not file.flag("use_sliding_window", file.content["model_type"] == "mistral"):
+        return False
+    return window < file.size("max_position_embeddings")
+
+
+def positions(file: ConfigFile) -> int:
+    """Return the longest text that the model has positions for; RoBERTa's begin after the padding token's."""
+    known = file.size("max_position_embeddings")
+    if file.content["model_type"] in ("roberta", "xlm-roberta", "camembert"):
+        padding = file.optional("pad_token_id", least=0)
+        return known - (1 if padding is None else padding) - 1
+    return known
+
+
+def _read_embedding(
+    directory: Path, file: ConfigFile, pooling: Pooling | None, normalize: bool | None
+) -> EncoderSettings:
+    modules = _read_modules(directory)
+    transformer = _transformer_settings(directory)
+    longest = _longest(directory, file, transformer.optional("max_seq_length") if transformer else None)
+    lower_case = transformer.flag("do_lower_case", False) if transformer else False
+    if modules is None:
+        chosen = pooling or ("last_token" if file.content["model_type"] in DECODERS else "mean")
+        note = (
+            f"The checkpoint has no files of sentence-transformers, so the engine computes the {chosen} pooling "
+            f"{'with' if normalize is not False else 'without'} normalization; check that the model was trained so, "
+            "or pass --pooling and --normalize."
+        )
+        notes = () if pooling and normalize is not None else (note,)
+        return EncoderSettings("embed", longest, lower_case, chosen, normalize is not False, notes=notes)
+    prompts, default = _prompts(directory)
+    return EncoderSettings(
+        "embed",
+        longest,
+        lower_case,
+        pooling or modules.pooling,
+        modules.normalize if normalize is None else normalize,
+        modules.dense,
+        prompts,
+        default,
+    )
+
+
+@dataclass(frozen=True)
+class _Modules:
+    pooling: Pooling
+    dense: tuple[Dense, ...]
+    normalize: bool
+
+
+def _read_modules(directory: Path) -> _Modules | None:
+    """Return what modules.json says; None without it. Its order must be transformer, pooling, dense, normalize."""
+    path = directory / _MODULES
+    if not path.is_file():
+        return None
+    modules = read_json(path, list)
+    if not all(isinstance(one, dict) and isinstance(one.get("type"), str) for one in modules):
+        raise BuildError(f"{path} is not a list of modules; fetch the checkpoint again.", "checkpoint_damaged")
+    kinds = [_module_kind(path, one["type"]) for one in modules]
+    dense = kinds.count("Dense")
+    expected = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * ("Normalize" in kinds)]
+    if kinds != expected:
+        raise BuildError(
+            f"{path} lists the modules {', '.join(kinds)}; only Transformer, Pooling, Dense and Normalize in this order"
+            " can be built.",
+            "unsupported_architecture",
+        )
+    places = [_module_path(path, one) for one in modules]
+    if places[0] != directory:
+        raise BuildError(
+            f"{path} has the model in {places[0].name}; only a model beside modules.json can be built.",
+            "unsupported_architecture",
+        )
+    pooling = _pooling(places[1] / "config.json")
+    return _Modules(pooling, tuple(_dense(place) for place in places[2 : 2 + dense]), "Normalize" in kinds)
+
+
+def _module_kind(path: Path, name: str) -> str:
+    kind = name.rpartition(".")[2]
+    if not name.startswith("sentence_transformers.") or kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
+        raise BuildError(
+            f"{path} lists the module {name[:100]!r}, which can't be built; only Transformer, Pooling, Dense and "
+            "Normalize of sentence-transformers can.",
+            "unsupported_architecture",
+        )
+    return kind
+
+
+def _module_path(path: Path, module: dict[str, Any]) -> Path:
+    name = module.get("path", "")
+    if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
+        raise BuildError(f"{path} has a path outside its directory; fetch the checkpoint again.", "checkpoint_damaged")
+    return path.parent / name
+
+
+def _pooling(path: Path) -> Pooling:
+    """Return the pooling of a module's config.json: flags, or in newer files the name."""
+    found = read_json(path)
+    named = found.get("pooling_mode")
+    modes = [named] if isinstance(named, str) else []
+    for name, value in found.items():
+        if name.startswith("pooling_mode_") and value is True:
+            modes.append(name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token"))
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        what = " and ".join(str(mode) for mode in modes) or "nothing"
+        raise BuildError(
+            f"{path} pools {what[:100]}, which can't be built; it must be one of {', '.join(_POOLINGS)}.",
+            "unsupported_architecture",
+        )
+    if found.get("include_prompt", True) is not True:
+        raise BuildError(
+            f"{path} leaves the prompt out of the pooling (include_prompt), which can't be built; choose another "
+            "checkpoint.",
+            "unsupported_architecture",
+        )
+    return _POOLINGS[modes[0]]
+
+
+def _dense(place: Path) -> Dense:
+    path = place / "config.json"
+    named = read_json(path).get("activation_function")
+    kind = str(named).rpartition(".")[2]
+    if kind not in _DENSE_ACTIVATIONS or not (place / "model.safetensors").is_file():
+        why = f"the activation {str(named)[:100]}" if kind not in _DENSE_ACTIVATIONS else "no model.safetensors"
+        raise BuildError(
+            f"{path} describes a Dense module with {why}, which can't be built; it must have model.safetensors and "
+            f"one of {', '.join(_DENSE_ACTIVATIONS)}.",
+            "unsupported_architecture",
+        )
+    return Dense(str(place), kind == "Tanh")
+
+
+def _transformer_settings(directory: Path) -> ConfigFile | None:
+    """Return sentence_bert_config.json, or the file with the name of another model."""
+    path = next(iter(sorted(directory.glob("sentence_*_config.json"))), None)
+    return None if path is None else ConfigFile(read_json(path), str(path), "built")
+
+
+def _longest(directory: Path, file: ConfigFile, named: int | None) -> int:
+    """Return the lowest of the limits: of the model's positions, the tokenizer and sentence-transformers."""
+    path = directory / "tokenizer_config.json"
+    limit = read_json(path).get("model_max_length") if path.is_file() else None
+    limits = [positions(file), named, int(limit) if isinstance(limit, int | float) and 0 < limit < _LONGEST else None]
+    return min(one for one in limits if one is not None)
+
+
+def _prompts(directory: Path) -> tuple[tuple[tuple[str, str], ...], str | None]:
+    path = directory / "config_sentence_transformers.json"
+    found = read_json(path) if path.is_file() else {}
+    prompts, default = found.get("prompts") or {}, found.get("default_prompt_name")
+    right = isinstance(prompts, dict) and all(isinstance(text, str) for text in prompts.values())
+    if not right or (default is not None and default not in prompts):
+        raise BuildError(
+            f"{path} has prompts that are not texts by name, or a default that is none of them; fetch the checkpoint "
+            "again.",
+            "checkpoint_damaged",
+        )
+    return tuple(prompts.items()), default
+
+
+def _read_classifier(directory: Path, file: ConfigFile, task: EncoderTask) -> EncoderSettings:
+    labels = _labels(file)
+    if task == "rerank" and len(labels) != 1:
+        raise BuildError(
+            f"{directory} has {len(labels)} labels, and a reranker has one; build it with --task classify.",
+            "invalid_parameter",
+        )
+    return EncoderSettings(
+        task,
+        _longest(directory, file, None),
+        activation=_activation(directory, file, len(labels)),
+        labels=labels if task == "classify" else (),
+    )
+
+
+def _labels(file: ConfigFile) -> tuple[str, ...]:
+    """Return the names of the labels in the order of the logits; transformers' default is two."""
+    named = file.part("id2label")
+    if named is None:
+        count = file.optional("num_labels", most=100_000) or 2
+        return tuple(f"LABEL_{number}" for number in range(count))
+    try:
+        numbers = {int(key): str(value) for key, value in named.content.items()}
+    except ValueError:
+        numbers = {}
+    if sorted(numbers) != list(range(len(named.content))):
+        raise file.error("id2label does not number its labels from 0")
+    return tuple(numbers[number] for number in range(len(numbers)))
+
+
+def _activation(directory: Path, file: ConfigFile, labels: int) -> Activation:
+    """Return what makes scores of logits: named by sentence-transformers, by problem_type, or by the labels' number."""
+    ours = file.part("sentence_transformers")
+    named = (ours.content.get("activation_fn") if ours else None) or file.content.get(
+        "sbert_ce_default_activation_function"
+    )
+    if named is not None:
+        kind = str(named).rpartition(".")[2]
+        if kind not in _ACTIVATIONS:
+            raise BuildError(
+                f"{directory} makes scores with {str(named)[:100]}, which can't be built; it must be one of "
+                f"{', '.join(_ACTIVATIONS)}.",
+                "unsupported_architecture",
+            )
+        return _ACTIVATIONS[kind]
+    problem = file.identifier("problem_type")
+    by_problem: dict[str | None, Activation] = {
+        "regression": "none",
+        "multi_label_classification": "sigmoid",
+        "single_label_classification": "softmax",
+        None: "sigmoid" if labels == 1 else "softmax",
+    }
+    if problem not in by_problem:
+        raise file.error(f"problem_type is {problem}")
+    return by_problem[problem]

@@ -1,0 +1,98 @@
+"""Starts the export process, reads its messages and reports errors in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+from build_engines.encoders.export import EncoderExportTask
+from build_engines.errors import BuildError
+from build_engines.openvino.export import ExportTask
+from build_engines.progress import BuildProgress
+
+# With less free space than this, a failed write means a full disk; the libraries don't report the reason.
+_DISK_FULL_BYTES = 1 << 20
+
+
+def run_export(task: ExportTask | EncoderExportTask, progress: BuildProgress) -> dict[str, Any]:
+    """Run the export of `task` in a separate process, which always ends with this call; return its result's fields.
+
+    Raises BuildError with the export's error about the checkpoint, or `build_failed` with the path of the log, which is
+    then kept. Raises OSError (ENOSPC) if the disk is full.
+    """
+    log = tempfile.NamedTemporaryFile(prefix="inflight-build-", suffix=".log", delete=False)  # noqa: SIM115
+    keep = False
+    try:
+        with _child(log.file) as child:
+            answer = _converse(child, task, progress)
+        if "facts" in answer:
+            return dict(answer["facts"])
+        if "code" in answer:
+            raise BuildError(answer["error"], answer["code"])
+        if answer.get("errno") == errno.ENOSPC or shutil.disk_usage(task.out).free < _DISK_FULL_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        keep = True
+        reason = answer.get("failure") or _exit_reason(child.returncode)
+        raise BuildError(f"Compiling {task.checkpoint} failed ({reason}); see {log.name}.", "build_failed")
+    finally:
+        log.close()
+        if not keep:
+            os.unlink(log.name)
+
+
+@contextlib.contextmanager
+def _child(log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
+    # A new session: Ctrl-C reaches only this process, which then kills the child's process group.
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "build_engines.openvino.export_process"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        encoding="utf-8",
+        start_new_session=True,
+        env=os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"},
+    )
+    try:
+        yield child
+        child.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _converse(
+    child: subprocess.Popen[str], task: ExportTask | EncoderExportTask, progress: BuildProgress
+) -> dict[str, Any]:
+    """Send the task and return the last answer, {} if the child died without one."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(json.dumps([type(task).__name__, dataclasses.asdict(task)]))
+        child.stdin.close()
+    answer: dict[str, Any] = {}
+    for line in child.stdout:
+        answer = json.loads(line)
+        if "step" in answer:
+            progress.step(answer["step"])
+    return {} if "step" in answer else answer
+
+
+def _exit_reason(code: int | None) -> str:
+    if code == -signal.SIGKILL:
+        return "its process was killed, most likely because memory ran out"
+    return f"its process exited with {code}"
