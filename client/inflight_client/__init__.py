@@ -17,6 +17,7 @@ from inflight_client._sync.stream import Stream
 from inflight_client.address import Tls
 from inflight_client.call import CallOptions, Message, Prompt
 from inflight_client.chat_template import ChatTemplate
+from inflight_client.encodings import Classification, Classifications, Embeddings, RankedDocument, Reranking
 from inflight_client.errors import (
     ERROR_CODES,
     AnswerDamaged,
@@ -64,11 +65,14 @@ __all__ = [
     "CallOptions",
     "Cancelled",
     "ChatTemplate",
+    "Classification",
+    "Classifications",
     "Client",
     "ClientClosed",
     "DeadlineExceeded",
     "Delta",
     "Deployment",
+    "Embeddings",
     "ErrorCode",
     "Generation",
     "Guide",
@@ -83,6 +87,8 @@ __all__ = [
     "Overloaded",
     "PermissionDenied",
     "Prompt",
+    "RankedDocument",
+    "Reranking",
     "Retry",
     "Sampling",
     "ServerGone",
