@@ -18,6 +18,7 @@ _ENGINE = (
     *("draft_engine", "prompt_lookup", "num_draft_tokens", "adapters", "accumulate_tokens", "stream_interval"),
     *("threads", "wrap_token_ids"),
 )
+_ENCODERS = (*("embed", "rerank", "classify", "max_batch_tokens", "max_queue_texts", "max_wait_ms", "encoder_threads"),)
 _GATEWAY = (
     *("port", "key_file", "tls_certificate", "tls_key", "cors_origin"),
     *("max_in_flight", "default_max_tokens", "request_timeout", "tool_call_parser", "reasoning_parser"),
@@ -33,6 +34,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Model": ("config", "target", "precision", "revision", "served_model_name"),
         "OpenAI-compatible API": ("gateway", "gateway_host", *_GATEWAY),
         "Engine": _ENGINE,
+        "Encoders": _ENCODERS,
         "Triton's own ports": _TRITON_ADDRESS,
         "GPU only": ("multi_gpu", "settings", "settings_file"),
         "Output and lifetime": (

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from build_engines.manifest import EncoderTask
+from inflight.deploy.repository.model_names import BLS_MODEL, ENCODER_MODELS, MODELS_WITH_ENGINE, Task
+
+
+def _text(name: str, shape: list[int]) -> dict[str, Any]:
+    return {"name": name, "datatype": "BYTES", "shape": shape, "data": ["a"]}
+
+
+_ENCODER_INPUTS: Mapping[EncoderTask, list[dict[str, Any]]] = {
+    "embed": [_text("text_input", [1, 1])],
+    "rerank": [_text("query", [1]), _text("documents", [1])],
+    "classify": [_text("text_input", [1, 1])],
+}
 
 
 class ProbeError(Exception):
@@ -14,11 +29,15 @@ class ProbeError(Exception):
 
 @dataclass(frozen=True)
 class Probe:
-    """Sends requests to one server. Every call opens a separate connection, so any thread may call."""
+    """Sends requests to one server with models for `tasks`.
+
+    Every call opens a separate connection, so any thread may call.
+    """
 
     host: str
     port: int
     admin_key: str
+    tasks: tuple[Task, ...] = ("generate",)
 
     def ready(self) -> bool:
         """Return the state of /v2/health/ready: all models are loaded and the server is not shutting down."""
@@ -28,18 +47,38 @@ class Probe:
             return False
         return True
 
+    def find_tasks(self) -> tuple[Task, ...]:
+        """Return the tasks for which the server has models now."""
+        return tuple(task for task, model in MODELS_WITH_ENGINE.items() if self._inference_count(model) is not None)
+
+    def ask(self, task: Task, seconds: float) -> None:
+        """Generate one token, or encode one text, through all models of the task. Raises ProbeError."""
+        if task == "generate":
+            self.generate(seconds)
+            return
+        # Without the output `error`, a text that fails is an error of the request.
+        body = {"inputs": _ENCODER_INPUTS[task], "outputs": [{"name": "num_input_tokens"}]}
+        self._request("POST", f"/v2/models/{ENCODER_MODELS[task]}/infer", json.dumps(body), seconds=seconds)
+
     def generate(self, seconds: float, model: str = "ensemble") -> None:
         """Generate one token through all models. Raises ProbeError."""
         body = json.dumps({"text_input": "a", "max_tokens": 1})
         self._request("POST", f"/v2/models/{model}/generate", body, seconds=seconds)
 
-    def chunk_count(self) -> int | None:
-        """Return how many pieces of text were produced since the start; None if the server doesn't report it.
+    def answer_count(self, task: Task) -> int | None:
+        """Return how many pieces of text were generated, or texts encoded, since the start; None if it is unknown.
 
-        For the scripted model, Triton counts only one per request.
+        For the scripted model and for `rerank`, Triton counts only one per request.
         """
-        counts = [self._inference_count(model) for model in ("postprocessing", "tensorrt_llm_bls")]
+        if task != "generate":
+            return self._inference_count(ENCODER_MODELS[task])
+        counts = [self._inference_count(model) for model in ("postprocessing", BLS_MODEL)]
         return None if counts[0] is None else sum(filter(None, counts))
+
+    def total_count(self) -> int | None:
+        """Return the sum of `answer_count` of all tasks; None if one is unknown."""
+        counts = [self.answer_count(task) for task in self.tasks]
+        return None if None in counts else sum(filter(None, counts))
 
     def metadata(self) -> dict[str, Any]:
         """Return the server's name, version and extensions. Raises ProbeError."""

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from build_engines.manifest import Manifest, verify
+from build_engines.manifest import Manifest
 from inflight.cli import cli
 from inflight.deploy.checks.doctor import Finding, run_checks
 from inflight.deploy.publish.publish import publish_repository
 from inflight.deploy.publish.s3_address import S3Address
 from inflight.deploy.repository.assemble import AssemblyRequest
+from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.server import Server
 from tests.fixtures.engines import TinyEngine
@@ -124,11 +125,11 @@ def test_an_assembled_repository_is_looked_at_as_its_engine_is(gpu_engine: GpuEn
     """Its own parameters count: here is no second GPU, and no first one either."""
     engine, out = gpu_engine("llama"), tmp_path / "out"
     options = DeploymentOptions(settings={"gpu_device_ids": "0;1"})
-    publish_repository(AssemblyRequest(engine, verify(engine), options), out, print)
+    publish_repository(AssemblyRequest(EngineSet.find(engine, options), options), out, print)
     assert any("names GPU 0, and this machine has 0" in one.found for one in said(out))
     with s3_server() as storage:
         address = storage.address("llama/v1")
-        publish_repository(AssemblyRequest(engine, verify(engine), options), S3Address.parse(address), print)
+        publish_repository(AssemblyRequest(EngineSet.find(engine, options), options), S3Address.parse(address), print)
         assert any("names GPU 0, and this machine has 0" in one.found for one in said(address))
 
 
