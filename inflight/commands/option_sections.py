@@ -73,6 +73,24 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Time limits": _TIMEOUTS,
         "Output": ("as_json",),
     },
+    "embed": {
+        "Texts": ("input", "input_type", "truncate"),
+        "Connection": _CONNECTION[:-2],
+        "Time limits": ("timeout", "priority", "retry_timeout"),
+        "Output": ("dimensions", "as_json"),
+    },
+    "rerank": {
+        "Documents": ("input", "truncate"),
+        "Connection": _CONNECTION[:-2],
+        "Time limits": ("timeout", "priority", "retry_timeout"),
+        "Output": ("top_n", "as_json"),
+    },
+    "classify": {
+        "Texts": ("input", "truncate"),
+        "Connection": _CONNECTION[:-2],
+        "Time limits": ("timeout", "priority", "retry_timeout"),
+        "Output": ("as_json",),
+    },
     "batch run": {
         "Input": (
             *("input_format", "row_format", "table", "query", "id", "prompt", "template", "system", "chat", "keep"),

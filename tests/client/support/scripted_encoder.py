@@ -1,8 +1,7 @@
-"""A Triton model that embeds, reranks and classifies by a hash: what it returns for a text, and what a text may ask for.
+"""A Triton model that embeds, reranks and classifies by a hash of the text. Triton's stub runs this file as model.py.
 
-Triton's stub runs this file as model.py; tests import `expected_vector`. A text of `fail CODE` has an error, `nan` has
-no numbers, `once CODE ...` fails the first time that it comes, `request CODE` fails its whole request, and `wait SECONDS`
-takes so long.
+A text may ask for more: `fail CODE` has an error, `nan` has no numbers, `once CODE ...` fails the first time that it
+comes, `request CODE` and `once request CODE ...` fail their whole request, and `wait SECONDS` takes so long.
 """
 
 from __future__ import annotations
