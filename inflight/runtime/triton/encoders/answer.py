@@ -14,6 +14,7 @@ from inflight.runtime.messages import RequestError
 from inflight.runtime.triton.encoders.tasks import Outputs
 from inflight.runtime.triton.tensors import error_response
 
+
 @dataclass(frozen=True)
 class AnswerFormat:
     """What the response has: the task's own `outputs`, those that were asked for, and the shape of the others.
