@@ -69,7 +69,7 @@ class MemorySink(NullSink):
         assert family is REQUEST_ENDS
         self.counts[member] += count
 
-    def observe(self, family: MetricFamily, value: float) -> None:
+    def observe(self, family: MetricFamily, value: float, label_value: str = "") -> None:
         self.observed[family].append(value)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class BrokenSink(NullSink):
     def set(self, family: MetricFamily, member: str, value: float) -> None:
         raise OSError("no board")
 
-    def observe(self, family: MetricFamily, value: float) -> None:
+    def observe(self, family: MetricFamily, value: float, label_value: str = "") -> None:
         raise OSError("no board")
 
 
