@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fixtures.bag_encoders import MAX_TOKENS, POISON
+from tests.fixtures.bag_encoders import MAX_TOKENS
 from tests.fixtures.waiting import wait_until
+from tests.runtime.encoders.word_tokenizer import POISON
 from tests.serving.encoders.conftest import LABELS, PROMPTS, BagServer
 from tests.serving.metrics_page import MetricsPage, page_of
-
-FLOATS = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def words(count: int, seed: int = 0) -> str:
@@ -24,7 +23,7 @@ def words(count: int, seed: int = 0) -> str:
 
 
 def check(found: Any, expected: Any) -> None:
-    np.testing.assert_allclose(found, expected, **FLOATS)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_texts_become_vectors_with_their_tokens_counted(bag: BagServer) -> None:
@@ -126,9 +125,22 @@ def test_wrong_requests_are_refused_with_their_code(
     assert bag.refused(model, outputs, **inputs).endswith(f"[{code}]")
 
 
+def quiet_page(bag: BagServer) -> MetricsPage:
+    """Return the metrics once all of earlier requests are published, which happens every 0.1 s."""
+
+    def settled() -> MetricsPage | None:
+        names = "inflight_encoder_texts_total", "inflight_encoder_tokens_total"
+        first = page_of(bag.server)
+        time.sleep(0.5)
+        second = page_of(bag.server)
+        return second if all(first.family(name) == second.family(name) for name in names) else None
+
+    return wait_until(settled, "quiet metrics", 30)
+
+
 def test_many_clients_with_calls_of_any_size_get_their_own_rows(bag: BagServer) -> None:
     """32 clients, a few milliseconds apart, with good and bad texts; and what the metrics say of it."""
-    before = page_of(bag.server)
+    before = quiet_page(bag)
     failures: list[BaseException] = []
     sent = {"ok": 0, "error": 0, "real": 0}
     lock = threading.Lock()
