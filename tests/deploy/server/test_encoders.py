@@ -66,31 +66,15 @@ def test_encoders_beside_an_engine_answer_as_they_do_alone(encoder_server: Serve
     assert mixed_server.manifest.name == mixed_server.model_name == "tiny-llama"
 
 
-def test_an_encoder_that_dies_or_hangs_is_started_again_also_beside_a_busy_one(tiny_encoder: TinyEncoder) -> None:
+@pytest.mark.slow
+def test_an_encoder_that_dies_or_hangs_is_started_again_and_not_one_that_is_idle_or_busy(
+    tiny_encoder: TinyEncoder,
+) -> None:
     reports: list[str] = []
+    seconds = SHORT.idle_before_probe + SHORT.probe_timeout + 1
     options = DeploymentOptions(encoders=EncoderOptions(rerank=tiny_encoder("rerank")))
     settings = ServerSettings(liveness=SHORT)
     with Server(tiny_encoder("embed"), options, settings, on_message=reports.append) as server:
-        os.kill(stub(server, "rerank"), signal.SIGKILL)
-        wait_until(lambda: server.restarts == 1 and server.ready)
-        assert any(line.startswith("the stub of rerank") for line in reports), reports
-
-        over = threading.Event()
-        busy = threading.Thread(target=keep_busy, args=(server, over))
-        busy.start()
-        hung = stub(server, "rerank")
-        os.kill(hung, signal.SIGSTOP)
-        wait_until(lambda: server.restarts == 2 and server.ready)
-        over.set()
-        busy.join()
-        assert any("its model rerank has answered nothing" in line for line in reports), reports
-        assert len(infer(server, "rerank", query=["tea"], documents=["a"])["scores"]) == 1
-
-
-def test_neither_an_idle_encoder_nor_a_busy_one_is_taken_for_dead(tiny_encoder: TinyEncoder) -> None:
-    seconds = SHORT.idle_before_probe + SHORT.probe_timeout + 1
-    options = DeploymentOptions(encoders=EncoderOptions(rerank=tiny_encoder("rerank")))
-    with Server(tiny_encoder("embed"), options, ServerSettings(liveness=SHORT)) as server:
         over = threading.Event()
         busy = threading.Thread(target=keep_busy, args=(server, over))
         busy.start()
@@ -98,9 +82,18 @@ def test_neither_an_idle_encoder_nor_a_busy_one_is_taken_for_dead(tiny_encoder: 
         before = probe.answer_count("rerank")
         assert before is not None
         wait_until(lambda: time.monotonic() - since > seconds and (probe.answer_count("rerank") or 0) > before)
+        assert (server.restarts, server.ready) == (0, True)
+
+        os.kill(stub(server, "rerank"), signal.SIGSTOP)
+        wait_until(lambda: server.restarts == 1 and server.ready)
+        assert any("its model rerank has answered nothing" in line for line in reports), reports
         over.set()
         busy.join()
-        assert (server.restarts, server.ready) == (0, True)
+
+        os.kill(stub(server, "rerank"), signal.SIGKILL)
+        wait_until(lambda: server.restarts == 2 and server.ready)
+        assert any(line.startswith("the stub of rerank") for line in reports), reports
+        assert len(infer(server, "rerank", query=["tea"], documents=["a"])["scores"]) == 1
 
 
 def test_a_drain_waits_for_open_requests_and_refuses_new_ones(tiny_encoder: TinyEncoder) -> None:
