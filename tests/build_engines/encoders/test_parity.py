@@ -76,7 +76,7 @@ def expected(
             rows.append(
                 torch.nn.functional.normalize(hidden[-1] if pooling == "last_token" else hidden.mean(0), dim=-1)
             )
-    return torch.stack(rows).numpy()
+    return np.array(torch.stack(rows))
 
 
 def assert_close(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], task: EncoderTask, cosine: float) -> None:
