@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from inflight_client.encoder_call import Task
@@ -32,7 +31,7 @@ _MODELS: dict[str, tuple[Task, tuple[str, ...], tuple[str, ...]]] = {
 class EncoderServer(NamedTuple):
     grpc_address: str
     http_address: str
-    log: Path
+    metrics_address: str
 
 
 @contextmanager
@@ -47,7 +46,7 @@ def encoder_server(names: Mapping[Task, str] | None = None) -> Iterator[EncoderS
                 (directory / "config.pbtxt").write_text(_config(model, names[task] if names else ""))
                 shutil.copy(scripted_encoder.__file__, directory / "1" / "model.py")
         with serve_repository(run, "key") as ports:
-            yield EncoderServer(f"127.0.0.1:{ports.grpc}", f"127.0.0.1:{ports.http}", run.log)
+            yield EncoderServer(*(f"127.0.0.1:{port}" for port in (ports.grpc, ports.http, ports.metrics)))
     finally:
         run.close()
 
