@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from inflight_client.encoder_call import Task
+from inflight_client.encoder_call import MODELS, Task
 
 from inflight.deploy.server.run_directory import ServerRunDirectory
 from tests.client.support import scripted_encoder
@@ -35,15 +35,15 @@ class EncoderServer(NamedTuple):
 
 
 @contextmanager
-def encoder_server(names: Mapping[Task, str] | None = None) -> Iterator[EncoderServer]:
-    """Start the server; `names` are those under which its models say that they serve, of some tasks or of all."""
+def encoder_server(names: Mapping[Task, str] = MODELS) -> Iterator[EncoderServer]:
+    """Start the server; `names` are those of its models for applications, for some tasks or for all."""
     run = ServerRunDirectory.create()
     try:
         for model, (task, _, _) in _MODELS.items():
-            if names is None or task in names:
+            if task in names:
                 directory = run.path / "repository" / model
                 (directory / "1").mkdir(parents=True)
-                (directory / "config.pbtxt").write_text(_config(model, names[task] if names else ""))
+                (directory / "config.pbtxt").write_text(_config(model, names[task]))
                 shutil.copy(scripted_encoder.__file__, directory / "1" / "model.py")
         with serve_repository(run, "key") as ports:
             yield EncoderServer(*(f"127.0.0.1:{port}" for port in (ports.grpc, ports.http, ports.metrics)))
@@ -61,15 +61,7 @@ def _config(model: str, served_name: str) -> str:
             optional = " optional: true" if side == "input" and name not in ("query", "documents") else ""
             size = "-1" if per_document else size
             lines.append(f'{side} {{ name: "{name}" data_type: TYPE_{datatype} dims: {size}{optional} }}')
-    parameters = {"task": task}
-    if served_name:
-        served = {
-            "model": served_name,
-            "task": task,
-            "dimensions": scripted_encoder.DIMENSIONS,
-            "max_seq_len": MAX_SEQ_LEN,
-        }
-        parameters["inflight_served"] = json.dumps(served)
-    for key, value in parameters.items():
-        lines.append(f'parameters {{ key: "{key}" value {{ string_value: {json.dumps(value)} }} }}')
+    sizes = {"dimensions": scripted_encoder.DIMENSIONS, "max_seq_len": MAX_SEQ_LEN}
+    served = json.dumps({"model": served_name, "task": task, **sizes})
+    lines.append(f'parameters {{ key: "inflight_served" value {{ string_value: {json.dumps(served)} }} }}')
     return "\n".join([*lines, ""])
