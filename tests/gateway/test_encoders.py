@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -276,3 +277,32 @@ def test_keys_limit_models_and_input_tokens_count(encoders: str, tmp_path: Path)
         ask(input="word " * 12)  # after 4 tokens
         with pytest.raises(openai.RateLimitError):
             ask(input="twenty letters or so")
+
+
+def test_a_batch_of_embeddings_uses_the_servers_that_have_the_model(encoders: str, hurried_server: Server) -> None:
+    texts = {f"row-{number}": [f"tea {number}", "milk"][: 1 + number % 2] for number in range(40)}
+    bodies = {name: {"model": EMBEDDER, "input": given, "dimensions": 4} for name, given in texts.items()}
+    bodies["bad"] = {"model": EMBEDDER, "input": ["milk", "fail invalid_text"]}
+    line = {"method": "POST", "url": "/v1/embeddings"}
+    content = b"".join(
+        json.dumps(line | {"custom_id": name, "body": each}).encode() + b"\n" for name, each in bodies.items()
+    )
+    with running_gateway(hurried_server, encoders) as gateway, openai_client(gateway) as client:
+        wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 4)
+        file = client.files.create(file=("rows.jsonl", content), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+        wait_until(lambda: client.batches.retrieve(batch.id).status in ("completed", "failed"))
+        batch = client.batches.retrieve(batch.id)
+        assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 40, 1)
+        answers = {one["custom_id"]: one["response"]["body"] for one in _lines(client, batch.output_file_id)}
+        (error,) = _lines(client, batch.error_file_id)
+    assert answers.keys() == texts.keys()
+    for name, given in texts.items():
+        found = openai.types.CreateEmbeddingResponse.model_validate(answers[name])
+        vectors = [expected_vector(text, size=4) for text in given]
+        assert (numpy.float32([each.embedding for each in found.data]) == vectors).all()
+    assert (error["custom_id"], error["response"]["body"]["error"]["code"]) == ("bad", "invalid_text")
+
+
+def _lines(client: openai.OpenAI, file_id: str) -> list[Any]:
+    return [json.loads(line) for line in client.files.content(file_id).content.splitlines()]
