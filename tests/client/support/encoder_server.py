@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from inflight_client.encoder_call import MODELS, Task
+from inflight_client.encoder_call import Task
 
 from inflight.deploy.server.run_directory import ServerRunDirectory
 from tests.client.support import scripted_encoder
 from tests.standins.triton import serve_repository
 
 MAX_SEQ_LEN = 64
+_NAMES: Mapping[Task, str] = {"embed": "embed", "rerank": "rerank", "classify": "classify"}
 
 _COMMON = {
     "inputs": ("truncate BOOL 1", "priority INT32 1"),
@@ -35,7 +36,7 @@ class EncoderServer(NamedTuple):
 
 
 @contextmanager
-def encoder_server(names: Mapping[Task, str] = MODELS) -> Iterator[EncoderServer]:
+def encoder_server(names: Mapping[Task, str] = _NAMES) -> Iterator[EncoderServer]:
     """Start the server; `names` are those of its models for applications, for some tasks or for all."""
     run = ServerRunDirectory.create()
     try:
