@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from dataclasses import replace
+from typing import Any
 
 from inflight_client import InflightError
 from inflight_client.encoder_texts import CONCURRENCY, MAX_TEXTS
@@ -53,8 +54,8 @@ class Encoding:
             if error.code == "deadline_exceeded":
                 outcome.input_tokens = wanted.estimated_tokens
             raise first_error({0: error}, self._texts, single=True) from None
-        for error in found.errors.values():
-            self._encoder.server.note_failure(error)
+        for each in found.errors.values():
+            self._encoder.server.note_failure(each)
         found = _with_lost_texts(found)
         errors = found.errors
         if errors and not (wanted.return_errors and all(_is_text_error(each) for each in errors.values())):
@@ -65,7 +66,7 @@ class Encoding:
 
     async def _call(self) -> Encodings:
         wanted, client = self._wanted, self._encoder.server.client
-        options = {"truncate": self._truncate, "priority": wanted.priority, "timeout": self._timeout}
+        options: dict[str, Any] = {"truncate": self._truncate, "priority": wanted.priority, "timeout": self._timeout}
         # With the errors of texts apart, the response can name each by its index in the request.
         if isinstance(wanted, RerankRequest):
             return await client.rerank(

@@ -72,10 +72,10 @@ def test_openai_s_client_gets_the_same_vectors_in_every_form(front: GatewayProce
         )
     (text,) = embed(front, texts[1], encoding_format="base64").json["data"]
     for found in (usual, floats):
-        assert (numpy.float32([each.embedding for each in found.data]) == list(map(expected_vector, texts))).all()
+        assert (_float32([each.embedding for each in found.data]) == list(map(expected_vector, texts))).all()
     assert (numpy.frombuffer(base64.b64decode(text["embedding"]), "<f4") == expected_vector(texts[1])).all()
     short = [expected_vector(each, "query", 3) for each in texts]
-    assert (numpy.float32([each.embedding for each in other.data]) == short).all()
+    assert (_float32([each.embedding for each in other.data]) == short).all()
     assert [each.index for each in floats.data] == [0, 1, 2]
     assert (floats.usage.prompt_tokens, floats.usage.total_tokens) == (5, 5)
     assert (floats.model, floats.object) == (EMBEDDER, "list")
@@ -85,7 +85,7 @@ def test_token_ids_are_texts_of_their_own(front: GatewayProcesses) -> None:
     with openai_client(front) as client:
         lists = client.embeddings.create(model=EMBEDDER, input=[[5, 6, 7], [8]], encoding_format="float")
         one = client.embeddings.create(model=EMBEDDER, input=[5, 6, 7], encoding_format="float")
-    assert (numpy.float32([each.embedding for each in lists.data]) == list(map(expected_vector, ["5 6 7", "8"]))).all()
+    assert (_float32([each.embedding for each in lists.data]) == list(map(expected_vector, ["5 6 7", "8"]))).all()
     assert [each.embedding for each in one.data] == [lists.data[0].embedding]
 
 
@@ -161,7 +161,7 @@ def test_ten_thousand_texts_are_answered_in_order(front: GatewayProcesses) -> No
     texts = [f"tea {number}" for number in range(10_000)]
     body = embed(front, texts, dimensions=4).json
     assert [each["index"] for each in body["data"]] == list(range(10_000))
-    vectors = numpy.float32([each["embedding"] for each in body["data"]])
+    vectors = _float32([each["embedding"] for each in body["data"]])
     assert (vectors == [expected_vector(text, size=4) for text in texts]).all()
     assert body["usage"]["total_tokens"] == 20_000
 
@@ -293,6 +293,7 @@ def test_a_batch_of_embeddings_uses_the_servers_that_have_the_model(encoders: st
         batch = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
         wait_until(lambda: client.batches.retrieve(batch.id).status in ("completed", "failed"))
         batch = client.batches.retrieve(batch.id)
+        assert batch.request_counts is not None
         assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 40, 1)
         answers = {one["custom_id"]: one["response"]["body"] for one in _lines(client, batch.output_file_id)}
         (error,) = _lines(client, batch.error_file_id)
@@ -300,9 +301,14 @@ def test_a_batch_of_embeddings_uses_the_servers_that_have_the_model(encoders: st
     for name, given in texts.items():
         found = openai.types.CreateEmbeddingResponse.model_validate(answers[name])
         vectors = [expected_vector(text, size=4) for text in given]
-        assert (numpy.float32([each.embedding for each in found.data]) == vectors).all()
+        assert (_float32([each.embedding for each in found.data]) == vectors).all()
     assert (error["custom_id"], error["response"]["body"]["error"]["code"]) == ("bad", "invalid_text")
 
 
-def _lines(client: openai.OpenAI, file_id: str) -> list[Any]:
+def _lines(client: openai.OpenAI, file_id: str | None) -> list[Any]:
+    assert file_id is not None
     return [json.loads(line) for line in client.files.content(file_id).content.splitlines()]
+
+
+def _float32(rows: Any) -> Any:
+    return numpy.array(rows, numpy.float32)
