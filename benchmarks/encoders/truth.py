@@ -26,7 +26,7 @@ from benchmarks.figures import Figure, out_option, report
 
 CLIENTS = 32
 LARGEST_CALL = 40
-_REFUSED = ("", "too long " * MAX_TOKENS)
+_REFUSED = ("too long " * MAX_TOKENS, "far too long " * 20 * MAX_TOKENS)
 """Texts that the server refuses, each alone."""
 
 
