@@ -1,8 +1,8 @@
 """Inputs at the edges, on a real server: lengths at the limit, huge texts and calls, malformed requests, and the memory
 of the server's processes over many shapes from four threads.
 
-None may take the server down or hang: the slowest answer to a refused or malformed request counts. Lengths of the shapes
-are log-uniform, so that most are short and all occur.
+None may take the server down or hang: the slowest answer to a refused or malformed request counts. Lengths of the
+shapes are log-uniform, so that most are short and all occur.
 """
 
 from __future__ import annotations
