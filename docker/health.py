@@ -46,12 +46,19 @@ def main() -> None:
     seconds = parser.parse_args().seconds
     usual = "127.0.0.1" if os.environ.get("INFLIGHT_SERVE_GRPC_TLS_CA") else os.environ.get("INFLIGHT_SERVE_HOST")
     host = os.environ.get("INFLIGHT_SERVE_HTTP_HOST") or usual or "0.0.0.0"
-    port = os.environ.get("INFLIGHT_SERVE_HTTP_PORT", "8000")
-    if not port.isdecimal():
-        sys.exit(f"Unhealthy: INFLIGHT_SERVE_HTTP_PORT is {port!r}, which is no port; name the one that serve has.")
-    found = find_problem(Probe(reachable(host), int(port), admin_key=""), seconds)
+    port = _port("INFLIGHT_SERVE_HTTP_PORT", "8000")
+    metrics_host = os.environ.get("INFLIGHT_SERVE_METRICS_HOST") or usual or "0.0.0.0"
+    metrics = (reachable(metrics_host), _port("INFLIGHT_SERVE_METRICS_PORT", "8002"))
+    found = find_problem(Probe(reachable(host), port, admin_key="", metrics=metrics), seconds)
     if found is not None:
         sys.exit(f"Unhealthy: {found}.")
+
+
+def _port(variable: str, usual: str) -> int:
+    port = os.environ.get(variable, usual)
+    if not port.isdecimal():
+        sys.exit(f"Unhealthy: {variable} is {port!r}, which is no port; name the one that serve has.")
+    return int(port)
 
 
 if __name__ == "__main__":

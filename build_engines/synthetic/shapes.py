@@ -6,8 +6,21 @@ their architecture, with windows small enough to matter in a short prompt.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from build_engines.manifest import EncoderTask
+
+
+@dataclass(frozen=True)
+class EncoderFiles:
+    """What the checkpoint of an encoder says beside its sizes: files of sentence-transformers, or its labels."""
+
+    task: EncoderTask
+    pooling: Literal["mean", "cls", "lasttoken"] = "mean"
+    max_seq_length: int = 512
+    prompts: dict[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ("LABEL_0",)
 
 
 @dataclass(frozen=True)
@@ -15,7 +28,7 @@ class CheckpointShape:
     """The content of `config.json`: `model_type`, its fields, and the ids of the special tokens.
 
     `end_ids` end an answer (the first is the tokenizer's end token). With `adds_start`, the tokenizer puts `start_id`
-    before each text.
+    before each text, with `adds_end` the end token after it. `encoder` is None for a model that generates.
     """
 
     model_type: str
@@ -25,12 +38,15 @@ class CheckpointShape:
     start_id: int | None = None
     pad_id: int | None = None
     adds_start: bool = False
+    adds_end: bool = False
     dtype: str = "bfloat16"
+    encoder: EncoderFiles | None = None
 
 
-def _decoder(
+def decoder_fields(
     layers: int, hidden: int, inner: int, heads: int, kv_heads: int, positions: int, tied: bool, **more: Any
 ) -> dict[str, Any]:
+    """Return the fields of a decoder's config.json."""
     return {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -60,22 +76,22 @@ def _llama3(factor: float, **fields: Any) -> CheckpointShape:
 
 
 KNOWN: dict[str, CheckpointShape] = {
-    "qwen2.5-0.5b": _qwen2(151936, **_decoder(24, 896, 4864, 14, 2, 32768, True)),
-    "qwen2.5-1.5b": _qwen2(151936, **_decoder(28, 1536, 8960, 12, 2, 32768, True)),
-    "qwen2.5-7b": _qwen2(152064, **_decoder(28, 3584, 18944, 28, 4, 32768, False)),
+    "qwen2.5-0.5b": _qwen2(151936, **decoder_fields(24, 896, 4864, 14, 2, 32768, True)),
+    "qwen2.5-1.5b": _qwen2(151936, **decoder_fields(28, 1536, 8960, 12, 2, 32768, True)),
+    "qwen2.5-7b": _qwen2(152064, **decoder_fields(28, 3584, 18944, 28, 4, 32768, False)),
     "qwen3-0.6b": CheckpointShape(
         "qwen3",
-        _decoder(28, 1024, 3072, 16, 8, 40960, True, head_dim=128, rope_theta=1e6, rms_norm_eps=1e-6),
+        decoder_fields(28, 1024, 3072, 16, 8, 40960, True, head_dim=128, rope_theta=1e6, rms_norm_eps=1e-6),
         151936,
         (151645, 151643),
         151643,
         151643,
     ),
-    "llama-3.2-1b": _llama3(32.0, **_decoder(16, 2048, 8192, 32, 8, 131072, True, head_dim=64)),
-    "llama-3.1-8b": _llama3(8.0, **_decoder(32, 4096, 14336, 32, 8, 131072, False)),
+    "llama-3.2-1b": _llama3(32.0, **decoder_fields(16, 2048, 8192, 32, 8, 131072, True, head_dim=64)),
+    "llama-3.1-8b": _llama3(8.0, **decoder_fields(32, 4096, 14336, 32, 8, 131072, False)),
     "tinyllama-1.1b": CheckpointShape(
         "llama",
-        _decoder(22, 2048, 5632, 32, 4, 2048, False, rope_theta=1e4, rms_norm_eps=1e-5),
+        decoder_fields(22, 2048, 5632, 32, 4, 2048, False, rope_theta=1e4, rms_norm_eps=1e-5),
         32000,
         (2,),
         1,
@@ -84,7 +100,7 @@ KNOWN: dict[str, CheckpointShape] = {
     ),
     "mistral-7b": CheckpointShape(
         "mistral",
-        _decoder(32, 4096, 14336, 32, 8, 32768, False, rope_theta=1e6, rms_norm_eps=1e-5, sliding_window=None),
+        decoder_fields(32, 4096, 14336, 32, 8, 32768, False, rope_theta=1e6, rms_norm_eps=1e-5, sliding_window=None),
         32768,
         (2,),
         1,
@@ -93,7 +109,7 @@ KNOWN: dict[str, CheckpointShape] = {
     ),
     "gemma-2-2b": CheckpointShape(
         "gemma2",
-        _decoder(26, 2304, 9216, 8, 4, 8192, True, head_dim=256, query_pre_attn_scalar=256, sliding_window=4096),
+        decoder_fields(26, 2304, 9216, 8, 4, 8192, True, head_dim=256, query_pre_attn_scalar=256, sliding_window=4096),
         256000,
         (1, 107),
         2,
@@ -102,7 +118,7 @@ KNOWN: dict[str, CheckpointShape] = {
     ),
     "phi-3-mini": CheckpointShape(
         "phi3",
-        _decoder(32, 3072, 8192, 32, 32, 4096, False, sliding_window=2047, rms_norm_eps=1e-5)
+        decoder_fields(32, 3072, 8192, 32, 32, 4096, False, sliding_window=2047, rms_norm_eps=1e-5)
         | {"original_max_position_embeddings": 4096},
         32064,
         (32000, 32001, 32007),
@@ -129,7 +145,7 @@ def _tiny(
 
 
 def _small(layers: int = 2, tied: bool = False, **more: Any) -> dict[str, Any]:
-    return _decoder(layers, 64, 160, 4, 2, 2048, tied, **more)
+    return decoder_fields(layers, 64, 160, 4, 2, 2048, tied, **more)
 
 
 TINY: dict[str, CheckpointShape] = {

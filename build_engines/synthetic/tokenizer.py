@@ -33,6 +33,8 @@ _TEXTS = (
 def write_tokenizer(shape: CheckpointShape, out: Path) -> None:
     """Write tokenizer.json, tokenizer_config.json and chat_template.jinja: byte-level BPE of `shape.vocab_size`.
 
+    An encoder has no chat template.
+
     Any UTF-8 text can be encoded, and any id below the vocabulary's size decodes to a text (special ones to their
     names). Ids without a trained token are made-up words.
     """
@@ -42,14 +44,30 @@ def write_tokenizer(shape: CheckpointShape, out: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in specials])
-    if shape.adds_start and shape.start_id is not None:
-        start = next(text for text, number in specials.items() if number == shape.start_id)
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{start} $A", pair=f"{start} $A $B", special_tokens=[(start, shape.start_id)]
-        )
+    if shape.adds_start or shape.adds_end:
+        tokenizer.post_processor = _template(shape, {number: text for text, number in specials.items()})
     tokenizer.save(str(out / "tokenizer.json"))
     (out / "tokenizer_config.json").write_text(json.dumps(_settings(shape, specials), indent=2) + "\n")
-    (out / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    if shape.encoder is None:
+        (out / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+
+
+def _template(shape: CheckpointShape, texts: dict[int, str]) -> Any:
+    """Return the rule that adds special tokens to a text, and to a pair as the family of the model has it."""
+    end = texts[shape.end_ids[0]]
+    start = texts[shape.start_id] if shape.adds_start and shape.start_id is not None else ""
+    pair = f"{start} $A $B"
+    if shape.adds_end and not start:
+        pair = f"$A $B {end}"
+    elif shape.adds_end:
+        between = f"{end} {end} $B" if "roberta" in shape.model_type else f"{end} $B:1"
+        pair = f"{start} $A {between} {end}:{0 if 'roberta' in shape.model_type else 1}"
+    used = [start] * bool(start) + [end] * shape.adds_end
+    return processors.TemplateProcessing(
+        single=f"{start} $A {end if shape.adds_end else ''}".strip(),
+        pair=pair,
+        special_tokens=[(text, number) for number, text in texts.items() if text in used],
+    )
 
 
 def _specials(shape: CheckpointShape) -> dict[str, int]:
@@ -106,5 +124,8 @@ def _settings(shape: CheckpointShape, specials: dict[str, int]) -> dict[str, Any
         "eos_token": texts[shape.end_ids[0]],
         "pad_token": None if shape.pad_id is None else texts[shape.pad_id],
         "clean_up_tokenization_spaces": False,
-        "model_max_length": shape.fields.get("max_position_embeddings", shape.fields.get("n_positions")),
+        **({"padding_side": "left"} if shape.encoder and not shape.adds_start else {}),
+        "model_max_length": shape.encoder.max_seq_length
+        if shape.encoder
+        else shape.fields.get("max_position_embeddings", shape.fields.get("n_positions")),
     }

@@ -11,20 +11,20 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import PretrainedConfig
 
-_ATTENTION = ("q_proj", "k_proj", "q_norm", "k_norm", "qkv_proj", "o_proj", "attn.c_")
+_ATTENTION = ("q_proj", "k_proj", "q_norm", "k_norm", "qkv_proj", "o_proj", "attn.c_", "self.query", "self.key", "Wqkv")
 
 
 def write_weights(
-    config: PretrainedConfig, out: Path, *, seed: int, shard_bytes: int, report: Callable[[int, int], None]
+    config: PretrainedConfig, kind: Any, out: Path, *, seed: int, shard_bytes: int, report: Callable[[int, int], None]
 ) -> None:
-    """Write `config`'s weights as safetensors into `out`, with at most one shard in memory.
+    """Write the weights of the model class `kind` as safetensors into `out`, with at most one shard in memory.
 
     The same config and seed give the same bytes. `report(done, total)` gets numbers of bytes. Several shards get
     transformers' index file.
     """
-    shapes = _tensor_shapes(config)
+    shapes = _tensor_shapes(config, kind)
     width = torch.finfo(config.dtype).bits // 8
     shards = _plan_shards({name: math.prod(shape) * width for name, shape in shapes.items()}, shard_bytes)
     total = sum(math.prod(shape) * width for shape in shapes.values())
@@ -46,9 +46,9 @@ def write_weights(
         (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
 
 
-def _tensor_shapes(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
+def _tensor_shapes(config: PretrainedConfig, kind: Any) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = kind(config)
     tied = set(model._tied_weights_keys or ()) if config.tie_word_embeddings else set()
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name not in tied}
 
@@ -75,7 +75,7 @@ def _random_tensor(name: str, shape: tuple[int, ...], config: PretrainedConfig, 
     generator = torch.Generator().manual_seed(seed * 0x9E3779B1 + zlib.crc32(name.encode()))
     tensor = torch.empty(shape, dtype=config.dtype)
     gain = 2.0 if any(part in name for part in _ATTENTION) else 1.0
-    if "norm" in name or ".ln_" in name:
+    if "norm" in name.lower() or ".ln_" in name:
         # Gemma 2 adds one to the stored weight.
         middle = gain if name.endswith("weight") and config.model_type != "gemma2" else 0.0
         return tensor.normal_(middle, 0.05, generator=generator)

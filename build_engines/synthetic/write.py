@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress, NoBuildProgress
-from build_engines.synthetic.shapes import SHAPES
+from build_engines.synthetic.encoder_shapes import ENCODERS
+from build_engines.synthetic.shapes import SHAPES, CheckpointShape
+
+ALL_SHAPES: dict[str, CheckpointShape] = SHAPES | ENCODERS
 
 SHARD_BYTES = 2 << 30
 
@@ -19,7 +24,7 @@ def write_synthetic_checkpoint(
     shard_bytes: int = SHARD_BYTES,
     progress: BuildProgress | None = None,
 ) -> None:
-    """Write a checkpoint of the shape `name` (a key of `SHAPES`) with random weights into the directory `out`.
+    """Write a checkpoint of the shape `name` (a key of `ALL_SHAPES`) with random weights into the directory `out`.
 
     The same name and seed give the same files. Each weight file has at most `shard_bytes`. Raises BuildError as
     `check_name` does.
@@ -30,34 +35,50 @@ def write_synthetic_checkpoint(
     import torch
     from transformers import AutoConfig, GenerationConfig
 
+    from build_engines.synthetic.encoder_files import write_encoder_files
     from build_engines.synthetic.tokenizer import write_tokenizer
     from build_engines.synthetic.weights import write_weights
 
-    shape = SHAPES[name]
+    shape = ALL_SHAPES[name]
     end = shape.end_ids[0] if len(shape.end_ids) == 1 else list(shape.end_ids)
+    labels = shape.encoder.labels if shape.encoder and shape.encoder.task != "embed" else ()
     ids = {"bos_token_id": shape.start_id, "eos_token_id": end, "pad_token_id": shape.pad_id}
     config = AutoConfig.for_model(
         shape.model_type,
         vocab_size=shape.vocab_size,
         dtype=getattr(torch, shape.dtype),
         **ids,
+        **(
+            {"id2label": dict(enumerate(labels)), "label2id": dict(zip(labels, count(), strict=False))}
+            if labels
+            else {}
+        ),
         **shape.fields,
     )
-    config.architectures = [_causal_class(config)]
+    kind = _model_class(config, shape)
+    # Qwen3-Embedding names the class that generates, and stores the weights of the base model.
+    config.architectures = ["Qwen3ForCausalLM" if shape.model_type == "qwen3" and not labels else kind.__name__]
     config.save_pretrained(out)
-    GenerationConfig(**ids).save_pretrained(out)
+    if shape.encoder is None:
+        GenerationConfig(**ids).save_pretrained(out)
+    else:
+        write_encoder_files(shape.encoder, config.hidden_size, out)
     write_tokenizer(shape, out)
     progress.step("Writing random weights")
-    write_weights(config, out, seed=seed, shard_bytes=shard_bytes, report=progress.advance)
+    write_weights(config, kind, out, seed=seed, shard_bytes=shard_bytes, report=progress.advance)
 
 
 def check_name(name: str) -> None:
     """Raise BuildError (`unsupported_architecture`) unless `name` is a known shape; needs no heavy import."""
-    if name not in SHAPES:
-        raise BuildError(f"There is no shape {name!r}; choose one of {', '.join(SHAPES)}.", "unsupported_architecture")
+    if name not in ALL_SHAPES:
+        raise BuildError(
+            f"There is no shape {name!r}; choose one of {', '.join(ALL_SHAPES)}.", "unsupported_architecture"
+        )
 
 
-def _causal_class(config: object) -> str:
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+def _model_class(config: object, shape: CheckpointShape) -> Any:
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, MODEL_MAPPING
 
-    return str(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__)
+    task = "generate" if shape.encoder is None else shape.encoder.task
+    classes = {"generate": MODEL_FOR_CAUSAL_LM_MAPPING, "embed": MODEL_MAPPING}
+    return classes.get(task, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING)[type(config)]

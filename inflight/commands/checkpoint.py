@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from build_engines.synthetic.shapes import KNOWN, TINY
+from build_engines.synthetic.write import ALL_SHAPES
 from inflight.commands.terminal.build_progress import show_build_progress
 
 _out = click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory to write.")
@@ -29,10 +29,10 @@ def command() -> None:
 @command.command("synthetic")
 @click.option(
     "--like",
-    type=click.Choice([*KNOWN, *TINY]),
+    type=click.Choice(list(ALL_SHAPES)),
     metavar="NAME",
     required=True,
-    help=f"One of {', '.join([*KNOWN, *TINY])}.",
+    help=f"One of {', '.join(ALL_SHAPES)}.",
 )
 @_out
 @_seed

@@ -94,7 +94,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option(
             "--encoder-max-wait-ms",
             "max_wait_ms",
-            type=click.IntRange(0),
+            type=click.IntRange(1),
             help="A text that has waited for so many milliseconds goes first.",
         ),
         click.option(

@@ -84,7 +84,8 @@ class ServerLauncher:
         command = self.layout.command(server, self._follower_command)
         begins = log_size(self.run_directory.log)
         process = TritonProcess(command, variables, self.run_directory.log, self.run_directory.shm_prefix)
-        probe = Probe(reachable(hosts.http), ports.http, key, self.tasks)
+        metrics = (reachable(hosts.metrics), ports.metrics)
+        probe = Probe(reachable(hosts.http), ports.http, key, self.tasks, metrics)
         return ServerInstance(process, probe, self.run_directory.log, begins)
 
     def _follower_command(self, rank: int) -> list[str]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from build_engines.manifest import Precision
-from build_engines.synthetic.shapes import SHAPES, CheckpointShape
-from tests.fixtures.engines import _cached_checkpoint, _cached_engine
+from build_engines.synthetic.shapes import CheckpointShape
+from build_engines.synthetic.write import ALL_SHAPES
+from tests.fixtures.engines import _cached_engine, cached_checkpoint
 
 WIDE = CheckpointShape(
     "llama",
@@ -38,8 +39,8 @@ def wide_checkpoint(monkeypatch: pytest.MonkeyPatch) -> Path:
     """134 million random parameters; a token of the KV cache takes 16 heads of 128 in 4 layers."""
     from build_engines.synthetic.write import write_synthetic_checkpoint
 
-    monkeypatch.setitem(SHAPES, "plan-wide", WIDE)
-    return _cached_checkpoint("plan-wide", "synthetic", lambda out: write_synthetic_checkpoint("plan-wide", out))
+    monkeypatch.setitem(ALL_SHAPES, "plan-wide", WIDE)
+    return cached_checkpoint("plan-wide", "synthetic", lambda out: write_synthetic_checkpoint("plan-wide", out))
 
 
 @pytest.fixture
