@@ -69,7 +69,7 @@ class EncoderModel:
             PlannerLimits(
                 positive(settings, "max_batch_tokens", 2048, "tokens"),
                 positive(settings, "max_batch_texts", 256, "texts"),
-                positive(settings, "max_wait_ms", 2000, "milliseconds") / 1000,
+                positive(settings, "max_wait_ms", 5000, "milliseconds") / 1000,
             ),
             positive(settings, "max_queue_texts", 16384, "texts"),
             self._metrics.computed,
