@@ -30,12 +30,10 @@ from inflight_client import AsyncClient
 
 from benchmarks.encoders.minilm import minilm_engine
 from benchmarks.figures import Figure, out_option, report
-from benchmarks.fixtures import BENCH_DIRECTORY
 from inflight.deploy.server.server import Server, ServerSettings
 from loadtests.workloads.text_generator import COMMON_WORDS
 from tests.fixtures.postgresql import PostgreSql
 
-_WORK = BENCH_DIRECTORY / "pgvector"
 _NEIGHBOURS = 10
 _TOPICS = 500
 """Groups of texts that share most of their words, since texts of random words have no neighbours."""
@@ -53,20 +51,22 @@ class Filling:
 
 
 @click.command(help=__doc__)
+@click.option("--engine", type=click.Path(path_type=Path), help="Engine directory.  [default: MiniLM]")
 @click.option("--rows", default=100_000, show_default=True)
 @click.option("--kills", default=20, show_default=True, help="Kills of the job and of the server, in turn.")
 @click.option("--words", default=12, show_default=True, help="Median number of words of a text.")
 @click.option("--queries", default=200, show_default=True, help="Texts whose neighbours are compared.")
 @click.option("--database", help="Address of an empty database.  [default: a PostgreSQL that is started here]")
 @out_option("encoders_pgvector_fill")
-def main(rows: int, kills: int, words: int, queries: int, database: str | None, out: Path) -> None:
-    shutil.rmtree(_WORK, ignore_errors=True)
-    _WORK.mkdir(parents=True)
+def main(engine: Path | None, rows: int, kills: int, words: int, queries: int, database: str | None, out: Path) -> None:
+    work = out.with_suffix(".files")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
     texts = _texts(rows, words)
-    source = _WORK / "docs.jsonl"
+    source = work / "docs.jsonl"
     source.write_text("".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(texts)))
     settings = ServerSettings(max_start_failures=kills + 1)
-    with Server(minilm_engine(), settings=settings) as server, _database(database) as address:
+    with Server(engine or minilm_engine(), settings=settings) as server, _database(database) as address:
         alone = asyncio.run(_embed(server.grpc_address, texts))
         print(f"embedding alone: {alone:.1f} s, {rows / alone:,.0f} texts/s", flush=True)
         calm = _fill(server, source, address, "calm", rows)
@@ -91,7 +91,7 @@ def _texts(count: int, words: int) -> list[str]:
     topics = [source.sample(COMMON_WORDS, 12) for _ in range(_TOPICS)]
     texts = []
     for _ in range(count):
-        topic, length = source.choice(topics), min(200, max(3, round(source.lognormvariate(np.log(words), 0.7))))
+        topic, length = source.choice(topics), min(60, max(3, round(source.lognormvariate(np.log(words), 0.7))))
         texts.append(" ".join(source.choice(topic if source.random() < 0.7 else COMMON_WORDS) for _ in range(length)))
     return texts
 
@@ -124,19 +124,11 @@ def _fill(
     server: Server, source: Path, address: str, table: str, rows: int, kills: int = 0, expected: float = 0.0
 ) -> Filling:
     """Run the job until it ends; kill it or the server after random times, on average `kills` in `expected` seconds."""
+    job_directory = source.with_name(f"{table}.job")
     command = [
-        *(
-            str(Path(sys.executable).with_name("inflight")),
-            "batch",
-            "run",
-            str(source),
-            "--task",
-            "embed",
-            "--id",
-            "id",
-        ),
-        *("--out", address, "--output-table", table, "--column", "embedding", "--job", str(_WORK / f"{table}.job")),
-        *("--server", server.grpc_address, "--quiet"),
+        *(str(Path(sys.executable).with_name("inflight")), "batch", "run", str(source), "--task", "embed"),
+        *("--id", "id", "--out", address, "--output-table", table, "--column", "embedding"),
+        *("--job", str(job_directory), "--server", server.grpc_address, "--quiet"),
     ]
     draw, began, runs, filled, left = random.Random(5), time.perf_counter(), 0, 0.0, kills
     while True:
