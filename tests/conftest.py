@@ -57,6 +57,7 @@ if importlib.util.find_spec("torch"):
         "tests.fixtures.crashes",
         "tests.fixtures.engines",
         "tests.fixtures.encoders",
+        "tests.fixtures.encoder_server",
         "tests.fixtures.gateway",
         "tests.fixtures.hub",
         "tests.fixtures.nvidia",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from inflight_client._async.client import AsyncClient
 from inflight_client._async.stream import AsyncStream
 from inflight_client._compat.deployment import Deployment
+from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client._sync.client import Client
 from inflight_client._sync.stream import Stream
 from inflight_client.address import Tls
@@ -73,6 +74,7 @@ __all__ = [
     "Delta",
     "Deployment",
     "Embeddings",
+    "EncoderDeployment",
     "ErrorCode",
     "Generation",
     "Guide",

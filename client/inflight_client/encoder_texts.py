@@ -11,7 +11,7 @@ from inflight_client.encodings import Classification, Classifications, Embedding
 from inflight_client.errors import InflightError
 from inflight_client.validation import check_utf8, invalid_value, is_int, shorten
 
-Text = str | Sequence[int]
+Text = str | Iterable[int]
 """A text, or its token ids."""
 Texts = str | Iterable[Text]
 AsyncTexts = str | Iterable[Text] | AsyncIterable[Text]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from inflight_client import InflightError
+from inflight_client.encoder_call import Task
 from inflight_client.validation import is_int, shorten
 
 from inflight.openai_api.errors import ApiError
@@ -19,15 +20,19 @@ from inflight.openai_api.fields import (
     check_fields,
 )
 from inflight.openai_api.messages import checked_text, checked_token_ids
+from inflight.openai_api.request import estimated_tokens
 
-Task = Literal["embed", "rerank", "classify"]
 Texts = tuple[str, ...] | tuple[tuple[int, ...], ...]
 
+PATHS: Mapping[Task, tuple[str, ...]] = {
+    "embed": ("/v1/embeddings",),
+    "rerank": ("/v1/rerank", "/v2/rerank", "/rerank"),
+    "classify": ("/v1/classify", "/classify"),
+}
 MAX_TEXTS = 16_384
 """Of a request, so that its response has a bound."""
 MAX_PRIORITY = 1000
 _TRUNCATE = {"NONE": False, "END": True}
-_CHARACTERS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +66,7 @@ class ClassifyRequest(EncodingRequest):
 
     @property
     def estimated_tokens(self) -> int:
-        return sum(map(_estimated_tokens, self.texts))
+        return sum(estimated_tokens(text) if isinstance(text, str) else len(text) for text in self.texts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +93,18 @@ class RerankRequest(EncodingRequest):
 
     @property
     def estimated_tokens(self) -> int:
-        query = _estimated_tokens(self.query)
-        return sum(query + _estimated_tokens(each) for each in self.documents)
+        return len(self.documents) * estimated_tokens(self.query) + sum(map(estimated_tokens, self.documents))
+
+
+def parse_encoding(task: Task, body: Any) -> EncodingRequest:
+    """Parse the body of a request for an encoder. Raises ApiError, which names the field."""
+    if task == "rerank":
+        return _parse_rerank(body)
+    return parse_embedding(body) if task == "embed" else _parse_classify(body)
 
 
 def parse_embedding(body: Any) -> EmbeddingRequest:
-    """Parse the body of an embeddings request. Raises ApiError, which names the field, as all here do."""
+    """Parse the body of an embeddings request. Raises ApiError, which names the field."""
     reader, no_effect = _reader(body, EMBEDDING_FIELDS)
     common = _common(reader, no_effect)
     encoding = reader.given.get("encoding_format", "float")
@@ -113,14 +124,14 @@ def parse_embedding(body: Any) -> EmbeddingRequest:
     )
 
 
-def parse_classify(body: Any) -> ClassifyRequest:
+def _parse_classify(body: Any) -> ClassifyRequest:
     reader, no_effect = _reader(body, CLASSIFY_FIELDS)
     common = _common(reader, no_effect)
     texts = _texts(reader.given.get("input"), common["return_errors"])
     return ClassifyRequest(**common, truncate=_truncate(reader), texts=texts)
 
 
-def parse_rerank(body: Any) -> RerankRequest:
+def _parse_rerank(body: Any) -> RerankRequest:
     reader, no_effect = _reader(body, RERANK_FIELDS)
     common = _common(reader, no_effect)
     given = reader.given.get("documents")
@@ -227,7 +238,3 @@ def _text(name: str, value: Any, allow_empty: bool) -> str:
 def _check_number(name: str, values: Sequence[Any]) -> None:
     if len(values) > MAX_TEXTS:
         raise ApiError(f"{name} has {len(values)} texts; send at most {MAX_TEXTS:,}", "invalid_parameter", name)
-
-
-def _estimated_tokens(text: str | tuple[int, ...]) -> int:
-    return 1 + len(text) // _CHARACTERS_PER_TOKEN if isinstance(text, str) else len(text)

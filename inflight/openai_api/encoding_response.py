@@ -52,10 +52,9 @@ def classification_parts(found: Classifications, model: str, response_id: str, c
             "num_classes": len(scores),
         }
 
-    labels = max((len(each.scores) for each in found), default=1)
-    return _list_parts(
-        found, item, labels, {"id": f"classify-{response_id}", "object": "list", "created": created, "model": model}
-    )
+    labels = next((list(each.scores) for each in found if each.scores), [])
+    head = {"id": f"classify-{response_id}", "object": "list", "created": created, "model": model, "labels": labels}
+    return _list_parts(found, item, len(labels), head)
 
 
 def rerank_body(
@@ -66,8 +65,9 @@ def rerank_body(
     `version` is that of Cohere's API; `max_tokens` is where documents were cut.
     """
     results = []
-    for index, score in found.results:
-        result: dict[str, Any] = {"index": index, "relevance_score": score, **_facts(found, index)}
+    for each in found.results:
+        index = each.index
+        result: dict[str, Any] = {"index": index, "relevance_score": each.score, **_facts(found, index)}
         if wanted.return_documents:
             given = wanted.given[index]
             result["document"] = {"text": given} if isinstance(given, str) else given
@@ -113,7 +113,7 @@ def _facts(found: Encodings, index: int) -> dict[str, Any]:
 
 
 def _usage(found: Encodings) -> dict[str, int]:
-    return {"prompt_tokens": found.total_tokens, "total_tokens": found.total_tokens, "completion_tokens": 0}
+    return {"prompt_tokens": found.total_tokens, "total_tokens": found.total_tokens}
 
 
 def first_error(errors: Mapping[int, InflightError], name: str, single: bool) -> ApiError:

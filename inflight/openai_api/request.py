@@ -45,6 +45,13 @@ class TokenIds(NamedTuple):
     ids: tuple[int, ...]
 
 
+def estimated_tokens(prompt: Prompt | TokenIds) -> int:
+    """Estimate the tokens of a prompt from its length."""
+    if isinstance(prompt, TokenIds):
+        return len(prompt.ids)
+    return 1 + len(prompt if isinstance(prompt, str) else str(prompt)) // 4
+
+
 @dataclass(frozen=True)
 class RequestDefaults:
     """Values for requests that do not set their own. `max_tokens` None: decided once the model's limits are known."""
@@ -76,6 +83,11 @@ class GenerationRequest:
     @property
     def choices(self) -> int:
         return len(self.prompts) * self.n
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Of the prompts, from their lengths, as the exact number is known only later."""
+        return sum(map(estimated_tokens, self.prompts))
 
 
 def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> GenerationRequest:

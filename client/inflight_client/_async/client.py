@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from inflight_client._async.connection import AsyncConnection
 from inflight_client._async.stream import AsyncStream
 from inflight_client._compat.deployment import Deployment
+from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client.address import Tls
 from inflight_client.call import Call, CallOptions, Prompt, validate_request_id
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
@@ -282,6 +283,10 @@ class AsyncClient:
         ('inflight', 'ensemble')
         """
         return await self._connection.find_deployment(Deadline.from_timeout(timeout, "the deployment's description"))
+
+    async def encoders(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> tuple[EncoderDeployment, ...]:
+        """Return the server's models that embed, rerank or classify texts."""
+        return await self._connection.find_encoders(Deadline.from_timeout(timeout, "the list of encoders"))
 
     async def close(self) -> None:
         """Close the connection; open calls end with an error. May be called twice."""

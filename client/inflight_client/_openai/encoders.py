@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from inflight_client.transport import Array
 
 _PATHS = {"embed": "/v1/embeddings", "rerank": "/v1/rerank", "classify": "/v1/classify"}
+_KEYS = {"embed": "embedding", "rerank": "relevance_score", "classify": "probs"}
 _OPTIONS = ("input_type", "dimensions", "priority")
 
 
@@ -76,7 +77,7 @@ class EncoderHttpRequest:
                 {
                     **values_by_name,
                     **_facts(results),
-                    "error": tuple(map(_error, results)),
+                    "error": tuple(_error(result, _KEYS[self._task]) for result in results),
                     "model": str(document.get("model", "")),
                     "id": self._returned_id,
                 }
@@ -92,7 +93,9 @@ def _vectors(results: Sequence[Mapping[str, Any]]) -> Array:
     """Return the vectors, NaN for a text without one."""
     import numpy
 
-    rows = [numpy.frombuffer(base64.b64decode(result.get("embedding") or ""), "<f4") for result in results]
+    rows = [
+        numpy.frombuffer(base64.b64decode(result.get("embedding") or "", validate=True), "<f4") for result in results
+    ]
     return _stacked(rows)
 
 
@@ -140,11 +143,10 @@ def _facts(results: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
     }
 
 
-def _error(result: Mapping[str, Any]) -> str:
-    """Return the error of a text as an encoder's model writes it; empty without one."""
-    if not result:
-        return "the gateway did not answer for this text; send it again [answer_damaged]"
+def _error(result: Mapping[str, Any], value: str) -> str:
+    """Return the error of a text as an encoder's model writes it; empty for a result with a value."""
     if not (found := result.get("error")):
-        return ""
+        missing = result.get(value) in (None, "", [])
+        return "the gateway has no value for this text; send it again [answer_damaged]" if missing else ""
     error = error_from_object(found, 400)
     return f"{error} [{error.code}]"

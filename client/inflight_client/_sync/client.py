@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from inflight_client._compat.deployment import Deployment
+from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client._sync.connection import Connection
 from inflight_client._sync.stream import Stream
 from inflight_client.address import Tls
@@ -283,6 +284,10 @@ class Client:
         ('inflight', 'ensemble')
         """
         return self._connection.find_deployment(Deadline.from_timeout(timeout, "the deployment's description"))
+
+    def encoders(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> tuple[EncoderDeployment, ...]:
+        """Return the server's models that embed, rerank or classify texts."""
+        return self._connection.find_encoders(Deadline.from_timeout(timeout, "the list of encoders"))
 
     def close(self) -> None:
         """Close the connection; open calls end with an error. May be called twice."""

@@ -16,6 +16,7 @@ from inflight_client._compat.answer import AnswerDecoder
 from inflight_client._compat.deployment import Deployment
 from inflight_client._compat.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
 from inflight_client._compat.detection import ServerQuery, detect, list_models
+from inflight_client._compat.encoder_detection import EncoderDeployment, find_encoders
 from inflight_client._compat.requests import answer_decoder, build_request, build_stop_request
 from inflight_client._openai.deployment import detect as detect_openai
 from inflight_client.call import Call
@@ -119,6 +120,9 @@ class Connection:
 
     def models(self, deadline: Deadline) -> list[Model]:
         return self._run_queries(list_models(self._settings.model), deadline)
+
+    def find_encoders(self, deadline: Deadline) -> tuple[EncoderDeployment, ...]:
+        return self._run_queries(find_encoders(), deadline)
 
     def find_deployment(self, deadline: Deadline) -> Deployment:
         """Return the deployment; detect it if it is not cached. Raises InflightError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Iterator
@@ -172,6 +173,9 @@ class Hung:
         self._refuse = refuse
         self._lock = threading.Lock()
 
+    def has(self, waiting: int) -> bool:
+        return self.waiting == waiting
+
     def __call__(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         if self._refuse in request.raw_input_contents[0]:
             wait_until(lambda: self.waiting >= 3)
@@ -205,13 +209,12 @@ def test_cancelling_the_task_cancels_its_requests() -> None:
         async with AsyncClient(where) as client:
             for texts in (TEXTS, TEXTS[:1]):
                 task = asyncio.create_task(client.embed(texts))
-                expected = min(4, len(texts))
-                await wait_until_async(lambda expected=expected: hung.waiting == expected)
+                await wait_until_async(functools.partial(hung.has, min(4, len(texts))))
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
                 assert task.cancelled()
-                await wait_until_async(lambda: hung.waiting == 0)
+                await wait_until_async(functools.partial(hung.has, 0))
 
     with serving(hung) as (_, where):
         asyncio.run(run(where))
