@@ -28,7 +28,7 @@ def encoder_server() -> Iterator[EncoderServer]:
     run = ServerRunDirectory.create()
     try:
         for task, name in MODELS.items():
-            write_encoder(run.path / "repository" / name, task, name, Path(scripted_encoder.__file__))
+            write_encoder(run.path / "repository" / name, task, task, Path(scripted_encoder.__file__))
         with serve_repository(run, "scripted") as ports:
             yield EncoderServer(*(f"127.0.0.1:{port}" for port in (ports.grpc, ports.http, ports.metrics)))
     finally:
