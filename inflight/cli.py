@@ -17,8 +17,10 @@ COMMANDS = {
     "build": ("inflight.commands.build.command", "Compile a Hugging Face checkpoint into an engine directory."),
     "chat": ("inflight.commands.chat.command", "Chat with the model of a server."),
     "checkpoint": ("inflight.commands.checkpoint", "Create a demo or random-weight checkpoint, offline."),
+    "classify": ("inflight.commands.encode.classify", "Print the classes of texts."),
     "demo": ("inflight.commands.demo", "Run everything once: checkpoint, engine, server, streamed answer."),
     "doctor": ("inflight.commands.doctor", "Check this machine and show how to fix problems."),
+    "embed": ("inflight.commands.encode.embed", "Print the embeddings of texts."),
     "gateway": ("inflight.commands.gateway", "An OpenAI-compatible API in front of Triton servers."),
     "generate": ("inflight.commands.generate", "Send a prompt to a server and stream the answer."),
     "key": ("inflight.commands.key.group", "API keys of the gateway: add, list, revoke."),
@@ -26,6 +28,7 @@ COMMANDS = {
     "load": ("inflight.commands.load.group", "Load tests: run, sweep, compare, report."),
     "plan": ("inflight.commands.plan.command", "Estimate memory and show which configurations fit."),
     "pull": ("inflight.commands.models.pull", "Download a model and build its engine, without serving it."),
+    "rerank": ("inflight.commands.encode.rerank", "Print documents by their relevance for a query."),
     "rm": ("inflight.commands.models.rm", "Remove engines from the cache."),
     "serve": ("inflight.commands.serve", "Serve a model, a checkpoint or an engine on Triton."),
     "tune": ("inflight.commands.tune", "Find the fastest settings for a checkpoint or an engine."),
@@ -34,7 +37,7 @@ COMMANDS = {
 
 COMMAND_SECTIONS = {
     "Serve": ("serve", "gateway", "key", "status"),
-    "Use": ("chat", "generate", "batch", "load"),
+    "Use": ("chat", "generate", "embed", "rerank", "classify", "batch", "load"),
     "Models": ("pull", "list", "rm", "build", "plan", "tune", "assemble"),
     "Try out": ("demo", "doctor", "checkpoint"),
 }
@@ -56,6 +59,8 @@ COMMAND_HINTS = {
     "run": "`inflight serve` to start a server, `inflight chat` to talk to it, `inflight batch run` for many prompts",
     "run-batch": "`inflight batch run`",
     "complete": "`inflight generate`",
+    **dict.fromkeys(("embeddings", "embedding", "encode"), "`inflight embed`"),
+    **dict.fromkeys(("score", "rank"), "`inflight rerank`"),
     "collect-env": "`inflight doctor`",
     "version": "`inflight --version`",
     "help": "`inflight --help`",

@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "client" / "inflight_client"
-MODULES = ("client", "connection", "http_transport", "openai_transport", "metrics", "stream")
+MODULES = ("client", "connection", "encode", "http_transport", "openai_transport", "metrics", "stream")
 WORDS = [  # imports that are not used go away afterwards
     (r"^(from collections\.abc import .*)AsyncGenerator", r"\1Generator, Iterator"),
-    (r"^(from inflight_client\.deadline import Deadline)$", r"\1, acquired"),
+    (r"^(from inflight_client\.deadline import (?:\w+, )?Deadline)$", r"\1, acquired"),
     (r"\bAsyncGenerator\[(.*), None\]", r"Generator[\1, None, None]"),
     (r"\bAsyncGenerator\[(\w+)\]", r"Iterator[\1]"),
     (r"\bAsync(?=[A-Z])", ""),
@@ -26,7 +26,7 @@ WORDS = [  # imports that are not used go away afterwards
     (r"\bawait ", ""),
     (r"__a(enter|exit|iter|next)__", r"__\1__"),
     (r"\bStopAsyncIteration\b", "StopIteration"),
-    (r"\b(?:async_|a)(?=attempts|fetch_metrics|next\b|clos(e|ing)\b|iter_stream)", ""),
+    (r"\b(?:async_|a)(?=attempts|encode\b|fetch_metrics|next\b|clos(e|ing)\b|iter_stream)", ""),
     (r"\b(handle|validate)_async_(?=request|prompts)", r"\1_"),
     (r"\bactive_within_deadline\b", "active"),
     (r"inflight_client\._async\.", "inflight_client._sync."),
@@ -40,6 +40,7 @@ WORDS = [  # imports that are not used go away afterwards
     (r"The tasks of one event loop share it", "Any number of threads may share it"),
     (r"\basynchronous iterator\b", "iterator"),
     (r"A source that waits must be an asynchronous one\.", "They are read in a thread, so their source may wait."),
+    (r"\(by an error or cancelling\)", "(by an error or Ctrl-C)"),
     (r"^( *)by cancelling the task that reads it, ", r"\1"),
     (r"\bcancelling or `", "Ctrl-C or `"),
     (r"\b(an|[Aa])other task\b", r"\1other thread"),

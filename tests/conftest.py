@@ -15,6 +15,7 @@ INTEGRATION = (
     *("test_client_docs.py", "test_working_directory.py"),
     *("client/end_to_end", "client/_grpc/test_transports.py", "client/test_hurried.py"),
     *("client/_http/test_channel.py", "client/_http/test_network.py", "client/_http/test_real_server.py"),
+    *("client/encoders/test_calls.py", "client/encoders/test_failures.py"),
     *("client/test_leak_checks.py", "client/_generate_many/test_early_exit.py", "client/test_docstrings.py"),
     *("client/test_metrics.py", "client/test_package.py"),
     *("batch/crash", "batch/ray", "batch/storage/test_files.py", "batch/state/remote_state", "batch/test_session.py"),
@@ -26,13 +27,19 @@ INTEGRATION = (
     "build_engines/model_cache/test_obtain.py",
     *("build_engines/test_build_interrupted.py", "build_engines/test_machine.py", "build_engines/test_parity.py"),
     *("commands/batch", "commands/chat/test_command.py", "commands/load", "commands/status", "commands/terminal"),
-    *("commands/test_assemble.py", "commands/test_doctor.py", "commands/test_generate.py", "commands/test_serve.py"),
+    *(
+        "commands/test_assemble.py",
+        "commands/test_doctor.py",
+        "commands/test_encode.py",
+        "commands/test_generate.py",
+        "commands/test_serve.py",
+    ),
     "deploy/checks/test_doctor.py",
     *("deploy/publish", "deploy/server", "deploy/repository/test_vendor.py", "deploy/test_gpu_end_to_end.py"),
     *(
         f"gateway/test_{name}.py"
         for name in (
-            *("answers", "batches", "key_access", "leaving", "page"),
+            *("answers", "batches", "encoders", "key_access", "leaving", "page"),
             *("refusals", "spans", "tls", "tools", "workers"),
         )
     ),
@@ -50,11 +57,13 @@ if importlib.util.find_spec("torch"):
         "tests.fixtures.crashes",
         "tests.fixtures.engines",
         "tests.fixtures.encoders",
+        "tests.fixtures.encoder_server",
         "tests.fixtures.gateway",
         "tests.fixtures.hub",
         "tests.fixtures.nvidia",
         "tests.fixtures.hostile_directory",
         "tests.fixtures.postgresql",
+        "tests.fixtures.scripted_encoders",
         "tests.fixtures.server",
         "tests.fixtures.tensorrtllm",
     ]

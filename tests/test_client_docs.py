@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from inflight.deploy.server.server import Server
+from tests.client.support.encoder_server import EncoderServer
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.python_blocks import python_blocks, run_block
 
@@ -45,11 +46,12 @@ def test_a_block_of_python_runs(
     monkeypatch.chdir(tmp_path)
     if "client.cancel" in code:  # an answer that is sure to last until then
         server = request.getfixturevalue("paced_server")
+    encoders: EncoderServer | None = request.getfixturevalue("scripted_encoders") if ".embed(" in code else None
     if "openai" in code:
         gateway = request.getfixturevalue("model_gateway")
         code = code.replace("http://127.0.0.1:8080/v1", gateway.url).replace("my-checkpoint", server.model_name)
     with warnings.catch_warnings():
-        names = run_block(code, ROOT / name, line, server)
+        names = run_block(code, ROOT / name, line, encoders or server)
     shown = capsys.readouterr().out
     assert "error" not in names, "an error that the example expects is caught there"
     if "print(" in code:

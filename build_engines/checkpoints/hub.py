@@ -21,11 +21,14 @@ from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
 # The hub allows neither `--` nor `..` in a name.
 _HUB_NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 MAIN_BRANCH = "main"
-CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt")
-# Copies of the same weights in other formats are in subfolders or under this name.
+# sentence-transformers has its modules in folders, such as 1_Pooling.
+CHECKPOINT_FILES = (
+    *("*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt"),
+    *("[0-9]_*/config.json", "[0-9]_*/model.safetensors"),
+)
+# Copies of the same weights in other formats are in other folders or under this name.
 _EXCLUDE = ["consolidated*"]
-# The only files of subfolders that are needed: modules of sentence-transformers.
-_MODULE_FILE = re.compile(r"[0-9]+_\w+/(config\.json|model\.safetensors)")
+_MODULE_FILE = re.compile(r"[0-9]_\w+/(config\.json|model\.safetensors)")
 _POLL_SECONDS = 0.25
 _FRUITLESS_ATTEMPTS = 3
 _RETRY_SECONDS = 0.5

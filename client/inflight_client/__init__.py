@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from inflight_client._async.client import AsyncClient
 from inflight_client._async.stream import AsyncStream
 from inflight_client._compat.deployment import Deployment
+from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client._sync.client import Client
 from inflight_client._sync.stream import Stream
 from inflight_client.address import Tls
 from inflight_client.call import CallOptions, Message, Prompt
 from inflight_client.chat_template import ChatTemplate
+from inflight_client.encodings import Classification, Classifications, Embeddings, RankedDocument, Reranking
 from inflight_client.errors import (
     ERROR_CODES,
     AnswerDamaged,
@@ -64,11 +66,15 @@ __all__ = [
     "CallOptions",
     "Cancelled",
     "ChatTemplate",
+    "Classification",
+    "Classifications",
     "Client",
     "ClientClosed",
     "DeadlineExceeded",
     "Delta",
     "Deployment",
+    "Embeddings",
+    "EncoderDeployment",
     "ErrorCode",
     "Generation",
     "Guide",
@@ -83,6 +89,8 @@ __all__ = [
     "Overloaded",
     "PermissionDenied",
     "Prompt",
+    "RankedDocument",
+    "Reranking",
     "Retry",
     "Sampling",
     "ServerGone",

@@ -128,12 +128,16 @@ class Health:
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the server's repository: `state` is Triton's (`READY`, `UNAVAILABLE`), `reason` its explanation."""
+    """A model of the server's repository: `state` is Triton's (`READY`, `UNAVAILABLE`), `reason` its explanation.
+
+    `task` is what a gateway says that the model does: `generate`, `embed`, `rerank` or `classify`.
+    """
 
     name: str
     version: str
     state: str
     reason: str = ""
+    task: str = ""
 
     @property
     def ready(self) -> bool:

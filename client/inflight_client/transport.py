@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from inflight_client.deadline import Deadline
 from inflight_client.results import Model
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+    Array = numpy.typing.NDArray[numpy.generic]
 
 
 class Tensor(NamedTuple):
@@ -28,7 +34,8 @@ class InferRequest:
     """One request to one model.
 
     `outputs` are the requested outputs, for the protocol that supports a choice; `parameters` are KServe's request
-    parameters; `headers` are added to the client's own (lower-case names).
+    parameters; `headers` are added to the client's own (lower-case names). `task` is `generate`, whose answers are
+    streamed, or an encoder's: `embed`, `rerank`, `classify`, whose answer is one response.
     """
 
     model: str
@@ -37,6 +44,7 @@ class InferRequest:
     outputs: tuple[str, ...] = ()
     parameters: Mapping[str, str | int | bool] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    task: str = "generate"
 
 
 class InferResponse(Protocol):
@@ -61,6 +69,12 @@ class InferResponse(Protocol):
 
     def numbers(self, name: str) -> tuple[float, ...] | None:
         """Return all numbers of a floating-point output."""
+
+    def texts(self, name: str, limit: int | None = None) -> tuple[str, ...] | None:
+        """Return all strings of a BYTES output, or the first `limit`."""
+
+    def array(self, name: str) -> Array | None:
+        """Return all numbers or booleans of an output in their shape; the array may be read-only."""
 
 
 @dataclass(frozen=True)

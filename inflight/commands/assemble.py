@@ -54,22 +54,22 @@ def command(
       inflight assemble my-engine --out s3://models/my-model/v1
       inflight assemble my-engine --out s3://http://127.0.0.1:9000/models/my-model/v1
     """  # fmt: skip
-    from build_engines.manifest import verify
     from inflight.deploy.publish.publish import publish_repository
     from inflight.deploy.publish.s3_address import parse_location
     from inflight.deploy.repository.assemble import AssemblyRequest
+    from inflight.deploy.repository.engine_set import EngineSet
 
     started = time.monotonic()
     to = parse_location(out, endpoint_url)
     options = deployment_options_from(arguments)
-    manifest = verify(engine_dir)
-    check_options(options, engine_dir, manifest)
-    order = AssemblyRequest(engine_dir, manifest, options, vendor, engine_path, repository_path)
+    engines = EngineSet.find(engine_dir, options)
+    check_options(options, engines)
+    order = AssemblyRequest(engines, options, vendor, engine_path, repository_path)
     shipped = publish_repository(order, to, lambda line: click.echo(line, err=True), force=force)
     for note in order.notes(to):
         click.echo(f"Note: {note}", err=True)
     if as_json:
-        card = shipped.manifest.model_dump(mode="json", exclude={"files", "engine", "tags"})
+        card = shipped.manifest.model_dump(mode="json", exclude={"files", "engine", "encoders", "tags"})
         click.echo(
             json.dumps(
                 {"repository": str(to), "updated": shipped.updated, "model": shipped.manifest.model_name, **card}

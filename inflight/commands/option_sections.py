@@ -18,6 +18,7 @@ _ENGINE = (
     *("draft_engine", "prompt_lookup", "num_draft_tokens", "adapters", "accumulate_tokens", "stream_interval"),
     *("threads", "wrap_token_ids"),
 )
+_ENCODERS = (*("embed", "rerank", "classify", "max_batch_tokens", "max_queue_texts", "max_wait_ms", "encoder_threads"),)
 _GATEWAY = (
     *("port", "key_file", "tls_certificate", "tls_key", "cors_origin"),
     *("max_in_flight", "default_max_tokens", "request_timeout", "tool_call_parser", "reasoning_parser"),
@@ -33,6 +34,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Model": ("config", "target", "precision", "revision", "served_model_name"),
         "OpenAI-compatible API": ("gateway", "gateway_host", *_GATEWAY),
         "Engine": _ENGINE,
+        "Encoders": _ENCODERS,
         "Triton's own ports": _TRITON_ADDRESS,
         "GPU only": ("multi_gpu", "settings", "settings_file"),
         "Output and lifetime": (
@@ -74,19 +76,45 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Time limits": _TIMEOUTS,
         "Output": ("as_json",),
     },
+    "embed": {
+        "Texts": ("input", "input_type", "truncate"),
+        "Connection": _CONNECTION[:-2],
+        "Time limits": ("timeout", "priority", "retry_timeout"),
+        "Output": ("dimensions", "as_json"),
+    },
+    "rerank": {
+        "Documents": ("input", "truncate"),
+        "Connection": _CONNECTION[:-2],
+        "Time limits": ("timeout", "priority", "retry_timeout"),
+        "Output": ("top_n", "as_json"),
+    },
+    "classify": {
+        "Texts": ("input", "truncate"),
+        "Connection": _CONNECTION[:-2],
+        "Time limits": ("timeout", "priority", "retry_timeout"),
+        "Output": ("as_json",),
+    },
     "batch run": {
         "Input": (
             *("input_format", "row_format", "table", "query", "id", "prompt", "template", "system", "chat", "keep"),
             "limit",
         ),
         "Output": ("out", "output_format", "output_table", "key", "column", "write"),
+        "Task": ("task", "documents", "input_type", "dimensions", "truncate", "index", "metric"),
         "Sampling": (*_SAMPLING, "ignore_eos"),
         "Servers": (
             *("server", "model", "header", "ephemeral", "kv_cache_tokens", "max_num_sequences", "max_num_tokens"),
         ),
         "Job": (
-            *("job", "runner", "workers", "concurrency", "priority", "window", "order", "row_timeout", "max_attempts"),
-            *("max_engine_crashes", "drain_seconds", "server_wait_timeout", "checkpoint_seconds"),
+            *("job", "runner", "workers", "concurrency", "texts_per_request", "priority", "window", "order"),
+            *(
+                "row_timeout",
+                "max_attempts",
+                "max_engine_crashes",
+                "drain_seconds",
+                "server_wait_timeout",
+                "checkpoint_seconds",
+            ),
         ),
         "Reports": ("price_per_hour", "allow_failed", "metrics_port", "metrics_file", "as_json", "quiet"),
     },

@@ -8,12 +8,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import click
 
+from build_engines.manifest import EncoderTask
 from inflight.commands.models.argument import kind_of
 from inflight.commands.option_sections import SectionedCommand
 from inflight.commands.options.config_file import config_option
@@ -29,6 +31,8 @@ from inflight.commands.options.gateway import gateway_options, gateway_settings
 from inflight.commands.options.quiet import quiet_option
 from inflight.commands.options.seconds import Seconds
 from inflight.commands.terminal.build_progress import show_build_progress
+from inflight.deploy.repository.engine_set import verify_encoder_for
+from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server import ports
 from inflight.deploy.server.grpc_tls import GrpcTls
 from inflight.deploy.server.process_layout import MULTI_GPU_MODES, MultiGpuMode
@@ -69,7 +73,7 @@ class ServeSignals:
 
 
 @click.command(cls=SectionedCommand, short_help="Serve a model, a checkpoint or an engine on Triton.")
-@click.argument("model")
+@click.argument("model", required=False)
 @config_option({"engine": "model"})
 @target_option("Target of the engine to build.  [default: openvino]", default=None)
 @precision_option(PRECISION_HELP)
@@ -126,7 +130,7 @@ class ServeSignals:
 @quiet_option
 @click.option("--verbose", is_flag=True, help="Show all of Triton's log, not only warnings and errors.")
 def command(
-    model: str,
+    model: str | None,
     target: str | None,
     precision: str | None,
     revision: str | None,
@@ -156,8 +160,10 @@ def command(
     MODEL is an engine directory; a checkpoint's directory or a name of the Hugging Face hub (owner/name), for which an
     engine is built into the cache unless it is there (see `inflight list`); or a repository that `inflight assemble`
     wrote: its directory, or its address on S3. --target, --precision and --revision are for checkpoints and names.
+    MODEL may be one that generates text, or an encoder: one that embeds, reranks or classifies texts. --embed, --rerank
+    and --classify name encoders to serve in the same server, also without MODEL.
 
-    The addresses are printed once the server has generated a token. After SIGTERM or Ctrl-C, running requests finish
+    The addresses are printed once each model has answered a request. After SIGTERM or Ctrl-C, running requests finish
     and new ones are refused; a second signal stops at once. A process of the server that dies is restarted.
 
     --config reads options from a file, and MODEL as `engine`; the command line and environment variables have
@@ -173,6 +179,8 @@ def command(
       inflight serve my-engine --lora formal.safetensors --lora brief.safetensors
       inflight serve my-gpu-engine --set kv_cache_free_gpu_mem_fraction=0.8 --multi-gpu leader
       inflight serve my-engine --grpc-tls-certificate server.pem --grpc-tls-key server.key
+      inflight serve my-engine --embed my-embedder --rerank my-reranker
+      inflight serve my-embedder --encoder-max-wait-ms 20
       inflight serve my-engine --request-log requests.jsonl
       inflight serve s3://models/my-model/v1
       inflight serve --config serve.yaml
@@ -195,24 +203,45 @@ def command(
     deployment = deployment_options_from(options)
     named = {"target": target, "precision": precision, "revision": revision}
     build = {name: value for name, value in named.items() if value is not None}
+    if model is None and not deployment.encoders.directories():
+        raise click.UsageError("Missing argument 'MODEL'; name what to serve.")
     try:
         with ServeSignals() as signals:
             front = _gateway(wanted, grpc_tls_certificate) if gateway else None
-            with _engine(model, build, settings, quiet) as engine:
-                server = Server(engine, deployment, settings, on_message=_print_message)
-                _serve(server, front, signals, model, drain_seconds, as_json, quiet)
+            with _engines(model, build, deployment, settings, quiet) as (engine, built):
+                server = Server(engine, built, settings, on_message=_print_message)
+                _serve(server, front, signals, drain_seconds, as_json, quiet)
     except StartInterrupted:
         _print_message("Stopped before the server was ready.")
+
+
+@contextmanager
+def _engines(
+    model: str | None, build: dict[str, str], options: DeploymentOptions, settings: ServerSettings, quiet: bool
+) -> Iterator[tuple[str | Path, DeploymentOptions]]:
+    """Yield what to serve, MODEL or the first encoder, and the options with the engines of the others."""
+    with ExitStack() as held:
+        engine = None if model is None else held.enter_context(_engine(model, build, settings, quiet))
+        others: dict[EncoderTask, Path] = {}
+        for task, named in options.encoders.directories().items():
+            own = build if engine is None else {}
+            found = Path(held.enter_context(_engine(str(named), {**own, "task": task}, settings, quiet)))
+            if engine is None:
+                verify_encoder_for(task, found)
+                engine = found
+            else:
+                others[task] = found
+        assert engine is not None
+        yield engine, replace(options, encoders=options.encoders.with_directories(others))
 
 
 @contextmanager
 def _engine(model: str, build: dict[str, str], settings: ServerSettings, quiet: bool) -> Iterator[str | Path]:
     """Yield what to serve for an argument; an engine of the cache can't be removed inside the block."""
     if kind_of(model) == "deployable":
-        if build:
+        if given := build.keys() - {"task"}:
             raise click.UsageError(
-                f"--{next(iter(build))} is for a checkpoint or a model's name, and {model} is built already; leave it"
-                " out."
+                f"--{min(given)} is for a checkpoint or a model's name, and {model} is built already; leave it out."
             )
         yield model
         return
@@ -236,7 +265,6 @@ def _serve(
     server: Server,
     front: GatewayProcesses | None,
     signals: ServeSignals,
-    model: str,
     drain_seconds: float,
     as_json: bool,
     quiet: bool,
@@ -244,7 +272,7 @@ def _serve(
     """Run the server until a signal. Raises StartInterrupted."""
     try:
         if not (as_json or quiet):
-            _print_message(f"Checking {model} and starting Triton ...")
+            _print_message(f"Checking {server.engine} and starting Triton ...")
         server.start()
         signals.starting = False
         if front is not None:
@@ -284,6 +312,7 @@ def _announce(server: Server, gateway: GatewayProcesses | None, as_json: bool) -
             "grpc": server.grpc_address,
             "metrics": server.metrics_address,
             "model": server.model_name,
+            "models": server.engines.model_names,
             "kv_cache_tokens": server.kv_cache_tokens,
         } | ({"openai": gateway.url} if gateway else {})
         click.echo(json.dumps(line))
@@ -292,10 +321,16 @@ def _announce(server: Server, gateway: GatewayProcesses | None, as_json: bool) -
         if gateway is not None:
             click.echo(gateway.announcement)
         click.echo(
-            f"Serving {server.model_name}: HTTP {server.http_address}, gRPC {server.grpc_address},"
+            f"Serving {_models(server)}: HTTP {server.http_address}, gRPC {server.grpc_address},"
             f" metrics {server.metrics_address}{cache}. Ctrl-C stops."
         )
     sys.stdout.flush()
+
+
+def _models(server: Server) -> str:
+    """Return the models' names, those of encoders with their task."""
+    names = server.engines.model_names
+    return " and ".join(name if task == "generate" else f"{name} ({task})" for task, name in names.items())
 
 
 def _print_message(line: str) -> None:

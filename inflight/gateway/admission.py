@@ -33,10 +33,16 @@ _MARGIN = 1.25
 
 
 class Admission:
-    """Counts places in flight; a request takes one for each of its choices. For one event loop."""
+    """Counts places in flight; a request takes one for each of its choices or texts. For one event loop."""
 
-    def __init__(self, limit: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit, self._clock = limit, clock
+    def __init__(
+        self,
+        limit: Callable[[], int],
+        what: str = "answers",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`what` is what takes a place, for messages."""
+        self._limit, self._what, self._clock = limit, what, clock
         self.in_flight = 0
         self.refused = 0
         self._mean_seconds = _FIRST_SECONDS
@@ -101,7 +107,8 @@ class Admission:
         wait = self._promise(key, places, self._clock())
         seconds = max(1, math.ceil(wait))
         return ApiError(
-            f"the server is at its limit of {self._limit()} answers at a time; send the request again in {seconds} s",
+            f"the server is at its limit of {self._limit()} {self._what} at a time; send the request again in"
+            f" {seconds} s",
             "overloaded",
             status=429,
             headers={"retry-after": str(seconds), "retry-after-ms": str(math.ceil(wait * 1000))},

@@ -6,17 +6,21 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 from urllib.parse import unquote
 
 from inflight_client import InflightError
+from inflight_client.encoder_call import Task
 from inflight_client.sampling import Sampling
+from prometheus_client import Gauge
 
 from inflight import __version__
 from inflight.gateway.admission import Admission
 from inflight.gateway.batch_routes import BatchRoutes
+from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
 from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import (
     DisconnectedError,
@@ -27,19 +31,20 @@ from inflight.gateway.http import (
     Send,
     cancel_on_disconnect,
 )
-from inflight.gateway.keys import ApiKey, KeyRing
+from inflight.gateway.keys import Caller, KeyRing
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.openapi import openapi
 from inflight.gateway.pages import chat_page, docs_page
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.request_log import log_request
-from inflight.gateway.servers import ServerPool
+from inflight.gateway.servers import ServedModel, ServerPool, Target
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.spans import Spans
 from inflight.gateway.tokenize import detokenize, tokenize
+from inflight.openai_api.encoding_request import PATHS, parse_encoding
 from inflight.openai_api.errors import ApiError, error_body
 from inflight.openai_api.frames import DONE, error_frame
-from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
+from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.responses import parse_responses
 
 logger = logging.getLogger("inflight.gateway")
@@ -56,24 +61,29 @@ _EXPOSED_HEADERS = ", ".join(
 _OPEN_PATHS = frozenset(("/health", "/ready", "/"))
 """Paths that need no API key: health, and the page, which holds no data. Every other one does, known or not."""
 
+_TASKS = {path: task for task, paths in PATHS.items() for path in paths}
 _DEFAULTS = RequestDefaults(None, Sampling(temperature=1.0))
 """OpenAI's default temperature."""
 
 Handler = Callable[[Request, "Caller"], Awaitable[None]]
 
 
-class Caller(NamedTuple):
-    """Who sends a request: the tenant of its API key, and the models that the key may use (all if empty)."""
+@dataclass(frozen=True)
+class Work:
+    """What an admitted request does: `respond`, at `target`. It takes `places` there.
 
-    tenant: str = ""
-    models: frozenset[str] = frozenset()
-    key: ApiKey | None = None
+    Its tokens are estimated: those that it sends, and the most that it may get. `identity` is the same for the same
+    request.
+    """
 
-    def check_model(self, model: str) -> None:
-        if self.models and model not in self.models:
-            raise ApiError(
-                f"this API key may not use the model {model[:100]!r}", "permission_denied", "model", status=403
-            )
+    target: Target
+    admission: Admission
+    in_flight: Gauge
+    places: int
+    prompt_tokens: int
+    answer_tokens: int
+    identity: object
+    respond: Callable[[Request], Awaitable[None]]
 
 
 class Gateway:
@@ -85,12 +95,13 @@ class Gateway:
         self.admission = Admission(
             lambda: max(1, (settings.max_in_flight or self.pool.places) // settings.workers)  # its share
         )
+        self._encoder_admissions: dict[tuple[Task, str], Admission] = {}
         self.metrics = GatewayMetrics(lambda: self.pool.ready)
         self.draining = False
         self._spans = Spans(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self._keys = KeyRing.load(settings.keys)
         self._quotas = KeyQuotas(settings.state_path / "quotas.sqlite")
-        self._batches = BatchRoutes(settings, lambda: [server.model for server in self.pool.known])
+        self._batches = BatchRoutes(settings, lambda endpoint: self.pool.addresses(_TASKS.get(endpoint, "generate")))
         self._started = int(time.time())
         self._routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._page},
@@ -104,11 +115,20 @@ class Gateway:
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/completions": {"POST": self._completions},
             "/v1/responses": {"POST": self._create_response},
+            **{path: {"POST": partial(self._encode, task)} for task, paths in PATHS.items() for path in paths},
             "/v1/files": {"GET": self._list_files, "POST": self._create_file},
             "/v1/batches": {"GET": self._list_batches, "POST": self._create_batch},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
         }
+
+    def _encoder_admission(self, task: Task, model: str) -> Admission:
+        """Return the admission of a served encoder: many texts for one hold up no other, and no conversation."""
+        if (task, model) not in self._encoder_admissions:
+            self._encoder_admissions[task, model] = Admission(
+                lambda: max(1, self.pool.encoder_places(task, model) // self.settings.workers), "texts"
+            )
+        return self._encoder_admissions[task, model]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -291,16 +311,7 @@ class Gateway:
     async def _generate(
         self, request: Request, caller: Caller, wanted: GenerationRequest, responses: Mapping[str, Any] | None = None
     ) -> None:
-        if self.draining:
-            raise ApiError(
-                "the gateway is shutting down; send the request again",
-                "model_not_ready",
-                status=503,
-                headers={"retry-after": "1", "connection": "close"},
-            )
-        caller.check_model(wanted.model)
-        if wanted.no_effect:
-            request.response_headers["x-inflight-no-effect"] = ", ".join(wanted.no_effect)
+        self._begin(request, caller, wanted.model, wanted.no_effect)
         server = self.pool.choose(wanted.model)
         traceparent = request.headers.get("traceparent", "")
         if request.span is not None:
@@ -313,21 +324,71 @@ class Gateway:
             self._timeout(request),
         )
         generation = Generation(wanted, server, context, self.settings, request.outcome, responses)
-        with self._quotas.hold(caller.key, wanted, self.settings.default_max_tokens, request.outcome) as headers:
+        default = self.settings.default_max_tokens
+        most = wanted.max_tokens or (default if wanted.chat else min(default, COMPLETION_TOKENS))
+        work = Work(
+            server,
+            self.admission,
+            self.metrics.in_flight,
+            wanted.choices,
+            wanted.estimated_tokens,
+            most * wanted.choices,
+            wanted,
+            generation.respond,
+        )
+        await self._admit(request, caller, work)
+
+    async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
+        wanted = parse_encoding(task, await request.json())
+        model = wanted.model or self.pool.only_encoder(task)
+        self._begin(request, caller, model, wanted.no_effect)
+        encoder = self.pool.choose_encoder(task, model)
+        request.outcome.task = task
+        if request.span is not None:
+            request.span.describe(model, None)
+        encoding = Encoding(wanted, encoder, self._timeout(request))
+        work = Work(
+            encoder,
+            self._encoder_admission(task, model),
+            self.metrics.texts_in_flight.labels(task),
+            min(wanted.size, MAX_TEXTS_IN_FLIGHT),
+            wanted.estimated_tokens,
+            0,
+            wanted,
+            encoding.respond,
+        )
+        await self._admit(request, caller, work)
+
+    def _begin(self, request: Request, caller: Caller, model: str, no_effect: Sequence[str]) -> None:
+        if self.draining:
+            raise ApiError(
+                "the gateway is shutting down; send the request again",
+                "model_not_ready",
+                status=503,
+                headers={"retry-after": "1", "connection": "close"},
+            )
+        caller.check_model(model)
+        if no_effect:
+            request.response_headers["x-inflight-no-effect"] = ", ".join(no_effect)
+
+    async def _admit(self, request: Request, caller: Caller, work: Work) -> None:
+        """Do the work once there is room for it, within the key's quotas."""
+        places, outcome = work.places, request.outcome
+        with self._quotas.hold(caller.key, work.prompt_tokens, work.answer_tokens, outcome) as headers:
             request.response_headers |= headers
-            await self.admission.enter(wanted.choices, lambda: repr((caller.tenant, wanted)).encode())
-            request.outcome.admitted = True
-            server.in_flight += wanted.choices
-            self.metrics.in_flight.inc(wanted.choices)
+            await work.admission.enter(places, lambda: repr((caller.tenant, work.identity)).encode())
+            outcome.admitted = True
+            work.target.in_flight += places
+            work.in_flight.inc(places)
             began = time.monotonic()
             try:
-                if not await cancel_on_disconnect(request, lambda: generation.respond(request)):
+                if not await cancel_on_disconnect(request, lambda: work.respond(request)):
                     self._left(request)
             finally:
-                server.in_flight -= wanted.choices
-                self.metrics.in_flight.dec(wanted.choices)
-                finished = request.outcome.output_tokens > 0
-                self.admission.leave(wanted.choices, time.monotonic() - began if finished else None)
+                work.target.in_flight -= places
+                work.in_flight.dec(places)
+                finished = outcome.output_tokens > 0 or outcome.texts > 0
+                work.admission.leave(places, time.monotonic() - began if finished else None)
 
     def _timeout(self, request: Request) -> float:
         """Return the seconds that the answer may take: the caller's deadline, at most the gateway's."""
@@ -348,20 +409,18 @@ class Gateway:
         await request.respond(Response(await detokenize(await request.json(), self.pool, caller.check_model)))
 
     async def _models(self, request: Request, caller: Caller) -> None:
-        models = [self._model_object(server.model) for server in self.pool.known]
-        seen = [each for each in models if not caller.models or each["id"] in caller.models]
-        await request.respond(Response({"object": "list", "data": seen}))
+        models = [each for each in self.pool.models if not caller.models or each.name in caller.models]
+        await request.respond(Response({"object": "list", "data": [self._model_object(each) for each in models]}))
 
     async def _model(self, request: Request, caller: Caller) -> None:
         name = unquote(request.path.removeprefix("/v1/models/"))
         caller.check_model(name)
-        self.pool.choose(name)
-        await request.respond(Response(self._model_object(name)))
+        await request.respond(Response(self._model_object(self.pool.ready_model(name))))
 
-    def _model_object(self, name: str) -> dict[str, Any]:
-        server = next(each for each in self.pool.known if each.model == name)
-        found = {"id": name, "object": "model", "created": self._started, "owned_by": "inflight"}
-        return found | ({"max_model_len": server.max_seq_len} if server.max_seq_len else {})
+    def _model_object(self, model: ServedModel) -> dict[str, Any]:
+        found = {"id": model.name, "object": "model", "created": self._started, "owned_by": "inflight"}
+        extras = {"task": model.task, "max_model_len": model.max_seq_len, "dimensions": model.dimensions}
+        return found | {name: value for name, value in extras.items() if value is not None}
 
     async def _page(self, request: Request, caller: Caller) -> None:
         await request.respond(chat_page())
@@ -370,7 +429,7 @@ class Gateway:
         await request.respond(docs_page())
 
     async def _openapi(self, request: Request, caller: Caller) -> None:
-        await request.respond(Response(openapi(tuple(server.model for server in self.pool.known))))
+        await request.respond(Response(openapi(tuple((each.name, each.task) for each in self.pool.models))))
 
     async def _health(self, request: Request, caller: Caller) -> None:
         await request.respond(Response({"status": "ok"}))

@@ -33,7 +33,6 @@ from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of,
 from inflight.openai_api.responses import ResponsesWriter
 from inflight.openai_api.token_text import TokenLogprob, unknown_logprobs
 
-_UPSTREAM_FAILURES = frozenset(("server_gone", "server_unreachable", "connection_closed", "model_not_ready"))
 _CHECKS_PER_KEEP_ALIVE = 4
 
 
@@ -98,8 +97,7 @@ class Generation:
                 else:
                     await self._whole(request, deltas, prompts)
             except InflightError as error:
-                if error.code in _UPSTREAM_FAILURES:
-                    self._server.doubt()
+                self._server.note_failure(error)
                 if not request.started:
                     raise
                 found = ApiError.from_error(error)
@@ -295,7 +293,7 @@ class Generation:
 
     def _note_first(self) -> None:
         if self.outcome.first_token_at is None:
-            self.outcome.first_token_at = time.monotonic()
+            self.outcome.first_token_at, self.outcome.answered = time.monotonic(), True
 
     def _finish(self, index: int, delta: Delta, calls: bool) -> str:
         if delta.finish_reason == "cancelled":

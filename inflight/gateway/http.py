@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,7 @@ _SILENT_SECONDS = 60.0
 """How long a client may pause while it sends a body."""
 _DISCARD_BYTES = 64 * 2**20
 _DISCARD_SECONDS = 10.0
+_BUFFER_BYTES = 2**20
 
 
 class DisconnectedError(Exception):
@@ -141,10 +142,26 @@ class Request:
         self.has_events = True
         await self._start(200, self.response_headers | headers)
 
-    async def start_content(self, content_type: str, size: int) -> None:
-        """Start a response of so many bytes, which are then written."""
-        headers = {"content-type": content_type, "content-length": str(size)}
+    async def start_content(self, content_type: str, size: int | None) -> None:
+        """Start a response, whose bytes are then written; None: so many as there will be."""
+        headers = {"content-type": content_type} | ({} if size is None else {"content-length": str(size)})
         await self._start(200, self.response_headers | headers)
+
+    async def respond_in_parts(self, parts: Iterator[bytes]) -> None:
+        """Send JSON that is made part by part. What is longer than a buffer is sent while it is made."""
+        held: list[bytes] = []
+        for part in parts:
+            held.append(part)
+            if sum(map(len, held)) > _BUFFER_BYTES:
+                if not self.started:
+                    await self.start_content("application/json", None)
+                await self.write(b"".join(held))
+                held.clear()
+            await asyncio.sleep(0)
+        if self.started:
+            await self.end(b"".join(held))
+        else:
+            await self.respond(Response(b"".join(held)))
 
     async def write(self, frame: bytes) -> None:
         self.frames += 1

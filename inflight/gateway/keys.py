@@ -7,12 +7,14 @@ import logging
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from inflight_client import InflightError
 
 from inflight.gateway.key_file import ApiKey, FileStamp, KeyFile, key_digest, read_key_file
+from inflight.openai_api.errors import ApiError
 
-__all__ = ["ApiKey", "KeyRing"]
+__all__ = ["ApiKey", "Caller", "KeyRing"]
 
 CHECK_SECONDS = 0.5
 """Seconds between looks at the file, so that a revoked key is refused within a second."""
@@ -21,6 +23,20 @@ _SETTLED_NS = 2_000_000_000
 """Changes within a tick of the file system's clock have the same times, so a file that just changed is read again."""
 
 _log = logging.getLogger(__name__)
+
+
+class Caller(NamedTuple):
+    """Who sends a request: the tenant of its API key, and the models that the key may use (all if empty)."""
+
+    tenant: str = ""
+    models: frozenset[str] = frozenset()
+    key: ApiKey | None = None
+
+    def check_model(self, model: str) -> None:
+        if self.models and model not in self.models:
+            raise ApiError(
+                f"this API key may not use the model {model[:100]!r}", "permission_denied", "model", status=403
+            )
 
 
 class KeyRing:

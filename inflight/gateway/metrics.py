@@ -41,6 +41,12 @@ class GatewayMetrics:
         self._tokens = Counter(
             "inflight_gateway_tokens", "Tokens of answered requests.", ("tenant", "kind"), registry=self._registry
         )
+        self._texts = Counter(
+            "inflight_gateway_texts",
+            "Texts that were embedded, reranked or classified.",
+            ("tenant", "task"),
+            registry=self._registry,
+        )
         self._duration = Histogram(
             "inflight_gateway_request_duration_seconds",
             "From a request's arrival to the end of its response.",
@@ -60,6 +66,13 @@ class GatewayMetrics:
             registry=self._registry,
             multiprocess_mode="livesum",
         )
+        self.texts_in_flight = Gauge(
+            "inflight_gateway_texts_in_flight",
+            "Texts of open requests for encoders.",
+            ("task",),
+            registry=self._registry,
+            multiprocess_mode="livesum",
+        )
         self._page = self._registry
         if os.environ.get(DIRECTORY_VARIABLE):
             self._page = CollectorRegistry()
@@ -71,8 +84,11 @@ class GatewayMetrics:
         self._duration.labels(route).observe(seconds)
         if outcome.first_token_at is not None:
             self._first_token.observe(outcome.first_token_at - began)
+        if outcome.answered:
             self._tokens.labels(tenant, "input").inc(outcome.input_tokens)
             self._tokens.labels(tenant, "output").inc(outcome.output_tokens)
+        if outcome.texts:
+            self._texts.labels(tenant, outcome.task).inc(outcome.texts)
 
     def page(self) -> bytes:
         return generate_latest(self._page)

@@ -6,8 +6,19 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from inflight_client.encoder_call import Task
+
 from inflight import __version__
-from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, Field, Tier
+from inflight.openai_api.encoding_request import MAX_PRIORITY, MAX_TEXTS, PATHS
+from inflight.openai_api.fields import (
+    CHAT_FIELDS,
+    CLASSIFY_FIELDS,
+    COMPLETION_FIELDS,
+    EMBEDDING_FIELDS,
+    RERANK_FIELDS,
+    Field,
+    Tier,
+)
 from inflight.openai_api.responses import RESPONSES_FIELDS
 
 _NUMBER, _INTEGER, _TEXT, _FLAG = {"type": "number"}, {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
@@ -47,6 +58,17 @@ _TYPES: dict[str, dict[str, Any]] = {
     "text": _OBJECT,
     "tools": {"type": "array", "items": _OBJECT, "maxItems": 128},
     "chat_template_kwargs": _OBJECT,
+    "query": _TEXT,
+    "documents": {"type": "array", "items": {"anyOf": [_TEXT, _OBJECT]}, "minItems": 1, "maxItems": MAX_TEXTS},
+    "encoding_format": {"enum": ["float", "base64"]},
+    "dimensions": {"type": "integer", "minimum": 1},
+    "input_type": _TEXT,
+    "truncate": {"anyOf": [_FLAG, {"enum": ["NONE", "END"]}]},
+    "top_n": {"type": "integer", "minimum": 0},
+    "max_tokens_per_doc": {"type": "integer", "minimum": 1},
+    "return_documents": _FLAG,
+    "return_errors": _FLAG,
+    "priority": {"type": "integer", "minimum": -MAX_PRIORITY, "maximum": MAX_PRIORITY},
     "service_tier": {"enum": ["auto", "default", "priority", "flex"]},
 }
 _ERROR = {
@@ -69,9 +91,17 @@ _ERROR_RESPONSE = {"description": "An error.", "content": {"application/json": {
 
 
 @lru_cache(maxsize=4)
-def openapi(models: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the document; `models` are the names that a request may give."""
-    model = {"type": "string", "enum": list(models)} if models else _TEXT
+def openapi(models: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
+    """Return the document; `models` are the names that a request may give, each with its task."""
+    model = _model(models, "generate")
+    embed = _table(EMBEDDING_FIELDS, _model(models, "embed"), ("input",))
+    rerank = _table(RERANK_FIELDS, _model(models, "rerank"), ("query", "documents"))
+    classify = _table(CLASSIFY_FIELDS, _model(models, "classify"), ("input",))
+    encoders: dict[Task, dict[str, Any]] = {
+        "embed": _post("Embed texts.", embed),
+        "rerank": _post("Rank documents by their match with a query.", rerank),
+        "classify": _post("Classify texts.", classify),
+    }
     name = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
     tokenize = _body({"model": model, "prompt": _TEXT, "messages": _LIST, "add_special_tokens": _FLAG}, ())
     detokenize = _body({"model": model, "tokens": {"type": "array", "items": _INTEGER}}, ("tokens",))
@@ -94,6 +124,7 @@ def openapi(models: tuple[str, ...] = ()) -> dict[str, Any]:
                 True,
             )
         },
+        **{path: {"post": operation} for task, operation in encoders.items() for path in PATHS[task]},
         "/v1/models": {"get": _get("List the served models.")},
         "/v1/models/{id}": {"get": _get("Describe a model.", name)},
         "/v1/files": {
@@ -121,6 +152,11 @@ def openapi(models: tuple[str, ...] = ()) -> dict[str, Any]:
         "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "paths": paths,
     }
+
+
+def _model(models: tuple[tuple[str, str], ...], task: str) -> dict[str, Any]:
+    names = [name for name, own in models if own == task]
+    return {"type": "string", "enum": names} if names else _TEXT
 
 
 def _table(fields: Mapping[str, Field], model: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:

@@ -10,6 +10,11 @@ class Outcome:
     """What a request used and how it ended, for the log, the metrics and the spans."""
 
     admitted: bool = False
+    answered: bool = False
+    """Whether the answer came to its end, or of a generation at least its first token."""
+    task: str = "generate"
+    texts: int = 0
+    """Texts that were embedded, reranked or classified."""
     input_tokens: int = 0
     output_tokens: int = 0
     streamed: int = 0

@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from inflight_client.call import Prompt
 
 from inflight.gateway.key_file import ApiKey
 from inflight.gateway.outcome import Outcome
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, TokenIds
 
 logger = logging.getLogger("inflight.gateway")
 
@@ -68,21 +66,18 @@ class KeyQuotas:
 
     @contextmanager
     def hold(
-        self, key: ApiKey | None, wanted: GenerationRequest, default_max_tokens: int, outcome: Outcome
+        self, key: ApiKey | None, prompt_tokens: int, answer_tokens: int, outcome: Outcome
     ) -> Iterator[dict[str, str]]:
-        """Reserve what a request may use; at the end count what it has used. Yields headers of the response.
+        """Reserve the tokens that a request may use; at the end count what it has used. Yields headers of the response.
 
         Raises ApiError: 429, or 503 if the counts can't be kept.
         """
         if key is None or not key.quotas.as_dict():
             yield {}
             return
-        prompt = sum(map(_estimated_tokens, wanted.prompts))
-        default = default_max_tokens if wanted.chat else min(default_max_tokens, COMPLETION_TOKENS)
-        most = (wanted.max_tokens or default) * wanted.choices
         try:
             self._ledger = self._ledger or QuotaLedger(self._path)
-            reservation = self._ledger.reserve(key, prompt + most)
+            reservation = self._ledger.reserve(key, prompt_tokens + answer_tokens)
         except (sqlite3.Error, OSError) as error:
             logger.error("The quotas of API keys can't be counted: %s", error)
             raise ApiError(
@@ -95,7 +90,7 @@ class KeyQuotas:
             yield reservation.headers
         finally:
             streamed = max(outcome.output_tokens, outcome.streamed)
-            used = (outcome.input_tokens or prompt) + streamed if streamed else 0
+            used = (outcome.input_tokens or prompt_tokens) + streamed if streamed else outcome.input_tokens
             try:
                 self._ledger.release(reservation, used if outcome.admitted else None)
             except sqlite3.Error as error:
@@ -253,13 +248,6 @@ def rate_headers(windows: tuple[Window, ...], now: float) -> dict[str, str]:
             headers[f"x-ratelimit-remaining-{window.quota}"] = str(max(0, window.limit - window.used))
             headers[f"x-ratelimit-reset-{window.quota}"] = f"{window.left_seconds(now):.3f}s"
     return headers
-
-
-def _estimated_tokens(prompt: Prompt | TokenIds) -> int:
-    """Estimate the tokens of a prompt from its length, as its exact number is known only later."""
-    if isinstance(prompt, TokenIds):
-        return len(prompt.ids)
-    return 1 + len(prompt if isinstance(prompt, str) else str(prompt)) // 4
 
 
 def _amount(window: Window, tokens: int) -> int:

@@ -20,6 +20,7 @@ def log_request(request: Request, tenant: str, seconds: float, began: float) -> 
         "status": request.status,
         "tenant": tenant,
         "client": request.client,
+        **({"texts": outcome.texts} if outcome.texts else {}),
         "input_tokens": outcome.input_tokens,
         "output_tokens": outcome.output_tokens,
         "first_token_seconds": None if first is None else round(first - began, 6),

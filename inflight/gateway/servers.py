@@ -6,8 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
-from inflight_client import NO_RETRY, AsyncClient, ChatTemplate, Deployment, InflightError
+from inflight_client import NO_RETRY, AsyncClient, ChatTemplate, Deployment, EncoderDeployment, InflightError
+from inflight_client.encoder_call import Task
 
 from inflight.gateway.model_text import ModelText
 from inflight.gateway.settings import GatewaySettings
@@ -20,7 +23,56 @@ _FIRST_POLL_SECONDS = 2.0
 _PLACES_WITHOUT_LIMIT = 256
 """In flight at a server that does not report how many sequences it runs."""
 
+_ENCODER_PLACES = 4096
+"""Texts in flight at an encoder, most of which wait: the more there are, the less the server pads."""
+_FAILURES = frozenset(("server_gone", "server_unreachable", "connection_closed", "model_not_ready"))
+_ABILITIES = {
+    "generate": "generates text",
+    "embed": "embeds texts",
+    "rerank": "reranks documents",
+    "classify": "classifies texts",
+}
+
 logger = logging.getLogger("inflight.gateway")
+
+
+class Target(Protocol):
+    """What takes a request. `in_flight` counts the answers, or the texts, that the gateway has open there."""
+
+    in_flight: int
+
+
+@dataclass(eq=False)
+class Encoder:
+    """A model of a server that embeds, reranks or classifies. `in_flight` counts the texts of open requests."""
+
+    server: UpstreamServer
+    deployment: EncoderDeployment
+    in_flight: int = 0
+
+    @property
+    def model(self) -> str:
+        """The name under which applications know the model."""
+        return str(self.deployment.served.get("model") or self.deployment.model)
+
+    @property
+    def ready(self) -> bool:
+        return self.server.live and self.deployment.ready
+
+    @property
+    def max_seq_len(self) -> int | None:
+        most = self.deployment.served.get("max_seq_len")
+        return int(most) if most else None
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model as applications see it; what is unknown is None."""
+
+    name: str
+    task: Literal["generate"] | Task
+    max_seq_len: int | None
+    dimensions: int | None = None
 
 
 class UpstreamServer:
@@ -30,6 +82,7 @@ class UpstreamServer:
         self, address: str, settings: GatewaySettings, objection: Callable[[UpstreamServer], str] = lambda server: ""
     ) -> None:
         """`objection` returns why requests must not be sent to the server although it is ready; "" if they may."""
+        self.given_address = address
         server, _, metrics = address.partition(",metrics=")
         self.address, self.metrics_url = server, metrics or None
         self.client = AsyncClient(
@@ -37,9 +90,13 @@ class UpstreamServer:
         )
         self._settings, self._objection = settings, objection
         self._problem = ""
+        self._only_encoders = False
         self.in_flight = 0
+        self.live = False
         self.ready = False
+        """Whether the model that generates text is ready."""
         self.deployment: Deployment | None = None
+        self.encoders: dict[Task, Encoder] = {}
         self.text = ModelText.unknown()
         self._doubted = asyncio.Event()
         self.polled = asyncio.Event()
@@ -68,35 +125,62 @@ class UpstreamServer:
         most = self.deployment.served.get("max_seq_len") if self.deployment else None
         return int(most) if most else None
 
-    def doubt(self) -> None:
-        """A request failed there: find out at once whether it is still ready."""
-        self._doubted.set()
+    def note_failure(self, error: InflightError) -> None:
+        """Find out at once whether the server is still ready after the error of a request to it."""
+        if error.code in _FAILURES:
+            self._doubted.set()
 
     async def watch(self) -> None:
-        """Keep `ready` true as long as the server is ready."""
+        """Keep `live` and `ready` true as long as the server and its model are."""
         while True:
             self._doubted.clear()
             await self._poll()
             self.polled.set()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_SECONDS if self.ready else _POLL_SECONDS / 4):
+                async with asyncio.timeout(_POLL_SECONDS / 4 if self._problem else _POLL_SECONDS):
                     await self._doubted.wait()
 
     async def _poll(self) -> None:
         """Find out whether it is ready, and what it serves if it was not ready before."""
-        was_ready = self.ready
+        was_live, was_ready = self.live, self.ready
+        problem = ""
         try:
             health = await self.client.health(timeout=_SILENT_SECONDS)
-            if health and not was_ready:
-                self.deployment = await self.client.deployment()
-                self.text = await asyncio.to_thread(ModelText.load, self.deployment, self._settings)
-            problem = health.reason or self._objection(self)
+            if health.live and (self.encoders or not was_live):
+                self._update(await self.client.encoders(timeout=_SILENT_SECONDS))
+            if health and not was_ready and not (was_live and self._only_encoders):
+                await self._describe()
+            self.live = health.live
+            if self.deployment or not any(encoder.ready for encoder in self.encoders.values()):
+                problem = health.reason or self._objection(self)
         except InflightError as error:
-            problem = str(error)
-        self.ready = not problem
-        if problem and (was_ready or self.deployment) and problem != self._problem:
+            problem, self.live = str(error), False
+        self.ready = self.deployment is not None and not problem
+        if problem and (was_ready or self.deployment or self.encoders) and problem != self._problem:
             logger.warning("%s is not ready: %s", self.address, problem)
         self._problem = problem
+
+    async def _describe(self) -> None:
+        """Find the model that generates text; a server of encoders has none."""
+        try:
+            self.deployment = await self.client.deployment()
+        except InflightError as error:
+            if error.code != "unsupported_deployment" or not self.encoders:
+                raise
+        self._only_encoders = self.deployment is None
+        if self.deployment is not None:
+            self.text = await asyncio.to_thread(ModelText.load, self.deployment, self._settings)
+
+    def _update(self, found: Sequence[EncoderDeployment]) -> None:
+        """Keep the encoders that there were, since requests to them may be open."""
+        for each in found:
+            known = self.encoders.get(each.task)
+            if known is None:
+                self.encoders[each.task] = Encoder(self, each)
+            else:  # what it serves is unknown while it is not ready
+                known.deployment = each if each.ready else replace(known.deployment, ready=False)
+        for task in self.encoders.keys() - {each.task for each in found}:
+            del self.encoders[task]
 
 
 def _chat_template(directory: str | None) -> ChatTemplate | None:
@@ -133,16 +217,54 @@ class ServerPool:
 
     @property
     def ready(self) -> bool:
-        return any(server.ready for server in self.servers)
+        return any(server.ready or any(each.ready for each in server.encoders.values()) for server in self.servers)
 
     @property
     def places(self) -> int:
         return sum(server.places for server in self.servers if server.ready)
 
+    def encoder_places(self, task: Task, model: str) -> int:
+        """How many texts may be in flight at the servers that have the encoder."""
+        return _ENCODER_PLACES * sum(encoder.ready and encoder.model == model for encoder in self._encoders(task))
+
     @property
     def known(self) -> Sequence[UpstreamServer]:
-        """The first server of each model."""
+        """The first server of each model that generates text."""
         return list({server.model: server for server in reversed(self.servers) if server.deployment}.values())
+
+    @property
+    def models(self) -> Sequence[ServedModel]:
+        """All models: those that generate text, then the encoders."""
+        found = {
+            (encoder.model, task): ServedModel(
+                encoder.model, task, encoder.max_seq_len, encoder.deployment.dimensions if task == "embed" else None
+            )
+            for server in self.servers
+            for task, encoder in server.encoders.items()
+        }
+        return [*(ServedModel(each.model, "generate", each.max_seq_len) for each in self.known), *found.values()]
+
+    def addresses(self, task: Literal["generate"] | Task) -> dict[str, list[str]] | None:
+        """Return the addresses of the servers by the names of their models for a task; None if no model is known."""
+        found: dict[str, list[str]] = {}
+        for server in self.servers:
+            if task == "generate":
+                name = server.model if server.deployment else None
+            else:
+                name = server.encoders[task].model if task in server.encoders else None
+            if name is not None:
+                found.setdefault(name, []).append(server.given_address)
+        return found if self.models else None
+
+    def ready_model(self, name: str) -> ServedModel:
+        """Return a model by its name. Raises ApiError 404, or 503 if it is not ready."""
+        found = next((each for each in self.models if each.name == name), None)
+        if found is not None and found.task != "generate":
+            self.choose_encoder(found.task, name)
+        else:
+            self.choose(name)
+        assert found is not None
+        return found
 
     def choose(self, model: str) -> UpstreamServer:
         """Return the ready server of a model with the fewest answers in flight. Raises ApiError 404 or 503."""
@@ -150,16 +272,56 @@ class ServerPool:
         ready = [server for server in found if server.ready]
         if ready:
             return min(ready, key=lambda server: server.in_flight)
-        if found or not self.known:
-            raise ApiError(
-                "the server is starting or restarting; send the request again later",
-                "model_not_ready",
-                status=503,
-                headers={"retry-after": str(RETRY_SECONDS)},
-            )
-        names = ", ".join(server.model for server in self.known)
+        raise self._not_ready() if found or not self.models else self._no_model(model, "generate")
+
+    def choose_encoder(self, task: Task, model: str) -> Encoder:
+        """Return the ready encoder of that name with the fewest texts in flight. Raises ApiError 400, 404 or 503."""
+        found = [encoder for encoder in self._encoders(task) if encoder.model == model]
+        ready = [encoder for encoder in found if encoder.ready]
+        if ready:
+            return min(ready, key=lambda encoder: encoder.in_flight)
+        raise self._not_ready() if found or not self.models else self._no_model(model, task)
+
+    def only_encoder(self, task: Task) -> str:
+        """Return the name of the only model for a task, for a request that names none. Raises ApiError."""
+        names = {encoder.model for encoder in self._encoders(task)}
+        if len(names) == 1:
+            return names.pop()
+        if not self.models:
+            raise self._not_ready()
         raise ApiError(
-            f"there is no model {model[:100]!r}; the served models are: {names}", "model_not_found", "model", 404
+            f"the request has no model; set it to one that {_ABILITIES[task]}: {', '.join(sorted(names)) or 'none'} is"
+            " served",
+            "invalid_request",
+            "model",
+        )
+
+    def _encoders(self, task: Task) -> list[Encoder]:
+        return [server.encoders[task] for server in self.servers if task in server.encoders]
+
+    def _not_ready(self) -> ApiError:
+        return ApiError(
+            "the server is starting or restarting; send the request again later",
+            "model_not_ready",
+            status=503,
+            headers={"retry-after": str(RETRY_SECONDS)},
+        )
+
+    def _no_model(self, model: str, task: Literal["generate"] | Task) -> ApiError:
+        """Return the error for a model that is not there, or has another task."""
+        able = ", ".join(each.name for each in self.models if each.task == task) or "none"
+        other = next((each for each in self.models if each.name == model), None)
+        if other is None:
+            return ApiError(
+                f"there is no model {model[:100]!r}; the served models for this task are: {able}",
+                "model_not_found",
+                "model",
+                404,
+            )
+        return ApiError(
+            f"the model {model[:100]!r} {_ABILITIES[other.task]}; send a model that {_ABILITIES[task]} ({able})",
+            "unsupported_input",
+            "model",
         )
 
     def _objection(self, server: UpstreamServer) -> str:

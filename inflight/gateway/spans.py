@@ -1,4 +1,4 @@
-"""Spans of generation requests, sent to an OpenTelemetry collector; never prompts and answers."""
+"""Spans of requests to models, sent to an OpenTelemetry collector; never prompts and answers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from inflight_client.results import ServerTimings
 
 from inflight import __version__
 from inflight.gateway.outcome import Outcome
+from inflight.openai_api.encoding_request import PATHS
 
 FLUSH_SECONDS = 3.0
 """How long the end of a process may wait for the collector."""
 
 _SERVICE = "inflight-gateway"
-_OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion", "/v1/responses": "chat"}
+_OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/responses": "chat",
+    **{path: "embeddings" if task == "embed" else task for task, paths in PATHS.items() for path in paths},
+}
 
 
 class Spans:
@@ -38,7 +44,7 @@ class Spans:
         self._tracer = self._provider.get_tracer("inflight.gateway", __version__)
 
     def begin(self, method: str, path: str, headers: Mapping[str, str], request_id: str) -> RequestSpan | None:
-        """Return the span of a generation request, whose parent is the caller's; None for other requests."""
+        """Return the span of a request to a model, whose parent is the caller's; None for other requests."""
         route = path.rstrip("/")
         if method != "POST" or route not in _OPERATIONS:
             return None
@@ -117,7 +123,8 @@ class RequestSpan:
             span.set_attribute("gen_ai.response.finish_reasons", [reasons[index] for index in sorted(reasons)])
         if outcome.input_tokens:
             span.set_attribute("gen_ai.usage.input_tokens", outcome.input_tokens)
-            span.set_attribute("gen_ai.usage.output_tokens", outcome.output_tokens)
+            if outcome.task == "generate":
+                span.set_attribute("gen_ai.usage.output_tokens", outcome.output_tokens)
         span.end()
 
     def _context(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,8 +54,8 @@ class ApiError(Exception):
         """Return a client's error as an answer; the SDKs send requests again that may succeed later."""
         status = status_of(error)
         headers = {}
-        if status == 503:
-            headers["retry-after"] = str(RETRY_SECONDS)
+        if status in (429, 503):
+            headers["retry-after"] = str(math.ceil(error.retry_after or RETRY_SECONDS))
         elif status == 504:
             headers["x-should-retry"] = "false"
         return cls(str(error), error.code, param, status, headers)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from inflight_client.validation import shorten
+from inflight_client.validation import is_int, shorten
 
 from inflight.openai_api.errors import ApiError
 
@@ -102,6 +102,46 @@ COMPLETION_FIELDS: dict[str, Field] = _COMMON | {
     "suffix": _refused("the engine only continues texts", ""),
 }
 
+_ENCODERS: dict[str, Field] = {
+    "model": _honoured("a served model for this task; may be left out if there is only one"),
+    "priority": _honoured("not OpenAI's: -1000 to 1000, higher goes first, default 0; vLLM and Cohere count down"),
+    "return_errors": _honoured("not OpenAI's: texts that fail have an `error`, and the others are answered"),
+    "user": _no_effect("the tenant comes from the API key"),
+}
+_CUTS = {
+    "truncate": _honoured(
+        "not OpenAI's: true or `END` cuts long texts at the model's limit; false or `NONE`, the default, refuses them"
+    ),
+    "truncate_prompt_tokens": _honoured("vLLM's: only -1, which is `truncate`"),
+    "add_special_tokens": _refused("texts get the model's special tokens, token ids none", True),
+}
+
+EMBEDDING_FIELDS: dict[str, Field] = (
+    _ENCODERS
+    | _CUTS
+    | {
+        "input": _honoured("a text, texts, token ids, or lists of token ids; up to 16,384"),
+        "encoding_format": _honoured("`float`, the default, or `base64`: little-endian float32"),
+        "dimensions": _honoured("the first values of each vector, normalized again if the model normalizes"),
+        "input_type": _honoured("not OpenAI's: `query`, `document`, `passage` or another prompt of the model"),
+    }
+)
+
+RERANK_FIELDS: dict[str, Field] = _ENCODERS | {
+    "query": _honoured("a text"),
+    "documents": _honoured("texts, or objects with a `text`; up to 16,384"),
+    "top_n": _honoured("how many of the best are returned, default all"),
+    "return_documents": _honoured("whether each result has its `document`, default false"),
+    "truncate": _honoured("true, the default, cuts long documents at the model's limit; false refuses them"),
+    "max_tokens_per_doc": _honoured("only from the model's limit on, at which documents are cut"),
+    "rank_fields": _refused("documents are ranked by their text", ["text"]),
+    "max_chunks_per_doc": _refused("documents are not split"),
+}
+
+CLASSIFY_FIELDS: dict[str, Field] = (
+    _ENCODERS | _CUTS | {"input": _honoured("a text, texts, token ids, or lists of token ids; up to 16,384")}
+)
+
 
 def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the fields that are not null, and the names of those without effect. Raises ApiError."""
@@ -125,3 +165,37 @@ def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[d
         else:
             given[name] = value
     return given, tuple(no_effect)
+
+
+class FieldReader:
+    """Reads fields of simple types. Raises ApiError, which names the field."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = given
+
+    def text(self, name: str) -> str:
+        value = self.given.get(name)
+        if not isinstance(value, str) or not value:
+            what = f"the request has no {name}" if value is None else f"{name} is {shorten(value)}"
+            raise ApiError(f"{what}; set it to a text", "invalid_request", name)
+        return value
+
+    def boolean(self, name: str, default: bool = False) -> bool:
+        value = self.given.get(name, default)
+        if not isinstance(value, bool):
+            raise ApiError(f"{name} is {shorten(value)}; it must be true or false", "invalid_parameter", name)
+        return value
+
+    def integer(self, name: str, low: int, high: int, default: int) -> int:
+        value = self.given.get(name, default)
+        if not is_int(value) or not low <= value <= high:
+            raise ApiError(
+                f"{name} is {shorten(value)}; it must be a whole number from {low} to {high}", "invalid_parameter", name
+            )
+        return int(value)
+
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        value = self.given.get(name, {})
+        if not isinstance(value, Mapping):
+            raise ApiError(f"{name} is {shorten(value)}; it must be an object", "invalid_parameter", name)
+        return value

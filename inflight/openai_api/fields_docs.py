@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, Tier
+from inflight.openai_api.encoding_request import PATHS
+from inflight.openai_api.fields import (
+    CHAT_FIELDS,
+    CLASSIFY_FIELDS,
+    COMPLETION_FIELDS,
+    EMBEDDING_FIELDS,
+    RERANK_FIELDS,
+    Tier,
+)
 from inflight.openai_api.responses import RESPONSES_FIELDS
 
 _HEAD = """\
@@ -11,7 +19,7 @@ _HEAD = """\
 What the [gateway](gateway.md) does with each field of a request. This page is generated from the tables that its parser
 uses ([fields.py](../inflight/openai_api/fields.py), [responses.py](../inflight/openai_api/responses.py)).
 
-- **honoured**: it does what OpenAI's API says.
+- **honoured**: it does what the API says.
 - **refused**: any value that asks for something is answered with 400, and the error names the field. Null is accepted.
 - **no effect**: it is accepted and changes nothing. The response header `x-inflight-no-effect` lists these fields.
 
@@ -24,6 +32,9 @@ def render() -> str:
         "/v1/chat/completions": CHAT_FIELDS,
         "/v1/completions": COMPLETION_FIELDS,
         "/v1/responses": RESPONSES_FIELDS,
+        ", ".join(PATHS["embed"]): EMBEDDING_FIELDS,
+        ", ".join(PATHS["rerank"]): RERANK_FIELDS,
+        ", ".join(PATHS["classify"]): CLASSIFY_FIELDS,
     }
     parts = [_HEAD]
     for path, fields in tables.items():

@@ -17,12 +17,23 @@ def checked_text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InflightError(f"{name} is {shorten(value)}; it must be a text", "invalid_text")
     if not value:
-        raise InflightError(f"{name} is empty; there is nothing to continue", "empty_prompt")
+        raise InflightError(f"{name} is empty; send at least one character", "empty_prompt")
     if "\0" in value:
         raise InflightError(f"{name} contains a NUL character; remove it", "invalid_text")
     if not value.isascii():
         check_utf8(name, value)
     return value
+
+
+def checked_token_ids(name: str, value: Any) -> tuple[int, ...]:
+    """Validate a prompt of token ids. Raises InflightError `invalid_token_ids`, `empty_prompt`."""
+    if not isinstance(value, list) or not all(type(each) is int and 0 <= each < 2**31 for each in value):
+        raise InflightError(
+            f"{name} is {shorten(value)}; its token ids must be whole numbers from 0 on", "invalid_token_ids"
+        )
+    if not value:
+        raise InflightError(f"{name} has no token ids; send at least one", "empty_prompt")
+    return tuple(value)
 
 
 def checked_messages(value: Any) -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ from inflight_client.sampling import Guide, Sampling
 from inflight_client.validation import check_int, check_utf8, invalid_value, is_int, shorten
 
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, check_fields
-from inflight.openai_api.messages import checked_messages, checked_text
+from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldReader, check_fields
+from inflight.openai_api.messages import checked_messages, checked_text, checked_token_ids
 from inflight.openai_api.tools import NO_TOOLS, Tools, parse_tools
 
 MAX_CHOICES = 128
@@ -43,6 +43,13 @@ class TokenIds(NamedTuple):
     """A prompt of token ids."""
 
     ids: tuple[int, ...]
+
+
+def estimated_tokens(prompt: Prompt | TokenIds) -> int:
+    """Estimate the tokens of a prompt from its length."""
+    if isinstance(prompt, TokenIds):
+        return len(prompt.ids)
+    return 1 + len(prompt if isinstance(prompt, str) else str(prompt)) // 4
 
 
 @dataclass(frozen=True)
@@ -77,13 +84,18 @@ class GenerationRequest:
     def choices(self) -> int:
         return len(self.prompts) * self.n
 
+    @property
+    def estimated_tokens(self) -> int:
+        """Of the prompts, from their lengths, as the exact number is known only later."""
+        return sum(map(estimated_tokens, self.prompts))
+
 
 def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> GenerationRequest:
     """Parse the body of a chat completion or completion. Raises ApiError, which names the field."""
     if not isinstance(body, Mapping):
         raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
     given, no_effect = check_fields(body, CHAT_FIELDS if chat else COMPLETION_FIELDS)
-    reader = _Reader(given)
+    reader = FieldReader(given)
     model = reader.text("model")
     n = reader.integer("n", 1, MAX_N, 1)
     stream = reader.boolean("stream")
@@ -127,41 +139,7 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
     return request
 
 
-class _Reader:
-    """Reads fields of simple types."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.given = given
-
-    def text(self, name: str) -> str:
-        value = self.given.get(name)
-        if not isinstance(value, str) or not value:
-            what = f"the request has no {name}" if value is None else f"{name} is {shorten(value)}"
-            raise ApiError(f"{what}; set it to a text", "invalid_request", name)
-        return value
-
-    def boolean(self, name: str, default: bool = False) -> bool:
-        value = self.given.get(name, default)
-        if not isinstance(value, bool):
-            raise ApiError(f"{name} is {shorten(value)}; it must be true or false", "invalid_parameter", name)
-        return value
-
-    def integer(self, name: str, low: int, high: int, default: int) -> int:
-        value = self.given.get(name, default)
-        if not is_int(value) or not low <= value <= high:
-            raise ApiError(
-                f"{name} is {shorten(value)}; it must be a whole number from {low} to {high}", "invalid_parameter", name
-            )
-        return int(value)
-
-    def mapping(self, name: str) -> Mapping[str, Any]:
-        value = self.given.get(name, {})
-        if not isinstance(value, Mapping):
-            raise ApiError(f"{name} is {shorten(value)}; it must be an object", "invalid_parameter", name)
-        return value
-
-
-def _stream_options(reader: _Reader, stream: bool) -> list[str]:
+def _stream_options(reader: FieldReader, stream: bool) -> list[str]:
     """Return the names of the options that are true."""
     options = reader.mapping("stream_options")
     if options and not stream:
@@ -221,28 +199,22 @@ def _prompts(value: Any) -> tuple[Prompt | TokenIds, ...]:
         if not isinstance(value, list) or not value:
             raise invalid_value("prompt", value, "a text, a list of texts, or token ids")
         if is_int(value[0]):
-            return (_token_ids(value),)
+            return (TokenIds(checked_token_ids("prompt", value)),)
         if len(value) > MAX_CHOICES:
             raise InflightError(
                 f"the request has {len(value)} prompts; send at most {MAX_CHOICES}", "invalid_parameter"
             )
         return tuple(
-            _token_ids(each) if isinstance(each, list) else checked_text(f"prompt[{place}]", each)
+            TokenIds(checked_token_ids(f"prompt[{place}]", each))
+            if isinstance(each, list)
+            else checked_text(f"prompt[{place}]", each)
             for place, each in enumerate(value)
         )
     except InflightError as error:
         raise ApiError.from_error(error, "prompt") from None
 
 
-def _token_ids(value: list[Any]) -> TokenIds:
-    if not value:
-        raise InflightError("a prompt has no token ids; send at least one", "empty_prompt")
-    if not all(type(each) is int and 0 <= each < 2**31 for each in value):
-        raise InflightError("a prompt's token ids must be whole numbers from 0 on", "invalid_token_ids")
-    return TokenIds(tuple(value))
-
-
-def _max_tokens(reader: _Reader, default: int | None) -> int | None:
+def _max_tokens(reader: FieldReader, default: int | None) -> int | None:
     """`max_completion_tokens` is the new name; if both are set, they must be equal."""
     old, new = reader.given.get("max_tokens"), reader.given.get("max_completion_tokens")
     name = "max_tokens" if new is None else "max_completion_tokens"
@@ -272,7 +244,7 @@ def _log_probs(value: Any, chat: bool) -> bool:
     )
 
 
-def _template_kwargs(reader: _Reader) -> dict[str, Any]:
+def _template_kwargs(reader: FieldReader) -> dict[str, Any]:
     kwargs = dict(reader.mapping("chat_template_kwargs"))
     for name in kwargs:
         if name not in _TEMPLATE_KWARGS:
@@ -299,7 +271,7 @@ def _sampling(given: Mapping[str, Any], base: Sampling) -> Sampling:
     if "stop" in given:
         changes["stop"] = _stop(given["stop"])
     if "ignore_eos" in given:
-        changes["end_id"] = -1 if _Reader(given).boolean("ignore_eos") else None
+        changes["end_id"] = -1 if FieldReader(given).boolean("ignore_eos") else None
     if "response_format" in given:
         changes["guide"] = _guide(given["response_format"])
     if not changes:

@@ -13,12 +13,12 @@ from gevent.pool import Group
 
 from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_times
-from loadtests.connection import connect
+from loadtests.connection import connect, find_model
 from loadtests.generator.clock import RunClock
 from loadtests.generator.request_sender import RequestSender, RunEnded
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestRecord
-from loadtests.workloads.interface import RequestSpec, Session, Workload
+from loadtests.workloads.interface import AnyRequest, Session, Workload
 
 _POLL_SECONDS = 0.02
 _TIMER_LEAD_SECONDS = 0.25
@@ -43,7 +43,7 @@ class SessionShard:
         self._has_user_steps = len(self._profile.changes) > 1 or not self._profile.users(0.0)
         self._client = connect(plan)
         try:
-            self.deployment = self._client.deployment()
+            self.model = find_model(plan, self._client)
         except BaseException:
             self._client.close()
             raise
@@ -208,7 +208,7 @@ class SessionShard:
         self.outcomes[record.outcome.value] += 1
         self._on_record(record)
 
-    def _send_request(self, request: RequestSpec, session: int, turn: int, due: float) -> str | None:
+    def _send_request(self, request: AnyRequest, session: int, turn: int, due: float) -> str | None:
         greenlet = gevent.getcurrent()
         self._in_flight.add(greenlet)
         self.sent += 1

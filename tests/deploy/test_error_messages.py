@@ -18,17 +18,17 @@ from inflight.deploy.server.run_directory import ServerRunDirectory
 from tests.deploy.repository.tensorrt_llm.example_engines import gpu_manifest
 from tests.deploy.repository.test_model_configs import BROKEN_WIRING, check_broken
 from tests.fixtures.errors import Cause, check_messages
-from tests.fixtures.manifests import manifest
+from tests.fixtures.manifests import engine_set, manifest
 
 ENGINE = Path("/engines/demo")
 
 
 def test_sentences(tmp_path: Path) -> None:
     def options(**given: Any) -> Cause:
-        return partial(check_options, DeploymentOptions(**given), ENGINE, manifest())
+        return partial(check_options, DeploymentOptions(**given), engine_set(ENGINE))
 
     def gpu_options(**given: Any) -> Cause:
-        return partial(check_options, DeploymentOptions(**given), ENGINE, gpu_manifest())
+        return partial(check_options, DeploymentOptions(**given), engine_set(ENGINE, gpu_manifest()))
 
     (tmp_path / "file").touch()
     (tmp_path / "models/one").mkdir(parents=True)

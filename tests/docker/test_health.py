@@ -43,14 +43,14 @@ def test_a_full_server_is_healthy_until_no_text_comes_out(full_server: Server) -
     finally:
         os.kill(engine, signal.SIGCONT)
     assert stuck.returncode == 1
-    assert stuck.stderr.startswith("Unhealthy: it is ready, but no text comes out of it (")
+    assert stuck.stderr.startswith("Unhealthy: it is ready, but no answer comes out of it (")
     assert health(port, seconds=TIMEOUT).returncode == 0
 
 
 def at_rest(server: Server) -> bool:
-    before = server.instance.probe.chunk_count()
+    before = server.instance.probe.answer_count("generate")
     time.sleep(0.5)
-    return server.instance.probe.chunk_count() == before
+    return server.instance.probe.answer_count("generate") == before
 
 
 def test_nobody_is_there() -> None:

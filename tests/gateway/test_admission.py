@@ -17,7 +17,7 @@ class Places:
 
     def __init__(self, limit: int) -> None:
         self.now = 0.0
-        self.admission = Admission(lambda: limit, lambda: self.now)
+        self.admission = Admission(lambda: limit, clock=lambda: self.now)
 
     async def enter(self, name: str, places: int = 1) -> None:
         await self.admission.enter(places, name.encode)

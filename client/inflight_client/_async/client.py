@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from inflight_client._async.connection import AsyncConnection
 from inflight_client._async.stream import AsyncStream
 from inflight_client._compat.deployment import Deployment
+from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client.address import Tls
 from inflight_client.call import Call, CallOptions, Prompt, validate_request_id
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
+from inflight_client.encoder_call import MODELS, EncoderOptions, Task
+from inflight_client.encodings import Classifications, Embeddings, Reranking
 from inflight_client.result_order import ResultOrder, validate_concurrency
 from inflight_client.results import Generation, Health, Model
 from inflight_client.retry import Retry, validate_retry
 from inflight_client.settings import ClientSettings
 
 if TYPE_CHECKING:
-    from inflight_client._async.generate_many import AsyncPrompts
+    from inflight_client._async.call_runner import AsyncPrompts
     from inflight_client.chat_template import ChatTemplate
+    from inflight_client.encoder_texts import AsyncDocuments, AsyncTexts
     from inflight_client.metrics import Metrics
     from inflight_client.result_order import Outcome
 
@@ -143,14 +147,93 @@ class AsyncClient:
         >>> [answer.output_tokens async for answer in client.generate_many(prompts, max_tokens=4)]
         [4, 4, 4]
         """
-        from inflight_client._async.generate_many import AsyncPromptRunner, validate_async_prompts
+        from inflight_client._async.call_runner import AsyncCallRunner, validate_async_prompts
 
         self._settings.validate_options(options)
-        many = AsyncPromptRunner(
+        many = AsyncCallRunner(
             lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
             validate_concurrency(concurrency),
         )
         return many.outcomes(validate_async_prompts(prompts), ResultOrder(as_completed, return_errors))
+
+    async def embed(
+        self,
+        texts: AsyncTexts,
+        *,
+        input_type: str | None = None,
+        dimensions: int | None = None,
+        truncate: bool = False,
+        priority: int = 0,
+        timeout: float | None = None,
+        return_errors: bool = False,
+    ) -> Embeddings:
+        """Return the embeddings of a text, or of any number of texts or lists of token ids. Raises InflightError.
+
+        `input_type` names one of the model's prompts, often `query` or `document`; `dimensions` shortens the vectors.
+        With `truncate` a text over the model's length is cut, otherwise it is refused. Texts with a higher `priority`
+        leave the server's queue first. `timeout` is for the whole call.
+
+        Many texts are sent in several requests at a time, and read from an iterable as they can be sent. The first
+        error is raised and cancels the others; with `return_errors` the result has the errors by the index of their
+        text. Leaving early (by an error or cancelling) cancels requests in flight.
+        """
+        options = self._encoder_options(
+            "embed",
+            timeout,
+            input_type=input_type,
+            dimensions=dimensions,
+            truncate=truncate,
+            priority=priority,
+            return_errors=return_errors,
+        )
+        found: Embeddings = await self._encode(options, texts)
+        return found
+
+    async def rerank(
+        self,
+        query: str,
+        documents: AsyncDocuments,
+        *,
+        top_n: int | None = None,
+        truncate: bool = False,
+        priority: int = 0,
+        timeout: float | None = None,
+        return_errors: bool = False,
+    ) -> Reranking:
+        """Return documents by their relevance for the query, the best `top_n` or all. Raises InflightError.
+
+        `truncate` cuts documents, never the query. The other options are those of `embed`.
+        """
+        options = self._encoder_options(
+            "rerank",
+            timeout,
+            query=query,
+            top_n=top_n,
+            truncate=truncate,
+            priority=priority,
+            return_errors=return_errors,
+        )
+        found: Reranking = await self._encode(options, documents)
+        return found
+
+    async def classify(
+        self,
+        texts: AsyncTexts,
+        *,
+        truncate: bool = False,
+        priority: int = 0,
+        timeout: float | None = None,
+        return_errors: bool = False,
+    ) -> Classifications:
+        """Return the classes of a text, or of any number of texts or lists of token ids. Raises InflightError.
+
+        The options are those of `embed`.
+        """
+        options = self._encoder_options(
+            "classify", timeout, truncate=truncate, priority=priority, return_errors=return_errors
+        )
+        found: Classifications = await self._encode(options, texts)
+        return found
 
     async def cancel(self, request_id: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> None:
         """Cancel the requests with this id, from any client; an unknown id is not an error.
@@ -201,6 +284,10 @@ class AsyncClient:
         """
         return await self._connection.find_deployment(Deadline.from_timeout(timeout, "the deployment's description"))
 
+    async def encoders(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> tuple[EncoderDeployment, ...]:
+        """Return the server's models that embed, rerank or classify texts."""
+        return await self._connection.find_encoders(Deadline.from_timeout(timeout, "the list of encoders"))
+
     async def close(self) -> None:
         """Close the connection; open calls end with an error. May be called twice."""
         await self._connection.close()
@@ -215,3 +302,13 @@ class AsyncClient:
 
     def _stream(self, call: Call) -> AsyncStream:
         return AsyncStream(call, self._connection)
+
+    def _encoder_options(self, task: Task, timeout: float | None, **options: Any) -> EncoderOptions:
+        seconds = self._settings.timeout if timeout is None else timeout
+        model = self._settings.model or ("" if self._settings.address.openai else MODELS[task])
+        return EncoderOptions(task, model, timeout=seconds, **options)
+
+    async def _encode(self, options: EncoderOptions, texts: Any) -> Any:
+        from inflight_client._async.encode import async_encode
+
+        return await async_encode(self._connection, options, texts)

@@ -15,10 +15,13 @@ from inflight_client._compat.answer import AnswerDecoder
 from inflight_client._compat.deployment import Deployment
 from inflight_client._compat.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
 from inflight_client._compat.detection import ServerQuery, detect, list_models
+from inflight_client._compat.encoder_detection import EncoderDeployment, find_encoders
 from inflight_client._compat.requests import answer_decoder, build_request, build_stop_request
 from inflight_client._openai.deployment import detect as detect_openai
 from inflight_client.call import Call
-from inflight_client.deadline import Deadline
+from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
+from inflight_client.encoder_call import MODELS as ENCODER_MODELS
+from inflight_client.encoder_call import EncoderOptions, is_encoder
 from inflight_client.errors import ClientClosed, InflightError, Overloaded
 from inflight_client.results import Health, Model
 from inflight_client.retry import Retries, Retry
@@ -119,8 +122,8 @@ class AsyncConnection:
         live = ready = False
         try:
             live, ready = await self.transport.live(deadline), await self.transport.ready(deadline)
-            deployment = await self.find_deployment(deadline)
-            return Health.from_states(live, ready, await self.transport.model_ready(deployment.model, deadline))
+            model = await self._find_model(deadline)
+            return Health.from_states(live, ready, await self.transport.model_ready(model, deadline))
         except ClientClosed:
             raise
         except InflightError as error:
@@ -128,6 +131,9 @@ class AsyncConnection:
 
     async def models(self, deadline: Deadline) -> list[Model]:
         return await self._run_queries(list_models(self._settings.model), deadline)
+
+    async def find_encoders(self, deadline: Deadline) -> tuple[EncoderDeployment, ...]:
+        return await self._run_queries(find_encoders(), deadline)
 
     async def find_deployment(self, deadline: Deadline) -> Deployment:
         """Return the deployment; detect it if it is not cached. Raises InflightError."""
@@ -149,6 +155,47 @@ class AsyncConnection:
         except InflightError as error:
             self._deployment_cache.record_failure(error)
             raise as_not_ready(error, deadline) from None
+
+    async def _find_model(self, deadline: Deadline) -> str:
+        """Return the name of the text model; of a server without one, that of an encoder. Raises InflightError."""
+        try:
+            return (await self.find_deployment(deadline)).model
+        except InflightError as error:
+            if error.code != "unsupported_deployment":
+                raise
+            if (encoder := await self._find_encoder(deadline)) is None:
+                raise
+            return encoder
+
+    async def _find_encoder(self, deadline: Deadline) -> str | None:
+        """Return the name of an encoder of the server: of the client's model, if it names one."""
+        named = self._settings.model
+        if self._settings.address.openai:
+            found = [model.name for model in await self.transport.index(deadline) if model.task in ENCODER_MODELS]
+            return next((name for name in found if named in (None, name)), None)
+        for name in ENCODER_MODELS.values() if named is None else (named,):
+            if await self._is_encoder(name, deadline):
+                return name
+        return None
+
+    async def _is_encoder(self, model: str, deadline: Deadline) -> bool:
+        try:
+            metadata = await self.transport.metadata(model, deadline)
+        except InflightError as error:
+            if error.code in ("model_not_found", "model_not_ready"):
+                return False
+            raise
+        return is_encoder(metadata)
+
+    async def explain_encoder_error(self, error: InflightError, options: EncoderOptions) -> InflightError:
+        """Return the error of an encoder's request, with the next step if the server has no such model."""
+        if self._settings.address.openai:
+            return error  # it names the gateway's models
+        if error.code == "invalid_request" and self._settings.model is not None:
+            with contextlib.suppress(InflightError):
+                deadline = Deadline(DEFAULT_QUERY_TIMEOUT, "the model's description")
+                return options.unsuitable_model(error, await self.transport.metadata(options.model, deadline))
+        return options.no_model(error)
 
     def invalidate_after(self, error: InflightError) -> None:
         self._deployment_cache.invalidate_after(error)

@@ -16,12 +16,8 @@ from inflight_client._http import responses as answers
 from inflight_client._http.async_network import AsyncDeadlineNetwork, AsyncDeadlineStream
 from inflight_client._http.call_context import AsyncCallContext
 from inflight_client._http.channel import HttpChannel
-from inflight_client._http.messages import (
-    EventParser,
-    HttpResponse,
-    model_path,
-)
-from inflight_client._http.streamed_request import GenerateRequest, StreamedRequest
+from inflight_client._http.infer_requests import BinaryRequest, GenerateRequest, HttpInferRequest
+from inflight_client._http.messages import HttpResponse, model_path
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
 from inflight_client.error_mapping import client_closed
@@ -72,7 +68,8 @@ class AsyncHttpTransport:
 
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> AsyncResponses:
         """The first `anext` sends the request. The connection of an answer that was read to its end is reused."""
-        return AsyncHttpResponses(self, GenerateRequest(request), whole, first)
+        sent = GenerateRequest(request) if request.task == "generate" else BinaryRequest(request)
+        return AsyncHttpResponses(self, sent, whole, first)
 
     async def page(self, deadline: Deadline) -> bytes:
         """Fetch the page at the address itself."""
@@ -131,7 +128,7 @@ class AsyncHttpTransport:
         exchange.release()
         self._calls.discard(exchange)
 
-    async def send(self, request: StreamedRequest, exchange: AsyncCallContext) -> httpcore2.Response:
+    async def send(self, request: HttpInferRequest, exchange: AsyncCallContext) -> httpcore2.Response:
         """Send an inference request; return before its body is read."""
         sent = self._channel.request(request.path, exchange, request.body, request.headers)
         return await self._pool.handle_async_request(sent)
@@ -165,14 +162,13 @@ class AsyncHttpResponses:
     """The responses to one request. One task at a time reads them; any of the loop's may close them."""
 
     def __init__(
-        self, transport: AsyncHttpTransport, request: StreamedRequest, whole: Deadline, first: Deadline
+        self, transport: AsyncHttpTransport, request: HttpInferRequest, whole: Deadline, first: Deadline
     ) -> None:
         self._transport = transport
         self._request = request
         self._whole = whole
         self._context = AsyncCallContext(transport.where, first.sooner(whole))
         self._lock = asyncio.Lock()
-        self._parser = EventParser()
         self._events: deque[bytes] = deque()
         self._response: httpcore2.Response | None = None
         self._chunks: AsyncGenerator[bytes] | None = None
@@ -254,11 +250,13 @@ class AsyncHttpResponses:
             async with self._context.active_within_deadline():
                 while not self._events:
                     chunk = await anext(chunks, None)
-                    if chunk is None:
-                        self._parser.check_end(self._transport.where)
+                    if chunk is not None:
+                        self._events.extend(self._request.parser.feed(chunk))
+                    elif last := self._request.parser.end(self._transport.where):
+                        self._events.extend(last)
+                    else:
                         self._keep_alive = self._id_matched
                         return None
-                    self._events.extend(self._parser.feed(chunk))
         return self._events.popleft()
 
     async def _send(self) -> AsyncGenerator[bytes]:
@@ -270,7 +268,7 @@ class AsyncHttpResponses:
                 body, kind = await read_whole(response, self._transport.where), channel.content_type(response)
                 wait = channel.header(response, b"retry-after")
                 raise self._request.error(response.status, kind, wait, body, self._transport.where)
-        channel.check_stream(response, self._transport.where)
+        self._request.begin(response, self._transport.where)
         return response.aiter_stream()
 
 

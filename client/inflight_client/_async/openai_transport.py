@@ -10,8 +10,9 @@ from urllib.parse import quote
 from inflight_client._async.http_transport import AsyncHttpResponses, AsyncHttpTransport
 from inflight_client._http.responses import is_status_ready
 from inflight_client._openai.deployment import INPUTS, OUTPUTS
+from inflight_client._openai.encoders import EncoderHttpRequest
 from inflight_client._openai.errors import error_from_response
-from inflight_client._openai.messages import CompletionRequest, model_names, served_model, version
+from inflight_client._openai.messages import CompletionRequest, models, served_model, version
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
 from inflight_client.results import Model
@@ -37,8 +38,8 @@ class AsyncOpenAiTransport(AsyncHttpTransport):
         return ServerMetadata("gateway", version(await self._body("/version", deadline)))
 
     async def index(self, deadline: Deadline) -> list[Model]:
-        names = model_names(await self._body("/v1/models", deadline))
-        return [served_model(name, await self.model_ready(name, deadline)) for name in names]
+        found = models(await self._body("/v1/models", deadline))
+        return [served_model(name, await self.model_ready(name, deadline), task) for name, task in found]
 
     async def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
         await self._body(f"/v1/models/{quote(model, safe='')}", deadline)
@@ -49,7 +50,8 @@ class AsyncOpenAiTransport(AsyncHttpTransport):
         return {}
 
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> AsyncResponses:
-        return AsyncHttpResponses(self, CompletionRequest(request), whole, first)
+        sent = CompletionRequest(request) if request.task == "generate" else EncoderHttpRequest(request)
+        return AsyncHttpResponses(self, sent, whole, first)
 
     async def _check(self, path: str, deadline: Deadline) -> bool:
         status, kind, body = await self._get(path, deadline, None)

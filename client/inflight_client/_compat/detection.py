@@ -12,7 +12,10 @@ from inflight_client.errors import InflightError
 from inflight_client.results import Model
 from inflight_client.transport import ModelMetadata
 
-KNOWN_MODELS = ("ensemble", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls")
+KNOWN_MODELS = (
+    *("ensemble", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"),
+    *("classify", "embedding", "rerank"),
+)
 """The models of TensorRT-LLM's and inflight's repositories."""
 
 

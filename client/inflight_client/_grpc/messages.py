@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import service_pb2
 
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
-from inflight_client.transport import InferRequest, ModelMetadata, ServerMetadata, Tensor
+from inflight_client.tensor_bytes import CODES, bytes_to_array, bytes_to_texts, damaged_output, tensor_to_bytes
+from inflight_client.transport import InferRequest, ModelMetadata, ServerMetadata
 
-_CODES = {
-    "BOOL": "?",
-    "INT8": "b",
-    "INT16": "h",
-    "INT32": "i",
-    "INT64": "q",
-    "UINT8": "B",
-    "UINT16": "H",
-    "UINT32": "I",
-    "UINT64": "Q",
-    "FP16": "e",
-    "FP32": "f",
-    "FP64": "d",
-}
-"""KServe's types as `struct` names them; all little-endian on the wire."""
-
-_FIRST = struct.Struct("<i")
+if TYPE_CHECKING:
+    from inflight_client.transport import Array
 
 
 def infer_request(request: InferRequest) -> Any:
@@ -36,29 +22,12 @@ def infer_request(request: InferRequest) -> Any:
     message = service_pb2.ModelInferRequest(model_name=request.model, id=request.id)
     for name, tensor in request.inputs.items():
         message.inputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
-        message.raw_input_contents.append(_raw(name, tensor))
+        message.raw_input_contents.append(tensor_to_bytes(name, tensor))
     for name in request.outputs:
         message.outputs.add(name=name)
     for name, value in request.parameters.items():
         _set_parameter(message.parameters[name], name, value)
     return message
-
-
-def _raw(name: str, tensor: Tensor) -> bytes:
-    if tensor.datatype == "BYTES":
-        return b"".join(_text(name, value) for value in tensor.values)
-    try:
-        return struct.pack(f"<{len(tensor.values)}{_CODES[tensor.datatype]}", *tensor.values)
-    except (struct.error, OverflowError) as error:
-        raise InflightError(f"{name} can't be sent as {tensor.datatype}: {error}", "invalid_parameter") from None
-
-
-def _text(name: str, value: str) -> bytes:
-    try:
-        text = value.encode()
-    except UnicodeEncodeError as error:
-        raise InflightError(f"{name} can't be encoded as UTF-8: {error.reason}", "invalid_text") from None
-    return _FIRST.pack(len(text)) + text
 
 
 def _set_parameter(parameter: Any, name: str, value: str | int | bool) -> None:
@@ -93,16 +62,19 @@ class GrpcInferResponse:
         return None if parameter is None else bool(parameter.bool_param)
 
     def text(self, name: str) -> str | None:
+        texts = self.texts(name, 1)
+        return texts[0] if texts else None
+
+    def texts(self, name: str, limit: int | None = None) -> tuple[str, ...] | None:
         raw = self._raw(name)
-        if not raw:
+        return None if raw is None else bytes_to_texts(name, raw, limit)
+
+    def array(self, name: str) -> Array | None:
+        raw = self._raw(name)
+        if raw is None:
             return None
-        end = 4 + int.from_bytes(raw[:4], "little")
-        if len(raw) < end:
-            raise _damaged(name, f"{len(raw)} bytes for a text of {end - 4}")
-        try:
-            return raw[4:end].decode()
-        except UnicodeDecodeError as error:
-            raise _damaged(name, f"no UTF-8, {error.reason}") from None
+        output = self._message.outputs[(self._places or {})[name]]
+        return bytes_to_array(name, output.datatype, output.shape, raw)
 
     def integer(self, name: str) -> int | None:
         values = self.integers(name)
@@ -125,7 +97,7 @@ class GrpcInferResponse:
         try:
             raw: bytes = self._message.raw_output_contents[place]
         except IndexError:
-            raise _damaged(name, "no contents") from None
+            raise damaged_output(name, "no contents") from None
         return raw
 
     def _numbers(self, name: str, codes: str) -> tuple[Any, ...] | None:
@@ -133,17 +105,13 @@ class GrpcInferResponse:
         if raw is None:
             return None
         datatype = self._message.outputs[(self._places or {})[name]].datatype
-        code = _CODES.get(datatype, "")
+        code = CODES.get(datatype, "")
         if not code or code not in codes:
-            raise _damaged(name, f"the type {datatype or 'nothing'}")
+            raise damaged_output(name, f"the type {datatype or 'nothing'}")
         count, rest = divmod(len(raw), struct.calcsize(code))
         if rest:
-            raise _damaged(name, f"{len(raw)} bytes of {datatype}")
+            raise damaged_output(name, f"{len(raw)} bytes of {datatype}")
         return struct.unpack(f"<{count}{code}", raw)
-
-
-def _damaged(name: str, what: str) -> InflightError:
-    return InflightError(f"the output {name} can't be read: it holds {what}; send the request again", "answer_damaged")
 
 
 def model_metadata(message: Any) -> ModelMetadata:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from inflight_client.error_mapping import error_from_message, mismatched_response
 from inflight_client.errors import InflightError
 from inflight_client.transport import InferRequest, Tensor
+
+if TYPE_CHECKING:
+    from inflight_client.transport import Array
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 """Maximum size of an event. One token takes some hundred bytes; a whole answer takes more."""
@@ -110,10 +113,11 @@ class EventParser:
         """Whether the bytes so far end at an event's end."""
         return not (self._line or self._data)
 
-    def check_end(self, where: str) -> None:
-        """Raise InflightError `answer_damaged` if the bytes end within an event; `where` is the server."""
+    def end(self, where: str) -> list[bytes]:
+        """Return no event. Raises InflightError `answer_damaged` if the bytes end within one; `where` is the server."""
         if not self.complete:
             raise InflightError(f"the answer from {where} ended early; send the request again", "answer_damaged")
+        return []
 
     def _end(self, line: bytes) -> bytes | None:
         """Add the end of a line; return the event that it completes, if any."""
@@ -143,7 +147,10 @@ class EventParser:
 
 
 class HttpResponse:
-    """The outputs of one event. Triton writes a tensor of one element as a value, others as a flat list."""
+    """The outputs of one event. Triton writes a tensor of one element as a value, others as a flat list.
+
+    Of a whole answer the outputs are tuples of strings and numpy arrays.
+    """
 
     __slots__ = ("_values",)
 
@@ -163,12 +170,12 @@ class HttpResponse:
             return None
         value = values[0]
         if not isinstance(value, str):
-            raise _damaged(f"its {name} is {value!r:.60}, not text")
+            raise damaged(f"its {name} is {value!r:.60}, not text")
         if not value.isascii():
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise _damaged(f"its {name} is not Unicode text") from None
+                raise damaged(f"its {name} is not Unicode text") from None
         return value
 
     def integer(self, name: str) -> int | None:
@@ -181,7 +188,7 @@ class HttpResponse:
             return None
         for value in values:
             if type(value) is not int:
-                raise _damaged(f"its {name} has {value!r:.60}, which is not a whole number")
+                raise damaged(f"its {name} has {value!r:.60}, which is not a whole number")
         return tuple(values)
 
     def numbers(self, name: str) -> tuple[float, ...] | None:
@@ -190,8 +197,16 @@ class HttpResponse:
             return None
         for value in values:
             if type(value) is not float and type(value) is not int:
-                raise _damaged(f"its {name} has {value!r:.60}, which is not a number")
+                raise damaged(f"its {name} has {value!r:.60}, which is not a number")
         return tuple(map(float, values))
+
+    def texts(self, name: str, limit: int | None = None) -> tuple[str, ...] | None:
+        values = self._values.get(name)
+        return None if values is None else tuple(values[:limit])
+
+    def array(self, name: str) -> Array | None:
+        values: Array | None = self._values.get(name)
+        return values
 
     def _all(self, name: str) -> list[Any] | None:
         value = self._values.get(name)
@@ -203,6 +218,11 @@ def response_from_event(data: bytes, request_id: str) -> HttpResponse:
     values = json_object(data)
     if "error" in values:
         raise error_from_message(str(values["error"]))
+    return response_from_values(values, request_id)
+
+
+def response_from_values(values: Mapping[str, Any], request_id: str) -> HttpResponse:
+    """Return the response. Raises InflightError `answer_damaged` if it belongs to another request."""
     found = values.get("id")
     if request_id and found is not None and found != request_id:
         raise mismatched_response(request_id, str(found)[:128])
@@ -213,7 +233,7 @@ def json_object(data: bytes) -> dict[str, Any]:
     """Parse a JSON object. Raises InflightError `answer_damaged` for anything else."""
     values = json_value(data)
     if not isinstance(values, dict):
-        raise _damaged("it is JSON, but not an object")
+        raise damaged("it is JSON, but not an object")
     return values
 
 
@@ -222,10 +242,10 @@ def json_value(data: bytes) -> Any:
     try:
         return json.loads(data.decode())
     except UnicodeDecodeError:
-        raise _damaged("it is not UTF-8") from None
+        raise damaged("it is not UTF-8") from None
     except (ValueError, RecursionError):
-        raise _damaged("it is no JSON") from None
+        raise damaged("it is no JSON") from None
 
 
-def _damaged(how: str) -> InflightError:
+def damaged(how: str) -> InflightError:
     return InflightError(f"the server's answer can't be read: {how}; send the request again", "answer_damaged")

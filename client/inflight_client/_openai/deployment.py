@@ -8,6 +8,7 @@ from typing import Any
 from inflight_client._compat.deployment import Deployment
 from inflight_client._compat.detection import REFUSAL_CODES, ServerQuery
 from inflight_client.errors import InflightError
+from inflight_client.results import Model
 
 _TEXTS = (
     *("text_input", "messages", "chat_template_kwargs", "stop_words"),
@@ -31,12 +32,18 @@ def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
 
     Yields queries and is sent the responses; errors are thrown in. Raises InflightError.
     """
-    names = sorted({each.name for each in (yield ServerQuery("index"))})
+    found: list[Model] = yield ServerQuery("index")
+    names = sorted({each.name for each in found if each.task in ("", "generate")})
     listed = ", ".join(names) or "none"
     if model is None and len(names) != 1:
         raise InflightError(
-            f"the gateway serves {len(names)} models ({listed}); name the one to use",
-            "unsupported_deployment" if names else "model_not_ready",
+            f"the gateway serves {len(names)} models that generate text ({listed}); name the one to use",
+            "unsupported_deployment" if found else "model_not_ready",
+        )
+    if model not in names and any(each.name == model for each in found):
+        raise InflightError(
+            f"the gateway's model {model} does not generate text; name one of those that do: {listed}",
+            "unsupported_deployment",
         )
     if model is not None and model not in names:
         raise InflightError(

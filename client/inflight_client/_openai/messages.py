@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from inflight_client._http.infer_requests import StreamedRequest
 from inflight_client._http.messages import HttpResponse, json_object, json_value
 from inflight_client._openai.errors import error_from_object, error_from_response
 from inflight_client.errors import InflightError
@@ -25,11 +26,12 @@ _DONE = b"[DONE]"
 _THINK, _END_THINK = "<think>", "</think>"
 
 
-class CompletionRequest:
+class CompletionRequest(StreamedRequest):
     """A request and the state of its stream. A text is sent to /v1/completions, messages to /v1/chat/completions."""
 
     def __init__(self, request: InferRequest) -> None:
         """Raises InflightError (`unsupported_input`, `invalid_text`) for what cannot be sent."""
+        super().__init__()
         self.id = request.id
         values = {name: tensor.values for name, tensor in request.inputs.items()}
         self._chat = "messages" in values
@@ -61,7 +63,7 @@ class CompletionRequest:
                 self._reason = choice.get("finish_reason") or self._reason
                 outputs = {"text_output": self._text(choice), **self._log_probs(choice.get("logprobs"))}
         except (AttributeError, KeyError, TypeError) as error:
-            raise _malformed("a frame of a stream", error) from None
+            raise malformed("a frame of a stream", error) from None
         return HttpResponse(outputs) if outputs.get("text_output") or "output_log_probs" in outputs else None
 
     def error(self, status: int, content_type: str, retry_after: str, body: bytes, where: str) -> InflightError:
@@ -146,12 +148,12 @@ def _unsupported(option: str) -> InflightError:
     )
 
 
-def model_names(body: bytes) -> list[str]:
-    """Parse the list of models. Raises InflightError `answer_damaged` for invalid data."""
+def models(body: bytes) -> list[tuple[str, str]]:
+    """Parse the list of models: the name and task of each. Raises InflightError `answer_damaged` for invalid data."""
     try:
-        return [str(each["id"]) for each in json_object(body)["data"]]
-    except (KeyError, TypeError) as error:
-        raise _malformed("the list of models", error) from None
+        return [(str(each["id"]), str(each.get("task") or "")) for each in json_object(body)["data"]]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise malformed("the list of models", error) from None
 
 
 def version(body: bytes) -> str:
@@ -159,11 +161,11 @@ def version(body: bytes) -> str:
     return str(found.get("version", "")) if isinstance(found, dict) else ""
 
 
-def served_model(name: str, ready: bool) -> Model:
-    return Model(name, "", "READY" if ready else "UNAVAILABLE")
+def served_model(name: str, ready: bool, task: str) -> Model:
+    return Model(name, "", "READY" if ready else "UNAVAILABLE", task=task)
 
 
-def _malformed(what: str, error: Exception) -> InflightError:
+def malformed(what: str, error: Exception) -> InflightError:
     return InflightError(
         f"the server's answer can't be read as {what} ({type(error).__name__}: {error}); send it again",
         "answer_damaged",

@@ -16,12 +16,8 @@ from inflight_client._http import channel as channel
 from inflight_client._http import responses as answers
 from inflight_client._http.call_context import CallContext
 from inflight_client._http.channel import HttpChannel
-from inflight_client._http.messages import (
-    EventParser,
-    HttpResponse,
-    model_path,
-)
-from inflight_client._http.streamed_request import GenerateRequest, StreamedRequest
+from inflight_client._http.infer_requests import BinaryRequest, GenerateRequest, HttpInferRequest
+from inflight_client._http.messages import HttpResponse, model_path
 from inflight_client._http.sync_network import DeadlineNetwork
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
@@ -71,7 +67,8 @@ class HttpTransport:
 
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> Responses:
         """The first `next` sends the request. The connection of an answer that was read to its end is reused."""
-        return HttpResponses(self, GenerateRequest(request), whole, first)
+        sent = GenerateRequest(request) if request.task == "generate" else BinaryRequest(request)
+        return HttpResponses(self, sent, whole, first)
 
     def page(self, deadline: Deadline) -> bytes:
         """Fetch the page at the address itself."""
@@ -122,7 +119,7 @@ class HttpTransport:
         exchange.release()
         self._calls.discard(exchange)
 
-    def send(self, request: StreamedRequest, exchange: CallContext) -> httpcore2.Response:
+    def send(self, request: HttpInferRequest, exchange: CallContext) -> httpcore2.Response:
         """Send an inference request; return before its body is read."""
         sent = self._channel.request(request.path, exchange, request.body, request.headers)
         return self._pool.handle_request(sent)
@@ -138,13 +135,12 @@ class HttpTransport:
 class HttpResponses:
     """The responses to one request. One thread at a time reads them; any thread may close them."""
 
-    def __init__(self, transport: HttpTransport, request: StreamedRequest, whole: Deadline, first: Deadline) -> None:
+    def __init__(self, transport: HttpTransport, request: HttpInferRequest, whole: Deadline, first: Deadline) -> None:
         self._transport = transport
         self._request = request
         self._whole = whole
         self._context = CallContext(transport.where, first.sooner(whole))
         self._lock = threading.RLock()
-        self._parser = EventParser()
         self._events: deque[bytes] = deque()
         self._response: httpcore2.Response | None = None
         self._chunks: Iterator[bytes] | None = None
@@ -215,11 +211,13 @@ class HttpResponses:
             with self._context.active():
                 while not self._events:
                     chunk = next(chunks, None)
-                    if chunk is None:
-                        self._parser.check_end(self._transport.where)
+                    if chunk is not None:
+                        self._events.extend(self._request.parser.feed(chunk))
+                    elif last := self._request.parser.end(self._transport.where):
+                        self._events.extend(last)
+                    else:
                         self._keep_alive = self._id_matched
                         return None
-                    self._events.extend(self._parser.feed(chunk))
         return self._events.popleft()
 
     def _send(self) -> Iterator[bytes]:
@@ -231,7 +229,7 @@ class HttpResponses:
                 body, kind = read_whole(response, self._transport.where), channel.content_type(response)
                 wait = channel.header(response, b"retry-after")
                 raise self._request.error(response.status, kind, wait, body, self._transport.where)
-        channel.check_stream(response, self._transport.where)
+        self._request.begin(response, self._transport.where)
         return response.iter_stream()
 
 

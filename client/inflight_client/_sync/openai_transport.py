@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 from inflight_client._http.responses import is_status_ready
 from inflight_client._openai.deployment import INPUTS, OUTPUTS
+from inflight_client._openai.encoders import EncoderHttpRequest
 from inflight_client._openai.errors import error_from_response
-from inflight_client._openai.messages import CompletionRequest, model_names, served_model, version
+from inflight_client._openai.messages import CompletionRequest, models, served_model, version
 from inflight_client._sync.http_transport import HttpResponses, HttpTransport
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
@@ -38,8 +39,8 @@ class OpenAiTransport(HttpTransport):
         return ServerMetadata("gateway", version(self._body("/version", deadline)))
 
     def index(self, deadline: Deadline) -> list[Model]:
-        names = model_names(self._body("/v1/models", deadline))
-        return [served_model(name, self.model_ready(name, deadline)) for name in names]
+        found = models(self._body("/v1/models", deadline))
+        return [served_model(name, self.model_ready(name, deadline), task) for name, task in found]
 
     def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
         self._body(f"/v1/models/{quote(model, safe='')}", deadline)
@@ -50,7 +51,8 @@ class OpenAiTransport(HttpTransport):
         return {}
 
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> Responses:
-        return HttpResponses(self, CompletionRequest(request), whole, first)
+        sent = CompletionRequest(request) if request.task == "generate" else EncoderHttpRequest(request)
+        return HttpResponses(self, sent, whole, first)
 
     def _check(self, path: str, deadline: Deadline) -> bool:
         status, kind, body = self._get(path, deadline, None)

@@ -28,6 +28,8 @@ from inflight.commands.option_sections import SectionedCommand
 def command(input_address: str, job: Path | None, **options: Any) -> None:
     """Send every row of INPUT to a model: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table.
 
+    The model generates an answer, or what --task says: embeds or classifies a text, or reranks documents.
+
     INPUT and OUTPUT are paths, addresses such as s3://bucket/rows.parquet, or URLs of databases (sqlite:///shop.db).
 
     The job may be killed at any moment: run the same command again, or `inflight batch resume`, to continue. After
@@ -42,6 +44,7 @@ def command(input_address: str, job: Path | None, **options: Any) -> None:
       inflight batch run tickets.csv --id ticket --template 'Summarize: {{ text }}' --chat --out s3://bucket/out.parquet
       inflight batch run sqlite:///shop.db --table products --template @ask.txt --out sqlite:///shop.db --column blurb
       inflight batch run prompts.jsonl --out answers.jsonl --ephemeral my-engine --price-per-hour 2.49
+      inflight batch run docs.parquet --task embed --id id --out 'postgresql://app:${PGPASSWORD}@db/shop' --table docs
     """  # fmt: skip
     wanted = job_from_options(input_address, options)
     for address in (wanted.input.address, wanted.output.address):

@@ -16,6 +16,13 @@ from inflight.common.schema.cli_options import Lines
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
+RETRY_TIMEOUT = click.option(
+    "--retry-timeout",
+    type=Seconds(),
+    default=0.0,
+    show_default=True,
+    help="How long to retry temporary failures, such as a full queue or a starting engine, in seconds.",
+)
 _CALL = ("max_tokens", "timeout", "first_token_timeout", "tenant", "traceparent", "chat_template_kwargs")
 
 
@@ -74,13 +81,7 @@ def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
         click.option(
             "--first-token-timeout", type=Seconds(exclusive=True), help="Timeout for the first token, in seconds."
         ),
-        click.option(
-            "--retry-timeout",
-            type=Seconds(),
-            default=0.0,
-            show_default=True,
-            help="How long to retry temporary failures, such as a full queue or a starting engine, in seconds.",
-        ),
+        RETRY_TIMEOUT,
         click.option("--tenant", default="", help="Tenant of the request, for the engine's events."),
         click.option("--traceparent", default="", help="Trace that the request belongs to (W3C Trace Context)."),
         click.option(

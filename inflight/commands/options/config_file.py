@@ -18,6 +18,12 @@ _MAX_BYTES = 1 << 20
 _NOT_IN_FILES = ("config", "help")
 
 
+class ModelName(click.ParamType[str]):
+    """A directory, or a name of the hub; in a file of options, a relative path starts at the file's directory."""
+
+    name = "text"
+
+
 def config_option(arguments: Mapping[str, str]) -> Callable[[Decorated], Decorated]:
     """Add --config. `arguments` are the names of the command's arguments by what the file calls them."""
 
@@ -67,7 +73,7 @@ def _defaults(command: click.Command, arguments: Mapping[str, str], path: Path) 
         base = path.absolute().parent
         if isinstance(param.type, click.Path):
             values = [str(base / os.path.expanduser(value)) for value in values]
-        elif isinstance(param, click.Argument):
+        elif isinstance(param, click.Argument) or isinstance(param.type, ModelName):
             values = [_located(value, base) for value in values]
         if isinstance(param, click.Option) and param.is_flag:
             values = [_flag(values[0], name, line) is is_primary]

@@ -1,4 +1,4 @@
-"""Options for the server and the connection to it, shared by `generate`, `chat` and `status`."""
+"""Options for the server and the connection to it, shared by the commands that use the client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def connection_options(function: Decorated) -> Decorated:
             show_default=True,
             help="Server: HOST:PORT for gRPC, a grpc, grpcs, http or https URL, or a gateway's URL that ends in /v1.",
         ),
-        click.option("--model", help="Name of the model.  [default: the server's only text model]"),
+        click.option("--model", help="Name of the model.  [default: the server's model for the task]"),
         click.option(
             "--header",
             type=Lines(),
@@ -51,7 +51,7 @@ def connection_options(function: Decorated) -> Decorated:
 
 
 @contextmanager
-def open_client(options: dict[str, Any], retry_timeout: float, chat_template: str | None) -> Iterator[Client]:
+def open_client(options: dict[str, Any], retry_timeout: float, chat_template: str | None = None) -> Iterator[Client]:
     """Yield a client from the options of `connection_options`, which are removed from `options`.
 
     Version mismatches are printed as warnings on standard error.

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from build_engines.manifest import EncoderTask
+from inflight.commands.options.config_file import ModelName
 from inflight.deploy.repository import parameters_file
-from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
+
+_ENCODERS: Mapping[EncoderTask, str] = {
+    "embed": "that embeds texts",
+    "rerank": "that ranks documents",
+    "classify": "that classifies texts",
+}
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -66,6 +75,36 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option(
             "--wrap-token-ids", is_flag=True, help="Accept prompts of random token ids, as benchmarks send them."
         ),
+        *(
+            click.option(f"--{task}", metavar="ENGINE", type=ModelName(), help=f"Engine {what}, to serve too.")
+            for task, what in _ENCODERS.items()
+        ),
+        click.option(
+            "--encoder-batch-tokens",
+            "max_batch_tokens",
+            envvar=f"INFLIGHT_{command.upper()}_ENCODER_BATCH_TOKENS",
+            type=click.IntRange(1),
+            help="Maximum tokens of an encoder's micro-batch: its texts times the longest of them.",
+        ),
+        click.option(
+            "--encoder-queue-size",
+            "max_queue_texts",
+            envvar=f"INFLIGHT_{command.upper()}_ENCODER_QUEUE_SIZE",
+            type=click.IntRange(1),
+            help="Maximum texts that wait for an encoder.",
+        ),
+        click.option(
+            "--encoder-max-wait-ms",
+            "max_wait_ms",
+            envvar=f"INFLIGHT_{command.upper()}_ENCODER_MAX_WAIT_MS",
+            type=click.IntRange(1),
+            help="A text that has waited for so many milliseconds goes first.",
+        ),
+        click.option(
+            "--encoder-threads",
+            type=click.IntRange(1, 1024),
+            help="Threads of each encoder on the CPU.  [default: one for each core]",
+        ),
         click.option(
             "--served-model-name",
             metavar="NAME",
@@ -105,7 +144,11 @@ def deployment_options_from(options: dict[str, Any]) -> DeploymentOptions:
     file: Path | None = options.pop("settings_file")
     settings = {} if file is None else parameters_file.load_parameters_file(file)
     settings |= _pairs(options.pop("settings"))
-    return DeploymentOptions(kv_cache_reuse=not options.pop("no_kv_cache_reuse"), settings=settings, **options)
+    of_encoders = {one.name: options.pop(one.name) for one in fields(EncoderOptions)}
+    named = {task: Path(of_encoders.pop(task)) for task in _ENCODERS if of_encoders[task] is not None}
+    encoders = EncoderOptions(**of_encoders).with_directories(named)
+    reuse = not options.pop("no_kv_cache_reuse")
+    return DeploymentOptions(kv_cache_reuse=reuse, settings=settings, encoders=encoders, **options)
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, str]:

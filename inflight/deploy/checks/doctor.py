@@ -8,20 +8,26 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from build_engines.processor import choose_precision, find_processor
 from inflight.deploy.errors import DeployError
 
+if TYPE_CHECKING:
+    from inflight.deploy.repository.engine_set import AnyManifest
+
 _PACKAGES = ("tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
 # The package that loads an engine, by target; tensorrt-llm needs a backend of Triton instead of a package.
 _LIBRARIES = {"openvino": "openvino-genai", "llmapi": "tensorrt_llm"}
+_ENCODER_LIBRARIES = {"openvino": "openvino"}
 _INSTALL_REMEDY = "`make setup`, or `pip install '.[serve]'` in a checkout"
 _CONTAINER_REMEDY = "serve it in NVIDIA's container with TensorRT-LLM"
 _DEFAULT_PORTS = (8000, 8001, 8002)
+_ENCODE_TIMEOUT = 60.0
 _MEBI, _GIBI = 1 << 20, 1 << 30
 
 
@@ -214,7 +220,7 @@ def _gpu() -> Finding:
 
 
 def _engine(location: str | Path) -> Iterator[Finding]:
-    """Check that the engine or repository is complete and runs on this machine."""
+    """Check that the engine or repository is complete and runs on this machine; let each encoder encode a text."""
     from build_engines import machine
     from build_engines.errors import BuildError
     from inflight.deploy.repository.options import DeploymentOptions
@@ -225,26 +231,57 @@ def _engine(location: str | Path) -> Iterator[Finding]:
     fit = True
     try:
         source = find_source(location, DeploymentOptions())
-        manifest, backends = source.manifest, _backends()
-        library = _LIBRARIES.get(manifest.target)
-        if library is not None and _version(library) is None:
-            fit = False
-            found = f"{manifest.name} is for target {manifest.target}, which needs the package {library}"
-            yield Finding(
-                "engine", "missing", found, _INSTALL_REMEDY if manifest.target == "openvino" else _CONTAINER_REMEDY
-            )
-        for problem in find_problems(manifest, machine.detect_machine(), backends) if backends else ():
-            fit = False
-            finding = _missing("engine", problem.sentence)
-            yield finding if problem.code else replace(finding, state="warning")
-        choose_layout(manifest, engine_parameters(source), None)
+        backends = _backends()
+        for manifest in source.engines.all:
+            libraries = _LIBRARIES if manifest.task == "generate" else _ENCODER_LIBRARIES
+            library = libraries.get(manifest.target)
+            if library is not None and _version(library) is None:
+                fit = False
+                found = f"{manifest.name} is for target {manifest.target}, which needs the package {library}"
+                yield Finding(
+                    "engine", "missing", found, _INSTALL_REMEDY if manifest.target == "openvino" else _CONTAINER_REMEDY
+                )
+            for problem in find_problems(manifest, machine.detect_machine(), backends) if backends else ():
+                fit = False
+                finding = _missing("engine", problem.sentence)
+                yield finding if problem.code else replace(finding, state="warning")
+        choose_layout(source.engines.main, engine_parameters(source), None)
     except (BuildError, DeployError) as error:
         yield _missing("engine", str(error))
         return
-    if fit:
+    if not fit:
+        return
+    for manifest in source.engines.all:
+        facts = "".join(f", {fact}" for fact in _encoder_facts(manifest))
         yield Finding(
-            "engine", "ok", f"{location}: {manifest.name} for {manifest.target}, whole, and fit for this machine"
+            "engine", "ok", f"{location}: {manifest.name} for {manifest.target}{facts}, whole, and fit for this machine"
         )
+    if source.engines.generator is None and backends is not None:
+        yield _missing_on_error("encoder", lambda: _encode_a_text(location))
+
+
+def _encoder_facts(manifest: AnyManifest) -> Iterator[str]:
+    """Yield what an encoder does, in words."""
+    if manifest.task == "generate":
+        return
+    yield f"task {manifest.task}"
+    yield f"{len(manifest.labels)} labels" if manifest.task == "classify" else f"{manifest.dimensions} dimensions"
+    yield f"texts of up to {manifest.max_seq_len:,} tokens"
+
+
+def _encode_a_text(location: str | Path) -> str:
+    """Serve encoders for a moment. Raises DeployError if one does not answer."""
+    from inflight.deploy.server.server import Server
+
+    began = time.monotonic()
+    with Server(location, on_message=lambda line: None) as server:
+        started = time.monotonic() - began
+        began = time.monotonic()
+        for task in server.engines.tasks:
+            server.instance.probe.ask(task, _ENCODE_TIMEOUT)
+        took = time.monotonic() - began
+        models = ", ".join(server.engines.model_names.values())
+    return f"{models} answered {started:.1f} s after the start, and encoded a text in {took * 1e3:.0f} ms"
 
 
 def _missing_on_error(name: str, look: Callable[[], str]) -> Finding:

@@ -28,9 +28,10 @@ from inflight.deploy.repository.configure import (
     committed_repository,
     configure_repository,
 )
+from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.environment import required_environment
 from inflight.deploy.repository.manifest import RepositoryManifest, hash_files, path_inside
-from inflight.deploy.repository.model_names import CPP_BACKEND
+from inflight.deploy.repository.model_names import CPP_BACKEND, MODELS_WITH_ENGINE, Task
 from inflight.deploy.repository.options import check_readable
 from inflight.deploy.repository.tensorrt_llm.backend import XGRAMMAR_TOKENIZER_FILE
 from inflight.deploy.repository.typed_parameters import invalid
@@ -62,14 +63,13 @@ PlaceFile = Callable[[Path, Path], Any]
 
 @dataclass(frozen=True)
 class AssemblyRequest:
-    """What to assemble: a verified engine and checked options.
+    """What to assemble: verified engines and checked options.
 
-    `engine_path` is the engine's path on the serving machine; with it, the repository contains no engine. `home` is the
-    repository's path there, if known.
+    `engine_path` is the main engine's path on the serving machine; with it, the repository does not contain that
+    engine. `repository_path` is the repository's path there, if known.
     """
 
-    engine: Path
-    manifest: Manifest
+    engines: EngineSet
     options: DeploymentOptions
     vendored: bool = False
     engine_path: str | None = None
@@ -77,15 +77,15 @@ class AssemblyRequest:
 
     def check(self) -> None:
         """Raise DeployError `invalid_parameter` for paths that can't be served from, or that have no effect."""
-        check_readable(self.engine, self.engine_path or "", self.repository_path or "")
+        check_readable(*self.engines.directories.values(), self.engine_path or "", self.repository_path or "")
         for name, given in (("--engine-path", self.engine_path), ("--repository-path", self.repository_path)):
             if given is not None and not os.path.isabs(given):
                 shown = "empty" if str(given) in ("", ".") else f"{str(given)!r}"
                 raise invalid(f"{name} is {shown}; give the absolute path on the serving machine.")
-        if self.repository_path is not None and self.manifest.target != "tensorrt-llm":
+        if self.repository_path is not None and not self._is_for_cpp_backend:
             raise invalid(
                 f"--repository-path is for engines of target tensorrt-llm, and this one is for"
-                f" {self.manifest.target}, which needs no path; leave it out."
+                f" {self.engines.main.target}, which needs no path; leave it out."
             )
         if self.repository_path is not None and self.engine_path is not None:
             raise invalid("--repository-path and --engine-path both set the engine's path; leave one of them out.")
@@ -93,13 +93,23 @@ class AssemblyRequest:
     @property
     def total_bytes(self) -> int:
         """Return the approximate size of the repository."""
-        return 0 if self.engine_path is not None else sum(file.bytes for file in self.manifest.files.values())
+        return sum(file.bytes for task in self.contained for file in self.engines.manifests[task].files.values())
+
+    @property
+    def contained(self) -> list[Task]:
+        """Return the tasks of the engines that the repository contains."""
+        return [task for task in self.engines.tasks if self.engine_path is None or task != self.engines.main.task]
+
+    @property
+    def _is_for_cpp_backend(self) -> bool:
+        return self.engines.generator is not None and self.engines.generator.target == "tensorrt-llm"
 
     def notes(self, destination: object) -> list[str]:
         """Return notes for the operator of the Triton server."""
-        place = required_environment(self.manifest)
+        generator = self.engines.generator
+        place = required_environment(generator) if generator else None
         found = [f"the engine runs in {place}."] if place else []
-        if self.manifest.target == "tensorrt-llm" and self.engine_path is None:
+        if self._is_for_cpp_backend and self.engine_path is None:
             if isinstance(destination, Path):
                 found.append(
                     f"tritonserver finds the engine at {engine_path_inside(self.repository_path or destination)}"
@@ -119,14 +129,16 @@ class AssemblyRequest:
         """Return a hash of everything that affects the repository: the same options give the same repository."""
         digest = hashlib.sha256()
         # Only TensorRT-LLM's repositories depend on their path.
-        home = str(self.repository_path) if self.manifest.target == "tensorrt-llm" else None
-        asked = [__version__, self.vendored, self.engine_path, home, self.manifest.model_dump_json()]
+        home = str(self.repository_path) if self._is_for_cpp_backend else None
+        manifests = [manifest.model_dump_json() for manifest in self.engines.all]
+        asked = [__version__, self.vendored, self.engine_path, home, *manifests]
         digest.update(json.dumps([*asked, repr(self.options)]).encode())
         files = [*_files_below(committed_repository()), *(vendored_files() if self.vendored else [])]
         if self.options.draft_engine is not None:
             files.append(self.options.draft_engine / ENGINE_FILE)
-        if (self.engine / XGRAMMAR_TOKENIZER_FILE).is_file():
-            files.append(self.engine / XGRAMMAR_TOKENIZER_FILE)
+        guides = self.engines.directories[self.engines.main.task] / XGRAMMAR_TOKENIZER_FILE
+        if guides.is_file():
+            files.append(guides)
         for path in [*files, *self.options.adapters]:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()
@@ -137,7 +149,7 @@ def assemble_repository(
 ) -> RepositoryManifest:
     """Write the repository into the empty directory `out`, its manifest last. Raises OSError and DeployError."""
     out.rmdir()
-    configs = configure_repository(request.engine, request.manifest, out, _with_kv_cache_tokens(request))
+    configs = configure_repository(request.engines, out, _with_kv_cache_tokens(request))
     for model, config in configs.items():
         folder = out / model
         _place_model_files(request, model, config, folder, place_file)
@@ -153,11 +165,12 @@ def assemble_repository(
     card = RepositoryManifest(
         inflight_version=__version__,
         vendored=request.vendored,
-        engine=request.manifest,
+        engine=request.engines.generator,
+        encoders=request.engines.encoders,
         engine_path=request.engine_path,
         kv_cache_tokens=kv_cache_tokens(configs),
         options_digest=request.options_digest(),
-        served_model_name=request.options.served_model_name,
+        served_model_name=request.engines.served_model_name,
         files=files,
     )
     card.write(out)
@@ -165,7 +178,9 @@ def assemble_repository(
 
 
 def kv_cache_tokens(configs: model_configs.Configs) -> int | None:
-    """Return the tokens of the KV cache; None if the engine sizes it by the free memory."""
+    """Return the tokens of the KV cache; None if the engine sizes it by the free memory, or is an encoder."""
+    if ENGINE_MODEL not in configs:
+        return None
     parameters = configs[ENGINE_MODEL].parameters
     # Reading a missing key of a protobuf map would create it.
     said = parameters[_KV_CACHE].string_value if _KV_CACHE in parameters else ""
@@ -183,6 +198,8 @@ def relocate_engine(repository: Path, into: Path) -> Path:
     The path is absolute, and the repository may have been moved or downloaded from S3 since it was assembled.
     """
     configs = model_configs.load(repository)
+    if ENGINE_MODEL not in configs:
+        return repository
     parameters = configs[ENGINE_MODEL].parameters
     written, here = parameters["gpt_model_path"].string_value, str(engine_path_inside(repository))
     if configs[ENGINE_MODEL].backend != CPP_BACKEND or not written.endswith(_ENGINE) or written == here:
@@ -199,39 +216,44 @@ def relocate_engine(repository: Path, into: Path) -> Path:
 
 def _with_kv_cache_tokens(request: AssemblyRequest) -> DeploymentOptions:
     """Return the options with the KV cache size, which otherwise depends on the memory of this machine."""
-    options = request.options
-    if request.manifest.target != "openvino" or options.kv_cache_tokens is not None:
+    options, manifest = request.options, request.engines.generator
+    if manifest is None or manifest.target != "openvino" or options.kv_cache_tokens is not None:
         return options
     committed = model_configs.load(committed_repository())[ENGINE_MODEL].parameters["max_num_sequences"]
     sequences = options.max_num_sequences or int(committed.string_value)
     draft = None if options.draft_engine is None else Manifest.read(options.draft_engine)
-    tokens = kv_budget.default_kv_cache_tokens(request.manifest, sequences, _KV_BUDGET_DIVISOR * _KV_CACHE_BYTES, draft)
+    tokens = kv_budget.default_kv_cache_tokens(manifest, sequences, _KV_BUDGET_DIVISOR * _KV_CACHE_BYTES, draft)
     return replace(options, kv_cache_tokens=tokens)
 
 
 def _place_model_files(request: AssemblyRequest, model: str, config: Any, folder: Path, place_file: PlaceFile) -> None:
     """Copy the files of a model's parameters into its folder, and set the parameters to their new paths."""
     parameters = config.parameters
-    engine = str(request.engine.resolve())
-    inside = _ENGINE if model == ENGINE_MODEL else _TOKENIZER
+    runs_engine = model in MODELS_WITH_ENGINE.values()
+    task: Task = next((task for task, one in MODELS_WITH_ENGINE.items() if one == model), "generate")
+    directory, files = request.engines.directories[task], request.engines.manifests[task].files
+    engine = str(directory.resolve())
+    inside = _ENGINE if runs_engine else _TOKENIZER
     below = [parameters[key].string_value for key in parameters if _is_below(parameters[key].string_value, engine)]
     if below:
-        if inside == _TOKENIZER:
-            further = (request.engine / _ADDITIONAL_TEMPLATES).glob("*.jinja")
-            templates = sorted(path.relative_to(request.engine).as_posix() for path in further)
-            names = [*(name for name in _TOKENIZER_FILES if (request.engine / name).is_file()), *templates]
-        elif request.engine_path is not None:
+        if not runs_engine:
+            further = (directory / _ADDITIONAL_TEMPLATES).glob("*.jinja")
+            templates = sorted(path.relative_to(directory).as_posix() for path in further)
+            names = [*(name for name in _TOKENIZER_FILES if (directory / name).is_file()), *templates]
+        elif task not in request.contained:
             names = []
         else:
             # Besides the built files, those in parameters: guides are added to an engine later.
             named = {value[len(engine) + 1 :] for value in below if value != engine}
-            names = [*request.manifest.files, ENGINE_FILE, *sorted(named - {*request.manifest.files, ENGINE_FILE})]
+            names = [*files, ENGINE_FILE, *sorted(named - {*files, ENGINE_FILE})]
         for name in names:
-            _place(request.engine / name, folder, f"{inside}/{name}", place_file)
+            _place(directory / name, folder, f"{inside}/{name}", place_file)
     place = inside
-    if model == ENGINE_MODEL:
-        place = inside if request.engine_path is None else request.engine_path
-        if config.backend == CPP_BACKEND and request.engine_path is None and request.repository_path is not None:
+    if runs_engine:
+        if task not in request.contained:
+            assert request.engine_path is not None
+            place = request.engine_path
+        elif config.backend == CPP_BACKEND and request.repository_path is not None:
             place = str(engine_path_inside(request.repository_path))
     for key in parameters:
         parameters[key].string_value = _relocated(parameters[key].string_value, engine, place)
@@ -268,12 +290,14 @@ def _is_below(value: str, place: str) -> bool:
 
 def _check_engine_files(request: AssemblyRequest, files: dict[str, Any]) -> None:
     """Raise DeployError if a copied file differs from the engine's manifest."""
-    for name, expected in {} if request.engine_path is not None else request.manifest.files.items():
-        if files.get(f"{ENGINE_MODEL}/{_ENGINE}/{name}") != expected:
-            raise DeployError(
-                f"{request.engine / name} changed while it was copied, or is damaged; build the engine again.",
-                "engine_damaged",
-            )
+    for task in request.contained:
+        for name, expected in request.engines.manifests[task].files.items():
+            if files.get(f"{MODELS_WITH_ENGINE[task]}/{_ENGINE}/{name}") != expected:
+                raise DeployError(
+                    f"{request.engines.directories[task] / name} changed while it was copied, or is damaged; build the"
+                    " engine again.",
+                    "engine_damaged",
+                )
 
 
 def _files_below(directory: Path) -> list[Path]:

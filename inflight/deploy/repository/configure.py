@@ -1,17 +1,21 @@
-"""Creates a deployable model repository from the committed one, an engine directory and options."""
+"""Creates a deployable model repository from the committed one, engine directories and options."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from build_engines.manifest import Manifest
+from build_engines.manifest import EncoderManifest, Manifest
 from inflight import __version__
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository import model_configs, python_backend
-from inflight.deploy.repository.model_names import BLS_MODEL, ENGINE_MODEL, TEXT_MODELS
+from inflight.deploy.repository.encoders import configure_encoder
+from inflight.deploy.repository.engine_set import EngineSet
+from inflight.deploy.repository.model_names import BLS_MODEL, ENCODER_MODELS, ENGINE_MODEL, TEXT_MODELS
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.repository.tensorrt_llm import backend
 
@@ -37,18 +41,23 @@ def committed_repository() -> Path:
     raise DeployError(f"The model repository is missing beside {here}; install inflight again.", "server_start_failed")
 
 
-def build_id(manifest: Manifest) -> str:
+def build_id(manifest: Manifest | EncoderManifest) -> str:
     """Return a name of what answers: the same for the same engine, tokenizer and template in any location.
 
     A resumed job compares it to check that the same model answers.
     """
+    precisions = [manifest.precision, manifest.kv_cache_precision] if isinstance(manifest, Manifest) else []
     parts = {
         "target": manifest.target,
-        "precision": [manifest.precision, manifest.kv_cache_precision],
+        "precision": precisions or manifest.precision,
         "properties": manifest.properties,
         "source": manifest.source.model_dump(exclude={"checkpoint"}),
         "files": {name: file.sha256 for name, file in manifest.files.items()},
     }
+    if isinstance(manifest, EncoderManifest):
+        # What an encoder answers depends on these too.
+        own = ("task", "prompts", "default_prompt", "activation", "labels", "max_seq_len", "padding_side")
+        parts |= manifest.model_dump(include=set(own))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -60,7 +69,6 @@ def served_model_info(name: str, manifest: Manifest, configs: model_configs.Conf
     """
     engine = configs[ENGINE_MODEL]
     most = engine.parameters["max_num_sequences"].string_value if "max_num_sequences" in engine.parameters else ""
-    tokenizer = manifest.files.get("tokenizer.json")
     facts = {
         "model": name,
         "target": manifest.target,
@@ -68,47 +76,96 @@ def served_model_info(name: str, manifest: Manifest, configs: model_configs.Conf
         "kv_cache_precision": manifest.kv_cache_precision,
         "max_sequences": int(most or engine.max_batch_size),
         "max_seq_len": manifest.max_seq_len,
-        "tokenizer": tokenizer.sha256 if tokenizer else None,
-        "engine_dir": None if engine_dir is None else str(engine_dir.resolve()),
+        **_tokenizer_info(manifest, engine_dir),
     }
-    return json.dumps({name: value for name, value in facts.items() if value is not None})
+    return json.dumps(facts)
+
+
+def served_encoder_info(name: str, manifest: EncoderManifest, config: Any, engine_dir: Path | None) -> str:
+    """Return as JSON what an encoder's model serves, as `served_model_info` does."""
+    facts = {
+        "model": name,
+        "task": manifest.task,
+        "dimensions": manifest.dimensions,
+        "max_seq_len": manifest.max_seq_len,
+        "labels": list(manifest.labels),
+        "precision": manifest.precision,
+        "target": manifest.target,
+        "max_batch_texts": int(config.parameters["max_batch_texts"].string_value),
+        **_tokenizer_info(manifest, engine_dir),
+    }
+    return json.dumps(facts)
+
+
+def _tokenizer_info(manifest: Manifest | EncoderManifest, engine_dir: Path | None) -> dict[str, str]:
+    tokenizer = manifest.files.get("tokenizer.json")
+    place = {} if engine_dir is None else {"engine_dir": str(engine_dir.resolve())}
+    return ({"tokenizer": tokenizer.sha256} if tokenizer else {}) | place
 
 
 def configure_repository(
-    engine: Path,
-    manifest: Manifest,
+    engines: EngineSet,
     out: Path,
     options: DeploymentOptions,
     source: Path | None = None,
-    engine_dir: Path | None = None,
+    *,
+    show_directories: bool = False,
 ) -> model_configs.Configs:
     """Write a deployable repository to `out`, which must not exist, and return its configurations.
 
-    The options must have been checked. Clients can read `engine_dir`, the engine's path while it is served. Raises
+    The options must have been checked. With `show_directories`, clients can read where the engines are. Raises
     DeployError for an undeclared parameter, and for a repository whose ensemble does not match its models.
     """
     source = source or committed_repository()
-    configs = model_configs.load(source)
-    target = backend if manifest.target == "tensorrt-llm" else python_backend
-    target.configure_models(configs, engine, manifest, options)
-    for model in {ENGINE_MODEL, BLS_MODEL} & set(configs):
-        model_configs.set_decoupled(configs[model], options.decoupled)
-    if options.max_queue_size is not None:
-        model_configs.set_max_queue_size(configs[ENGINE_MODEL], options.max_queue_size)
-    versions = {"inflight_version": __version__, "inflight_engine_version": manifest.versions.get("inflight", "")}
-    model_configs.add_parameters(configs, {**versions, "inflight_build": build_id(manifest)})
-    texts = {name: configs[name] for name in TEXT_MODELS if name in configs}
-    model_configs.add_parameters(
-        texts,
-        {
-            "inflight_served": served_model_info(
-                options.served_model_name or manifest.name, manifest, configs, engine_dir
+    committed = model_configs.load(source)
+    encoders = {ENCODER_MODELS[task]: (task, manifest) for task, manifest in engines.encoders.items()}
+    names = committed.keys() - set(ENCODER_MODELS.values()) if engines.generator else set()
+    configs = {name: config for name, config in committed.items() if name in names or name in encoders}
+    for model in options.parameters:
+        if model not in configs:
+            raise DeployError(
+                f"There is no model {model!r}; choose one of {', '.join(configs)}.",
+                "invalid_parameter",
             )
-        },
-    )
+    if engines.generator is not None:
+        of_generator = {name: config for name, config in configs.items() if name in names}
+        _configure_generator(of_generator, engines, options, show_directories)
+    for model, (task, manifest) in encoders.items():
+        directory = engines.directories[task]
+        configure_encoder(configs[model], directory, options)
+        shown = directory if show_directories else None
+        info = served_encoder_info(engines.model_names[task], manifest, configs[model], shown)
+        _add_identity({model: configs[model]}, manifest, {model: configs[model]}, info)
     model_configs.check(configs)
     for name, config in configs.items():
         left_out = _IGNORED_FILES if config.backend in ("", "python") else (*_IGNORED_FILES, _MODEL_CODE)
         shutil.copytree(source / name, out / name, ignore=shutil.ignore_patterns(*left_out))
     model_configs.write(configs, out)
     return configs
+
+
+def _configure_generator(
+    configs: model_configs.Configs, engines: EngineSet, options: DeploymentOptions, show_directories: bool
+) -> None:
+    """Configure the models of the engine that generates."""
+    manifest, engine = engines.generator, engines.directories["generate"]
+    assert manifest is not None
+    own = {model: values for model, values in options.parameters.items() if model in configs}
+    target = backend if manifest.target == "tensorrt-llm" else python_backend
+    target.configure_models(configs, engine, manifest, replace(options, parameters=own))
+    for model in {ENGINE_MODEL, BLS_MODEL} & set(configs):
+        model_configs.set_decoupled(configs[model], options.decoupled)
+    if options.max_queue_size is not None:
+        model_configs.set_max_queue_size(configs[ENGINE_MODEL], options.max_queue_size)
+    shown = engine if show_directories else None
+    info = served_model_info(engines.model_names["generate"], manifest, configs, shown)
+    _add_identity(configs, manifest, {name: configs[name] for name in TEXT_MODELS if name in configs}, info)
+
+
+def _add_identity(
+    configs: model_configs.Configs, manifest: Manifest | EncoderManifest, texts: model_configs.Configs, info: str
+) -> None:
+    """Add what clients read: the versions and the build to all models of an engine, and `info` to those for texts."""
+    versions = {"inflight_version": __version__, "inflight_engine_version": manifest.versions.get("inflight", "")}
+    model_configs.add_parameters(configs, {**versions, "inflight_build": build_id(manifest)})
+    model_configs.add_parameters(texts, {"inflight_served": info})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from build_engines import containers
-from build_engines.manifest import Manifest
+from build_engines.manifest import EngineManifest, Manifest
 
 
-def world_size(manifest: Manifest) -> int:
+def world_size(manifest: EngineManifest) -> int:
     """Return how many GPUs one instance of the engine needs."""
-    return manifest.tensor_parallel * manifest.pipeline_parallel
+    return manifest.tensor_parallel * manifest.pipeline_parallel if isinstance(manifest, Manifest) else 1
 
 
 def required_environment(manifest: Manifest) -> str | None:
@@ -23,7 +23,7 @@ def required_environment(manifest: Manifest) -> str | None:
     return place
 
 
-def container_name(manifest: Manifest) -> str | None:
+def container_name(manifest: EngineManifest) -> str | None:
     """Return the matching container and its versions."""
     said = manifest.versions.get("tensorrt_llm", "")
     found = containers.container_for(said)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from build_engines.manifest import EngineFile, FileName, Manifest, hash_file
+from build_engines.manifest import EncoderManifest, EncoderTask, EngineFile, FileName, Manifest, hash_file
 from inflight import __version__, compatible
 from inflight.common.schema.validation_errors import first_error
 from inflight.deploy.errors import DeployError
+from inflight.deploy.repository.engine_set import AnyManifest, EngineSet
+from inflight.deploy.repository.model_names import Task
 
 MANIFEST_FILE = "inflight.json"
 FORMAT = 1
@@ -25,10 +27,11 @@ MAX_HASHED_BYTES = 2 << 30
 class RepositoryManifest(BaseModel):
     """The contract between assembling and serving.
 
-    `inflight_version` wrote the repository; `vendored` says whether it contains the runtime. `engine` is the engine's
-    manifest, `engine_path` the engine's path on the serving machine if not in the repository. `options_digest` is a
-    hash of the options. `served_model_name` is the model's name for applications; None means the engine's. `files` are
-    all files of the repository but this one. `tags` are S3's tags of their contents; a directory has none of them.
+    `inflight_version` wrote the repository; `vendored` says whether it contains the runtime. `engine` is the manifest
+    of the engine that generates, if there is one, `encoders` are those of the others. `engine_path` is the path of the
+    main engine on the serving machine if it is not in the repository. `options_digest` is a hash of the options.
+    `served_model_name` is the main engine's name for applications; None means that of its manifest. `files` are all
+    files of the repository but this one. `tags` are S3's tags of their contents; a directory has none of them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,7 +39,8 @@ class RepositoryManifest(BaseModel):
     format: Literal[1] = 1
     inflight_version: str
     vendored: bool
-    engine: Manifest
+    engine: Manifest | None
+    encoders: dict[EncoderTask, EncoderManifest] = Field(default_factory=dict)
     engine_path: str | None
     kv_cache_tokens: int | None
     options_digest: str
@@ -44,10 +48,23 @@ class RepositoryManifest(BaseModel):
     files: dict[FileName, EngineFile]
     tags: dict[str, str] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _has_engines(self) -> Self:
+        if self.engine is None and not self.encoders:
+            raise ValueError("it names no engine")
+        return self
+
+    @property
+    def engines(self) -> EngineSet:
+        """The manifests of all engines."""
+        manifests: dict[Task, AnyManifest] = {} if self.engine is None else {self.engine.task: self.engine}
+        manifests.update((one.task, one) for one in self.encoders.values())
+        return EngineSet(manifests, served_model_name=self.served_model_name)
+
     @property
     def model_name(self) -> str:
-        """The model's name for applications."""
-        return self.served_model_name or self.engine.name
+        """The main engine's name for applications."""
+        return self.served_model_name or self.engines.main.name
 
     @property
     def total_bytes(self) -> int:
@@ -71,7 +88,7 @@ class RepositoryManifest(BaseModel):
 
     def content(self) -> bytes:
         """Return the content of its file."""
-        unset = {name for name in ("tags", "served_model_name") if not getattr(self, name)}
+        unset = {name for name in ("tags", "served_model_name", "encoders") if not getattr(self, name)}
         return (self.model_dump_json(indent=2, exclude=unset) + "\n").encode()
 
     def write(self, directory: Path) -> None:

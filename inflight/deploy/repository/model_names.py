@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal
+
+from build_engines.manifest import EncoderTask
+
+Task = Literal["generate"] | EncoderTask
+
 ENGINE_MODEL = "tensorrt_llm"
 BLS_MODEL = "tensorrt_llm_bls"
 CPP_BACKEND = "tensorrtllm"
 """The name of TensorRT-LLM's C++ backend in Triton."""
 TEXT_MODELS = ("ensemble", BLS_MODEL)
 """The models to which clients send text, in the order in which they are unloaded."""
+ENCODER_MODELS: Mapping[Task, str] = {"embed": "embedding", "rerank": "rerank", "classify": "classify"}
+"""The model of each kind of encoder."""
+TASKS: tuple[Task, ...] = ("generate", *ENCODER_MODELS)
+MODELS_WITH_ENGINE: Mapping[Task, str] = {task: ENCODER_MODELS.get(task, ENGINE_MODEL) for task in TASKS}
+ENTRY_MODELS: Mapping[Task, tuple[str, ...]] = {
+    task: (ENCODER_MODELS[task],) if task in ENCODER_MODELS else TEXT_MODELS for task in TASKS
+}
+"""The models to which clients send requests, by task."""
 
 
 def pbtxt_bool(value: bool) -> str:
@@ -17,6 +32,10 @@ def pbtxt_bool(value: bool) -> str:
 
 _OPTION_NAMES = {
     "adapters": "--lora",
+    "max_batch_tokens": "--encoder-batch-tokens",
+    "max_queue_texts": "--encoder-queue-size",
+    "max_wait_ms": "--encoder-max-wait-ms",
+    "encoder_threads": "--encoder-threads",
     "settings": "--set",
     "decoupled": "--no-decoupled",
     "kv_cache_reuse": "--no-kv-cache-reuse",
@@ -24,5 +43,5 @@ _OPTION_NAMES = {
 
 
 def option_name(name: str) -> str:
-    """Return the command line's name of a field of DeploymentOptions."""
+    """Return the command line's name of a field of DeploymentOptions or EncoderOptions."""
     return _OPTION_NAMES.get(name, "--" + name.replace("_", "-"))

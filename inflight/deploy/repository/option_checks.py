@@ -1,4 +1,4 @@
-"""Checks deployment options against their engine."""
+"""Checks deployment options against their engines."""
 
 from __future__ import annotations
 
@@ -6,17 +6,45 @@ from pathlib import Path
 
 from build_engines.manifest import Manifest
 from inflight.deploy.repository.draft_engine import verify_draft_engine
-from inflight.deploy.repository.options import DeploymentOptions, check_readable, check_served_model_name
+from inflight.deploy.repository.engine_set import EngineSet
+from inflight.deploy.repository.model_names import option_name
+from inflight.deploy.repository.options import (
+    DeploymentOptions,
+    check_readable,
+    check_served_model_name,
+    given_options,
+)
 from inflight.deploy.repository.python_backend import check_python_backend_options
 from inflight.deploy.repository.tensorrt_llm.backend import read_parameters
 from inflight.deploy.repository.typed_parameters import invalid
 
+_FOR_ALL_TASKS = ("served_model_name", "parameters", "encoders")
 
-def check_options(options: DeploymentOptions, engine: Path, manifest: Manifest) -> None:
-    """Check the files that options name, and options that exclude each other or don't match the engine.
+
+def check_options(options: DeploymentOptions, engines: EngineSet) -> None:
+    """Check the files that options name, and options that exclude each other or don't match the engines.
 
     Raises BuildError for a draft engine that is missing or damaged, and DeployError `invalid_parameter`.
     """
+    check_served_model_name(options.served_model_name)
+    check_readable(*engines.directories.values())
+    if engines.generator is not None:
+        _check_generator_options(options, engines.directories["generate"], engines.generator)
+    elif given := [name for name in given_options(options) if name not in _FOR_ALL_TASKS]:
+        raise invalid(
+            f"{', '.join(map(option_name, given))} is for an engine that generates text, and only encoders are served;"
+            " leave it out."
+        )
+    elif options.served_model_name is not None and len(engines.encoders) > 1:
+        raise invalid(
+            f"The served model name {options.served_model_name!r} can't be that of {len(engines.encoders)}"
+            " encoders; leave it out, and name each with `inflight build --name`."
+        )
+    if not engines.encoders and (given := given_options(options.encoders)):
+        raise invalid(f"{', '.join(map(option_name, given))} is for encoders, and none is served; leave it out.")
+
+
+def _check_generator_options(options: DeploymentOptions, engine: Path, manifest: Manifest) -> None:
     if options.draft_engine is not None and options.prompt_lookup:
         raise invalid("A draft engine and prompt lookup were both given; leave one of them out.")
     if options.num_draft_tokens is not None and options.draft_engine is None and not options.prompt_lookup:
@@ -24,8 +52,7 @@ def check_options(options: DeploymentOptions, engine: Path, manifest: Manifest) 
             f"A number of draft tokens ({options.num_draft_tokens}) was given without a draft engine or prompt"
             " lookup; give one of them too."
         )
-    check_served_model_name(options.served_model_name)
-    check_readable(engine, options.draft_engine or "", *options.adapters)
+    check_readable(options.draft_engine or "", *options.adapters)
     for path in options.adapters:
         if not (path.is_file() or (manifest.target == "llmapi" and path.is_dir())):
             raise invalid(f"There is no LoRA adapter at {path}; give its safetensors file.")

@@ -4,18 +4,47 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from build_engines.manifest import EncoderTask
 from inflight.deploy.repository.typed_parameters import invalid
 
 _MAX_NAME_BYTES = 256
 
 
 @dataclass(frozen=True)
+class EncoderOptions:
+    """Encoders to serve beside an engine, and the settings of all encoders; None keeps the committed value.
+
+    `embed`, `rerank` and `classify` are engine directories. `max_batch_tokens` limits a micro-batch: its texts times
+    the longest one, in tokens. `max_queue_texts` may wait; a text that has waited for `max_wait_ms` goes first. An
+    encoder computes on `encoder_threads` threads of the processor. `DeploymentOptions.parameters` sets these and others
+    for one encoder: {"rerank": {"max_wait_ms": "20"}}.
+    """
+
+    embed: Path | None = None
+    rerank: Path | None = None
+    classify: Path | None = None
+    max_batch_tokens: int | None = None
+    max_queue_texts: int | None = None
+    max_wait_ms: int | None = None
+    encoder_threads: int | None = None
+
+    def directories(self) -> dict[EncoderTask, Path]:
+        """Return the engine directories that are set, by task."""
+        named: dict[EncoderTask, Path | None] = {"embed": self.embed, "rerank": self.rerank, "classify": self.classify}
+        return {task: directory for task, directory in named.items() if directory is not None}
+
+    def with_directories(self, named: Mapping[EncoderTask, Path]) -> EncoderOptions:
+        """Return the same settings for other engine directories."""
+        return replace(self, embed=named.get("embed"), rerank=named.get("rerank"), classify=named.get("classify"))
+
+
+@dataclass(frozen=True)
 class DeploymentOptions:
-    """What may differ between deployments of one engine; None keeps the committed value, or the default.
+    """What may differ between deployments of the same engines; None keeps the committed value, or the default.
 
     `kv_cache_tokens`, `max_num_tokens` (per step), `max_num_sequences` (in flight) and `max_queue_size` (waiting;
     0: no limit) limit the engine. Without `decoupled`, each request gets exactly one response, for clients that
@@ -27,6 +56,7 @@ class DeploymentOptions:
     they are refused. `served_model_name` is the model's name for applications, by default the engine's. `settings`
     are parameters by upstream's names (`TensorRtLlmParameters`; `PythonBackendParameters` of other targets), in the
     user's form. `parameters` sets further ones, by model and key: {"tensorrt_llm": {"inflight_engine": "fake"}}.
+    `encoders` are served too.
     """
 
     kv_cache_tokens: int | None = None
@@ -47,6 +77,7 @@ class DeploymentOptions:
     served_model_name: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    encoders: EncoderOptions = field(default_factory=EncoderOptions)
 
     def given_parameters(self) -> dict[str, Any]:
         """Return all given parameters by upstream's names, including those with a separate option.
@@ -64,6 +95,12 @@ class DeploymentOptions:
             if name in self.settings:
                 raise invalid(f"The parameter {name} was given together with its option; leave one of them out.")
         return {**self.settings, **own}
+
+
+def given_options(options: DeploymentOptions | EncoderOptions) -> list[str]:
+    """Return the names of the fields that differ from their defaults."""
+    usual = type(options)()
+    return [one.name for one in fields(options) if getattr(options, one.name) != getattr(usual, one.name)]
 
 
 def check_served_model_name(name: str | None) -> None:

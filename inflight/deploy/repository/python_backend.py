@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.manifest import Manifest
-from inflight.deploy.errors import DeployError
 from inflight.deploy.repository import kv_budget, model_configs
 from inflight.deploy.repository.model_configs import Configs
 from inflight.deploy.repository.model_names import BLS_MODEL, ENGINE_MODEL, option_name, pbtxt_bool
@@ -56,11 +55,6 @@ def configure_models(configs: Configs, engine: Path, manifest: Manifest, options
     """Apply the engine's and the options' values to the committed configurations. Raises DeployError."""
     asked = PythonBackendParameters.read(options.settings, "this target")
     for model, values in _parameters(engine.resolve(), manifest, options, asked, configs).items():
-        if model not in configs:
-            raise DeployError(
-                f"There is no model {model!r}; choose one of {', '.join(configs)}.",
-                "invalid_parameter",
-            )
         model_configs.set_parameters(configs[model], values)
     if asked.preprocessing_instance_count is not None:
         configs["preprocessing"].instance_group[0].count = asked.preprocessing_instance_count

@@ -1,4 +1,4 @@
-"""A server instance: one start of tritonserver, to its first token and to its exit."""
+"""A server instance: one start of tritonserver, to its first answers and to its exit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from inflight.deploy.errors import DeployError, ServerCrashError, ServerHangError
-from inflight.deploy.repository.configure import TEXT_MODELS
+from inflight.deploy.repository.model_names import ENCODER_MODELS, ENTRY_MODELS, Task
 from inflight.deploy.server import triton_log
 from inflight.deploy.server.probe import Probe, ProbeError
 from inflight.deploy.server.process import ENGINE_PROCESS, ExitPoll, ProcessInfo, TritonProcess
@@ -18,8 +18,8 @@ from inflight.deploy.server.stall_detector import StallDetector
 MAX_START_ATTEMPTS = 3
 """Triton aborts a start in which a model's process gets no processor time for a second, as on an overloaded machine."""
 
-# A server that is ready but generates nothing within this time is broken.
-_FIRST_TOKEN_TIMEOUT = 120.0
+# A server that is ready but whose models don't answer within this time is broken.
+_FIRST_ANSWER_TIMEOUT = 120.0
 # How long a ready server may answer with errors before the start counts as failed.
 _ERROR_TIMEOUT = 20.0
 # Streams of a dead stub never end, so waiting longer is useless. A stream of a dead engine ends with an error after the
@@ -40,8 +40,8 @@ class ServerInstance:
         self._log = log_file
         self._log_begins = log_begins
 
-    def wait_until_generating(self, seconds: float, interrupted: Callable[[], bool], idle_seconds: float) -> None:
-        """Wait until the server has generated a token through all of its models, then set `process_tree`.
+    def wait_until_answering(self, seconds: float, interrupted: Callable[[], bool], idle_seconds: float) -> None:
+        """Wait until the models of each task have answered: a token, or an encoded text. Then set `process_tree`.
 
         Raises DeployError `server_start_failed` with the server's own last errors if it exits, takes longer than
         `seconds`, uses neither the processor nor a disk for `idle_seconds`, or answers with errors. `interrupted` is
@@ -50,8 +50,8 @@ class ServerInstance:
         deadline = time.monotonic() + seconds
         stall = StallDetector(self.process.resource_usage, idle_seconds)
         errors_since: float | None = None
-        first: _FirstTokenRequest | None = None
-        while first is None or not first.received:
+        first: _FirstRequests | None = None
+        while first is None or not first.answered:
             self._check_start(interrupted)
             now = time.monotonic()
             if now > deadline:
@@ -66,7 +66,7 @@ class ServerInstance:
                     self.process_tree = self.process.process_tree()
                     self._exits.close()
                     self._exits = ExitPoll(self.process_tree)
-                    first = _FirstTokenRequest(self.probe)
+                    first = _FirstRequests(self.probe)
             elif first.error is not None:
                 errors_since = errors_since or now
                 dead = self.exit_reason()
@@ -74,7 +74,7 @@ class ServerInstance:
                 if dead:
                     raise self._start_error(dead, ServerCrashError) from first.error
                 if now - errors_since > _ERROR_TIMEOUT:
-                    raise self._start_error(f"it is ready but generates nothing: {first.error}") from first.error
+                    raise self._start_error(f"it is ready but does not answer: {first.error}") from first.error
                 first = None
             if first is None:
                 time.sleep(0.05)
@@ -117,6 +117,15 @@ class ServerInstance:
                 return f"{member.name} (pid {member.pid}) {how}"
         return None
 
+    def cpu_seconds(self, task: Task) -> float:
+        """Return the CPU time that the processes of a task's models have used; those of tritonserver count for
+        generation."""
+        others = [model for one, model in ENCODER_MODELS.items() if one != task]
+        own = ENCODER_MODELS[task] if task != "generate" else ""
+        return self.process.cpu_seconds(
+            lambda name: _is_of(name, own) if own else not any(_is_of(name, model) for model in others)
+        )
+
     def _main_process_name(self) -> str:
         """Return the name of the process that the guard started: tritonserver, or mpirun above all ranks."""
         return self.process_tree[0].name if self.process_tree else "tritonserver"
@@ -127,11 +136,12 @@ class ServerInstance:
         `wait` sleeps for the given seconds and returns whether to stop early.
         """
         try:
-            for model in TEXT_MODELS:
+            models = [model for task in self.probe.tasks for model in ENTRY_MODELS[task]]
+            for model in models:
                 self.probe.unload(model)
             if any(ENGINE_PROCESS in member.name and not member.is_running() for member in self.process_tree):
                 for _ in range(_MAX_FLUSHES):
-                    if all(map(self.probe.unloaded, TEXT_MODELS)) or wait(_FLUSH_SECONDS):
+                    if all(map(self.probe.unloaded, models)) or wait(_FLUSH_SECONDS):
                         break
         except ProbeError:
             return  # tritonserver itself died
@@ -147,14 +157,14 @@ class ServerInstance:
         )
 
 
-class _FirstTokenRequest:
-    """A request for one token in a separate thread, so that a server that does not answer blocks nothing else."""
+class _FirstRequests:
+    """A request for each task in a separate thread, so that a server that does not answer blocks nothing else."""
 
     def __init__(self, probe: Probe) -> None:
-        self.received = False
+        self.answered = False
         self.error: ProbeError | None = None
         self._probe = probe
-        self._thread = threading.Thread(target=self._send, name="first-token", daemon=True)
+        self._thread = threading.Thread(target=self._send, name="first-requests", daemon=True)
         self._thread.start()
 
     def wait(self, seconds: float) -> None:
@@ -162,10 +172,15 @@ class _FirstTokenRequest:
 
     def _send(self) -> None:
         try:
-            self._probe.generate(_FIRST_TOKEN_TIMEOUT)
-            self.received = True
+            for task in self._probe.tasks:
+                self._probe.ask(task, _FIRST_ANSWER_TIMEOUT)
+            self.answered = True
         except ProbeError as error:
             self.error = error
+
+
+def _is_of(process: str, model: str) -> bool:
+    return process.endswith(f" of {model}")
 
 
 def is_crash(exit_code: int) -> bool:

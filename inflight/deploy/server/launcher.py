@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from inflight.deploy.repository.model_names import ENGINE_MODEL
+from inflight.deploy.repository.model_names import ENGINE_MODEL, Task
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server import preflight, process_layout, request_log, triton
 from inflight.deploy.server.grpc_tls import GrpcTls
@@ -34,6 +34,8 @@ class ServerLauncher:
     run_directory: ServerRunDirectory
     environment: Mapping[str, str]
     """Additional environment variables."""
+    tasks: tuple[Task, ...] = ("generate",)
+    """Of the repository's models."""
 
     @classmethod
     def prepare(
@@ -45,17 +47,18 @@ class ServerLauncher:
         run_directory: ServerRunDirectory,
         on_message: Callable[[str], None],
     ) -> ServerLauncher:
-        """Check that this machine can serve the engine, and lay out what Triton reads.
+        """Check that this machine can serve the engines, and lay out what Triton reads.
 
         `request_log_path` is the file for a line about each answer. Raises DeployError as `find_triton`,
         `check_engine`, `request_log_environment`, `choose_layout` and `prepare_repository` do.
         """
         installation = triton.mirror_wheel(triton.find_triton(), run_directory.path / "triton")
-        preflight.check_engine(source.manifest, installation.root / "backends", on_message)
-        variables = request_log.request_log_environment(request_log_path, source.manifest)
+        for manifest in source.engines.all:
+            preflight.check_engine(manifest, installation.root / "backends", on_message)
+        variables = request_log.request_log_environment(request_log_path, source.engines.main)
         deployment = prepare_repository(source, options, run_directory.path, on_message)
-        chosen = process_layout.choose_layout(source.manifest, deployment.parameters, mode)
-        return cls(installation, deployment, chosen, run_directory, variables)
+        chosen = process_layout.choose_layout(source.engines.main, deployment.parameters, mode)
+        return cls(installation, deployment, chosen, run_directory, variables, source.engines.tasks)
 
     def start(self, hosts: ListenHosts, ports: ListenPorts, grpc_tls: GrpcTls | None) -> ServerInstance:
         """Start the processes, which listen on these ports once they are ready."""
@@ -81,7 +84,9 @@ class ServerLauncher:
         command = self.layout.command(server, self._follower_command)
         begins = log_size(self.run_directory.log)
         process = TritonProcess(command, variables, self.run_directory.log, self.run_directory.shm_prefix)
-        return ServerInstance(process, Probe(reachable(hosts.http), ports.http, key), self.run_directory.log, begins)
+        metrics = (reachable(hosts.metrics), ports.metrics)
+        probe = Probe(reachable(hosts.http), ports.http, key, self.tasks, metrics)
+        return ServerInstance(process, probe, self.run_directory.log, begins)
 
     def _follower_command(self, rank: int) -> list[str]:
         # Each rank has its own shared memory; a prefix that begins with the server's is removed with it.

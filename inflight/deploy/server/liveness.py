@@ -1,8 +1,8 @@
-"""Detects a server that reports to be ready but generates no tokens.
+"""Detects a server that reports to be ready but answers nothing.
 
-A busy server must never count as dead, however slow it is. A server therefore counts as dead only if it produced no
-text for a long time, a probe request was not answered, and its processes hardly used the processor meanwhile. (A server
-that uses the processor without a result gets fifteen times as long.)
+A busy server must never count as dead, however slow it is. A server therefore counts as dead only if the models of one
+of its tasks gave no answer for a long time, a probe request was not answered, and their processes hardly used the
+processor meanwhile. (Models that use the processor without a result get fifteen times as long.)
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from inflight.deploy.repository.model_names import ENCODER_MODELS, Task
 from inflight.deploy.server.probe import Probe, ProbeError
 
 _SPINNING_FACTOR = 15
@@ -20,7 +21,7 @@ _IDLE_CPU_FRACTION = 0.05
 
 @dataclass(frozen=True)
 class LivenessTimeouts:
-    """In seconds: interval of checks, time without text before a probe request, timeout of that request.
+    """In seconds: interval of checks, time without answers before a probe request, timeout of that request.
 
     `start_idle_timeout` is how long a start may use neither the processor nor a disk.
     """
@@ -32,14 +33,15 @@ class LivenessTimeouts:
 
 
 class LivenessMonitor:
-    """Monitors one server instance. `check` is cheap and may be called often."""
+    """Monitors the models of one task in a server instance. `check` is cheap and may be called often."""
 
-    def __init__(self, probe: Probe, cpu_seconds: Callable[[], float], timeouts: LivenessTimeouts) -> None:
+    def __init__(self, probe: Probe, task: Task, cpu_seconds: Callable[[], float], timeouts: LivenessTimeouts) -> None:
         self._probe = probe
+        self._task = task
         self._cpu_seconds = cpu_seconds
         self._timeouts = timeouts
         self._next_check = time.monotonic() + timeouts.check_interval
-        self._chunks: int | None = None
+        self._answers: int | None = None
         self._idle_since = time.monotonic()
         self._probe_thread: threading.Thread | None = None
         self._probe_started_at = 0.0
@@ -51,9 +53,9 @@ class LivenessMonitor:
         if now < self._next_check:
             return None
         self._next_check = now + self._timeouts.check_interval
-        chunks = self._probe.chunk_count()
-        if chunks is not None and chunks != self._chunks:
-            self._chunks, self._idle_since, self._probe_started_at = chunks, now, 0.0
+        answers = self._probe.answer_count(self._task)
+        if answers is not None and answers != self._answers:
+            self._answers, self._idle_since, self._probe_started_at = answers, now, 0.0
             return None
         if now - self._idle_since < self._timeouts.idle_before_probe:
             return None
@@ -67,10 +69,13 @@ class LivenessMonitor:
         spins = used > waited * _IDLE_CPU_FRACTION
         if waited < self._timeouts.probe_timeout * (_SPINNING_FACTOR if spins else 1):
             return None
-        return f"the server reports to be ready but has generated nothing for {now - self._idle_since:.0f} s"
+        idle = f"for {now - self._idle_since:.0f} s"
+        if self._task == "generate":
+            return f"the server reports to be ready but has generated nothing {idle}"
+        return f"the server reports to be ready but its model {ENCODER_MODELS[self._task]} has answered nothing {idle}"
 
     def _send_probe(self) -> None:
         try:
-            self._probe.generate(self._timeouts.probe_timeout * _SPINNING_FACTOR)
+            self._probe.ask(self._task, self._timeouts.probe_timeout * _SPINNING_FACTOR)
         except ProbeError:
             time.sleep(self._timeouts.check_interval)  # no valid answer; the next check sends another request

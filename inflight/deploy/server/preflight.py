@@ -13,7 +13,7 @@ from pathlib import Path
 
 from build_engines import containers, machine
 from build_engines.machine import Gpu, Machine
-from build_engines.manifest import Manifest
+from build_engines.manifest import EncoderManifest, EngineManifest, Manifest
 from build_engines.processor import better_precision, find_processor
 from inflight import __version__, compatible
 from inflight.deploy.errors import DeployError
@@ -31,7 +31,7 @@ class Problem:
     code: str | None
 
 
-def check_engine(manifest: Manifest, backends: Path, on_message: Callable[[str], None]) -> None:
+def check_engine(manifest: Manifest | EncoderManifest, backends: Path, on_message: Callable[[str], None]) -> None:
     """Raise the first problem that prevents the engine from running here as DeployError; report the others.
 
     Inspects the machine only for engines that need GPUs. Codes: `engine_incompatible`, `gpu_missing`,
@@ -44,13 +44,20 @@ def check_engine(manifest: Manifest, backends: Path, on_message: Callable[[str],
         on_message(f"Warning: {problem.sentence}")
 
 
-def find_problems(manifest: Manifest, machine: Machine, backends: Path) -> Iterator[Problem]:
+def find_problems(manifest: Manifest | EncoderManifest, machine: Machine, backends: Path) -> Iterator[Problem]:
     """Yield the mismatches between the engine and this machine; `backends` is the directory of Triton's backends."""
     yield from _our_version(manifest)
     if manifest.target == "openvino":
-        yield from _precision(manifest)
+        # An encoder's precision is a choice of quality: its vectors must match those that are stored already.
+        if isinstance(manifest, Manifest):
+            yield from _precision(manifest)
         return
     gpus = visible_gpus(machine.gpus)
+    if isinstance(manifest, EncoderManifest):
+        yield from _versions(manifest, machine)
+        yield from _gpus(manifest, gpus)
+        yield from _gpu_model(manifest, gpus)
+        return
     if manifest.target == "tensorrt-llm":
         yield from _backend(manifest, backends)
         yield from _versions(manifest, machine)
@@ -71,7 +78,7 @@ def visible_gpus(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     return gpus[: len(names)]
 
 
-def _our_version(manifest: Manifest) -> Iterator[Problem]:
+def _our_version(manifest: EngineManifest) -> Iterator[Problem]:
     built = manifest.versions.get("inflight")
     if built and not compatible(built, __version__):
         yield Problem(
@@ -102,7 +109,7 @@ def _backend(manifest: Manifest, backends: Path) -> Iterator[Problem]:
         )
 
 
-def _versions(manifest: Manifest, here: Machine) -> Iterator[Problem]:
+def _versions(manifest: EngineManifest, here: Machine) -> Iterator[Problem]:
     for key, name in _NAMES.items():
         built, found = manifest.versions.get(key), here.software.versions.get(key)
         if built is None:
@@ -123,22 +130,25 @@ def _versions(manifest: Manifest, here: Machine) -> Iterator[Problem]:
             )
 
 
-def _gpus(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
+def _gpus(manifest: Manifest | EncoderManifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
     needed = world_size(manifest)
     if len(gpus) >= needed:
         return
     # The LLM API itself reports what is missing; it decides on machines without nvidia-smi.
     fatal = bool(gpus) or manifest.target == "tensorrt-llm"
     found = f"this machine has {len(gpus)} visible" if gpus else "nvidia-smi lists no GPUs here"
+    split, smaller = "", ""
+    if isinstance(manifest, Manifest):
+        split = f" (tensor parallel {manifest.tensor_parallel}, pipeline parallel {manifest.pipeline_parallel})"
+        smaller = ", or build it for fewer"
     yield Problem(
-        f"The engine {manifest.name} needs {needed} GPU{'s' if needed > 1 else ''} (tensor parallel"
-        f" {manifest.tensor_parallel}, pipeline parallel {manifest.pipeline_parallel}) and {found}; serve it on a"
-        " machine with enough, or build it for fewer.",
+        f"The engine {manifest.name} needs {needed} GPU{'s' if needed > 1 else ''}{split} and {found}; serve it on a"
+        f" machine with enough{smaller}.",
         "gpu_missing" if fatal else None,
     )
 
 
-def _gpu_model(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
+def _gpu_model(manifest: EngineManifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
     if manifest.machine is None:
         return
     built = manifest.machine

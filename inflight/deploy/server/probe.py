@@ -4,8 +4,25 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from build_engines.manifest import EncoderTask
+from inflight.deploy.repository.model_names import BLS_MODEL, ENCODER_MODELS, MODELS_WITH_ENGINE, Task
+
+_ENCODED_TEXTS = "inflight_encoder_texts_total"
+
+
+def _text(name: str, shape: list[int]) -> dict[str, Any]:
+    return {"name": name, "datatype": "BYTES", "shape": shape, "data": ["a"]}
+
+
+_ENCODER_INPUTS: Mapping[EncoderTask, list[dict[str, Any]]] = {
+    "embed": [_text("text_input", [1, 1])],
+    "rerank": [_text("query", [1]), _text("documents", [1])],
+    "classify": [_text("text_input", [1, 1])],
+}
 
 
 class ProbeError(Exception):
@@ -14,11 +31,16 @@ class ProbeError(Exception):
 
 @dataclass(frozen=True)
 class Probe:
-    """Sends requests to one server. Every call opens a separate connection, so any thread may call."""
+    """Sends requests to one server with models for `tasks`, whose metrics are at `metrics` (host and port).
+
+    Every call opens a separate connection, so any thread may call.
+    """
 
     host: str
     port: int
     admin_key: str
+    tasks: tuple[Task, ...] = ("generate",)
+    metrics: tuple[str, int] | None = None
 
     def ready(self) -> bool:
         """Return the state of /v2/health/ready: all models are loaded and the server is not shutting down."""
@@ -28,18 +50,38 @@ class Probe:
             return False
         return True
 
+    def find_tasks(self) -> tuple[Task, ...]:
+        """Return the tasks for which the server has models now."""
+        return tuple(task for task, model in MODELS_WITH_ENGINE.items() if self._inference_count(model) is not None)
+
+    def ask(self, task: Task, seconds: float) -> None:
+        """Generate one token, or encode one text, through all models of the task. Raises ProbeError."""
+        if task == "generate":
+            self.generate(seconds)
+            return
+        # Without the output `error`, a text that fails is an error of the request.
+        body = {"inputs": _ENCODER_INPUTS[task], "outputs": [{"name": "num_input_tokens"}]}
+        self._request("POST", f"/v2/models/{ENCODER_MODELS[task]}/infer", json.dumps(body), seconds=seconds)
+
     def generate(self, seconds: float, model: str = "ensemble") -> None:
         """Generate one token through all models. Raises ProbeError."""
         body = json.dumps({"text_input": "a", "max_tokens": 1})
         self._request("POST", f"/v2/models/{model}/generate", body, seconds=seconds)
 
-    def chunk_count(self) -> int | None:
-        """Return how many pieces of text were produced since the start; None if the server doesn't report it.
+    def answer_count(self, task: Task) -> int | None:
+        """Return how many pieces of text were generated, or texts encoded, since the start; None if it is unknown.
 
         For the scripted model, Triton counts only one per request.
         """
-        counts = [self._inference_count(model) for model in ("postprocessing", "tensorrt_llm_bls")]
+        if task != "generate":
+            return self._encoded_count(ENCODER_MODELS[task])
+        counts = [self._inference_count(model) for model in ("postprocessing", BLS_MODEL)]
         return None if counts[0] is None else sum(filter(None, counts))
+
+    def total_count(self) -> int | None:
+        """Return the sum of `answer_count` of all tasks; None if one is unknown."""
+        counts = [self.answer_count(task) for task in self.tasks]
+        return None if None in counts else sum(filter(None, counts))
 
     def metadata(self) -> dict[str, Any]:
         """Return the server's name, version and extensions. Raises ProbeError."""
@@ -54,6 +96,17 @@ class Probe:
         index = self._request("POST", "/v2/repository/index", "{}", seconds=10)
         return all(entry.get("state") == "UNAVAILABLE" for entry in index if entry["name"] == model)
 
+    def _encoded_count(self, model: str) -> int | None:
+        """Return the encoder's own count: Triton counts a request already when the model has taken it."""
+        if self.metrics is None:
+            return None
+        try:
+            lines = self._send(*self.metrics, "GET", "/metrics", None, seconds=10).decode().splitlines()
+            found = [line for line in lines if line.startswith(f"{_ENCODED_TEXTS}{{") and f'model="{model}"' in line]
+            return int(sum(float(line.rpartition(" ")[2]) for line in found if 'status="ok"' in line))
+        except (ProbeError, ValueError):
+            return None
+
     def _inference_count(self, model: str) -> int | None:
         try:
             answer = self._request("GET", f"/v2/models/{model}/stats", seconds=10)
@@ -62,18 +115,22 @@ class Probe:
             return None
 
     def _request(self, method: str, path: str, body: str | None = None, *, seconds: float) -> Any:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=seconds)
+        content = self._send(self.host, self.port, method, path, body, seconds=seconds)
+        return json.loads(content) if content.strip() else None
+
+    def _send(self, host: str, port: int, method: str, path: str, body: str | None, *, seconds: float) -> bytes:
+        connection = http.client.HTTPConnection(host, port, timeout=seconds)
         try:
             connection.request(method, path, body, {"inflight-admin-key": self.admin_key})
             response = connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise ProbeError(f"no answer from {self.host}:{self.port} ({error or type(error).__name__})") from error
+            raise ProbeError(f"no answer from {host}:{port} ({error or type(error).__name__})") from error
         finally:
             connection.close()
         if response.status != 200:
             raise ProbeError(_reason(content) or f"status {response.status}")
-        return json.loads(content) if content.strip() else None
+        return content
 
 
 def _reason(content: bytes) -> str:

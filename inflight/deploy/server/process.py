@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -196,10 +196,12 @@ class TritonProcess:
         except psutil.NoSuchProcess:
             return []
 
-    def cpu_seconds(self) -> float:
-        """Return the CPU time that the process tree has used so far."""
+    def cpu_seconds(self, counts: Callable[[str], bool] = lambda name: True) -> float:
+        """Return the CPU time that the process tree has used so far: its members of whose names `counts` is true."""
         total = 0.0
         for member in self.process_tree():
+            if not counts(member.name):
+                continue
             try:
                 times = psutil.Process(member.pid).cpu_times()
             except psutil.NoSuchProcess:

@@ -19,6 +19,7 @@ from build_engines.machine import find_gpus
 from build_engines.manifest import Manifest
 from inflight.common import process_guard
 from inflight.deploy.errors import DeployError
+from inflight.deploy.repository.engine_set import AnyManifest
 from inflight.deploy.repository.environment import world_size
 from inflight.deploy.server.preflight import visible_gpus
 
@@ -78,15 +79,16 @@ class ProcessLayout:
         return ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false", *pools]
 
 
-def choose_layout(manifest: Manifest, parameters: Mapping[str, str], asked: MultiGpuMode | None) -> ProcessLayout:
-    """Choose how to start this engine: `parameters` are those of its model, `asked` is the requested mode.
+def choose_layout(manifest: AnyManifest, parameters: Mapping[str, str], asked: MultiGpuMode | None) -> ProcessLayout:
+    """Choose how to start the main engine: `parameters` are those of its model, `asked` is the requested mode.
 
     Raises DeployError `invalid_parameter` for a mode that does not match, `gpu_missing`, `server_not_found` without
     mpirun, and `server_start_failed` for too little shared memory.
     """
-    if manifest.target != "tensorrt-llm":
+    if not isinstance(manifest, Manifest) or manifest.target != "tensorrt-llm":
         if asked is not None:
-            raise _layout_error(f"The mode {asked} is for engines of target tensorrt-llm, not {manifest.target}")
+            kind = manifest.target if manifest.task == "generate" else "encoders"
+            raise _layout_error(f"The mode {asked} is for engines of target tensorrt-llm, not {kind}")
         return ProcessLayout()
     groups, participants = (_groups(parameters.get(name, "")) for name in ("gpu_device_ids", "participant_ids"))
     instances = max(len(groups), len(participants), 1)

@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from build_engines.manifest import Manifest
 from inflight.deploy.errors import DeployError
+from inflight.deploy.repository.engine_set import AnyManifest
 
 _VARIABLE = "INFLIGHT_REQUEST_LOG"
 
 
-def request_log_environment(path: Path | None, manifest: Manifest) -> dict[str, str]:
+def request_log_environment(path: Path | None, manifest: AnyManifest) -> dict[str, str]:
     """Return the server's environment variable for the request log; empty without a path.
 
-    Raises DeployError `invalid_parameter` for a file that can't be written, and for TensorRT-LLM's C++ backend, which
-    doesn't support it.
+    `manifest` is that of the main engine. Raises DeployError `invalid_parameter` for a file that can't be written, and
+    for encoders and TensorRT-LLM's C++ backend, which don't support it.
     """
     if path is None:
         return {}
+    if manifest.task != "generate":
+        raise DeployError(
+            "--request-log is for an engine that generates text, and only encoders are served; leave it out.",
+            "invalid_parameter",
+        )
     if manifest.target == "tensorrt-llm":
         raise DeployError(
             "--request-log is not supported by TensorRT-LLM's C++ backend, in which this engine runs; leave it out.",

@@ -1,4 +1,4 @@
-"""A served engine: assembled, started, watched, restarted after failures, drained and stopped."""
+"""Served engines: assembled, started, watched, restarted after failures, drained and stopped."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import psutil
 
-from build_engines.manifest import Manifest
 from inflight.deploy.errors import DeployError, ServerCrashError, ServerHangError, system_error
-from inflight.deploy.repository.configure import ENGINE_MODEL, TEXT_MODELS, DeploymentOptions
+from inflight.deploy.repository.engine_set import AnyManifest
+from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server import ports
 from inflight.deploy.server.drain import drain
 from inflight.deploy.server.grpc_tls import GrpcTls
@@ -32,7 +32,7 @@ from inflight.deploy.server.triton_log import LogRelay, ignore_write_errors
 _STOP_TIMEOUT = 5.0
 _KILL_TIMEOUT = 2.0
 _CHECK_INTERVAL = 0.1
-_STABLE_SECONDS = 10.0  # a server that generated for less than this is restarted after a pause
+_STABLE_SECONDS = 10.0  # a server that answered for less than this is restarted after a pause
 _MAX_RESTART_WAIT = 8.0
 # How long the watcher may take to notice the stop, before the start for which it waits is killed.
 _WATCHER_TIMEOUT = 5.0
@@ -42,11 +42,11 @@ _WATCHER_TIMEOUT = 5.0
 class ServerSettings:
     """Where a server listens (None and 0: any free port), and how it is watched.
 
-    `start_timeout` is the limit from the start to the first token. A server that has generated is restarted every time
-    it dies; it is given up after `failures` consecutive starts without a token. With `verbose`, Triton's whole log is
-    reported, else its warnings and errors. `multi_gpu` is how an engine on several GPUs is started; None chooses the
-    mode (see `inflight.deploy.server.process_layout`). With `grpc_tls`, gRPC requires TLS. `request_log` gets a line
-    for each answer.
+    `start_timeout` is the limit from the start to the first answer of each model. A server that has answered is
+    restarted every time it dies; it is given up after `max_start_failures` consecutive starts without answers. With
+    `verbose`, Triton's whole log is reported, else its warnings and errors. `multi_gpu` is how an engine on several
+    GPUs is started; None chooses the mode (see `inflight.deploy.server.process_layout`). With `grpc_tls`, gRPC requires
+    TLS. `request_log` gets a line for each answer.
     """
 
     host: str = "127.0.0.1"
@@ -100,12 +100,13 @@ def to_stderr(line: str) -> None:
 
 
 class Server:
-    """A context manager: inside it the engine is served, and generates.
+    """A context manager: inside it the engines are served, and answer.
 
         with Server(Path("my-engine")) as server:
             print(server.grpc_address)
 
-    `engine` is an engine directory, or an assembled repository: its directory or its address on S3.
+    `engine` is an engine directory, for generation or an encoder, or an assembled repository: its directory or its
+    address on S3. `options.encoders` names encoders to serve beside an engine directory.
 
     Whatever dies of it is started again on the same ports. Nothing of it outlives this process, not even one
     that is killed. Thread-safe but for `start` and `stop`, which are one thread's business.
@@ -141,7 +142,7 @@ class Server:
         self.stop()
 
     def start(self) -> None:
-        """Verify the engine, start the server, and return once it has generated a token.
+        """Verify the engines, start the server, and return once the models of each have answered.
 
         Raises BuildError for an engine directory that can't be served, DeployError `port_in_use`, `server_not_found`,
         `server_start_failed`, `disk_full`, and as `find_source`, `check_engine` and `choose_layout` do.
@@ -155,7 +156,7 @@ class Server:
         wanted = self._settings
         wanted.check()
         source = find_source(self._location, self._options)
-        self.manifest: Manifest = source.manifest
+        self.engines = source.engines
         self.model_name = source.model_name
         self.ports = ports.choose_ports(wanted.hosts, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
         self.run_directory = ServerRunDirectory.create()
@@ -183,9 +184,7 @@ class Server:
         self._stop_watcher()
         drained, end_seconds = True, 0.0
         if drain_seconds > 0 and self._is_ready and (instance := self._instance) is not None:
-            drained = drain(
-                instance.probe, [*TEXT_MODELS, ENGINE_MODEL], drain_seconds, force, instance.process.cpu_seconds
-            )
+            drained = drain(instance.probe, drain_seconds, force, instance.process.cpu_seconds)
             end_seconds = _STOP_TIMEOUT if drained else _KILL_TIMEOUT
         self._clean_up(end_seconds)
         return drained
@@ -201,6 +200,11 @@ class Server:
     def ready(self) -> bool:
         """Return whether it is ready: False during a restart, and after it was stopped or given up."""
         return self._is_ready
+
+    @property
+    def manifest(self) -> AnyManifest:
+        """The main engine's manifest: of the one that generates, else of the first encoder."""
+        return self.engines.main
 
     @property
     def pid(self) -> int:
@@ -249,12 +253,12 @@ class Server:
                     )
 
     def _start_instance(self) -> None:
-        """Start the processes and wait for the first token; on failure, end all of them."""
+        """Start the processes and wait for the first answers; on failure, end all of them."""
         self._mute_log(True)  # the error of a failed start has all relevant lines
         instance = self._launcher.start(self._settings.hosts, self.ports, self._settings.grpc_tls)
         self._starting_instance = instance
         try:
-            instance.wait_until_generating(
+            instance.wait_until_answering(
                 self._settings.start_timeout, self._stopping.is_set, self._settings.liveness.start_idle_timeout
             )
         except BaseException:
@@ -304,9 +308,12 @@ class Server:
     def _wait_for_exit(self) -> str | None:
         """Watch one instance; return which process died, or None once the server is to stop."""
         instance = self._current_instance()
-        pulse = LivenessMonitor(instance.probe, instance.process.cpu_seconds, self._settings.liveness)
+        pulses = [
+            LivenessMonitor(instance.probe, task, partial(instance.cpu_seconds, task), self._settings.liveness)
+            for task in instance.probe.tasks
+        ]
         while not self._stopping.wait(_CHECK_INTERVAL):
-            cause = instance.exit_reason() or pulse.check()
+            cause = next(filter(None, (instance.exit_reason(), *(pulse.check() for pulse in pulses))), None)
             if cause is not None:
                 return cause
         return None
@@ -314,7 +321,7 @@ class Server:
     def _restart(self, failures: int) -> int:
         """Retry until the server is ready or given up, with pauses that grow with failures; return their number.
 
-        A start that crashes does not count as a failure: the server has generated before, so nothing is permanently
+        A start that crashes does not count as a failure: the server has answered before, so nothing is permanently
         missing, and clients may send requests as soon as its ports are open.
         """
         failed = 0

@@ -1,4 +1,4 @@
-"""What a server serves: a repository made from an engine directory, or an assembled one in a directory or on S3."""
+"""What a server serves: a repository made from engine directories, or an assembled one in a directory or on S3."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from build_engines import manifest as engines
-from build_engines.manifest import Manifest
+from build_engines.manifest import verify_engine
 from inflight.deploy.errors import DeployError
 from inflight.deploy.publish.s3_address import S3Address, parse_location
 from inflight.deploy.publish.s3_repository import S3Repository
@@ -19,9 +18,11 @@ from inflight.deploy.repository import manifest as cards
 from inflight.deploy.repository import model_configs
 from inflight.deploy.repository.assemble import kv_cache_tokens, relocate_engine
 from inflight.deploy.repository.configure import ENGINE_MODEL, DeploymentOptions, configure_repository
+from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.manifest import RepositoryManifest, is_repository
 from inflight.deploy.repository.model_names import option_name
 from inflight.deploy.repository.option_checks import check_options
+from inflight.deploy.repository.options import given_options
 from inflight.deploy.repository.tensorrt_llm.rules import check_paths
 
 _MOUNT_VARIABLE = "TRITON_AWS_MOUNT_DIRECTORY"
@@ -31,22 +32,24 @@ _MOUNT_VARIABLE = "TRITON_AWS_MOUNT_DIRECTORY"
 
 @dataclass(frozen=True)
 class ServingSource:
-    """A verified engine directory, or with a manifest an assembled repository, in a directory or on S3.
-
-    `model_name` is the model's name for applications.
-    """
+    """Verified engines, or with a manifest an assembled repository of them, in a directory or on S3."""
 
     location: Path | S3Address
-    manifest: Manifest
-    model_name: str
+    engines: EngineSet
     repository_manifest: RepositoryManifest | None = None
+
+    @property
+    def model_name(self) -> str:
+        """The main engine's name for applications."""
+        return self.engines.model_names[self.engines.main.task]
 
 
 @dataclass(frozen=True)
 class PreparedRepository:
     """`repository` in Triton's form, environment variables, and the directory that a new start empties.
 
-    `kv_cache_tokens` is None if the engine sizes its cache. `parameters` are those of the engine's model.
+    `kv_cache_tokens` is None if the engine sizes its cache, or if no engine generates. `parameters` are those of the
+    model `tensorrt_llm`.
     """
 
     repository: str
@@ -65,24 +68,25 @@ class PreparedRepository:
 def find_source(location: str | Path, options: DeploymentOptions) -> ServingSource:
     """Check that what is to be served exists, is complete, and matches this version.
 
-    Raises BuildError as `build_engines.manifest.verify` does, and DeployError `engine_damaged`, `engine_incompatible`,
+    Raises BuildError as `verify_engine` does, and DeployError `engine_damaged`, `engine_incompatible`,
     `invalid_parameter` (also for options to an assembled repository, which includes its options) and `storage_*`.
     """
     where = parse_location(location)
     if isinstance(where, Path) and not is_repository(where):
-        manifest = engines.verify(where)
-        check_options(options, where, manifest)
-        return ServingSource(where, manifest, options.served_model_name or manifest.name)
+        engines = EngineSet.find(where, options)
+        check_options(options, engines)
+        return ServingSource(where, engines)
     _refuse_options(where, options)
     card = S3Repository(where).read_manifest() if isinstance(where, S3Address) else cards.verify_repository(where)
     card.check_version(str(where))
-    if card.engine_path is not None and engines.verify(Path(card.engine_path)) != card.engine:
+    engines = card.engines
+    if card.engine_path is not None and verify_engine(Path(card.engine_path)) != engines.main:
         raise DeployError(
-            f"{where} was assembled for the engine {card.engine.name} of {card.engine.created}, and"
+            f"{where} was assembled for the engine {engines.main.name} of {engines.main.created}, and"
             f" {card.engine_path} holds another one; put that engine there, or assemble the repository again.",
             "engine_incompatible",
         )
-    return ServingSource(where, card.engine, card.model_name, card)
+    return ServingSource(where, engines, card)
 
 
 def prepare_repository(
@@ -94,10 +98,7 @@ def prepare_repository(
     """
     repository = run_directory / "repository"
     if source.repository_manifest is None:
-        assert isinstance(source.location, Path)
-        configs = configure_repository(
-            source.location, source.manifest, repository, options, engine_dir=source.location
-        )
+        configs = configure_repository(source.engines, repository, options, show_directories=True)
         return _with_parameters(repository, kv_cache_tokens(configs), configs)
     tokens = source.repository_manifest.kv_cache_tokens
     if isinstance(source.location, Path):
@@ -105,7 +106,8 @@ def prepare_repository(
     copies = Path(os.environ.get(_MOUNT_VARIABLE) or run_directory / "models").absolute()
     copies.mkdir(parents=True, exist_ok=True)
     _check_space(source.location, source.repository_manifest, copies)
-    if source.manifest.target == "tensorrt-llm" and source.repository_manifest.engine_path is None:
+    generator = source.engines.generator
+    if generator and generator.target == "tensorrt-llm" and source.repository_manifest.engine_path is None:
         # TensorRT-LLM's backend needs an absolute path, and Triton's own download directory is unknown.
         fetched = copies / f"{run_directory.name}-repository"
         S3Repository(source.location).download(fetched, source.repository_manifest, on_message)
@@ -118,11 +120,11 @@ def prepare_repository(
 
 
 def engine_parameters(source: ServingSource) -> dict[str, str]:
-    """Return the parameters of the engine's model in an assembled repository; empty for an engine directory.
+    """Return the parameters of `tensorrt_llm` in an assembled repository; empty for engine directories and encoders.
 
     Paths in them are those of the place for which it was assembled. Raises DeployError for an unreadable repository.
     """
-    if source.repository_manifest is None:
+    if source.repository_manifest is None or source.engines.generator is None:
         return {}
     if isinstance(source.location, Path):
         return _parameters(model_configs.load(source.location)[ENGINE_MODEL])
@@ -136,7 +138,7 @@ def _from_directory(repository: Path, tokens: int | None) -> PreparedRepository:
 
 
 def _with_parameters(repository: Path, tokens: int | None, configs: model_configs.Configs) -> PreparedRepository:
-    parameters = _parameters(configs[ENGINE_MODEL])
+    parameters = _parameters(configs[ENGINE_MODEL]) if ENGINE_MODEL in configs else {}
     check_paths(parameters)
     return PreparedRepository(str(repository), tokens, parameters)
 
@@ -146,9 +148,8 @@ def _parameters(config: Any) -> dict[str, str]:
 
 
 def _refuse_options(where: Path | S3Address, options: DeploymentOptions) -> None:
-    usual = DeploymentOptions()
-    given = [option_name(one.name) for one in fields(options) if getattr(options, one.name) != getattr(usual, one.name)]
-    if given:
+    names = [*(name for name in given_options(options) if name != "encoders"), *given_options(options.encoders)]
+    if given := [option_name(name) for name in names]:
         raise DeployError(
             f"{where} is an assembled repository, which has its options already; leave {', '.join(given)} out, or"
             " assemble it again.",

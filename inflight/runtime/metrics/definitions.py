@@ -1,4 +1,4 @@
-"""The metrics of an engine's model: their names, labels and buckets.
+"""The metrics of an engine's model and of encoders: their names, labels and buckets.
 
 Names that begin with `nv_` are upstream's, so that one dashboard serves both deployments; the others are additions.
 Source: `custom_metrics_reporter.cc` of triton-inference-server/tensorrtllm_backend.
@@ -46,8 +46,8 @@ class MetricsSink(Protocol):
     def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
         """Add to the series with these labels of a family without label values."""
 
-    def observe(self, family: MetricFamily, value: float) -> None:
-        """Add a value to a histogram, which has one series."""
+    def observe(self, family: MetricFamily, value: float, label_value: str = "") -> None:
+        """Add a value to a histogram; without `label_value`, to its first series."""
 
     def close(self) -> None:
         """Remove all metrics."""
@@ -65,7 +65,7 @@ class NullSink:
     def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
         pass
 
-    def observe(self, family: MetricFamily, value: float) -> None:
+    def observe(self, family: MetricFamily, value: float, label_value: str = "") -> None:
         pass
 
     def close(self) -> None:
@@ -172,7 +172,64 @@ TENANT_TOKENS = MetricFamily(
     label_values=(),
 )
 
-FAMILIES = (
+ENGINE_FAMILIES = (
     *(REQUESTS, MEMORY, KV_BLOCKS, DISAGGREGATED, BATCHER, GENERAL, INPUT_TOKENS, OUTPUT_TOKENS),
     *(FIRST_TOKEN, INTER_TOKEN_LATENCY, QUEUE_TIME, DURATION, REQUEST_ENDS, TENANT_TOKENS),
 )
+
+ENCODER_TOKENS = MetricFamily(
+    "inflight_encoder_tokens_total",
+    MetricKind.COUNTER,
+    "Tokens of computed micro-batches: of the texts, and with padding",
+    "kind",
+    ("real", "padded"),
+)
+ENCODER_TEXTS = MetricFamily(
+    "inflight_encoder_texts_total", MetricKind.COUNTER, "Texts that have ended", "status", ("ok", "error", "cancelled")
+)
+ENCODER_REFUSED = MetricFamily(
+    "inflight_encoder_refused_total",
+    MetricKind.COUNTER,
+    "Texts and requests that were refused before they were queued, by error code",
+    "reason",
+    (
+        *("overloaded", "prompt_too_long", "empty_prompt", "invalid_text", "invalid_token_ids"),
+        *("invalid_parameter", "invalid_request", "unsupported_input"),
+    ),
+)
+ENCODER_WAITING = MetricFamily(
+    "inflight_encoder_waiting_texts", MetricKind.GAUGE, "Texts that wait for a micro-batch, or are being tokenized"
+)
+ENCODER_BATCH_TEXTS = MetricFamily(
+    "inflight_encoder_batch_texts",
+    MetricKind.HISTOGRAM,
+    "Texts of each micro-batch",
+    buckets=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0),
+)
+ENCODER_BATCH_TOKENS = MetricFamily(
+    "inflight_encoder_batch_tokens",
+    MetricKind.HISTOGRAM,
+    "Padded tokens of each micro-batch",
+    buckets=(16.0, 64.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0),
+)
+ENCODER_BATCH_SECONDS = MetricFamily(
+    "inflight_encoder_batch_seconds",
+    MetricKind.HISTOGRAM,
+    "Time of the forward pass of each micro-batch",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+ENCODER_QUEUE_TIME = MetricFamily(
+    "inflight_encoder_queue_time_seconds",
+    MetricKind.HISTOGRAM,
+    "Longest time that a text of a micro-batch waited, by sign of the text's priority",
+    "priority",
+    ("low", "normal", "high"),
+    (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
+)
+
+ENCODER_FAMILIES = (
+    *(ENCODER_TOKENS, ENCODER_TEXTS, ENCODER_REFUSED, ENCODER_WAITING),
+    *(ENCODER_BATCH_TEXTS, ENCODER_BATCH_TOKENS, ENCODER_BATCH_SECONDS, ENCODER_QUEUE_TIME),
+)
+
+FAMILIES = (*ENGINE_FAMILIES, *ENCODER_FAMILIES)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from inflight.runtime.metrics.definitions import FAMILIES, MetricFamily, MetricKind, MetricsSink, NullSink
+from inflight.runtime.metrics.definitions import ENGINE_FAMILIES, MetricFamily, MetricKind, MetricsSink, NullSink
 
 
-def create_metrics_sink(args: dict[str, str]) -> MetricsSink:
-    """Return a sink for the model's metrics; one that discards them, and a log line, if Triton's are disabled."""
+def create_metrics_sink(args: dict[str, str], families: Sequence[MetricFamily] = ENGINE_FAMILIES) -> MetricsSink:
+    """Return a sink for a model's metrics; one that discards them, and a log line, if Triton's are disabled."""
     try:
-        return TritonMetricsSink(args["model_name"], args["model_version"])
+        return TritonMetricsSink(args["model_name"], args["model_version"], families)
     except Exception as error:
         pb_utils.Logger.log_warn(f"{args['model_name']} publishes no metrics: {error}")
         return NullSink()
@@ -22,12 +22,12 @@ def create_metrics_sink(args: dict[str, str]) -> MetricsSink:
 class TritonMetricsSink:
     """Creates all metric families with the labels of one model; counters and histograms start at zero."""
 
-    def __init__(self, model: str, version: str) -> None:
+    def __init__(self, model: str, version: str, families: Sequence[MetricFamily]) -> None:
         self._series: dict[tuple[str, str], Any] = {}
         self._labels = {"model": model, "version": version}
         self._families: dict[str, Any] = {}
         """Keeps references: Triton removes the series of a family that is garbage-collected."""
-        for family in FAMILIES:
+        for family in families:
             shown = pb_utils.MetricFamily(
                 name=family.name, description=family.description, kind=getattr(pb_utils.MetricFamily, family.kind.value)
             )
@@ -51,8 +51,8 @@ class TritonMetricsSink:
             self._series[key] = self._families[family.name].Metric(labels={**self._labels, **labels})
         self._series[key].increment(count)
 
-    def observe(self, family: MetricFamily, value: float) -> None:
-        self._series[family.name, family.label_values[0]].observe(value)
+    def observe(self, family: MetricFamily, value: float, label_value: str = "") -> None:
+        self._series[family.name, label_value or family.label_values[0]].observe(value)
 
     def close(self) -> None:
         """Release the series while Triton can be reached: releasing them at interpreter exit crashes."""

@@ -23,7 +23,7 @@ def check_version(written: str, model: str) -> None:
         )
 
 
-_PATHS = ("gpt_model_path", "tokenizer_dir", "draft_model_path")
+_PATHS = ("gpt_model_path", "tokenizer_dir", "draft_model_path", "engine_dir")
 """Parameters that name a file or directory; `lora_adapters` is a JSON list of paths."""
 _TRUE = {"1", "true", "t", "y", "yes"}
 _SIZES_OWN_KV_CACHE = {"llmapi"}
@@ -59,10 +59,11 @@ def flag(settings: dict[str, str], name: str, default: bool) -> bool:
 
 def milliseconds(settings: dict[str, str], name: str, default: int = 100) -> int:
     """Return a parameter in milliseconds, 1 or more. Raises ValueError for any other value."""
-    return _positive(settings, name, default, "milliseconds")
+    return positive(settings, name, default, "milliseconds")
 
 
-def _positive(settings: dict[str, str], name: str, default: int, unit: str) -> int:
+def positive(settings: dict[str, str], name: str, default: int, unit: str) -> int:
+    """Return a parameter that is a number of `unit`, 1 or more. Raises ValueError for any other value."""
     value = settings.get(name, str(default))
     if not value.isdecimal() or int(value) < 1:
         raise ValueError(f"parameter {name} is {value!r}; it must be a number of {unit}, 1 or more")
@@ -84,7 +85,7 @@ def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOpti
         max_num_sequences=int(settings["max_num_sequences"]),
         max_num_tokens=int(settings["max_num_tokens"]),
         stats_period_s=milliseconds(settings, "stats_check_period_ms") / 1000,
-        stream_interval=_positive(settings, "stream_interval", EngineOptions.stream_interval, "tokens"),
+        stream_interval=positive(settings, "stream_interval", EngineOptions.stream_interval, "tokens"),
         threads=int(settings.get("threads", EngineOptions.threads)),
         max_queue_size=int(policy.get("max_queue_size", 0)),
         skip_special_tokens=flag(settings, "skip_special_tokens", default=True),

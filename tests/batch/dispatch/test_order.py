@@ -6,12 +6,14 @@ import random
 import time
 
 from inflight.batch.dispatch.order import SHARED_PREFIX_CHARACTERS, order_by_prefix
-from inflight.batch.job.rows import Row, RowRequest
+from inflight.batch.job.rows import GenerateRequest, Row
+from tests.batch.scripted_backend import text_of
 
 
 def rows(*asks: tuple[str, int]) -> list[Row]:
     return [
-        Row(number, number + 1, str(number), RowRequest(prompt, tokens)) for number, (prompt, tokens) in enumerate(asks)
+        Row(number, number + 1, str(number), GenerateRequest(prompt, tokens))
+        for number, (prompt, tokens) in enumerate(asks)
     ]
 
 
@@ -26,7 +28,7 @@ def test_the_longest_work_goes_first() -> None:
 def test_rows_that_begin_alike_stand_side_by_side() -> None:
     tea, coffee = "tea " * 100, "coffee " * 100
     asks = [(f"{(tea, coffee)[number % 2]}{number}", 10) for number in range(20)]
-    found = [row.request.prompt[:3] for row in order_by_prefix(rows(*asks))]
+    found = [text_of(row.request)[:3] for row in order_by_prefix(rows(*asks))]
     assert found == ["cof"] * 10 + ["tea"] * 10
 
 
@@ -52,7 +54,12 @@ def test_rows_that_are_alike_for_very_long_are_no_trouble() -> None:
 def test_conversations_are_put_together_by_what_they_begin_with() -> None:
     system = [{"role": "system", "content": content * 300} for content in "xy"]
     made = [
-        Row(number, number, str(number), RowRequest([system[number % 2], {"role": "user", "content": str(number)}], 8))
+        Row(
+            number,
+            number,
+            str(number),
+            GenerateRequest([system[number % 2], {"role": "user", "content": str(number)}], 8),
+        )
         for number in range(8)
     ]
     assert [row.number % 2 for row in order_by_prefix(made)] in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4)

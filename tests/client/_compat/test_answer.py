@@ -38,6 +38,12 @@ class Response:
     def numbers(self, name: str) -> tuple[float, ...] | None:
         return self._outputs.get(name)
 
+    def texts(self, name: str, limit: int | None = None) -> tuple[str, ...] | None:
+        return self._outputs.get(name)
+
+    def array(self, name: str) -> Any:
+        return self._outputs.get(name)
+
 
 def said(text: str, **outputs: Any) -> Response:
     return Response(text_output=text, **outputs)

@@ -22,7 +22,7 @@ from tests.standins.faulty_network.toxics import StallAt
 @contextmanager
 def no_thread_left() -> Iterator[None]:
     yield
-    wait_until(lambda: not any(thread.name == "generate_many" for thread in threading.enumerate()))
+    wait_until(lambda: not any(thread.name == "inflight_client call" for thread in threading.enumerate()))
 
 
 @pytest.mark.parametrize("as_completed", [False, True])

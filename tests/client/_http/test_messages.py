@@ -4,9 +4,11 @@ import json
 import struct
 from typing import Any
 
+import httpcore2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inflight_client._http.infer_requests import BinaryRequest
 from inflight_client._http.messages import EventParser, HttpResponse, generate_body, generate_path, response_from_event
 from inflight_client.errors import InflightError
 from inflight_client.transport import InferRequest, Tensor
@@ -148,3 +150,50 @@ class TestResponses:
         with raises(InflightError, "invalid_parameter") as caught:
             response_from_event(b'{"error": "max_tokens is 0; it must be 1 or more [invalid_parameter]"}', "r")
         assert str(caught.value) == "max_tokens is 0; it must be 1 or more"
+
+
+class TestBinaryTensors:
+    REQUEST = InferRequest(
+        "embedding", "r-1", {"text_input": Tensor("BYTES", (2, 1), ("お茶", ""))}, ("embedding",), task="embed"
+    )
+
+    def test_the_json_is_before_the_bytes(self) -> None:
+        sent = BinaryRequest(self.REQUEST)
+        length = int(sent.headers["inference-header-content-length"])
+        head = json.loads(sent.body[:length])
+        assert sent.path == "/v2/models/embedding/infer"
+        assert sent.body[length:] == b"\6\0\0\0" + "お茶".encode() + b"\0\0\0\0"
+        assert head["inputs"][0]["parameters"] == {"binary_data_size": 14}
+        assert head["outputs"] == [{"name": "embedding", "parameters": {"binary_data": True}}]
+
+    def test_outputs_are_read_in_their_order(self) -> None:
+        found = self._answer({"embedding": ("FP32", [1, 2], 8), "error": ("BYTES", [1, 1], 5)}, bytes(8) + b"\1\0\0\0x")
+        assert found.array("embedding").tolist() == [[0, 0]]
+        assert found.texts("error") == ("x",)
+        assert found.id == "r-1"
+
+    @pytest.mark.parametrize(
+        ("outputs", "raw"),
+        [
+            ({"embedding": ("FP32", [1, 2], 8)}, bytes(7)),
+            ({"embedding": ("FP32", [1, 2], "8")}, bytes(8)),
+            ({"embedding": ("FP32", [1, 3], 8)}, bytes(8)),
+            ({"embedding": ("FP32", None, 8)}, bytes(8)),
+        ],
+    )
+    def test_other_bytes_than_the_json_tells_of_are_damaged(self, outputs: Any, raw: bytes) -> None:
+        assert _code(self._answer, outputs, raw) == "answer_damaged"
+
+    def test_an_answer_to_another_request_is_damaged(self) -> None:
+        assert _code(self._answer, {}, b"", "r-2") == "answer_damaged"
+
+    def _answer(self, outputs: dict[str, Any], raw: bytes, id: str = "r-1") -> Any:
+        names = ("datatype", "shape", "parameters")
+        listed = [
+            {"name": name, **dict(zip(names, (kind, shape, {"binary_data_size": size}), strict=True))}
+            for name, (kind, shape, size) in outputs.items()
+        ]
+        head = json.dumps({"id": id, "outputs": listed}).encode()
+        sent = BinaryRequest(self.REQUEST)
+        sent.begin(httpcore2.Response(200, headers={"Inference-Header-Content-Length": str(len(head))}), "here")
+        return sent.parse_event(head + raw)

@@ -142,7 +142,7 @@ def many(url: str) -> None:
 
 
 def no_thread_of_many() -> bool:
-    return not any(thread.name == "generate_many" for thread in threading.enumerate())
+    return not any(thread.name == "inflight_client call" for thread in threading.enumerate())
 
 
 def main() -> None:

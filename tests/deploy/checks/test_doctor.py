@@ -14,16 +14,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from build_engines.manifest import Manifest, verify
+from build_engines.manifest import Manifest
 from inflight.cli import cli
 from inflight.deploy.checks.doctor import Finding, run_checks
 from inflight.deploy.publish.publish import publish_repository
 from inflight.deploy.publish.s3_address import S3Address
 from inflight.deploy.repository.assemble import AssemblyRequest
+from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.server import Server
+from tests.fixtures.encoder_server import TinyEncoder
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.gpu_machine import gpu_machine
+from tests.fixtures.manifests import encoder_manifest
 from tests.fixtures.nvidia import H100
 from tests.fixtures.s3_server import s3_server
 from tests.fixtures.tensorrtllm import GpuEngine
@@ -124,11 +127,11 @@ def test_an_assembled_repository_is_looked_at_as_its_engine_is(gpu_engine: GpuEn
     """Its own parameters count: here is no second GPU, and no first one either."""
     engine, out = gpu_engine("llama"), tmp_path / "out"
     options = DeploymentOptions(settings={"gpu_device_ids": "0;1"})
-    publish_repository(AssemblyRequest(engine, verify(engine), options), out, print)
+    publish_repository(AssemblyRequest(EngineSet.find(engine, options), options), out, print)
     assert any("names GPU 0, and this machine has 0" in one.found for one in said(out))
     with s3_server() as storage:
         address = storage.address("llama/v1")
-        publish_repository(AssemblyRequest(engine, verify(engine), options), S3Address.parse(address), print)
+        publish_repository(AssemblyRequest(EngineSet.find(engine, options), options), S3Address.parse(address), print)
         assert any("names GPU 0, and this machine has 0" in one.found for one in said(address))
 
 
@@ -139,6 +142,22 @@ def test_the_speed_of_an_embedded_engine_is_predicted(embedded: Path) -> None:
     assert [count for _, count in rates] == ["1", "64"]
     one, many = (float(rate.replace(",", "")) for rate, _ in rates)
     assert 0 < one < many
+
+
+def test_an_encoder_is_described_and_encodes_a_text(tiny_encoder: TinyEncoder) -> None:
+    findings = {one.name: one for one in run_checks(tiny_encoder("embed"))}
+    assert findings["engine"].state == findings["encoder"].state == "ok"
+    assert "task embed, 64 dimensions, texts of up to 512 tokens" in findings["engine"].found
+    assert findings["encoder"].found.startswith("tiny-bert-embed answered")
+
+
+def test_an_encoder_that_can_not_be_loaded_is_missing(tiny_encoder: TinyEncoder, tmp_path: Path) -> None:
+    made = encoder_manifest("embed")
+    tokenizer = tiny_encoder("embed") / "tokenizer.json"
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    (tmp_path / "openvino_model.xml").write_text("no graph")
+    made.write(tmp_path)
+    assert [one.state for one in said(tmp_path, "encoder")] == ["missing"]
 
 
 def test_an_address_that_is_none_is_a_finding() -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.manifest import verify
 from inflight.deploy.errors import DeployError
 from inflight.deploy.publish.publish import publish_repository
 from inflight.deploy.publish.s3_address import S3Address
@@ -22,6 +21,7 @@ from inflight.deploy.publish.s3_repository import S3Repository
 from inflight.deploy.repository import manifest
 from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository
 from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.repository.engine_set import EngineSet
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.errors import raises
 from tests.fixtures.s3_server import S3TestBucket, s3_server
@@ -62,7 +62,7 @@ Order_ = Callable[..., AssemblyRequest]
 
 @pytest.fixture
 def order(engine: Path) -> Order_:
-    return lambda **options: AssemblyRequest(engine, verify(engine), DeploymentOptions(**options))
+    return lambda **options: AssemblyRequest(EngineSet.find(engine), DeploymentOptions(**options))
 
 
 def test_a_second_time_nothing_is_written_unless_forced(order: Order_, tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ from build_engines.manifest import GpuFeatures, GpuLimits, Manifest
 from inflight import __version__
 from inflight.deploy.repository import model_configs
 from inflight.deploy.repository.configure import build_id, committed_repository, configure_repository
+from inflight.deploy.repository.model_names import ENCODER_MODELS
 from inflight.deploy.repository.option_checks import check_options
 from inflight.deploy.repository.options import DeploymentOptions
 from tests.fixtures.config_diff import differences
-from tests.fixtures.manifests import manifest
+from tests.fixtures.manifests import engine_set, manifest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ENGINE_PLACEHOLDER = "/engines/demo"
@@ -49,8 +50,9 @@ class GoldenCase:
         engine.mkdir()
         # All of trtllm-build's config.json that deploying reads.
         (engine / "config.json").write_text(json.dumps({"pretrained_config": {"logits_dtype": "float32"}}))
-        check_options(self.options, engine, self.engine_manifest())
-        configure_repository(engine, self.engine_manifest(), out, self.options)
+        engines = engine_set(engine, self.engine_manifest())
+        check_options(self.options, engines)
+        configure_repository(engines, out, self.options)
         masks = {
             str(engine): ENGINE_PLACEHOLDER,
             f'"{__version__}"': VERSION_PLACEHOLDER,
@@ -77,7 +79,7 @@ class GoldenCase:
 
     def differences(self) -> str:
         """From the case that it is based on, or from the committed repository."""
-        base = CASES[self.base].configs() if self.base else model_configs.load(committed_repository())
+        base = CASES[self.base].configs() if self.base else _of_generation(model_configs.load(committed_repository()))
         lines = []
         for model, config in sorted(self.configs().items()):
             changes = list(differences(base[model], config))
@@ -136,6 +138,10 @@ CASES = {
         ),
     )
 }
+
+
+def _of_generation(configs: model_configs.Configs) -> model_configs.Configs:
+    return {name: config for name, config in configs.items() if name not in ENCODER_MODELS.values()}
 
 
 def _masked(text: str, masks: Mapping[str, str]) -> str:

@@ -15,8 +15,10 @@ from inflight.deploy.repository import manifest as card
 from inflight.deploy.repository import model_configs
 from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository, relocate_engine
 from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.repository.engine_set import EngineSet
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.errors import raises
+from tests.fixtures.manifests import engine_set
 from tests.fixtures.tensorrtllm import GpuEngine
 
 
@@ -37,7 +39,7 @@ def parameters(repository: Path, model: str) -> dict[str, str]:
 
 def test_all_that_a_model_needs_lies_in_its_own_version(engine: Path, tmp_path: Path) -> None:
     out = tmp_path / "repository"
-    written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), out)
+    written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), out)
     for config in out.glob("*/config.pbtxt"):
         text = config.read_text()
         assert str(engine) not in text
@@ -55,7 +57,7 @@ def test_the_models_that_render_messages_get_all_templates(engine: Path, tmp_pat
     further = tmp_path / "engine" / "additional_chat_templates"
     further.mkdir()
     (further / "tool_use.jinja").write_text("{{ tools }}")
-    written(AssemblyRequest(tmp_path / "engine", verify(tmp_path / "engine"), DeploymentOptions()), tmp_path / "out")
+    written(AssemblyRequest(EngineSet.find(tmp_path / "engine"), DeploymentOptions()), tmp_path / "out")
     for name in ("chat_template.jinja", "tokenizer_config.json", "additional_chat_templates/tool_use.jinja"):
         brought = tmp_path / "out" / "preprocessing/1/tokenizer" / name
         assert brought.read_bytes() == (tmp_path / "engine" / name).read_bytes()
@@ -63,21 +65,21 @@ def test_the_models_that_render_messages_get_all_templates(engine: Path, tmp_pat
 
 def test_no_directory_is_empty_as_s3_has_none(engine: Path, tmp_path: Path) -> None:
     written(
-        AssemblyRequest(engine, verify(engine), DeploymentOptions(), engine_path="/engines/llama"), tmp_path / "out"
+        AssemblyRequest(EngineSet.find(engine), DeploymentOptions(), engine_path="/engines/llama"), tmp_path / "out"
     )
     for directory in (path for path in (tmp_path / "out").rglob("*") if path.is_dir()):
         assert any(directory.iterdir()), directory
 
 
 def test_each_of_our_models_and_the_card_say_which_version_wrote_them(engine: Path, tmp_path: Path) -> None:
-    written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), tmp_path / "out")
+    written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), tmp_path / "out")
     for model in ("preprocessing", "postprocessing", "tensorrt_llm", "tensorrt_llm_bls"):
         assert parameters(tmp_path / "out", model)["inflight_version"] == __version__
     assert json.loads((tmp_path / "out" / card.MANIFEST_FILE).read_text())["inflight_version"] == __version__
 
 
 def test_an_engine_that_lies_elsewhere_is_named_and_not_copied(engine: Path, tmp_path: Path) -> None:
-    order = AssemblyRequest(engine, verify(engine), DeploymentOptions(), engine_path="/engines/llama")
+    order = AssemblyRequest(EngineSet.find(engine), DeploymentOptions(), engine_path="/engines/llama")
     assert written(order, tmp_path / "out").engine_path == "/engines/llama"
     assert parameters(tmp_path / "out", "tensorrt_llm")["gpt_model_path"] == "/engines/llama"
     assert parameters(tmp_path / "out", "preprocessing")["tokenizer_dir"] == "1/tokenizer"
@@ -89,7 +91,7 @@ def test_draft_engine_and_adapters_come_along(engine: Path, tmp_path: Path) -> N
     for adapter in adapters:
         adapter.write_text(adapter.name)
     options = DeploymentOptions(draft_engine=engine, adapters=adapters)
-    written(AssemblyRequest(engine, verify(engine), options), tmp_path / "out")
+    written(AssemblyRequest(EngineSet.find(engine, options), options), tmp_path / "out")
     said = parameters(tmp_path / "out", "tensorrt_llm")
     folder = tmp_path / "out" / "tensorrt_llm"
     assert verify(folder / said["draft_model_path"]) == verify(engine)
@@ -99,23 +101,23 @@ def test_draft_engine_and_adapters_come_along(engine: Path, tmp_path: Path) -> N
 def test_the_same_order_gives_the_same_bytes_whatever_memory_is_free(
     engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order = AssemblyRequest(engine, verify(engine), DeploymentOptions(), vendored=True)
+    order = AssemblyRequest(EngineSet.find(engine), DeploymentOptions(), vendored=True)
     first = written(order, tmp_path / "one")
     monkeypatch.setattr("inflight.deploy.memory.available_bytes", lambda: 1 << 40)
     assert written(order, tmp_path / "two") == first
 
 
 def test_what_was_asked_differs_by_its_digest(engine: Path, tmp_path: Path) -> None:
-    manifest = verify(engine)
+    manifest, engines = verify(engine), EngineSet.find(engine)
     adapter = tmp_path / "adapter"
     adapter.write_text("1")
     orders = [
-        AssemblyRequest(engine, manifest, DeploymentOptions()),
-        AssemblyRequest(engine, manifest, DeploymentOptions(max_num_sequences=3)),
-        AssemblyRequest(engine, manifest, DeploymentOptions(), vendored=True),
-        AssemblyRequest(engine, manifest, DeploymentOptions(), engine_path="/e"),
-        AssemblyRequest(engine, manifest.model_copy(update={"name": "other"}), DeploymentOptions()),
-        AssemblyRequest(engine, manifest, DeploymentOptions(adapters=(adapter,))),
+        AssemblyRequest(engines, DeploymentOptions()),
+        AssemblyRequest(engines, DeploymentOptions(max_num_sequences=3)),
+        AssemblyRequest(engines, DeploymentOptions(), vendored=True),
+        AssemblyRequest(engines, DeploymentOptions(), engine_path="/e"),
+        AssemblyRequest(engine_set(engine, manifest.model_copy(update={"name": "other"})), DeploymentOptions()),
+        AssemblyRequest(engines, DeploymentOptions(adapters=(adapter,))),
     ]
     digests = [order.options_digest() for order in orders]
     adapter.write_text("2")
@@ -129,14 +131,14 @@ def test_an_engine_that_is_not_what_it_says_once_it_was_copied_is_refused(engine
     (tmp_path / "out").mkdir()
     with raises(DeployError, "engine_damaged", naming="chat_template.jinja"):
         assemble_repository(
-            AssemblyRequest(engine, verify(engine), DeploymentOptions()), tmp_path / "out", place_file=short
+            AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), tmp_path / "out", place_file=short
         )
     assert not (tmp_path / "out" / card.MANIFEST_FILE).exists()
 
 
 def cpp_repository(engine: Path, out: Path, home: Path | None) -> Path:
     """As `assemble_repository` leaves one whose engine belongs to TensorRT-LLM's C++ backend."""
-    written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), out)
+    written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), out)
     config = model_configs.load(out)
     config["tensorrt_llm"].backend = "tensorrtllm"
     place = "1/engine" if home is None else f"{home}/tensorrt_llm/1/engine"
@@ -163,7 +165,7 @@ def test_a_repository_whose_engine_stands_where_it_says_is_served_as_it_is(engin
     repository = cpp_repository(engine, tmp_path / "out", tmp_path / "out")
     assert relocate_engine(repository, tmp_path / "run") == repository
     python = tmp_path / "python"
-    written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), python)
+    written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), python)
     assert relocate_engine(python, tmp_path / "run") == python
 
 
@@ -186,18 +188,19 @@ def test_a_place_that_nobody_could_serve_from_is_refused(
 ) -> None:
     engine = gpu_engine("llama")
     with raises(DeployError, "invalid_parameter", naming=said):
-        AssemblyRequest(engine, verify(engine), DeploymentOptions(), **changes).check()
+        AssemblyRequest(EngineSet.find(engine), DeploymentOptions(), **changes).check()
 
 
 def test_a_home_is_for_engines_that_are_not_found_without(engine: Path) -> None:
     with raises(DeployError, "invalid_parameter", naming="--repository-path"):
-        AssemblyRequest(engine, verify(engine), DeploymentOptions(), repository_path=Path("/models")).check()
+        AssemblyRequest(EngineSet.find(engine), DeploymentOptions(), repository_path=Path("/models")).check()
 
 
 def test_where_it_will_stand_makes_a_difference_where_it_is_written_alone(engine: Path, gpu_engine: GpuEngine) -> None:
     for one, differs in ((engine, False), (gpu_engine("llama"), True)):
         orders = [
-            AssemblyRequest(one, verify(one), DeploymentOptions(), repository_path=Path(home)) for home in ("/a", "/b")
+            AssemblyRequest(EngineSet.find(one), DeploymentOptions(), repository_path=Path(home))
+            for home in ("/a", "/b")
         ]
         assert (orders[0].options_digest() != orders[1].options_digest()) is differs
 
@@ -208,7 +211,7 @@ def test_a_file_in_the_engine_directory_that_a_parameter_names_comes_along(
     engine, name = gpu_engine("llama"), "xgrammar_tokenizer_info.json"
     (engine / name).write_text("{}")
     options = DeploymentOptions(settings={"xgrammar_tokenizer_info_path": str(engine / name)})
-    order = AssemblyRequest(engine, verify(engine), options, repository_path=tmp_path / "out")
+    order = AssemblyRequest(EngineSet.find(engine), options, repository_path=tmp_path / "out")
     found = written(order, tmp_path / "out")
     said = parameters(tmp_path / "out", "tensorrt_llm")
     assert said["guided_decoding_backend"] == "xgrammar"
@@ -222,7 +225,7 @@ def test_a_file_in_the_engine_directory_that_a_parameter_names_comes_along(
 
 def test_a_card_knows_what_is_damaged(engine: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    order = AssemblyRequest(engine, verify(engine), DeploymentOptions())
+    order = AssemblyRequest(EngineSet.find(engine), DeploymentOptions())
     assert written(order, out) == card.verify_repository(out)
     (out / "preprocessing/1/__pycache__").mkdir()  # what Python leaves there is no damage
     path = out / "tensorrt_llm/1/engine/openvino_model.bin"
@@ -251,7 +254,7 @@ def test_a_card_that_can_not_be_read_is_said(content: bytes, code: str) -> None:
 
 def test_a_card_names_files_of_its_repository_alone(engine: Path, tmp_path: Path) -> None:
     found = json.loads(
-        written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), tmp_path / "out").content()
+        written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), tmp_path / "out").content()
     )
     found["files"]["../x"] = {"sha256": "", "bytes": 0}
     with raises(DeployError, "engine_damaged"):
@@ -273,7 +276,7 @@ def test_no_file_is_put_behind_a_link_out_of_a_repository(tmp_path: Path) -> Non
 
 
 def test_a_repository_of_another_version_is_refused_unless_it_brings_its_own(engine: Path, tmp_path: Path) -> None:
-    found = written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), tmp_path / "out")
+    found = written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), tmp_path / "out")
     found.check_version("there")
     other = found.model_copy(update={"inflight_version": "9.9.0"})
     with raises(DeployError, "engine_incompatible", naming=("9.9.0", __version__, "--vendor")):

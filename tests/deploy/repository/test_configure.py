@@ -17,7 +17,7 @@ from inflight.deploy.repository.option_checks import check_options
 from tests.deploy.repository.golden_cases import GoldenCase
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.errors import raises
-from tests.fixtures.manifests import manifest
+from tests.fixtures.manifests import engine_set, manifest
 
 
 def parameters(config: Any) -> dict[str, str]:
@@ -25,7 +25,7 @@ def parameters(config: Any) -> dict[str, str]:
 
 
 def deployed(out: Path, options: DeploymentOptions) -> Configs:
-    configure_repository(Path("/engines/demo"), manifest(), out, options)
+    configure_repository(engine_set("/engines/demo"), out, options)
     return load(out)
 
 
@@ -108,17 +108,17 @@ def test_a_draft_engine_is_named_absolutely_and_its_cache_counts(
 )
 def test_options_that_can_not_be_used_are_refused(options: DeploymentOptions, sentence: str) -> None:
     with raises(DeployError, "invalid_parameter", naming=sentence):
-        check_options(options, Path("/engines/demo"), manifest())
+        check_options(options, engine_set("/engines/demo"))
 
 
 def test_a_draft_engine_that_is_none_is_refused(tmp_path: Path) -> None:
     with raises(BuildError, "engine_not_found", naming="draft"):
-        check_options(DeploymentOptions(draft_engine=tmp_path / "draft"), Path("/engines/demo"), manifest())
+        check_options(DeploymentOptions(draft_engine=tmp_path / "draft"), engine_set("/engines/demo"))
 
 
 def test_a_relative_engine_is_named_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    configure_repository(Path("engine"), manifest(), tmp_path / "out", DeploymentOptions())
+    configure_repository(engine_set("engine"), tmp_path / "out", DeploymentOptions())
     assert parameters(load(tmp_path / "out")["tensorrt_llm"])["gpt_model_path"] == str(tmp_path / "engine")
 
 
@@ -136,7 +136,7 @@ def test_every_model_tells_which_versions_made_the_deployment_and_the_engine(
 
 
 def test_every_model_tells_which_engine_tokenizer_and_template_answer(tmp_path: Path) -> None:
-    configure_repository(Path("engine"), manifest(), tmp_path / "out", DeploymentOptions())
+    configure_repository(engine_set("engine"), tmp_path / "out", DeploymentOptions())
     assert {parameters(config)["inflight_build"] for config in load(tmp_path / "out").values()} == {
         build_id(manifest())
     }
@@ -147,8 +147,9 @@ def test_clients_are_told_what_is_served_and_only_by_its_own_server_where_it_lie
     case = GoldenCase("", target)
     case.write(tmp_path)
     made = case.engine_manifest()
-    configure_repository(tmp_path / "engine", made, tmp_path / "served", case.options, engine_dir=tmp_path)
-    for repository, engine_dir in (("repository", None), ("served", str(tmp_path))):
+    engines = engine_set(tmp_path / "engine", made)
+    configure_repository(engines, tmp_path / "served", case.options, show_directories=True)
+    for repository, engine_dir in (("repository", None), ("served", str(tmp_path / "engine"))):
         for model in ("ensemble", "tensorrt_llm_bls"):
             told = json.loads(parameters(load(tmp_path / repository)[model])["inflight_served"])
             assert told.pop("engine_dir", None) == engine_dir

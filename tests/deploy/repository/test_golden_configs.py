@@ -25,6 +25,7 @@ from inflight.deploy.repository.option_checks import check_options
 from inflight.deploy.repository.options import DeploymentOptions
 from tests.deploy.repository.golden_cases import CASES, GoldenCase, parse
 from tests.fixtures.errors import raises
+from tests.fixtures.manifests import engine_set
 from tests.serving.contract.upstream_contract import Key, ours, upstreams
 from tests.standins.tensorrtllm.parameters import GUIDES, read_parameters
 
@@ -158,9 +159,8 @@ def test_no_python_stands_where_the_backend_is_upstreams(tmp_path: Path) -> None
 def test_logits_have_the_type_that_the_engine_gives_them(tmp_path: Path, said: str | None, expected: str) -> None:
     config = {} if said is None else {"logits_dtype": said}
     (tmp_path / "config.json").write_text(str({"pretrained_config": config}).replace("'", '"'))
-    configs = configure_repository(
-        tmp_path, CASES["tensorrt-llm"].engine_manifest(), tmp_path / "out", DeploymentOptions()
-    )
+    engines = engine_set(tmp_path, CASES["tensorrt-llm"].engine_manifest())
+    configs = configure_repository(engines, tmp_path / "out", DeploymentOptions())
     found = {
         model_config_pb2.DataType.Name(tensor.data_type)
         for model in ("tensorrt_llm", "ensemble", "tensorrt_llm_bls")
@@ -175,14 +175,15 @@ def test_an_engine_that_does_not_say_it_is_damaged(tmp_path: Path, content: str 
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with raises(DeployError, "engine_damaged", naming="config.json"):
-        configure_repository(tmp_path, CASES["tensorrt-llm"].engine_manifest(), tmp_path / "out", DeploymentOptions())
+        engines = engine_set(tmp_path, CASES["tensorrt-llm"].engine_manifest())
+        configure_repository(engines, tmp_path / "out", DeploymentOptions())
 
 
 def test_llmapi_sizes_its_cache_itself_unless_it_is_told(tmp_path: Path) -> None:
-    manifest = CASES["llmapi"].engine_manifest()
-    plain = configure_repository(tmp_path, manifest, tmp_path / "plain", DeploymentOptions())["tensorrt_llm"].parameters
+    engines = engine_set(tmp_path, CASES["llmapi"].engine_manifest())
+    plain = configure_repository(engines, tmp_path / "plain", DeploymentOptions())["tensorrt_llm"].parameters
     asked = DeploymentOptions(kv_cache_tokens=1000, max_num_sequences=7, max_num_tokens=70)
-    told = configure_repository(tmp_path, manifest, tmp_path / "told", asked)["tensorrt_llm"].parameters
+    told = configure_repository(engines, tmp_path / "told", asked)["tensorrt_llm"].parameters
     keys = ("inflight_engine", "max_tokens_in_paged_kv_cache", "max_num_sequences", "max_num_tokens")
     assert [plain[key].string_value for key in keys] == ["llmapi", "", "64", "8192"]
     assert [told[key].string_value for key in keys] == ["llmapi", "1024", "7", "70"]
@@ -191,13 +192,15 @@ def test_llmapi_sizes_its_cache_itself_unless_it_is_told(tmp_path: Path) -> None
 @pytest.mark.parametrize("option", [{"draft_engine": Path("draft")}, {"prompt_lookup": True}])
 def test_llmapi_is_told_of_speculation_when_it_is_built(option: dict[str, Any]) -> None:
     with raises(DeployError, "invalid_parameter", naming="model.yaml"):
-        check_options(DeploymentOptions(**option), Path("/engines/demo"), CASES["llmapi"].engine_manifest())
+        check_options(DeploymentOptions(**option), engine_set("/engines/demo", CASES["llmapi"].engine_manifest()))
 
 
 def test_llmapi_takes_the_directory_of_an_adapter(tmp_path: Path) -> None:
-    check_options(DeploymentOptions(adapters=(tmp_path,)), tmp_path, CASES["llmapi"].engine_manifest())
+    check_options(DeploymentOptions(adapters=(tmp_path,)), engine_set(tmp_path, CASES["llmapi"].engine_manifest()))
     with raises(DeployError, "invalid_parameter", naming="LoRA"):
-        check_options(DeploymentOptions(adapters=(tmp_path,)), tmp_path, CASES["openvino"].engine_manifest())
+        check_options(
+            DeploymentOptions(adapters=(tmp_path,)), engine_set(tmp_path, CASES["openvino"].engine_manifest())
+        )
 
 
 @pytest.mark.parametrize("target", ["openvino", "llmapi"])
@@ -216,8 +219,5 @@ def test_engines_of_ours_take_parameters_by_name_too(tmp_path: Path, target: str
 @pytest.mark.parametrize("target", ["openvino", "llmapi"])
 def test_and_refuse_those_of_the_c_plus_plus_backend(target: str) -> None:
     with raises(DeployError, "invalid_parameter", naming=("cuda_graph_mode", target)):
-        check_options(
-            DeploymentOptions(settings={"cuda_graph_mode": "true"}),
-            Path("/engines/demo"),
-            GoldenCase("any", target, manifest={"features": GpuFeatures()}).engine_manifest(),
-        )
+        made = GoldenCase("any", target, manifest={"features": GpuFeatures()}).engine_manifest()
+        check_options(DeploymentOptions(settings={"cuda_graph_mode": "true"}), engine_set("/engines/demo", made))

@@ -20,9 +20,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from build_engines.manifest import verify
 from inflight import __version__
 from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository
+from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.repository.vendor import ARCHIVE
 from inflight.deploy.server import ports, triton
@@ -115,7 +115,7 @@ def other_triton(tmp_path_factory: pytest.TempPathFactory) -> ForeignTriton:
 
 def repository(engine: Path, out: Path, vendored: bool) -> Path:
     out.mkdir()
-    assemble_repository(AssemblyRequest(engine, verify(engine), DeploymentOptions(), vendored), out)
+    assemble_repository(AssemblyRequest(EngineSet.find(engine), DeploymentOptions(), vendored), out)
     return out
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from inflight.deploy.server.drain import drain
 from inflight.deploy.server.probe import Probe
 
-CALLERS, ENGINE = ["ensemble", "tensorrt_llm_bls"], "tensorrt_llm"
+CALLERS, ENGINE = ["ensemble", "tensorrt_llm_bls", "rerank"], "tensorrt_llm"
 POLLS = 3
 """A model's last request has ended when it is looked at so many times."""
 
@@ -18,7 +18,7 @@ class ScriptedProbe(Probe):
     events: list[str]
     looks: Counter[str]
 
-    def chunk_count(self) -> int | None:
+    def total_count(self) -> int | None:
         return None
 
     def unload(self, model: str) -> None:
@@ -33,7 +33,7 @@ class ScriptedProbe(Probe):
 
 def test_the_engine_is_unloaded_once_the_requests_of_all_that_call_it_have_ended() -> None:
     ScriptedProbe.events, ScriptedProbe.looks = [], Counter()
-    assert drain(ScriptedProbe("", 0, ""), [*CALLERS, ENGINE], 60.0, lambda: False, lambda: 0.0)
+    assert drain(ScriptedProbe("", 0, "", ("generate", "rerank")), 60.0, lambda: False, lambda: 0.0)
     before, after = ScriptedProbe.events[:-2], ScriptedProbe.events[-2:]
     assert sorted(before) == sorted(f"{what} {model}" for model in CALLERS for what in ("unload", "end"))
     assert after == [f"unload {ENGINE}", f"end {ENGINE}"]

@@ -38,10 +38,13 @@ def test_neither_a_busy_server_nor_an_idle_one_is_taken_for_dead(tiny_engine: Ti
             assert stream.finished.wait(TIMEOUT)
             assert stream.completed
         # Now there is nothing to do but the watcher's own questions.
-        idle_since, before = time.monotonic(), server.instance.probe.chunk_count()
+        idle_since, before = time.monotonic(), server.instance.probe.answer_count("generate")
         assert before is not None
         wait_until(
-            lambda: time.monotonic() - idle_since > SECONDS and (server.instance.probe.chunk_count() or 0) > before
+            lambda: (
+                time.monotonic() - idle_since > SECONDS
+                and (server.instance.probe.answer_count("generate") or 0) > before
+            )
         )
         assert server.restarts == 0
         assert server.ready

@@ -18,6 +18,7 @@ from inflight.deploy.publish.publish import publish_repository
 from inflight.deploy.publish.s3_address import S3Address
 from inflight.deploy.repository import manifest, model_configs
 from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository, engine_path_inside
+from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server import process_layout
 from inflight.deploy.server.server import Server
@@ -47,7 +48,7 @@ def engine(tiny_engine: TinyEngine) -> Path:
 @pytest.fixture
 def repository(engine: Path, tmp_path: Path) -> Path:
     (tmp_path / "repository").mkdir()
-    assemble_repository(AssemblyRequest(engine, verify(engine), USUAL), tmp_path / "repository")
+    assemble_repository(AssemblyRequest(EngineSet.find(engine), USUAL), tmp_path / "repository")
     return tmp_path / "repository"
 
 
@@ -64,7 +65,7 @@ def test_a_repository_on_s3_is_read_by_triton_itself_and_says_what_the_engine_sa
     storage: S3TestBucket, engine: Path, server: Server
 ) -> None:
     address = storage.address("llama/v1")
-    publish_repository(AssemblyRequest(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    publish_repository(AssemblyRequest(EngineSet.find(engine), USUAL), S3Address.parse(address), silent)
     with Server(address, on_message=silent) as running:
         assert running.manifest.name == server.manifest.name
         assert said(running) == said(server)
@@ -107,7 +108,7 @@ def test_the_served_model_name_is_that_of_the_options_or_the_engine(
 ) -> None:
     options = DeploymentOptions(served_model_name=name)
     (tmp_path / "repository").mkdir()
-    assemble_repository(AssemblyRequest(engine, verify(engine), options), tmp_path / "repository")
+    assemble_repository(AssemblyRequest(EngineSet.find(engine, options), options), tmp_path / "repository")
     expected = name or verify(engine).name
     assert find_source(tmp_path / "repository", USUAL).model_name == expected
     assert find_source(engine, options).model_name == expected
@@ -119,7 +120,7 @@ def test_an_engine_that_lies_elsewhere_must_lie_there_and_be_that_one(
     engine: Path, server: Server, tmp_path: Path
 ) -> None:
     place, out = tmp_path / "engines" / "llama", tmp_path / "out"
-    publish_repository(AssemblyRequest(engine, verify(engine), USUAL, engine_path=str(place)), out, silent)
+    publish_repository(AssemblyRequest(EngineSet.find(engine), USUAL, engine_path=str(place)), out, silent)
     with raises(BuildError, "engine_not_found", naming=str(place)):
         find_source(out, USUAL)
     shutil.copytree(engine, place)
@@ -152,7 +153,7 @@ def test_a_copy_from_s3_that_has_no_room_is_refused_before_it_is_made(
     storage: S3TestBucket, engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = storage.address("llama/large")
-    publish_repository(AssemblyRequest(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    publish_repository(AssemblyRequest(EngineSet.find(engine), USUAL), S3Address.parse(address), silent)
     source = find_source(address, USUAL)
     nothing = shutil.disk_usage(tmp_path)._replace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: nothing)
@@ -164,7 +165,7 @@ def test_a_new_start_begins_without_what_an_earlier_one_has_copied(
     storage: S3TestBucket, engine: Path, tmp_path: Path
 ) -> None:
     address = storage.address("llama/again")
-    publish_repository(AssemblyRequest(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    publish_repository(AssemblyRequest(EngineSet.find(engine), USUAL), S3Address.parse(address), silent)
     deployment = prepare_repository(find_source(address, USUAL), USUAL, tmp_path, silent)
     copies = Path(deployment.environment["TRITON_AWS_MOUNT_DIRECTORY"])
     assert copies.is_relative_to(tmp_path), "nobody would sweep it"
@@ -177,7 +178,7 @@ def test_where_triton_copies_to_can_be_said_and_is_then_not_emptied(
     storage: S3TestBucket, engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = storage.address("llama/elsewhere")
-    publish_repository(AssemblyRequest(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    publish_repository(AssemblyRequest(EngineSet.find(engine), USUAL), S3Address.parse(address), silent)
     monkeypatch.setenv("TRITON_AWS_MOUNT_DIRECTORY", str(tmp_path / "large"))
     deployment = prepare_repository(find_source(address, USUAL), USUAL, tmp_path, silent)
     assert deployment.environment["TRITON_AWS_MOUNT_DIRECTORY"] == str(tmp_path / "large")
@@ -191,7 +192,7 @@ def test_the_engine_of_the_cpp_backend_is_fetched_from_s3_to_where_it_is_found(
 ) -> None:
     engine = gpu_engine("llama")
     address = storage.address("cpp/v1")
-    publish_repository(AssemblyRequest(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    publish_repository(AssemblyRequest(EngineSet.find(engine), USUAL), S3Address.parse(address), silent)
     deployment = prepare_repository(find_source(address, USUAL), USUAL, tmp_path, silent)
     place = Path(deployment.parameters["gpt_model_path"])
     assert verify(place) == verify(engine)
@@ -216,19 +217,19 @@ def test_how_many_processes_it_takes_is_read_from_s3_too(
         settings={"gpu_device_ids": "0;1", "executor_worker_path": str(MPI / "trtllmExecutorWorker")}
     )
     address = storage.address(f"cpp/instances-{elsewhere}")
-    order = AssemblyRequest(engine, verify(engine), options, engine_path=str(engine) if elsewhere else None)
+    order = AssemblyRequest(EngineSet.find(engine), options, engine_path=str(engine) if elsewhere else None)
     publish_repository(order, S3Address.parse(address), silent)
     source = find_source(address, USUAL)
     deployment = prepare_repository(source, USUAL, tmp_path, silent)
     assert deployment.parameters["gpu_device_ids"] == "0;1"
-    assert process_layout.choose_layout(source.manifest, deployment.parameters, None).mode == "orchestrator"
+    assert process_layout.choose_layout(source.engines.main, deployment.parameters, None).mode == "orchestrator"
 
 
 def test_the_engine_of_the_cpp_backend_is_named_where_the_repository_stands(
     gpu_engine: GpuEngine, tmp_path: Path
 ) -> None:
     engine, out = gpu_engine("llama"), tmp_path / "out"
-    publish_repository(AssemblyRequest(engine, verify(engine), USUAL), out, silent)
+    publish_repository(AssemblyRequest(EngineSet.find(engine), USUAL), out, silent)
     assert f'string_value: "{engine_path_inside(out)}"' in (out / "tensorrt_llm" / "config.pbtxt").read_text()
     assert prepare_repository(find_source(out, USUAL), USUAL, tmp_path, silent).repository == str(out)
     moved = out.rename(tmp_path / "moved")

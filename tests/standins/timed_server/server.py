@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,15 +12,12 @@ from pathlib import Path
 from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
-from inflight.deploy.server import ports, triton
-from inflight.deploy.server.instance import MAX_START_ATTEMPTS
-from inflight.deploy.server.probe import Probe
-from inflight.deploy.server.process import TritonProcess
+from inflight.deploy.server import ports
 from inflight.deploy.server.run_directory import ServerRunDirectory
 from tests.standins.kserve.repository import text_models
+from tests.standins.triton import serve_repository
 
 MODEL = Path(__file__).parent / "model.py"
-_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -65,38 +61,10 @@ def timed_server(**models: str) -> Iterator[TimedServer]:
     try:
         for name, delays in models.items():
             _write_model(run.path / "repository" / name, {"log": str(run.path / name), "delays": delays})
-        chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
-        installation = triton.mirror_wheel(triton.find_triton(), run.path / "triton")
-        command = triton.server_command(
-            installation,
-            run.path / "repository",
-            hosts=ports.ListenHosts(),
-            ports=chosen,
-            shm_prefix=run.shm_prefix,
-            admin_key="timed_server",
-            exit_seconds=1,
-        )
-        for _ in range(MAX_START_ATTEMPTS):
-            process = TritonProcess(command, triton.server_environment(installation), run.log, run.shm_prefix)
-            try:
-                if _wait_until_ready(process, Probe("127.0.0.1", chosen.http, "clockwork")):
-                    yield TimedServer(chosen, run.path)
-                    return
-            finally:
-                process.stop(3)
-        raise RuntimeError(run.log.read_text()[-2000:])
+        with serve_repository(run, "clockwork") as chosen:
+            yield TimedServer(chosen, run.path)
     finally:
         run.close()
-
-
-def _wait_until_ready(process: TritonProcess, probe: Probe) -> bool:
-    """Wait until the server is ready; false if it ended before that, or takes too long."""
-    end = time.monotonic() + _START_SECONDS
-    while process.poll() is None and time.monotonic() < end:
-        if probe.ready():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def _write_model(folder: Path, parameters: dict[str, str]) -> None:

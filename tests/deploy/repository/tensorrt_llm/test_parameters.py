@@ -24,6 +24,7 @@ from tests.deploy.repository.tensorrt_llm.example_engines import (
     texts,
 )
 from tests.fixtures.errors import raises
+from tests.fixtures.manifests import engine_set
 
 CONTRACT = json.loads((Path(__file__).parents[3] / "data" / "tensorrt_llm_triton.json").read_text())
 
@@ -188,7 +189,7 @@ def test_the_options_that_have_a_flag_are_the_same_parameters() -> None:
 )
 def test_options_that_would_change_nothing_are_refused(options: dict[str, Any], sentence: str) -> None:
     with raises(DeployError, "invalid_parameter", naming=sentence):
-        check_options(DeploymentOptions(**options), Path("/engines/demo"), gpu_manifest())
+        check_options(DeploymentOptions(**options), engine_set("/engines/demo", gpu_manifest()))
 
 
 def test_postprocessing_may_run_several_times_where_nothing_streams() -> None:

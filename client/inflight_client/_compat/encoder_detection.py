@@ -1,0 +1,61 @@
+"""Finds a server's encoders with queries that the caller sends to the server."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from inflight_client._compat.detection import REFUSAL_CODES, ServerQuery
+from inflight_client._compat.model_config import ModelConfig
+from inflight_client.encoder_call import MODELS, Task
+from inflight_client.errors import InflightError
+
+
+@dataclass(frozen=True)
+class EncoderDeployment:
+    """A model that embeds, reranks or classifies texts.
+
+    `served` has the name for applications (`model`) and limits, empty if unknown; `ready` whether it takes requests.
+    """
+
+    task: Task
+    model: str
+    ready: bool
+    version: str | None = None
+    served: Mapping[str, str | int] = field(default_factory=dict)
+
+    @property
+    def dimensions(self) -> int | None:
+        """The size of an embedding; None if it is unknown."""
+        size = self.served.get("dimensions")
+        return size if isinstance(size, int) else None
+
+
+def find_encoders() -> Generator[ServerQuery, Any, tuple[EncoderDeployment, ...]]:
+    """Find the encoders of inflight's repository that the server has.
+
+    Yields queries and is sent the responses; errors are thrown in. Raises InflightError.
+    """
+    found = []
+    for task, model in MODELS.items():
+        config = ModelConfig()
+        try:
+            try:
+                config = ModelConfig((yield ServerQuery("config", model)))
+            except InflightError as error:
+                if error.code not in REFUSAL_CODES or error.code == "model_not_found":
+                    raise
+                yield ServerQuery("metadata", model)
+        except InflightError as error:
+            if error.code == "model_not_ready":
+                found.append(EncoderDeployment(task, model, ready=False))
+            elif error.code != "model_not_found":
+                raise
+            continue
+        served = config.json_parameter("inflight_served")
+        if config.known and served.get("task") != task:
+            continue  # another repository's model of that name
+        ready = yield ServerQuery("model_ready", model)
+        found.append(EncoderDeployment(task, model, ready, config.parameter("inflight_version") or None, served))
+    return tuple(found)

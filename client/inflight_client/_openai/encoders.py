@@ -1,0 +1,152 @@
+"""Messages of a gateway's routes of encoders: embeddings as OpenAI has them, reranking as Cohere, classes as vLLM.
+
+inflight's gateway adds `num_input_tokens`, `truncated` and `error` to each result, and `labels` to classes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import httpcore2
+
+from inflight_client._http import channel
+from inflight_client._http.infer_requests import AnswerParser, BodyParser
+from inflight_client._http.messages import HttpResponse, json_object
+from inflight_client._openai.errors import error_from_object, error_from_response
+from inflight_client._openai.messages import malformed
+from inflight_client.errors import InflightError
+from inflight_client.transport import InferRequest
+
+if TYPE_CHECKING:
+    from inflight_client.transport import Array
+
+_PATHS = {"embed": "/v1/embeddings", "rerank": "/v1/rerank", "classify": "/v1/classify"}
+_KEYS = {"embed": "embedding", "rerank": "relevance_score", "classify": "probs"}
+_OPTIONS = ("input_type", "dimensions", "priority")
+
+
+class EncoderHttpRequest:
+    """A request for an encoder, whose answer is one response. An empty name is that of the task's only model."""
+
+    def __init__(self, request: InferRequest) -> None:
+        self.id = request.id
+        self.path = _PATHS[request.task]
+        self.headers: Mapping[str, str] = {**request.headers, "x-request-id": request.id}
+        self.parser: AnswerParser = BodyParser()
+        self._task = request.task
+        self._returned_id = ""
+        values = {name: tensor.values for name, tensor in request.inputs.items()}
+        fields: dict[str, Any] = {"model": request.model} if request.model else {}
+        fields |= {"return_errors": True, "truncate": bool(values.get("truncate"))}
+        fields |= {name: values[name][0] for name in _OPTIONS if name in values}
+        if request.task == "rerank":
+            fields |= {"query": values["query"][0], "documents": values["documents"]}
+        elif "text_input" in values:
+            fields["input"] = values["text_input"]
+        else:
+            longest = request.inputs["input_ids"].shape[1]
+            starts = range(0, len(values["input_ids"]), longest)
+            lengths = zip(starts, values["input_lengths"], strict=True)
+            fields["input"] = [values["input_ids"][start : start + length] for start, length in lengths]
+        if request.task == "embed":
+            fields["encoding_format"] = "base64"
+        self._count = len(fields.get("documents") or fields["input"])
+        self.body = json.dumps(fields, ensure_ascii=False).encode()
+
+    def begin(self, response: httpcore2.Response, where: str) -> None:
+        self._returned_id = channel.header(response, b"x-request-id")
+
+    def parse_event(self, data: bytes) -> HttpResponse | None:
+        """Return the outputs as an encoder's model has them."""
+        document = json_object(data)
+        try:
+            results: list[Mapping[str, Any]] = [{}] * self._count
+            for result in document["results" if self._task == "rerank" else "data"]:
+                results[result["index"]] = result
+            values = _VALUES[self._task](results)
+            if self._task == "classify":
+                labels = _labels(results, values.shape[1], document.get("labels"))
+                values_by_name: dict[str, Any] = {"scores": values, "labels": labels * self._count}
+            else:
+                values_by_name = {"embedding" if self._task == "embed" else "scores": values}
+            return HttpResponse(
+                {
+                    **values_by_name,
+                    **_facts(results),
+                    "error": tuple(_error(result, _KEYS[self._task]) for result in results),
+                    "model": str(document.get("model", "")),
+                    "id": self._returned_id,
+                }
+            )
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise malformed("the results of an encoder", error) from None
+
+    def error(self, status: int, content_type: str, retry_after: str, body: bytes, where: str) -> InflightError:
+        return error_from_response(status, content_type, body, where, retry_after)
+
+
+def _vectors(results: Sequence[Mapping[str, Any]]) -> Array:
+    """Return the vectors, NaN for a text without one."""
+    import numpy
+
+    rows = [
+        numpy.frombuffer(base64.b64decode(result.get("embedding") or "", validate=True), "<f4") for result in results
+    ]
+    return _stacked(rows)
+
+
+def _scores(results: Sequence[Mapping[str, Any]]) -> Array:
+    scores = [result.get("relevance_score") for result in results]
+    return _stacked([[math.nan if score is None else score] for score in scores])
+
+
+def _probabilities(results: Sequence[Mapping[str, Any]]) -> Array:
+    return _stacked([result.get("probs", ()) for result in results])
+
+
+_VALUES = {"embed": _vectors, "rerank": _scores, "classify": _probabilities}
+
+
+def _stacked(rows: Sequence[Any]) -> Array:
+    """Return rows of one size as float32; empty ones, of texts with an error, as NaN."""
+    import numpy
+
+    size = max(map(len, rows))
+    found = numpy.full((len(rows), size), math.nan, numpy.float32)
+    for place, row in enumerate(rows):
+        if len(row):
+            found[place] = row
+    return found
+
+
+def _labels(results: Sequence[Mapping[str, Any]], count: int, listed: Any) -> tuple[str, ...]:
+    """Return the labels; without a list those that results name, and others as Hugging Face names them."""
+    if listed:
+        return tuple(map(str, listed))
+    labels = [f"LABEL_{place}" for place in range(count)]
+    for result in results:
+        if result.get("probs"):
+            labels[max(range(count), key=result["probs"].__getitem__)] = str(result["label"])
+    return tuple(labels)
+
+
+def _facts(results: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    import numpy
+
+    return {
+        "num_input_tokens": numpy.array([int(result.get("num_input_tokens") or 0) for result in results]),
+        "truncated": numpy.array([bool(result.get("truncated")) for result in results]),
+    }
+
+
+def _error(result: Mapping[str, Any], value: str) -> str:
+    """Return the error of a text as an encoder's model writes it; empty for a result with a value."""
+    if not (found := result.get("error")):
+        missing = result.get(value) in (None, "", [])
+        return "the gateway has no value for this text; send it again [answer_damaged]" if missing else ""
+    error = error_from_object(found, 400)
+    return f"{error} [{error.code}]"

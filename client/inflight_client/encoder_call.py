@@ -1,0 +1,227 @@
+"""One request to an encoder: its options and texts, and what its responses say."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from inflight_client.error_mapping import error_from_message
+from inflight_client.errors import InflightError
+from inflight_client.transport import InferRequest, InferResponse, ModelMetadata, Tensor
+from inflight_client.validation import check_int, check_timeout, check_utf8, invalid_value
+
+if TYPE_CHECKING:
+    from inflight_client.transport import Array
+
+Task = Literal["embed", "rerank", "classify"]
+MODELS: Mapping[Task, str] = {"embed": "embedding", "rerank": "rerank", "classify": "classify"}
+"""The models of inflight's repository, by task."""
+_VALUES: Mapping[Task, str] = {"embed": "embedding", "rerank": "scores", "classify": "scores"}
+_VERBS: Mapping[Task, str] = {"embed": "embeds", "rerank": "reranks", "classify": "classifies"}
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """The options of a call. Raises InflightError for values that no server accepts."""
+
+    task: Task
+    model: str
+    query: str | None = None
+    input_type: str | None = None
+    dimensions: int | None = None
+    truncate: bool = False
+    priority: int = 0
+    top_n: int | None = None
+    timeout: float | None = None
+    return_errors: bool = False
+
+    def __post_init__(self) -> None:
+        if self.task == "rerank":
+            if not isinstance(self.query, str):
+                raise invalid_value("query", self.query, "a text")
+            check_utf8("query", self.query)
+        if self.input_type is not None:
+            if not (isinstance(self.input_type, str) and self.input_type):
+                raise invalid_value("input_type", self.input_type, "the name of a prompt of the model, or None")
+            check_utf8("input_type", self.input_type)
+        for name in ("dimensions", "top_n"):
+            if (value := getattr(self, name)) is not None:
+                check_int(name, value, 1, 2**31 - 1)
+        check_int("priority", self.priority, -(2**31), 2**31 - 1)
+        check_timeout("timeout", self.timeout)
+        for name in ("truncate", "return_errors"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise invalid_value(name, value, "True or False")
+
+    @property
+    def texts_name(self) -> str:
+        """The name of the caller's argument."""
+        return "documents" if self.task == "rerank" else "texts"
+
+    def no_model(self, error: InflightError) -> InflightError:
+        """Return the error `model_not_found` with the next step, and others unchanged."""
+        if error.code != "model_not_found":
+            return error
+        return InflightError(
+            f"the server has no model {self.model}, which {_VERBS[self.task]} {self.texts_name}; start one with"
+            f" `inflight serve ENGINE --{self.task} ENGINE`, or give the client the name of the model",
+            "model_not_found",
+        )
+
+    def unsuitable_model(self, error: InflightError, found: ModelMetadata) -> InflightError:
+        """Return `unsupported_deployment` if the model named by the caller has other outputs, else the error."""
+        if _VALUES[self.task] in found.outputs:
+            return error
+        return InflightError(
+            f"the model {self.model} has no output {_VALUES[self.task]}, but {', '.join(sorted(found.outputs))}; give"
+            f" the client the name of the model that {_VERBS[self.task]} {self.texts_name}, or none",
+            "unsupported_deployment",
+        )
+
+
+def is_encoder(model: ModelMetadata) -> bool:
+    """Return whether a model embeds, reranks or classifies."""
+    return not model.outputs.keys().isdisjoint(_VALUES.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A text with its index among the caller's."""
+
+    index: int
+    text: str | tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Characters, about four for a token id."""
+        return len(self.text) if isinstance(self.text, str) else 4 * len(self.text)
+
+
+class Answer(NamedTuple):
+    """The outputs for some texts; rows of texts with an error have no meaning."""
+
+    indices: tuple[int, ...]
+    values: Array
+    """float32 [texts, dimensions or labels or 1]."""
+    input_tokens: Array
+    truncated: Array
+    labels: tuple[str, ...] = ()
+
+
+class EncoderRequest:
+    """The texts of one request over its attempts. A retry sends only texts whose error another attempt may remedy."""
+
+    def __init__(self, options: EncoderOptions, items: list[Item]) -> None:
+        self.options = options
+        self.answers: list[Answer] = []
+        """A later answer replaces the rows of an earlier one."""
+        self.errors: dict[int, InflightError] = {}
+        """The errors of texts by their index."""
+        self.model = options.model
+        self._pending = items
+        self._answered = False
+
+    def build(self) -> InferRequest:
+        """Return the request for all texts that need an answer."""
+        self._answered = False
+        options = self.options
+        count = len(self._pending)
+        inputs = self._text_inputs()
+        given: dict[str, tuple[str, Any]] = {
+            "input_type": ("BYTES", options.input_type),
+            "dimensions": ("INT32", options.dimensions),
+            "truncate": ("BOOL", options.truncate or None),
+            "priority": ("INT32", options.priority or None),
+        }
+        for name, (datatype, value) in given.items():
+            if value is not None:
+                inputs[name] = self._tensor(datatype, (value,) * (1 if options.task == "rerank" else count))
+        labels = ("labels",) if options.task == "classify" else ()
+        outputs = (_VALUES[options.task], "num_input_tokens", "truncated", "error", *labels)
+        return InferRequest(options.model, uuid.uuid4().hex, inputs, outputs, task=options.task)
+
+    def _text_inputs(self) -> dict[str, Tensor]:
+        texts: list[Any] = [item.text for item in self._pending]
+        if self.options.task == "rerank":
+            return {"query": Tensor("BYTES", (1,), (self.options.query,)), "documents": self._tensor("BYTES", texts)}
+        if isinstance(texts[0], str):
+            return {"text_input": self._tensor("BYTES", texts)}
+        longest = max(map(len, texts))
+        padded = tuple(each for ids in texts for each in (*ids, *(0,) * (longest - len(ids))))
+        return {
+            "input_ids": Tensor("INT32", (len(texts), longest), padded),
+            "input_lengths": self._tensor("INT32", [len(ids) for ids in texts]),
+        }
+
+    def _tensor(self, datatype: str, values: Sequence[Any]) -> Tensor:
+        """Return a tensor with one value for each text, or of a rerank request with all values in one dimension."""
+        shape = (len(values),) if self.options.task == "rerank" else (len(values), 1)
+        return Tensor(datatype, shape, tuple(values))
+
+    def add(self, response: InferResponse) -> None:
+        """Read the response. Raises InflightError `answer_damaged`."""
+        if self._answered:
+            raise _damaged("there are two responses to one request")
+        self._answered = True
+        count = len(self._pending)
+        values = _output(response, _VALUES[self.options.task], count, "float32")
+        tokens, truncated = (_output(response, name, count)[:, 0] for name in ("num_input_tokens", "truncated"))
+        if len(messages := response.texts("error") or ("",) * count) != count:
+            raise _damaged(f"error has {len(messages)} values for {count} texts")
+        labels: tuple[str, ...] = ()
+        if self.options.task == "classify" and "" in messages:
+            labels = _read_labels(response, values.shape[1], messages.index(""))
+        self.answers.append(Answer(tuple(item.index for item in self._pending), values, tokens, truncated, labels))
+        found = zip(self._pending, messages, strict=True)
+        errors = {item.index: error_from_message(message) for item, message in found if message}
+        for item in self._pending:
+            self.errors.pop(item.index, None)
+        self.errors |= errors
+        self.model = response.text("model") or self.model  # a gateway tells its model's name
+        self._pending = [item for item in self._pending if item.index in errors and errors[item.index].retry]
+
+    def check(self) -> None:
+        """Raise InflightError after an attempt if a text has no answer, or an error that another attempt may remedy."""
+        if not self._answered:
+            raise InflightError("the server ended the answer without a response; send the request again", "server_gone")
+        if self._pending:
+            raise self._error_of(self._pending[0].index)
+
+    def fail(self, error: InflightError) -> None:
+        """Handle the error of the last attempt: raise it, or with `return_errors` keep it for the texts it concerns."""
+        if not self.options.return_errors:
+            raise error
+        for item in self._pending:
+            self.errors.setdefault(item.index, error)
+
+    def raise_first(self) -> None:
+        """Raise the error of the first text that has one, unless errors are to be returned."""
+        if self.errors and not self.options.return_errors:
+            raise self._error_of(min(self.errors))
+
+    def _error_of(self, index: int) -> InflightError:
+        error = self.errors[index]
+        return InflightError(f"{self.options.texts_name}[{index}]: {error}", error.code)
+
+
+def _read_labels(response: InferResponse, count: int, row: int) -> tuple[str, ...]:
+    """Return the labels of a text that has no error; they are the same for all. Raises InflightError."""
+    labels = (response.texts("labels", (row + 1) * count) or ())[row * count :]
+    if len(labels) != count:
+        raise _damaged(f"labels has {len(labels)} values for {count} scores")
+    return labels
+
+
+def _output(response: InferResponse, name: str, count: int, datatype: str | None = None) -> Array:
+    """Return an output as [texts, values of each]. Raises InflightError `answer_damaged` for another shape or type."""
+    array = response.array(name)
+    if array is None or array.shape[:1] != (count,) or array.ndim > 2 or array.dtype != (datatype or array.dtype):
+        found = "missing" if array is None else f"{array.dtype} {list(array.shape)}"
+        raise _damaged(f"{name} is {found} for {count} texts")
+    return array.reshape(count, -1)
+
+
+def _damaged(what: str) -> InflightError:
+    return InflightError(f"the answer is damaged: {what}; send the request again", "answer_damaged")

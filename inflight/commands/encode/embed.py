@@ -1,0 +1,78 @@
+"""`inflight embed`: print the embeddings of texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inflight.commands.encode.texts import Summary, encoder_options, in_blocks, json_line, read_texts
+from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.options.connection import open_client
+
+
+@click.command(cls=SectionedCommand, short_help="Print the embeddings of texts.")
+@click.argument("texts", metavar="[TEXT]...", nargs=-1)
+@encoder_options("texts")
+@click.option("--dimensions", type=click.IntRange(min=1), help="Size of the vectors, if the model can shorten them.")
+@click.option("--input-type", help="Prompt of the model to put before the texts, such as query or document.")
+@click.option(
+    "--json",
+    "as_json",
+    envvar="INFLIGHT_EMBED_JSON",
+    is_flag=True,
+    help="Print JSON objects, one per line: index, embedding, input_tokens and truncated.",
+)
+def command(
+    texts: tuple[str, ...],
+    input: Path | None,
+    dimensions: int | None,
+    input_type: str | None,
+    truncate: bool,
+    as_json: bool,
+    timeout: float | None,
+    priority: int,
+    retry_timeout: float,
+    **arguments: Any,
+) -> None:
+    """Print the embedding of each TEXT as a line of JSON; - reads texts from standard input, one per line.
+
+    \b
+      inflight embed "Green tea." "Black tea."
+      inflight embed "What is tea?" --input-type query --dimensions 256
+      inflight embed --input texts.txt --json > vectors.jsonl
+      inflight embed - --server http://127.0.0.1:8080/v1 < texts.txt
+    """  # fmt: skip
+    given = read_texts(texts, input, "TEXT")
+    summary, size = Summary(), 0
+    with open_client(arguments, retry_timeout) as client:
+
+        def call(block: Any) -> Any:
+            return client.embed(
+                block,
+                input_type=input_type,
+                dimensions=dimensions,
+                truncate=truncate,
+                priority=priority,
+                timeout=timeout,
+                return_errors=True,
+            )
+
+        for index, _, found, place in in_blocks(given, call, summary):
+            size = found.dimensions
+            # The shortest digits that are read as the same float32.
+            vector = [float(str(value)) for value in found[place]]
+            click.echo(
+                json_line(
+                    {
+                        "index": index,
+                        "embedding": vector,
+                        "input_tokens": found.input_tokens[place],
+                        "truncated": found.truncated[place],
+                    }
+                    if as_json
+                    else vector
+                )
+            )
+    click.echo(summary.line("texts", f", {size} dimensions"), err=True)

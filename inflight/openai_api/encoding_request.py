@@ -1,0 +1,240 @@
+"""Parses the bodies of embeddings (OpenAI's), reranking (Cohere's and Jina's) and classification (vLLM's)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from inflight_client import InflightError
+from inflight_client.encoder_call import Task
+from inflight_client.validation import is_int, shorten
+
+from inflight.openai_api.errors import ApiError
+from inflight.openai_api.fields import (
+    CLASSIFY_FIELDS,
+    EMBEDDING_FIELDS,
+    RERANK_FIELDS,
+    Field,
+    FieldReader,
+    check_fields,
+)
+from inflight.openai_api.messages import checked_text, checked_token_ids
+from inflight.openai_api.request import estimated_tokens
+
+Texts = tuple[str, ...] | tuple[tuple[int, ...], ...]
+
+PATHS: Mapping[Task, tuple[str, ...]] = {
+    "embed": ("/v1/embeddings",),
+    "rerank": ("/v1/rerank", "/v2/rerank", "/rerank"),
+    "classify": ("/v1/classify", "/classify"),
+}
+MAX_TEXTS = 16_384
+"""Of a request, so that its response has a bound."""
+MAX_PRIORITY = 1000
+_TRUNCATE = {"NONE": False, "END": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodingRequest:
+    """What the requests for all encoders have. `model` None: the only one for the task."""
+
+    model: str | None
+    truncate: bool
+    priority: int = 0
+    return_errors: bool = False
+    no_effect: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of texts."""
+        raise NotImplementedError
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Estimated from the lengths of the texts, as the exact number is known only later."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyRequest(EncodingRequest):
+    texts: Texts
+
+    @property
+    def size(self) -> int:
+        return len(self.texts)
+
+    @property
+    def estimated_tokens(self) -> int:
+        return sum(estimated_tokens(text) if isinstance(text, str) else len(text) for text in self.texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingRequest(ClassifyRequest):
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    input_type: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankRequest(EncodingRequest):
+    """`documents` are the texts of `given`, the documents as they were sent."""
+
+    query: str
+    documents: tuple[str, ...]
+    given: Sequence[str | Mapping[str, Any]]
+    top_n: int | None = None
+    return_documents: bool = False
+    max_tokens_per_doc: int | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.documents)
+
+    @property
+    def estimated_tokens(self) -> int:
+        return len(self.documents) * estimated_tokens(self.query) + sum(map(estimated_tokens, self.documents))
+
+
+def parse_encoding(task: Task, body: Any) -> EncodingRequest:
+    """Parse the body of a request for an encoder. Raises ApiError, which names the field."""
+    if task == "rerank":
+        return _parse_rerank(body)
+    return parse_embedding(body) if task == "embed" else _parse_classify(body)
+
+
+def parse_embedding(body: Any) -> EmbeddingRequest:
+    """Parse the body of an embeddings request. Raises ApiError, which names the field."""
+    reader, no_effect = _reader(body, EMBEDDING_FIELDS)
+    common = _common(reader, no_effect)
+    encoding = reader.given.get("encoding_format", "float")
+    if encoding not in ("float", "base64"):
+        raise ApiError(
+            f"encoding_format is {shorten(encoding)}; it must be float or base64",
+            "invalid_parameter",
+            "encoding_format",
+        )
+    return EmbeddingRequest(
+        **common,
+        truncate=_truncate(reader),
+        texts=_texts(reader.given.get("input"), common["return_errors"]),
+        encoding_format=encoding,
+        dimensions=reader.integer("dimensions", 1, 2**31 - 1, 1) if "dimensions" in reader.given else None,
+        input_type=reader.text("input_type") if "input_type" in reader.given else None,
+    )
+
+
+def _parse_classify(body: Any) -> ClassifyRequest:
+    reader, no_effect = _reader(body, CLASSIFY_FIELDS)
+    common = _common(reader, no_effect)
+    texts = _texts(reader.given.get("input"), common["return_errors"])
+    return ClassifyRequest(**common, truncate=_truncate(reader), texts=texts)
+
+
+def _parse_rerank(body: Any) -> RerankRequest:
+    reader, no_effect = _reader(body, RERANK_FIELDS)
+    common = _common(reader, no_effect)
+    given = reader.given.get("documents")
+    if not isinstance(given, list) or not given:
+        what = "the request has no documents" if not given else f"documents is {shorten(given)}"
+        raise ApiError(f"{what}; set it to a list of texts", "invalid_request", "documents")
+    _check_number("documents", given)
+    top_n = reader.integer("top_n", 0, 2**31 - 1, 0)
+    limit = "max_tokens_per_doc"
+    return RerankRequest(
+        **common,
+        truncate=reader.boolean("truncate", True),
+        query=_query(reader),
+        documents=tuple(_document(place, each, common["return_errors"]) for place, each in enumerate(given)),
+        given=given,
+        top_n=top_n or None,  # vLLM's clients send 0 for all
+        return_documents=reader.boolean("return_documents"),
+        max_tokens_per_doc=reader.integer(limit, 1, 2**31 - 1, 1) if limit in reader.given else None,
+    )
+
+
+def _reader(body: Any, table: Mapping[str, Field]) -> tuple[FieldReader, tuple[str, ...]]:
+    if not isinstance(body, Mapping):
+        raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
+    given, no_effect = check_fields(body, table)
+    return FieldReader(given), no_effect
+
+
+def _common(reader: FieldReader, no_effect: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "model": reader.text("model") if "model" in reader.given else None,
+        "priority": reader.integer("priority", -MAX_PRIORITY, MAX_PRIORITY, 0),
+        "return_errors": reader.boolean("return_errors"),
+        "no_effect": no_effect,
+    }
+
+
+def _truncate(reader: FieldReader) -> bool:
+    """Return whether long texts are cut: NIM's clients send words, vLLM's a number of tokens."""
+    tokens = reader.given.get("truncate_prompt_tokens")
+    if tokens is not None and (not is_int(tokens) or tokens != -1):
+        raise ApiError(
+            f"truncate_prompt_tokens is {shorten(tokens)}; only -1, the model's limit, is supported",
+            "unsupported_input",
+            "truncate_prompt_tokens",
+        )
+    value = reader.given.get("truncate", tokens is not None)
+    if isinstance(value, str) and value.upper() in _TRUNCATE:
+        return _TRUNCATE[value.upper()]
+    if not isinstance(value, bool):
+        raise ApiError(
+            f"truncate is {shorten(value)}; it must be true, false, NONE or END", "invalid_parameter", "truncate"
+        )
+    return value
+
+
+def _texts(value: Any, allow_empty: bool) -> Texts:
+    try:
+        if value is None:
+            raise InflightError("the request has no input; set it to a text or a list of texts", "empty_prompt")
+        if isinstance(value, str):
+            return (_text("input", value, allow_empty),)
+        if not isinstance(value, list):
+            raise InflightError(
+                f"input is {shorten(value)}; it must be a text, a list of texts, or token ids", "invalid_parameter"
+            )
+        if not value:
+            raise InflightError("input is empty; send at least one text", "empty_prompt")
+        if is_int(value[0]):
+            return (checked_token_ids("input", value),)
+        _check_number("input", value)
+        if isinstance(value[0], list):
+            return tuple(checked_token_ids(f"input[{place}]", each) for place, each in enumerate(value))
+        return tuple(_text(f"input[{place}]", each, allow_empty) for place, each in enumerate(value))
+    except InflightError as error:
+        raise ApiError.from_error(error, "input") from None
+
+
+def _query(reader: FieldReader) -> str:
+    try:
+        return _text("query", reader.text("query"), False)
+    except InflightError as error:
+        raise ApiError.from_error(error, "query") from None
+
+
+def _document(place: int, value: Any, allow_empty: bool) -> str:
+    name = f"documents[{place}]"
+    text = value.get("text") if isinstance(value, Mapping) else value
+    try:
+        if not isinstance(text, str):
+            raise InflightError(
+                f"{name} is {shorten(value)}; it must be a text or an object with one", "invalid_parameter"
+            )
+        return _text(name, text, allow_empty)
+    except InflightError as error:
+        raise ApiError.from_error(error, "documents") from None
+
+
+def _text(name: str, value: Any, allow_empty: bool) -> str:
+    """Return a text. An empty one is refused here, unless its error is to be returned beside other texts' values."""
+    return "" if allow_empty and value == "" else checked_text(name, value)
+
+
+def _check_number(name: str, values: Sequence[Any]) -> None:
+    if len(values) > MAX_TEXTS:
+        raise ApiError(f"{name} has {len(values)} texts; send at most {MAX_TEXTS:,}", "invalid_parameter", name)

@@ -1,0 +1,130 @@
+"""Builds the responses of embeddings (OpenAI's), reranking (Cohere's and Jina's) and classification (vLLM's).
+
+A large response is written in parts, so that no step of the event loop takes long.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import orjson
+from inflight_client import InflightError
+from inflight_client.encodings import Classifications, Embeddings, Encodings, Reranking
+
+from inflight.openai_api.encoding_request import EmbeddingRequest, RerankRequest
+from inflight.openai_api.errors import ApiError
+
+_PART_VALUES = 32_768
+"""Numbers in a part of a response."""
+_DOCUMENTS_PER_SEARCH = 100
+"""Cohere counts so many documents of a query as one search."""
+_OPTIONS = ("input_type", "dimensions")
+"""Of all texts of a request; their values are checked by the server."""
+
+
+def embedding_parts(found: Embeddings, wanted: EmbeddingRequest, model: str) -> Iterator[bytes]:
+    """Yield the body of an embeddings response."""
+    vectors = found.vectors
+
+    def item(index: int) -> dict[str, Any]:
+        row: Any = vectors[index]
+        if index in found.errors:
+            row = []
+        elif wanted.encoding_format == "base64":
+            row = base64.b64encode(row.astype("<f4", copy=False).tobytes()).decode()
+        return {"object": "embedding", "index": index, "embedding": row}
+
+    return _list_parts(found, item, found.dimensions, {"object": "list", "model": model})
+
+
+def classification_parts(found: Classifications, model: str, response_id: str, created: int) -> Iterator[bytes]:
+    """Yield the body of a classification response."""
+
+    def item(index: int) -> dict[str, Any]:
+        scores = found[index].scores
+        return {
+            "index": index,
+            "label": found[index].label,
+            "probs": list(scores.values()),
+            "num_classes": len(scores),
+        }
+
+    labels = next((list(each.scores) for each in found if each.scores), [])
+    head = {"id": f"classify-{response_id}", "object": "list", "created": created, "model": model, "labels": labels}
+    return _list_parts(found, item, len(labels), head)
+
+
+def rerank_body(
+    found: Reranking, wanted: RerankRequest, model: str, response_id: str, version: str, max_tokens: int | None
+) -> dict[str, Any]:
+    """Return the body of a reranking response: what Cohere's and Jina's clients read, side by side.
+
+    `version` is that of Cohere's API; `max_tokens` is where documents were cut.
+    """
+    results = []
+    for each in found.results:
+        index = each.index
+        result: dict[str, Any] = {"index": index, "relevance_score": each.score, **_facts(found, index)}
+        if wanted.return_documents:
+            given = wanted.given[index]
+            result["document"] = {"text": given} if isinstance(given, str) else given
+        results.append(result)
+    results += [{"index": index, "relevance_score": None, **_facts(found, index)} for index in sorted(found.errors)]
+    meta: dict[str, Any] = {
+        "api_version": {"version": version},
+        "billed_units": {"search_units": math.ceil(wanted.size / _DOCUMENTS_PER_SEARCH)},
+        "tokens": {"input_tokens": found.total_tokens},
+    }
+    cut = [str(index) for index, truncated in enumerate(found.truncated) if truncated]
+    if cut:
+        limit = f" at the model's limit of {max_tokens} tokens" if max_tokens else ""
+        meta["warnings"] = [f"these documents were cut{limit}: {', '.join(cut[:100])}{', ...' if cut[100:] else ''}"]
+    return {
+        "id": response_id,
+        "object": "list",
+        "model": model,
+        "results": results,
+        "usage": _usage(found),
+        "meta": meta,
+    }
+
+
+def _list_parts(
+    found: Embeddings | Classifications, item: Callable[[int], dict[str, Any]], values: int, head: Mapping[str, Any]
+) -> Iterator[bytes]:
+    """Yield the parts of a list whose items have so many values each."""
+    step = max(1, _PART_VALUES // max(1, values))
+    yield orjson.dumps(head)[:-1] + b',"data":['
+    for start in range(0, len(found), step):
+        items = [item(index) | _facts(found, index) for index in range(start, min(start + step, len(found)))]
+        yield (b"," if start else b"") + orjson.dumps(items, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+    yield b'],"usage":' + orjson.dumps(_usage(found)) + b"}"
+
+
+def _facts(found: Encodings, index: int) -> dict[str, Any]:
+    """Return what inflight adds to each result."""
+    facts: dict[str, Any] = {"num_input_tokens": found.input_tokens[index], "truncated": found.truncated[index]}
+    if error := found.errors.get(index):
+        facts["error"] = ApiError.from_error(error).body()["error"]
+    return facts
+
+
+def _usage(found: Encodings) -> dict[str, int]:
+    return {"prompt_tokens": found.total_tokens, "total_tokens": found.total_tokens}
+
+
+def first_error(errors: Mapping[int, InflightError], name: str, single: bool) -> ApiError:
+    """Return the error of a request of which texts failed: the first that is not the server's, or the first.
+
+    `name` is the field of the texts; `single`: it has one text alone, so its error names no index.
+    """
+    index, error = min(errors.items(), key=lambda each: (each[1].retry, each[0]))
+    option = next((each for each in _OPTIONS if str(error).startswith(f"{each} ")), None)
+    if error.retry or option:
+        return ApiError.from_error(error, option)
+    place = name if single else f"{name}[{index}]"
+    found = ApiError.from_error(error, name)
+    return ApiError(f"{place}: {found}", found.code, found.param, found.status, found.headers)

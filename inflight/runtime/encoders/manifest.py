@@ -1,0 +1,54 @@
+"""The parts of an encoder's manifest that the runtime needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TASKS = ("embed", "rerank", "classify")
+
+
+@dataclass(frozen=True)
+class EncoderManifest:
+    """The fields of an encoder's engine.json that the runtime uses; build_engines/manifest.py describes them."""
+
+    task: str
+    inputs: tuple[str, ...]
+    max_seq_len: int
+    vocabulary_size: int
+    dimensions: int
+    pad_id: int
+    padding_side: str
+    normalize: bool
+    prompts: Mapping[str, str]
+    default_prompt: str | None
+    activation: str
+    labels: tuple[str, ...]
+    properties: Mapping[str, Any]
+
+    @classmethod
+    def from_directory(cls, engine_dir: str) -> EncoderManifest:
+        """Read engine.json. Raises ValueError for an engine that is not an encoder's."""
+        content = json.loads((Path(engine_dir) / "engine.json").read_text(encoding="utf-8"))
+        task = content.get("task", "generate")
+        if task not in TASKS:
+            raise ValueError(f"{engine_dir} is an engine with the task {task}; name one with {', '.join(TASKS)}")
+        dimensions = content["dimensions"]
+        return cls(
+            task=task,
+            inputs=tuple(content["inputs"]),
+            max_seq_len=content["max_seq_len"],
+            vocabulary_size=content["vocab_size"],
+            dimensions=dimensions,
+            pad_id=content["pad_id"] or 0,
+            padding_side=content.get("padding_side", "right"),
+            normalize=content.get("normalize", False),
+            prompts=content.get("prompts", {}),
+            default_prompt=content.get("default_prompt"),
+            activation=content.get("activation", "none"),
+            labels=tuple(content.get("labels", ())) or tuple(f"LABEL_{index}" for index in range(dimensions)),
+            properties=content["properties"],
+        )

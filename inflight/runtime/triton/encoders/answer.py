@@ -1,0 +1,110 @@
+"""The answer to a request of an encoder's model: collects the results of its texts, and sends one response."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight.runtime.messages import RequestError
+from inflight.runtime.triton.encoders.tasks import Outputs
+from inflight.runtime.triton.tensors import error_response
+
+
+@dataclass(frozen=True)
+class AnswerFormat:
+    """What the response has: the task's own `outputs`, those that were asked for, and the shape of the others.
+
+    `column` says that the outputs with one value per text are [texts, 1], not [texts].
+    """
+
+    outputs: Outputs
+    requested: Collection[str]
+    column: bool
+
+
+class EncoderAnswer:
+    """Thread-safe. Ends once all texts have a result, or with the first error if the output `error` was not requested.
+
+    `ended` gets the status of each text: "ok", "error" or "cancelled".
+    """
+
+    def __init__(
+        self, sender: Any, texts: int, dimensions: int, form: AnswerFormat, ended: Callable[[str], None]
+    ) -> None:
+        self._sender = sender
+        self._format = form
+        self._ended = ended
+        self._lock = threading.Lock()
+        self._open = texts
+        self._rows = np.full((texts, dimensions), np.nan, dtype=np.float32)
+        self._tokens = np.zeros(texts, dtype=np.int32)
+        self._truncated = np.zeros(texts, dtype=np.bool_)
+        self._errors = [b""] * texts
+
+    @property
+    def ended(self) -> bool:
+        return self._open <= 0
+
+    def describe(self, index: int, tokens: int, truncated: bool) -> None:
+        """Note the number of tokens that are computed for a text, and whether it was cut."""
+        self._tokens[index] = tokens
+        self._truncated[index] = truncated
+
+    def deliver(self, index: int, row: Any, error: RequestError | None) -> None:
+        """Take the result of a text: its row, or its error."""
+        with self._lock:
+            if self.ended:
+                return
+            if error is None:
+                self._rows[index] = row
+            elif "error" in self._format.requested:
+                self._errors[index] = f"{error} [{error.code}]".encode()
+            else:
+                where = f"text {index}: " if len(self._rows) > 1 else ""
+                self._fail(RequestError(f"{where}{error}", error.code), "error")
+                return
+            self._ended("ok" if error is None else "error")
+            self._open -= 1
+            if not self._open:
+                self._send(pb_utils.InferenceResponse(self._tensors()))
+
+    def fail(self, error: RequestError) -> None:
+        """End the whole request with an error, if it has not ended."""
+        with self._lock:
+            if not self.ended:
+                self._fail(error, "error")
+
+    def end_if_cancelled(self) -> bool:
+        """End the request if its client has left; return whether it has ended.
+
+        Triton must not be asked after the final response, which frees the request.
+        """
+        with self._lock:
+            if not self.ended and self._sender.is_cancelled():
+                self._fail(RequestError("the request was cancelled", "cancelled"), "cancelled")
+            return self.ended
+
+    def _fail(self, error: RequestError, status: str) -> None:
+        for _ in range(self._open):
+            self._ended(status)
+        self._open = 0
+        self._send(error_response(error))
+
+    def _send(self, response: Any) -> None:
+        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _tensors(self) -> list[Any]:
+        single = {
+            "num_input_tokens": self._tokens,
+            "truncated": self._truncated,
+            "error": np.array(self._errors, dtype=np.object_),
+        }
+        if self._format.column:
+            single = {name: array[:, None] for name, array in single.items()}
+        arrays = {**self._format.outputs(self._rows), **single}
+        return [pb_utils.Tensor(name, array) for name, array in arrays.items() if name in self._format.requested]

@@ -1,0 +1,171 @@
+"""The models `embedding`, `rerank` and `classify`: texts in, vectors or scores out, batched by tokens."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from inflight.common.cpu_affinity import use_engine_cores
+from inflight.runtime.backends.openvino.encoder import load_encoders
+from inflight.runtime.encoders.batcher import Batcher
+from inflight.runtime.encoders.encoder import EncoderInput
+from inflight.runtime.encoders.manifest import EncoderManifest
+from inflight.runtime.encoders.planner import PlannerLimits
+from inflight.runtime.encoders.tokenize import EncoderTokenizer, PlainText, TokenizedText
+from inflight.runtime.messages import RequestError
+from inflight.runtime.metrics.definitions import ENCODER_FAMILIES
+from inflight.runtime.metrics.encoder_metrics import EncoderMetrics
+from inflight.runtime.text.tokenizer import load_tokenizer
+from inflight.runtime.triton.bounded_strings import bound_strings
+from inflight.runtime.triton.encoders.answer import AnswerFormat, EncoderAnswer
+from inflight.runtime.triton.encoders.tasks import TASKS, TextRequest, TokenIds
+from inflight.runtime.triton.inputs import Inputs, check_parameter_names, parameters_json
+from inflight.runtime.triton.metrics import create_metrics_sink
+from inflight.runtime.triton.model_parameters import parameters, positive
+from inflight.runtime.triton.request_metadata import ClientVersions, metadata_from
+from inflight.runtime.triton.round_robin import RoundRobinExecutor
+from inflight.runtime.triton.stub.guard_launcher import end_with_server
+from inflight.runtime.triton.tensors import as_request_error, error_response
+
+_CHARACTERS_PER_CALL = 8192
+"""Characters that one call tokenizes at once; the rest is tokenized in another thread, in turn with other requests."""
+_CHARACTERS_PER_PIECE = 4096
+_CHARACTERS_PER_TEXT = 16
+"""A text's fixed cost, as the number of characters whose tokenizing takes as long."""
+_MAX_PENDING_BYTES = 512 * 2**20
+"""Limit of the bytes of all requests that are being tokenized."""
+
+
+class EncoderModel:
+    """Tokenizes the texts of requests, queues them, and answers each request when all its texts are computed."""
+
+    def __init__(self, args: dict[str, str]) -> None:
+        end_with_server()
+        bound_strings(pb_utils)
+        use_engine_cores()
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        settings = parameters(args)
+        self._model = args["model_name"]
+        engine_dir = settings["engine_dir"]
+        self._manifest = EncoderManifest.from_directory(engine_dir)
+        self._task = TASKS[self._manifest.task](self._manifest)
+        with_types = "token_type_ids" in self._manifest.inputs
+        self._tokenizer = EncoderTokenizer(
+            load_tokenizer(engine_dir), self._manifest.max_seq_len, self._manifest.vocabulary_size, with_types
+        )
+        requests = positive(settings, "num_requests", 1, "infer requests")
+        encoders = load_encoders(engine_dir, self._manifest, int(settings.get("threads", 0)), requests)
+        for encoder in encoders:  # the first pass allocates memory, and shows whether the engine works
+            encoder.run([EncoderInput([self._manifest.pad_id] * 2)])
+        self._metrics = EncoderMetrics(
+            create_metrics_sink(args, ENCODER_FAMILIES), lambda: self._batcher.waiting_texts, pb_utils.Logger.log_error
+        )
+        self._batcher = Batcher(
+            encoders,
+            PlannerLimits(
+                positive(settings, "max_batch_tokens", 2048, "tokens"),
+                positive(settings, "max_batch_texts", 256, "texts"),
+                positive(settings, "max_wait_ms", 5000, "milliseconds") / 1000,
+            ),
+            positive(settings, "max_queue_texts", 16384, "texts"),
+            self._metrics.computed,
+            pb_utils.Logger.log_error,
+        )
+        self._long_requests = RoundRobinExecutor(_MAX_PENDING_BYTES, pb_utils.Logger.log_error)
+        self._client_versions = ClientVersions(pb_utils.Logger.log_warn)
+        config = json.loads(args["model_config"])
+        self._inputs = [given["name"] for given in config["input"]]
+
+    def execute(self, requests: list[Any]) -> None:
+        """Tokenize short requests and start longer ones. All respond later, through their senders."""
+        budget = _CHARACTERS_PER_CALL
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                texts = self._read(request)
+                form = AnswerFormat(texts.outputs, frozenset(request.requested_output_names()), self._task.column)
+                self._batcher.reserve(len(texts.texts))
+            except Exception as error:
+                refused = as_request_error(error, self._model)
+                self._metrics.refused(refused.code)
+                sender.send(error_response(refused), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                continue
+            answer = EncoderAnswer(sender, len(texts.texts), self._manifest.dimensions, form, self._metrics.ended)
+            budget = self._start(self._queue_texts(texts, answer), answer, budget, texts.characters)
+
+    def finalize(self) -> None:
+        self._long_requests.close()
+        self._batcher.close()
+        self._metrics.close()
+
+    def _read(self, request: Any) -> TextRequest:
+        given = json.loads(parameters_json(request))
+        check_parameter_names(given, inputs=self._inputs)
+        self._client_versions.check(metadata_from(given))
+        return self._task.read(Inputs(request))
+
+    def _start(self, work: Generator[int, None, None], answer: EncoderAnswer, budget: int, characters: int) -> int:
+        """Tokenize a request within the budget of characters, or hand it to the other thread; return what is left."""
+        for cost in work:
+            if cost > budget:
+                try:
+                    self._long_requests.submit(work, 4 * characters)
+                except RequestError as error:
+                    work.close()
+                    self._metrics.refused(error.code)
+                    answer.fail(error)
+                return budget
+            budget -= cost
+        return budget
+
+    def _queue_texts(self, request: TextRequest, answer: EncoderAnswer) -> Generator[int, None, None]:
+        """Tokenize a request's texts in pieces and queue them; yields the characters of each next piece."""
+        left = len(request.texts)
+        try:
+            for first, last, cost in _pieces(request):
+                yield cost
+                if answer.ended:
+                    return
+                queued, priorities = [], []
+                for index, text in enumerate(self._tokenized(request.texts[first:last]), first):
+                    if isinstance(text, RequestError):
+                        self._metrics.refused(text.code)
+                        answer.deliver(index, None, text)
+                    else:
+                        answer.describe(index, len(text.input.token_ids), text.truncated)
+                        queued.append((index, text.input))
+                        priorities.append(request.priorities[index])
+                if answer.ended:  # by a text that was refused
+                    return
+                left -= len(queued)
+                self._batcher.add(answer, queued, priorities)
+        except Exception as error:
+            answer.fail(as_request_error(error, self._model))
+        finally:
+            self._batcher.release(left)
+
+    def _tokenized(self, texts: list[PlainText | TokenIds | RequestError]) -> list[TokenizedText | RequestError]:
+        plain = iter(self._tokenizer.tokenize([text for text in texts if isinstance(text, PlainText)]))
+        return [next(plain) if isinstance(text, PlainText) else self._checked_ids(text) for text in texts]
+
+    def _checked_ids(self, text: TokenIds | RequestError) -> TokenizedText | RequestError:
+        if isinstance(text, RequestError):
+            return text
+        try:
+            return self._tokenizer.check_ids(text.ids, text.truncate)
+        except RequestError as error:
+            return error
+
+
+def _pieces(request: TextRequest) -> Iterator[tuple[int, int, int]]:
+    """Yield the first and last (exclusive) index of the texts of each piece, and its characters."""
+    first, cost = 0, 0
+    for index, text in enumerate(request.texts):
+        cost += _CHARACTERS_PER_TEXT + (text.characters if isinstance(text, PlainText) else 0)
+        if cost >= _CHARACTERS_PER_PIECE or index == len(request.texts) - 1:
+            yield first, index + 1, cost
+            first, cost = index + 1, 0

@@ -1,0 +1,191 @@
+"""What the models of encoders read from a request, and what they make of the encoder's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from inflight.runtime.encoders.manifest import EncoderManifest
+from inflight.runtime.encoders.tokenize import PlainText
+from inflight.runtime.messages import RequestError
+from inflight.runtime.text.tokenizer import decoded_text
+from inflight.runtime.triton.inputs import Inputs
+
+MAX_DOCUMENTS = 1024
+_ALIASES = {"passage": "document", "document": "passage"}
+_ALWAYS_ACCEPTED = ("query", *_ALIASES)
+
+Outputs = Callable[[Any], dict[str, Any]]
+"""Converts the rows [texts, dimensions] of a request to its output arrays by name; a failed text's row is NaN."""
+
+
+@dataclass(frozen=True)
+class TokenIds:
+    """A text that was sent as token ids."""
+
+    ids: Any
+    truncate: bool
+
+
+@dataclass(frozen=True)
+class TextRequest:
+    """The texts of a request: each to be tokenized, as token ids, or refused; and their priorities."""
+
+    texts: list[PlainText | TokenIds | RequestError]
+    priorities: list[int]
+    outputs: Outputs
+
+    @property
+    def characters(self) -> int:
+        """Return the characters to tokenize."""
+        return sum(text.characters for text in self.texts if isinstance(text, PlainText))
+
+
+class Task(Protocol):
+    """Reads requests and makes outputs. `column` says that the model has a batch dimension."""
+
+    column: bool
+
+    def read(self, inputs: Inputs) -> TextRequest:
+        """Return the texts. Raises RequestError for a request that is invalid as a whole."""
+
+
+class Embed:
+    """`embedding`: texts to vectors, with the prompt of their input type before each."""
+
+    column = True
+
+    def __init__(self, manifest: EncoderManifest) -> None:
+        self._manifest = manifest
+
+    def read(self, inputs: Inputs) -> TextRequest:
+        dimensions = inputs.common("dimensions", self._manifest.dimensions)
+        if not 1 <= dimensions <= self._manifest.dimensions:
+            raise RequestError(
+                f"dimensions is {dimensions}; it must be from 1 to {self._manifest.dimensions}", "invalid_parameter"
+            )
+        return _read_texts(inputs, partial(self._outputs, dimensions), self._prompt)
+
+    def _prompt(self, inputs: Inputs, row: int) -> str:
+        raw: bytes | None = inputs.scalar("input_type", row)
+        if not raw:
+            return self._manifest.prompts.get(self._manifest.default_prompt or "", "")
+        name = decoded_text(raw, "input_type")
+        for known in (name, _ALIASES.get(name, name)):
+            if known in self._manifest.prompts:
+                return self._manifest.prompts[known]
+        if name in _ALWAYS_ACCEPTED:
+            return ""
+        names = ", ".join(sorted({*_ALWAYS_ACCEPTED, *self._manifest.prompts}))
+        raise RequestError(f"input_type is {name[:40]!r}; it must be one of {names}", "invalid_parameter")
+
+    def _outputs(self, dimensions: int, rows: Any) -> dict[str, Any]:
+        if dimensions < self._manifest.dimensions:
+            rows = rows[:, :dimensions]
+            if self._manifest.normalize:
+                rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        return {"embedding": np.ascontiguousarray(rows)}
+
+
+class Classify:
+    """`classify`: texts to a score for each label."""
+
+    column = True
+
+    def __init__(self, manifest: EncoderManifest) -> None:
+        self._activation = manifest.activation
+        self._labels = np.array([label.encode() for label in manifest.labels], dtype=np.object_)
+
+    def read(self, inputs: Inputs) -> TextRequest:
+        return _read_texts(inputs, self._outputs)
+
+    def _outputs(self, rows: Any) -> dict[str, Any]:
+        return {"scores": activated(rows, self._activation), "labels": np.tile(self._labels, (len(rows), 1))}
+
+
+class Rerank:
+    """`rerank`: a query and documents to a score for each document. The score of two classes is that of the second."""
+
+    column = False
+
+    def __init__(self, manifest: EncoderManifest) -> None:
+        self._activation = manifest.activation
+
+    def read(self, inputs: Inputs) -> TextRequest:
+        query = inputs.required("query").ravel()
+        documents = inputs.required("documents").ravel().tolist()
+        if query.size != 1:
+            raise RequestError(f"query holds {query.size} texts; one is expected", "invalid_request")
+        if not 1 <= len(documents) <= MAX_DOCUMENTS:
+            raise RequestError(
+                f"documents holds {len(documents)} texts; send 1 to {MAX_DOCUMENTS} in one request", "invalid_request"
+            )
+        truncate, priority = inputs.scalar("truncate", default=False), inputs.scalar("priority", default=0)
+        asked = decoded_text(query.item(), "query")
+        texts: list[PlainText | TokenIds | RequestError] = []
+        for raw in documents:
+            try:
+                texts.append(PlainText(asked, truncate, decoded_text(raw, "the document")))
+            except RequestError as error:
+                texts.append(error)
+        return TextRequest(texts, [priority] * len(texts), self._outputs)
+
+    def _outputs(self, rows: Any) -> dict[str, Any]:
+        return {"scores": np.ascontiguousarray(activated(rows, self._activation)[:, -1])}
+
+
+TASKS: dict[str, type[Embed] | type[Rerank] | type[Classify]] = {
+    "embed": Embed,
+    "rerank": Rerank,
+    "classify": Classify,
+}
+
+
+def activated(logits: Any, activation: str) -> Any:
+    """Return scores: float32 [texts, classes]. Raises ValueError for an unknown activation."""
+    if activation == "none":
+        return logits
+    if activation == "sigmoid":
+        return (np.tanh(logits * 0.5) * 0.5 + 0.5).astype(np.float32)  # does not overflow
+    if activation != "softmax":
+        raise ValueError(f"the activation {activation!r} is unknown")
+    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return (exponents / exponents.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def _no_prompt(inputs: Inputs, row: int) -> str:
+    return ""
+
+
+def _read_texts(inputs: Inputs, outputs: Outputs, prompt: Any = _no_prompt) -> TextRequest:
+    given, ids = inputs.array("text_input"), inputs.array("input_ids")
+    if (given is None) == (ids is None):
+        raise RequestError("send either text_input or input_ids", "invalid_request")
+    texts: list[PlainText | TokenIds | RequestError] = []
+    rows = range(len(given if ids is None else ids))
+    for row in rows:
+        truncate = inputs.scalar("truncate", row, False)
+        try:
+            if ids is None:
+                text = decoded_text(inputs.scalar("text_input", row), "text_input")
+                texts.append(PlainText(prompt(inputs, row) + text, truncate))
+            else:
+                texts.append(TokenIds(_ids(inputs, row), truncate))
+        except RequestError as error:
+            texts.append(error)
+    return TextRequest(texts, [inputs.scalar("priority", row, 0) for row in rows], outputs)
+
+
+def _ids(inputs: Inputs, row: int) -> Any:
+    ids = inputs.row("input_ids", row).ravel()
+    length = inputs.scalar("input_lengths", row, len(ids))
+    if not 0 <= length <= len(ids):
+        raise RequestError(
+            f"input_lengths is {length}, and input_ids has {len(ids)} token ids; send a number up to that",
+            "invalid_parameter",
+        )
+    return ids[:length]

@@ -1,0 +1,14 @@
+"""Converts texts to vectors; see inflight/runtime/triton/encoders/model.py."""
+
+from inflight.runtime.triton.encoders.model import EncoderModel
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self._model = EncoderModel(args)
+
+    def execute(self, requests):
+        self._model.execute(requests)
+
+    def finalize(self):
+        self._model.finalize()
