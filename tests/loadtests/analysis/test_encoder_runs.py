@@ -52,7 +52,7 @@ def run(path: Path) -> RunDirectory:
     records.append(failure(9, 9, "overloaded", RequestOutcome.REJECTED, texts=4, max_tokens=0))
     pages = [
         server_sample(-1, "before", **page(100, 1000, 2000)),
-        server_sample(5, **page(120, 1500, 2540, waiting=7)),
+        server_sample(5, "during", **page(120, 1500, 2540, waiting=7)),
         server_sample(10, "after", **page(136, 1900, 2990)),
     ]
     return write_run(path / "run", records, PLAN, pages)
