@@ -75,6 +75,7 @@ class Batcher:
         report: Callable[[str], None],
     ) -> None:
         self._planner: Planner[_Entry] = Planner(limits)
+        self._padded_length = encoders[0].padded_length
         self._max_queue_texts = max_queue_texts
         self._computed = computed
         self._report = report
@@ -112,7 +113,9 @@ class Batcher:
         with self._changed:
             own = self._waiting.setdefault(request, set())
             for (index, text), priority in zip(texts, priorities, strict=True):
-                entry = WaitingText(_Entry(request, index, text), len(text.token_ids), priority, now)
+                entry = WaitingText(
+                    _Entry(request, index, text), self._padded_length(len(text.token_ids)), priority, now
+                )
                 own.add(entry)
                 self._planner.add(entry)
             self._changed.notify(len(texts))
@@ -181,9 +184,10 @@ class Batcher:
             self._delivery.attempt(
                 partial(entry.request.deliver, entry.index, None if error is not None else row, error)
             )
-        lengths = [text.tokens for text in batch]
+        real = sum(len(text.item.text.token_ids) for text in batch)
+        padded = len(batch) * max(text.tokens for text in batch)
         waits = tuple((text.priority, started - text.arrival) for text in batch)
-        self._computed(Computed(sum(lengths), max(lengths) * len(lengths), seconds, waits))
+        self._computed(Computed(real, padded, seconds, waits))
 
     def _drop_cancelled(self) -> None:
         self._poll.pause(_CANCEL_SECONDS)

@@ -19,5 +19,8 @@ class EncoderInput:
 class Encoder(Protocol):
     """A compiled graph and the memory for one forward pass at a time; each thread has its own."""
 
+    def padded_length(self, tokens: int) -> int:
+        """Return the length to which a micro-batch is padded whose longest text has so many tokens."""
+
     def run(self, texts: Sequence[EncoderInput]) -> Any:
         """Compute one micro-batch. Returns a float32 array [texts, dimensions]."""

@@ -12,7 +12,7 @@ TASKS = ("embed", "rerank", "classify")
 
 
 @dataclass(frozen=True)
-class EncoderManifest:
+class EncoderDescription:
     """The fields of an encoder's engine.json that the runtime uses; build_engines/manifest.py describes them."""
 
     task: str
@@ -30,7 +30,7 @@ class EncoderManifest:
     properties: Mapping[str, Any]
 
     @classmethod
-    def from_directory(cls, engine_dir: str) -> EncoderManifest:
+    def from_directory(cls, engine_dir: str) -> EncoderDescription:
         """Read engine.json. Raises ValueError for an engine that is not an encoder's."""
         content = json.loads((Path(engine_dir) / "engine.json").read_text(encoding="utf-8"))
         task = content.get("task", "generate")

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
 
-_FINE_STEP = 16
-_FINE_LIMIT = 128
-_COARSE_STEP = 64
+_FINEST_STEP = 4
+_STEPS = 32
+_CLASS_STEPS = 4
+"""A length class is as wide as this many steps of lengths."""
 _MAX_PADDING = 1 / 16
 """Padding of a micro-batch, as a fraction of its padded tokens, up to which shorter texts join in any case."""
 _MIN_FILL = 1 / 8
@@ -25,15 +26,25 @@ _MIN_FILL = 1 / 8
 Item = TypeVar("Item")
 
 
-def length_class(tokens: int) -> int:
-    """Return the upper bound of a length's class: multiples of 16 up to 128, then of 64."""
-    step = _FINE_STEP if tokens <= _FINE_LIMIT else _COARSE_STEP
-    return max(-(-tokens // step) * step, step)
+def padded_length(tokens: int, longest: int) -> int:
+    """Return the length that a text is padded to: a multiple of 4 up to 128 tokens, of 8 up to 256, and so on.
+
+    Engines keep kernels for each shape, so this bounds how many they make. `longest` is the engine's limit.
+    """
+    step = _length_step(tokens)
+    return min(-(-tokens // step) * step, longest)
+
+
+def _length_step(tokens: int) -> int:
+    step = _FINEST_STEP
+    while tokens > step * _STEPS:
+        step *= 2
+    return step
 
 
 @dataclass(frozen=True)
 class PlannerLimits:
-    """Limits of a micro-batch: texts, and padded tokens (texts times the longest); a longer text is alone.
+    """Limits of a micro-batch: texts, and padded tokens (texts times the longest length); a longer text is alone.
 
     A text that has waited for `max_wait_s` goes before others, whatever their priorities.
     """
@@ -45,7 +56,7 @@ class PlannerLimits:
 
 @dataclass(eq=False)
 class WaitingText(Generic[Item]):
-    """A text in the planner: its item, its number of tokens, its priority (higher first), and its arrival in seconds.
+    """A text in the planner: its item, its padded length, its priority (higher first), and its arrival in seconds.
 
     `waiting` is false once the text was planned or dropped.
     """
@@ -74,7 +85,8 @@ class Planner(Generic[Item]):
         self._limits = limits
         self._numbers = count()
         self._waiting = 0
-        # Each text is in three queues. It is removed from one when it is planned, and skipped later in the others.
+        self._ended = 0
+        # Each text is in three queues. One that does not wait any more is skipped, or removed when they are rebuilt.
         self._by_arrival: deque[WaitingText[Item]] = deque()
         self._by_priority: list[WaitingText[Item]] = []
         self._by_length: dict[int, list[WaitingText[Item]]] = {}
@@ -97,15 +109,11 @@ class Planner(Generic[Item]):
 
     def drop(self, text: WaitingText[Item]) -> bool:
         """Forget a text; return false if it is not waiting."""
-        was, text.waiting = text.waiting, False
-        self._waiting -= was
+        if not text.waiting:
+            return False
+        self._take(text)
         self._compact()
-        return was
-
-    def oldest_arrival(self) -> float | None:
-        """Return when the text that has waited longest arrived."""
-        oldest = self._oldest()
-        return None if oldest is None else oldest.arrival
+        return True
 
     def next_batch(self, now: float) -> list[WaitingText[Item]]:
         """Remove and return the texts of the next micro-batch; [] if none wait."""
@@ -137,8 +145,8 @@ class Planner(Generic[Item]):
     def _fill(self, anchor: WaitingText[Item]) -> list[WaitingText[Item]]:
         self._take(anchor)
         batch, longest, real = [anchor], anchor.tokens, anchor.tokens
-        lowest = longest - _class_width(longest)
-        highest = longest + _class_width(longest + 1)
+        lowest = longest - _CLASS_STEPS * _length_step(longest)
+        highest = longest + _CLASS_STEPS * _length_step(longest + 1)
         for text in self._shorter(longest):
             padded = (len(batch) + 1) * longest
             if not self._fits(len(batch) + 1, longest):
@@ -165,6 +173,7 @@ class Planner(Generic[Item]):
     def _take(self, text: WaitingText[Item]) -> None:
         text.waiting = False
         self._waiting -= 1
+        self._ended += 1
 
     def _shorter(self, longest: int) -> Iterator[WaitingText[Item]]:
         """Yield the waiting texts of at most this length: the longest first, each to be taken before the next."""
@@ -193,9 +202,10 @@ class Planner(Generic[Item]):
         self._lengths.pop(bisect_left(self._lengths, length))
 
     def _compact(self) -> None:
-        """Rebuild the queues once most of their texts are not waiting any more."""
-        if max(len(self._by_priority), len(self._by_arrival)) <= 2 * self._waiting + 1024:
+        """Rebuild the queues once more texts have ended since the last time than wait."""
+        if self._ended <= self._waiting + 1024:
             return
+        self._ended = 0
         kept = [text for text in self._by_arrival if text.waiting]
         self._by_arrival, self._by_priority, self._by_length = deque(kept), list(kept), {}
         heapq.heapify(self._by_priority)
@@ -204,7 +214,3 @@ class Planner(Generic[Item]):
         for queue in self._by_length.values():
             heapq.heapify(queue)
         self._lengths = sorted(self._by_length)
-
-
-def _class_width(tokens: int) -> int:
-    return _FINE_STEP if tokens <= _FINE_LIMIT else _COARSE_STEP

@@ -12,7 +12,7 @@ import pytest
 
 from inflight.runtime.encoders.batcher import Batcher, Computed
 from inflight.runtime.encoders.encoder import EncoderInput
-from inflight.runtime.encoders.planner import PlannerLimits
+from inflight.runtime.encoders.planner import PlannerLimits, padded_length
 from inflight.runtime.messages import RequestError
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
@@ -28,6 +28,9 @@ class SumEncoder:
         self.gate = threading.Event()
         self.gate.set()
         self.batches: list[int] = []
+
+    def padded_length(self, tokens: int) -> int:
+        return padded_length(tokens, 512)
 
     def run(self, texts: Sequence[EncoderInput]) -> Any:
         self.batches.append(len(texts))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.runtime.encoders.planner import Planner, PlannerLimits, WaitingText, length_class
+from inflight.runtime.encoders.planner import Planner, PlannerLimits, WaitingText, padded_length
 
 Text = WaitingText[int]
 LIMITS = st.builds(
@@ -126,11 +127,12 @@ def test_a_backlog_of_mixed_lengths_is_hardly_padded(depth: int, most: float) ->
     planner: Planner[int] = Planner(PlannerLimits(2048, 256, 5.0))
     real = padded = 0
     for number, tokens in enumerate(lengths):
-        planner.add(WaitingText(number, tokens, 0, float(number)))
+        planner.add(WaitingText(tokens, padded_length(tokens, 512), 0, float(number)))
         if len(planner) >= depth or number == len(lengths) - 1:
             while len(planner) >= depth or (number == len(lengths) - 1 and len(planner)):
-                batch = [text.tokens for text in planner.next_batch(float(number))]
-                real, padded = real + sum(batch), padded + max(batch) * len(batch)
+                batch = planner.next_batch(float(number))
+                real += sum(text.item for text in batch)
+                padded += max(text.tokens for text in batch) * len(batch)
     assert real == sum(lengths)
     assert padded / real <= most
 
@@ -151,7 +153,33 @@ def test_planning_takes_no_longer_with_many_waiting_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "bound"), [(1, 16), (16, 16), (17, 32), (128, 128), (129, 192), (192, 192), (512, 512)]
+    ("tokens", "padded"), [(1, 4), (4, 4), (125, 128), (128, 128), (129, 136), (257, 272), (501, 510), (8192, 8192)]
 )
-def test_length_classes(tokens: int, bound: int) -> None:
-    assert length_class(tokens) == bound
+def test_lengths_are_rounded_up_to_few_ones(tokens: int, padded: int) -> None:
+    assert padded_length(tokens, 510 if tokens < 512 else 8192) == padded
+
+
+def test_lengths_that_are_computed_are_few_and_hardly_longer() -> None:
+    lengths = [padded_length(tokens, 8192) for tokens in range(1, 8193)]
+    assert all(tokens <= length < tokens + max(4, tokens / 16) for tokens, length in enumerate(lengths, 1))
+    assert len(set(lengths)) <= 128
+
+
+def test_texts_that_were_planned_or_dropped_are_not_kept() -> None:
+    planner: Planner[object] = Planner(PlannerLimits(2048, 256, 5.0))
+
+    class Item:
+        pass
+
+    items: list[weakref.ref[Item]] = []
+    for _ in range(40):
+        texts = [WaitingText[object](Item(), 300, 0, 0.0) for _ in range(256)]
+        items += [weakref.ref(text.item) for text in texts]  # type: ignore[type-var]
+        for text in texts:
+            planner.add(text)
+        for text in texts:
+            planner.drop(text)
+        planner.add(WaitingText(None, 10, 0, 0.0))
+        planner.next_batch(0.0)
+    del texts, text
+    assert sum(item() is not None for item in items) <= 1100

@@ -10,19 +10,24 @@ import numpy as np
 import openvino
 
 from inflight.runtime.encoders.encoder import EncoderInput
-from inflight.runtime.encoders.manifest import EncoderManifest
+from inflight.runtime.encoders.manifest import EncoderDescription
+from inflight.runtime.encoders.planner import padded_length
 
 _FILE = "openvino_model.xml"
 _CACHED_KERNELS = 256
-"""Kernels are made for each shape. OpenVINO keeps up to 5,000 of them by default, and memory grows until then."""
+"""Kernels are made for each shape. OpenVINO keeps up to 5,000 of them by default, and memory grows until then: by half
+a MiB with each shape of a small model."""
 
 
 class OpenVinoEncoder:
     """One infer request of a compiled graph."""
 
-    def __init__(self, request: Any, manifest: EncoderManifest) -> None:
+    def __init__(self, request: Any, manifest: EncoderDescription) -> None:
         self._request = request
         self._manifest = manifest
+
+    def padded_length(self, tokens: int) -> int:
+        return padded_length(tokens, self._manifest.max_seq_len)
 
     def run(self, texts: Sequence[EncoderInput]) -> Any:
         arrays = model_inputs(texts, self._manifest)
@@ -30,7 +35,7 @@ class OpenVinoEncoder:
         return self._request.infer(arrays, share_inputs=True)[0]
 
 
-def load_encoders(engine_dir: str, manifest: EncoderManifest, threads: int, requests: int) -> list[OpenVinoEncoder]:
+def load_encoders(engine_dir: str, manifest: EncoderDescription, threads: int, requests: int) -> list[OpenVinoEncoder]:
     """Compile the graph and return its infer requests, which share `threads` threads; 0 means one for each core."""
     properties = {
         "PERFORMANCE_HINT": "LATENCY",
@@ -46,13 +51,13 @@ def load_encoders(engine_dir: str, manifest: EncoderManifest, threads: int, requ
     return [OpenVinoEncoder(model.create_infer_request(), manifest) for _ in range(requests)]
 
 
-def model_inputs(texts: Sequence[EncoderInput], manifest: EncoderManifest) -> dict[str, Any]:
-    """Return the graph's inputs, int64 [texts, longest], padded on the manifest's side.
+def model_inputs(texts: Sequence[EncoderInput], manifest: EncoderDescription) -> dict[str, Any]:
+    """Return the graph's inputs, int64 [texts, padded length of the longest], padded on the manifest's side.
 
     Positions count a text's own tokens from 0, as if it were not padded.
     """
     lengths = [len(text.token_ids) for text in texts]
-    shape = len(texts), max(lengths)
+    shape = len(texts), padded_length(max(lengths), manifest.max_seq_len)
     ids = np.full(shape, manifest.pad_id, dtype=np.int64)
     mask = np.zeros(shape, dtype=np.int64)
     types = np.zeros(shape, dtype=np.int64)

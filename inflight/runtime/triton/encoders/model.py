@@ -13,7 +13,7 @@ from inflight.common.cpu_affinity import use_engine_cores
 from inflight.runtime.backends.openvino.encoder import load_encoders
 from inflight.runtime.encoders.batcher import Batcher
 from inflight.runtime.encoders.encoder import EncoderInput
-from inflight.runtime.encoders.manifest import EncoderManifest
+from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.planner import PlannerLimits
 from inflight.runtime.encoders.tokenize import EncoderTokenizer, PlainText, TokenizedText
 from inflight.runtime.messages import RequestError
@@ -51,7 +51,7 @@ class EncoderModel:
         settings = parameters(args)
         self._model = args["model_name"]
         engine_dir = settings["engine_dir"]
-        self._manifest = EncoderManifest.from_directory(engine_dir)
+        self._manifest = EncoderDescription.from_directory(engine_dir)
         self._task = TASKS[self._manifest.task](self._manifest)
         with_types = "token_type_ids" in self._manifest.inputs
         self._tokenizer = EncoderTokenizer(

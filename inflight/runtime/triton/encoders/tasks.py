@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from inflight.runtime.encoders.manifest import EncoderManifest
+from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.tokenize import PlainText
 from inflight.runtime.messages import RequestError
 from inflight.runtime.text.tokenizer import decoded_text
@@ -59,7 +59,7 @@ class Embed:
 
     column = True
 
-    def __init__(self, manifest: EncoderManifest) -> None:
+    def __init__(self, manifest: EncoderDescription) -> None:
         self._manifest = manifest
 
     def read(self, inputs: Inputs) -> TextRequest:
@@ -96,7 +96,7 @@ class Classify:
 
     column = True
 
-    def __init__(self, manifest: EncoderManifest) -> None:
+    def __init__(self, manifest: EncoderDescription) -> None:
         self._activation = manifest.activation
         self._labels = np.array([label.encode() for label in manifest.labels], dtype=np.object_)
 
@@ -112,7 +112,7 @@ class Rerank:
 
     column = False
 
-    def __init__(self, manifest: EncoderManifest) -> None:
+    def __init__(self, manifest: EncoderDescription) -> None:
         self._activation = manifest.activation
 
     def read(self, inputs: Inputs) -> TextRequest:
