@@ -27,9 +27,13 @@ class BackgroundLoop:
     def start(self) -> None:
         self._thread.start()
 
+    def stop(self) -> None:
+        """End the loop after the current call, without waiting for it."""
+        self._closing.set()
+
     def close(self, wake: Callable[[], object] = lambda: None) -> None:
         """End the loop after the current call; `wake` unblocks that call."""
-        self._closing.set()
+        self.stop()
         wake()
         self._thread.join(timeout=5)
 

@@ -12,16 +12,17 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.messages import RequestError
 from inflight.runtime.triton.encoders.tasks import Outputs
-from inflight.runtime.triton.tensors import error_response
+from inflight.runtime.triton.tensors import as_request_error, error_response
 
 
 @dataclass(frozen=True)
 class AnswerFormat:
     """What the response has: the task's own `outputs`, those that were asked for, and the shape of the others.
 
-    `column` says that the outputs with one value per text are [texts, 1], not [texts].
+    `column` says that the outputs with one value per text are [texts, 1], not [texts]. `model` is named in the log.
     """
 
+    model: str
     outputs: Outputs
     requested: Collection[str]
     column: bool
@@ -29,6 +30,7 @@ class AnswerFormat:
 
 class EncoderAnswer:
     """Thread-safe. Ends once all texts have a result, or with the first error if the output `error` was not requested.
+    A response that cannot be made or sent is replaced with an error.
 
     `ended` gets the status of each text: "ok", "error" or "cancelled".
     """
@@ -60,18 +62,10 @@ class EncoderAnswer:
         with self._lock:
             if self.ended:
                 return
-            if error is None:
-                self._rows[index] = row
-            elif "error" in self._format.requested:
-                self._errors[index] = f"{error} [{error.code}]".encode()
-            else:
-                where = f"text {index}: " if len(self._rows) > 1 else ""
-                self._fail(RequestError(f"{where}{error}", error.code), "error")
-                return
-            self._ended("ok" if error is None else "error")
-            self._open -= 1
-            if not self._open:
-                self._send(pb_utils.InferenceResponse(self._tensors()))
+            try:
+                self._take(index, row, error)
+            except Exception as failure:
+                self._fail(as_request_error(failure, self._format.model), "error")
 
     def fail(self, error: RequestError) -> None:
         """End the whole request with an error, if it has not ended."""
@@ -88,6 +82,20 @@ class EncoderAnswer:
             if not self.ended and self._sender.is_cancelled():
                 self._fail(RequestError("the request was cancelled", "cancelled"), "cancelled")
             return self.ended
+
+    def _take(self, index: int, row: Any, error: RequestError | None) -> None:
+        if error is None:
+            self._rows[index] = row
+        elif "error" in self._format.requested:
+            self._errors[index] = f"{error} [{error.code}]".encode()
+        else:
+            where = f"text {index}: " if len(self._rows) > 1 else ""
+            self._fail(RequestError(f"{where}{error}", error.code), "error")
+            return
+        self._ended("ok" if error is None else "error")
+        self._open -= 1
+        if not self._open:
+            self._send(pb_utils.InferenceResponse(self._tensors()))
 
     def _fail(self, error: RequestError, status: str) -> None:
         for _ in range(self._open):

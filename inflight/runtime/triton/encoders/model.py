@@ -87,7 +87,8 @@ class EncoderModel:
             sender = request.get_response_sender()
             try:
                 texts = self._read(request)
-                form = AnswerFormat(texts.outputs, frozenset(request.requested_output_names()), self._task.column)
+                requested = frozenset(request.requested_output_names())
+                form = AnswerFormat(self._model, texts.outputs, requested, self._task.column)
                 self._batcher.reserve(len(texts.texts))
             except Exception as error:
                 refused = as_request_error(error, self._model)
