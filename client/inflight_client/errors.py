@@ -72,6 +72,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "invalid_parameter": ErrorCode("a parameter has an invalid value", "pass a value in the range that the message gives"),
     "invalid_request": ErrorCode("the request does not match the model's inputs", "compare its names, types and shapes with docs/request-contract.md"),
     "unsupported_input": ErrorCode("the engine does not support an input of the request", "leave the input out, or send the one that the message names"),
+    "text_not_computed": ErrorCode("the engine failed on the text, or its values for it are not finite numbers", "change the text; if other texts fail as well, build the engine again, in another precision"),
     # a server
     "engine_died": ErrorCode("the engine's process ended while it generated the answer", "send the request again", retry=True),
     "engine_restarting": ErrorCode("the engine is restarting", "wait, then send the request again", retry=True),
@@ -176,6 +177,7 @@ _CLASSES: dict[str, type[InflightError]] = {
     "invalid_parameter": InvalidRequest,
     "invalid_request": InvalidRequest,
     "unsupported_input": Unsupported,
+    "text_not_computed": InvalidRequest,
     "engine_died": ServerGone,
     "engine_restarting": ModelNotReady,
     "overloaded": Overloaded,

@@ -58,7 +58,7 @@ class Encoding:
             self._encoder.server.note_failure(each)
         found = _with_lost_texts(found)
         errors = found.errors
-        if errors and not (wanted.return_errors and all(_is_text_error(each) for each in errors.values())):
+        if errors and not (wanted.return_errors and all(not each.retry for each in errors.values())):
             raise first_error(errors, self._texts, wanted.size == 1)
         outcome.answered, outcome.texts = True, wanted.size - len(errors)
         outcome.input_tokens = found.total_tokens
@@ -98,11 +98,6 @@ class Encoding:
             await request.respond(Response(body))
 
 
-def _is_text_error(error: InflightError) -> bool:
-    """Return whether an error concerns a text alone: it is invalid, or the model's values for it are no numbers."""
-    return not error.retry or error.code == "answer_damaged"
-
-
 def _with_lost_texts(found: Encodings) -> Encodings:
     """Return a result with an error for each text with values that JSON has no numbers for."""
     import numpy
@@ -115,7 +110,7 @@ def _with_lost_texts(found: Encodings) -> Encodings:
         assert isinstance(found, Classifications)
         lost = [index for index, each in enumerate(found) if not all(map(math.isfinite, each.scores.values()))]
     errors = {
-        index: InflightError("the model's values for this text are no finite numbers", "answer_damaged")
+        index: InflightError("the model's values for this text are no finite numbers", "text_not_computed")
         for index in lost
     }
     return replace(found, errors=errors | dict(found.errors))

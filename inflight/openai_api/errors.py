@@ -11,6 +11,7 @@ from inflight_client import InflightError, InvalidRequest
 _STATUS = {
     "permission_denied": 403,
     "model_not_found": 404,
+    "text_not_computed": 422,
     "overloaded": 429,
     "unsupported_deployment": 500,
     "answer_damaged": 500,

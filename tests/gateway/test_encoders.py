@@ -129,7 +129,7 @@ def test_texts_get_labels_as_vllm_has_them(front: GatewayProcesses, path: str) -
     [
         ("fail invalid_text", 400, "invalid_text"),
         ("fail prompt_too_long", 400, "context_length_exceeded"),
-        ("nan", 500, "answer_damaged"),
+        ("nan", 422, "text_not_computed"),
     ],
 )
 def test_a_text_that_fails_fails_the_request_or_alone_if_asked(

@@ -16,13 +16,16 @@ from inflight.runtime.background_loop import BackgroundLoop
 from inflight.runtime.encoders.encoder import Encoder, EncoderInput
 from inflight.runtime.encoders.planner import Planner, PlannerLimits, WaitingText
 from inflight.runtime.engine.admission import queue_full_error
-from inflight.runtime.engine.request_queue import error_from_exception
 from inflight.runtime.messages import RequestError
 
 _CANCEL_SECONDS = 0.1
 """How often the requests of waiting texts are polled for a cancellation."""
+_MAX_ERROR_CHARACTERS = 400
+"""Characters of an engine's own error message that are passed on."""
 _MAX_POLLED = 1000
 """Requests polled at a time: each takes Triton some microseconds."""
+_DELIVERY_SECONDS = 5
+"""Limit of the time that delivering the last results takes when the batcher is closed."""
 
 
 class EncoderRequest(Protocol):
@@ -132,12 +135,17 @@ class Batcher:
         return self._reserved
 
     def close(self) -> None:
-        """End all threads; waiting texts get no result."""
+        """End all threads, and deliver the results of computed texts; waiting texts get none."""
+        for thread in self._threads:
+            thread.stop()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         for thread in self._threads:
             thread.close()
+        delivered = threading.Event()
+        self._results.put(delivered.set)
+        delivered.wait(_DELIVERY_SECONDS)
         self._delivery.close(wake=partial(self._results.put, None))
         self._poll.close()
 
@@ -163,11 +171,12 @@ class Batcher:
         try:
             rows = np.asarray(encoder.run(texts), dtype=np.float32)
             finite = np.isfinite(rows.reshape(len(texts), -1)).all(axis=1)
-            return rows, [None if good else _not_finite() for good in finite.tolist()]
+            return rows, [None if good else _not_computed("its values are no finite numbers") for good in finite.tolist()]
         except Exception as error:
             if len(texts) == 1:
-                self._report(f"a text could not be computed: {type(error).__name__}: {' '.join(str(error).split())}")
-                return [None], [RequestError(*error_from_exception(error))]
+                why = " ".join(f"{type(error).__name__}: {error}".split())
+                self._report(f"a text could not be computed: {why}")
+                return [None], [_not_computed(f"the engine failed on it ({why[:_MAX_ERROR_CHARACTERS]})")]
         alone = [self._compute(encoder, [text]) for text in texts]
         return [rows[0] for rows, _ in alone], [errors[0] for _, errors in alone]
 
@@ -198,7 +207,7 @@ class Batcher:
                 self.drop(request)
 
 
-def _not_finite() -> RequestError:
+def _not_computed(why: str) -> RequestError:
     return RequestError(
-        "the engine computed no finite numbers for the text; change the text, or check the engine", "invalid_request"
+        f"the text could not be computed: {why}; change the text, or check the engine", "text_not_computed"
     )

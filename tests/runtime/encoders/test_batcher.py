@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -109,7 +110,7 @@ def test_only_the_text_at_fault_fails(bad: int) -> None:
         wait_until(lambda: len(request.results) == 5)
     assert encoder.batches[1] == 5
     errors = {index: error.code for index, (_, error) in request.results.items() if error is not None}
-    assert errors == {2: "invalid_request"}
+    assert errors == {2: "text_not_computed"}
     assert [request.results[index][0][0] for index in (0, 1, 3, 4)] == [10, 11, 12, 13]
 
 
@@ -162,3 +163,42 @@ def test_a_text_with_a_higher_priority_waits_for_the_running_micro_batch_only() 
         encoder.gate.set()
         wait_until(lambda: done_before)
     assert done_before[0] <= encoder.batches[0]
+
+
+def running(number: int) -> bool:
+    return any(thread.name == f"encoder-{number}" for thread in threading.enumerate())
+
+
+def test_idle_threads_end_while_another_computes() -> None:
+    encoders = [SumEncoder() for _ in range(3)]
+    with batching(*encoders) as batcher:
+        for encoder in encoders:
+            encoder.gate.clear()
+        for _ in encoders:
+            ask(batcher, [1], tokens=40)
+        wait_until(lambda: all(encoder.batches for encoder in encoders))
+        for encoder in encoders[1:]:
+            encoder.gate.set()
+        closing = threading.Thread(target=batcher.close)
+        closing.start()
+        wait_until(lambda: not running(1) and not running(2), "the idle threads", 4)
+        assert running(0)
+        encoders[0].gate.set()
+        closing.join()
+
+
+def test_the_results_of_computed_texts_are_delivered_before_it_is_closed() -> None:
+    encoder, request = SumEncoder(), Asked()
+    deliver = request.deliver
+
+    def late(index: int, row: Any, error: RequestError | None) -> None:
+        wait_until(lambda: not running(0))  # close has ended it
+        time.sleep(0.02)
+        deliver(index, row, error)
+
+    request.deliver = late  # type: ignore[method-assign]
+    with batching(encoder) as batcher:
+        batcher.reserve(9)
+        batcher.add(request, [(index, text(index, 40)) for index in range(9)], [0] * 9)
+        wait_until(lambda: len(encoder.batches) == 9)
+    assert sorted(request.results) == list(range(9))

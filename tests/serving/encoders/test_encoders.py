@@ -72,7 +72,7 @@ def test_labels_have_scores(bag: BagServer) -> None:
     assert found["labels"].tolist() == [[label.encode() for label in LABELS]] * 2
 
 
-BAD_TEXTS = [(POISON, "invalid_request"), (words(MAX_TOKENS - 1), "prompt_too_long"), (b"\xff", "invalid_text")]
+BAD_TEXTS = [(POISON, "text_not_computed"), (words(MAX_TOKENS - 1), "prompt_too_long"), (b"\xff", "invalid_text")]
 
 
 @pytest.mark.parametrize(("bad", "code"), BAD_TEXTS, ids=[code for _, code in BAD_TEXTS])
