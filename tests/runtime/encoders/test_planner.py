@@ -166,20 +166,19 @@ def test_lengths_that_are_computed_are_few_and_hardly_longer() -> None:
 
 
 def test_texts_that_were_planned_or_dropped_are_not_kept() -> None:
-    planner: Planner[object] = Planner(PlannerLimits(2048, 256, 5.0))
-
     class Item:
         pass
 
+    planner: Planner[Item] = Planner(PlannerLimits(2048, 256, 5.0))
     items: list[weakref.ref[Item]] = []
     for _ in range(40):
-        texts = [WaitingText[object](Item(), 300, 0, 0.0) for _ in range(256)]
-        items += [weakref.ref(text.item) for text in texts]  # type: ignore[type-var]
+        texts = [WaitingText(Item(), 300, 0, 0.0) for _ in range(256)]
+        items += [weakref.ref(text.item) for text in texts]
         for text in texts:
             planner.add(text)
         for text in texts:
             planner.drop(text)
-        planner.add(WaitingText(None, 10, 0, 0.0))
+        planner.add(WaitingText(Item(), 10, 0, 0.0))
         planner.next_batch(0.0)
     del texts, text
     assert sum(item() is not None for item in items) <= 1100

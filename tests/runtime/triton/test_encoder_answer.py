@@ -35,11 +35,12 @@ class Sender:
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module of answers, on a stand-in of Triton's."""
-    made: Callable[..., Any] = lambda output_tensors, error=None: SimpleNamespace(  # noqa: E731
-        output_tensors=output_tensors, error=error
-    )
+
+    def response(output_tensors: Any, error: Any = None) -> Any:
+        return SimpleNamespace(output_tensors=output_tensors, error=error)
+
     standin: Any = SimpleNamespace(
-        InferenceResponse=made,
+        InferenceResponse=response,
         Tensor=lambda name, array: (name, array),
         TritonError=lambda message, status: message,
         Logger=SimpleNamespace(log_error=lambda line: None),
