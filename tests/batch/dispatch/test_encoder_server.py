@@ -56,9 +56,11 @@ async def test_classes_and_scores(scripted_encoders: EncoderServer) -> None:
 async def test_rows_are_embedded_through_failures(scripted_encoders: EncoderServer) -> None:
     texts = [f"text {n}" for n in range(300)]
     texts[7], texts[100], texts[200] = "request invalid_request", "fail prompt_too_long", "nan"
+    texts[50] = "fail text_not_computed"
     encode = EncodeSpec(task="embed")
     backend = TritonBackend(scripted_encoders.grpc_address, RunOptions(), task="embed")
     run = await DispatchRun([backend], ListFeed(texts, request=lambda text: EmbedRequest((text,))), encode=encode).run()
-    assert run.errors.keys() >= {7, 100}
+    assert run.errors.keys() >= {7, 50, 100}
+    assert run.errors[50] == "text_not_computed"
     assert len(run.answers) + len(run.errors) == 300
-    assert len(run.answers) >= 297
+    assert len(run.answers) >= 296
