@@ -51,8 +51,12 @@ def main(texts: int, out: Path) -> None:
         texts_a_batch = EncoderMetrics(server).mean_since(before, "inflight_encoder_batch_texts")
         alone = np.concatenate([client.embed(text.text).vectors for text in corpus])
     figures = [
-        Figure("lowest cosine with torch fp32", [_cosines(expected, together.vectors).min()], ">= 0.9999"),
-        Figure("lowest cosine of a text alone and in a batch", [_cosines(alone, together.vectors).min()], ">= 0.99999"),
+        Figure("lowest cosine with torch fp32", [float(_cosines(expected, together.vectors).min())], ">= 0.9999"),
+        Figure(
+            "lowest cosine of a text alone and in a batch",
+            [float(_cosines(alone, together.vectors).min())],
+            ">= 0.99999",
+        ),
         Figure("refused texts without an error of their own, or others with one", [len(together.wrong)], "<= 0"),
         Figure("texts a micro-batch", [texts_a_batch]),
     ]
