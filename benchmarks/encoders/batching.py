@@ -69,7 +69,7 @@ def main(
     texts: int, rounds: int, precision: Precision, peers: bool, prepare: bool, chart: Path | None, out: Path
 ) -> None:
     checkpoint, engine = minilm_checkpoint(), minilm_engine(precision)
-    same = "fp32" if precision == "fp32" else "bf16"
+    same: Precision = "fp32" if precision == "fp32" else "bf16"
     kinds = (SENTENCE_TRANSFORMERS, VLLM) if peers else ()
     started = [Peer(kind, checkpoint, same) for kind in kinds]
     try:

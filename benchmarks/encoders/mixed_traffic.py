@@ -55,7 +55,8 @@ def main(rounds: int, seconds: float, out: Path) -> None:
         traffic = _Traffic(server, engine)
         traffic.run(5.0, bulk=True, queries=True)  # a warm-up
         unloaded = traffic.run(seconds, bulk=False, queries=True)
-        alone, both = [], []
+        alone: list[Round] = []
+        both: list[Round] = []
         for number in range(rounds):
             parts = [(alone, False), (both, True)]
             for into, queries in parts if number % 2 == 0 else parts[::-1]:
