@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from loadtests.workloads.interface import RequestSpec, Session
+from typing import Any
+
+from loadtests.workloads.interface import Session
 
 
-def asked(session: Session | None, answer: str = "yes") -> list[RequestSpec]:
-    """All that a session asks, when each answer is the same."""
+def asked(session: Session | None, answer: str = "yes") -> list[Any]:
+    """All that a session asks, of its task's type, when each answer is the same."""
     assert session is not None
     asks = session.requests()
-    found = [next(asks)]
+    found: list[Any] = [next(asks)]
     while True:
         try:
             found.append(asks.send(answer))
