@@ -51,9 +51,15 @@ def run(path: Path) -> RunDirectory:
     records = [answered(i, i, seconds=0.5 + i % 2) for i in range(9)]
     records.append(failure(9, 9, "overloaded", RequestOutcome.REJECTED, texts=4, max_tokens=0))
     pages = [
+<<<<<<< HEAD
         {"t": -1, "moment": "before", "values": page(100, 1000, 2000)},
         {"t": 5, "moment": "during", "values": page(120, 1500, 2540, waiting=7)},
         {"t": 10, "moment": "after", "values": page(136, 1900, 2990)},
+=======
+        server_sample(-1, "before", **page(100, 1000, 2000)),
+        server_sample(5, "during", **page(120, 1500, 2540, waiting=7)),
+        server_sample(10, "after", **page(136, 1900, 2990)),
+>>>>>>> main
     ]
     return write_run(path / "run", records, PLAN, pages)
 

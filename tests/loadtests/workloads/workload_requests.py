@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from loadtests.workloads.interface import Session
+from loadtests.workloads.interface import RequestSpec, Session
 
 
-def asked(session: Session | None, answer: str = "yes") -> list[Any]:
-    """All that a session asks, of its task's type, when each answer is the same."""
+def asked(session: Session | None, answer: str = "yes") -> list[RequestSpec]:
+    """All that a session asks, when each answer is the same."""
     assert session is not None
     asks = session.requests()
-    found: list[Any] = [next(asks)]
-    while True:
-        try:
-            found.append(asks.send(answer))
-        except StopIteration:
-            return found
+    found: list[RequestSpec] = []
+    try:
+        request = next(asks)
+        while True:
+            assert isinstance(request, RequestSpec)
+            found.append(request)
+            request = asks.send(answer)
+    except StopIteration:
+        return found

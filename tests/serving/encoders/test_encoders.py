@@ -135,7 +135,9 @@ def quiet_page(bag: BagServer) -> MetricsPage:
         second = page_of(bag.server)
         return second if all(first.family(name) == second.family(name) for name in names) else None
 
-    return wait_until(settled, "quiet metrics", 30)
+    page = wait_until(settled, "quiet metrics", 30)
+    assert page is not None
+    return page
 
 
 def test_many_clients_with_calls_of_any_size_get_their_own_rows(bag: BagServer) -> None:
