@@ -22,7 +22,7 @@ from loadtests.run.plan_check import check_plan
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
 from tests.fixtures.errors import raises
-from tests.fixtures.load_runs import failure, record, write_run
+from tests.fixtures.load_runs import failure, record, server_sample, write_run
 
 PLAN = LoadPlan(
     seconds=10, workload=WorkloadSpec(task="embed", texts_per_request="4"), slo=("p50 e2e <= 1s",), price_per_hour=36
@@ -51,15 +51,9 @@ def run(path: Path) -> RunDirectory:
     records = [answered(i, i, seconds=0.5 + i % 2) for i in range(9)]
     records.append(failure(9, 9, "overloaded", RequestOutcome.REJECTED, texts=4, max_tokens=0))
     pages = [
-<<<<<<< HEAD
-        {"t": -1, "moment": "before", "values": page(100, 1000, 2000)},
-        {"t": 5, "moment": "during", "values": page(120, 1500, 2540, waiting=7)},
-        {"t": 10, "moment": "after", "values": page(136, 1900, 2990)},
-=======
         server_sample(-1, "before", **page(100, 1000, 2000)),
         server_sample(5, "during", **page(120, 1500, 2540, waiting=7)),
         server_sample(10, "after", **page(136, 1900, 2990)),
->>>>>>> main
     ]
     return write_run(path / "run", records, PLAN, pages)
 
