@@ -64,6 +64,10 @@ class LoadPlan(PlanSection):
     """URL of the server's metrics. [default: port 8002 on the server's host; of a gateway: its own]"""
     mode: Literal["stream", "unary"] = "stream"
     """stream: token by token (gRPC streaming, /generate_stream); unary: one response (/generate)."""
+    input_type: str | None = None
+    """Of texts to embed: the name of a prompt of the model, such as query or document."""
+    priority: int = 0
+    """Priority of requests to an encoder; higher ones first."""
     workload: WorkloadSpec = WorkloadSpec()
     arrivals: Arrivals = Arrivals()
     warmup: Seconds = 0.0
@@ -96,6 +100,30 @@ class LoadPlan(PlanSection):
         if self.arrivals.kind == "trace" and not self.workload.trace:
             raise ValueError("arrivals of kind trace need a workload with a trace")
         return self
+
+    @model_validator(mode="after")
+    def _check_task(self) -> Self:
+        if self.input_type is not None and self.task != "embed":
+            raise ValueError("input_type is for the task embed; leave it out")
+        if self.priority and not self.encodes:
+            raise ValueError("priority is for the tasks embed, rerank and classify; leave it out")
+        if self.encodes and (self.tenant or self.chat_template or self.temperature):
+            raise ValueError("tenant, chat_template and temperature have no effect on an encoder; leave them out")
+        return self
+
+    @property
+    def task(self) -> Literal["generate", "embed", "rerank", "classify"]:
+        return self.workload.task
+
+    @property
+    def encodes(self) -> bool:
+        """Whether requests are texts for an encoder, so that nothing is generated."""
+        return self.task != "generate"
+
+    @property
+    def streams(self) -> bool:
+        """Whether an answer arrives token by token."""
+        return self.mode == "stream" and not self.encodes
 
     @property
     def end(self) -> float:

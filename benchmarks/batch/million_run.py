@@ -8,13 +8,14 @@ from __future__ import annotations
 import sys
 import time
 from asyncio import sleep
+from collections.abc import Sequence
 from pathlib import Path
 
 from inflight_client.results import Generation, Timings, Usage
 
 from inflight.batch.dispatch.backend import ServerLoad
 from inflight.batch.job.directory import JobDirectory
-from inflight.batch.job.rows import RowRequest
+from inflight.batch.job.rows import GenerateRequest, RowAnswer, RowRequest
 from inflight.batch.job.spec import InputSpec, Job, OutputSpec, RunOptions
 from inflight.batch.runner import JobRunner
 
@@ -29,13 +30,14 @@ class EchoBackend:
     def __init__(self, first: Path) -> None:
         self._first: Path | None = first
 
-    async def generate(self, request: RowRequest, request_id: str) -> Generation:
+    async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer]:
         if self._first is not None:
             self._first.write_text(str(time.monotonic()))
             self._first = None
         await sleep(0)
-        assert isinstance(request.prompt, str)
-        return Generation(request.prompt, "length", Usage(8, 8), _TIMINGS, request_id)
+        (request,) = requests
+        assert isinstance(request, GenerateRequest)
+        return [Generation(request.text, "length", Usage(8, 8), _TIMINGS, request_id)]
 
     async def load(self) -> ServerLoad:
         return ServerLoad()

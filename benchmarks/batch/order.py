@@ -27,7 +27,7 @@ from inflight.batch.dispatch.dispatcher import Dispatcher
 from inflight.batch.dispatch.ephemeral_server import ephemeral_server
 from inflight.batch.dispatch.order import order_by_prefix
 from inflight.batch.dispatch.triton_backend import TritonBackend
-from inflight.batch.job.rows import Row, RowRequest
+from inflight.batch.job.rows import GenerateRequest, Row
 from inflight.batch.job.spec import RunOptions
 
 KV_CACHE_TOKENS = 2048
@@ -92,7 +92,8 @@ def mixed(prompts: Prompts, seed: int) -> list[Row]:
 
 def _rows(requests: Sequence[tuple[str, int]]) -> list[Row]:
     return [
-        Row(n, n + 1, str(n), RowRequest(prompt, tokens, _TO_THE_LENGTH)) for n, (prompt, tokens) in enumerate(requests)
+        Row(n, n + 1, str(n), GenerateRequest(prompt, tokens, _TO_THE_LENGTH))
+        for n, (prompt, tokens) in enumerate(requests)
     ]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 import venv
@@ -12,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.batch.rows import BenchRow, tokens
 from benchmarks.fixtures import BENCH_DIRECTORY
+from benchmarks.peer_process import PeerProcess
 
 VERSION = "0.32.0"
 _VENV = BENCH_DIRECTORY / "vllm-venv"
@@ -29,34 +28,14 @@ class Vllm:
     runs."""
 
     def __init__(self, checkpoint: Path, log: Path) -> None:
-        with log.open("w") as file:
-            self._process = subprocess.Popen(
-                [str(PYTHON), str(_SIDE), str(checkpoint)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True,
-                env={**os.environ, **ENVIRONMENT},
-            )  # fmt: skip
-        self._log = log
-        self._hear()
+        self._process = PeerProcess([str(PYTHON), str(_SIDE), str(checkpoint)], log, ENVIRONMENT, paused=False)
 
     def run(self, rows: Sequence[BenchRow]) -> float:
         """Return tokens per second."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([(row.ids, row.max_tokens) for row in rows]) + "\n")
-        self._process.stdin.flush()
-        return tokens(rows) / self._hear()
+        return tokens(rows) / float(self._process.call([(row.ids, row.max_tokens) for row in rows]))
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
-
-    def _hear(self) -> float:
-        """Read the seconds of a run. vLLM writes to standard output as well; our lines have a prefix."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("seconds "):
-                return float(line.split()[1])
-        raise RuntimeError(f"vLLM has ended; its log is {self._log}")
+        self._process.close()
 
 
 def installed() -> bool:

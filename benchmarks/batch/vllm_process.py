@@ -1,4 +1,4 @@
-"""The part of vllm_peer.py that runs in vLLM's own environment: reads rows as JSON lines, prints seconds."""
+"""The part of vllm_peer.py that runs in vLLM's own environment: reads rows as JSON lines, answers with seconds."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def main(checkpoint: str) -> None:
         return seconds
 
     generate([([number, 6, 7], 8) for number in range(64)])
-    print("seconds 0", flush=True)
+    print("answer 0", flush=True)
     for line in sys.stdin:
-        print("seconds", generate(json.loads(line)), flush=True)
+        print("answer", generate(json.loads(line)), flush=True)
 
 
 if __name__ == "__main__":

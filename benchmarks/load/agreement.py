@@ -134,7 +134,7 @@ def measure_ours(address: str, load: AgreementLoad) -> MeasuredLoad:
         summary = summarize(directory)
     if summary.requests.completed < summary.requests.due:
         raise RuntimeError(f"not all requests were answered: {dict(summary.requests.messages)}")
-    return MeasuredLoad(summary.tokens.per_second, summary.latencies["ttft"].p50)
+    return MeasuredLoad(summary.throughput.value, summary.latencies["ttft"].p50)
 
 
 def measure_theirs(address: str, program: Path, load: AgreementLoad) -> MeasuredLoad:

@@ -91,7 +91,7 @@ def _measure(protocol: str, plan: LoadPlan, metrics_url: str, workers: WorkerSpe
     assert lag is not None
     return GeneratorCost(
         protocol,
-        summary.tokens.per_second,
+        summary.throughput.value,
         sum(summary.validity.cpu_cores.values()),
         summary.validity.cpu_peak,
         lag.p50,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inflight.batch.job.rows import RowStatus
+from inflight.batch.outputs.interface import OnMessage, ignore_message
 from inflight.batch.outputs.table_writer import TableWriter
 from inflight.batch.reporting.manifest import build_manifest, write_manifest
 from inflight.batch.reporting.summary import format_summary
@@ -20,7 +21,7 @@ def write_reports(session: JobSession, outputs: Sequence[str]) -> None:
     session.directory.write(session.directory.summary, format_summary(manifest))
 
 
-def finalize(session: JobSession) -> list[str]:
+def finalize(session: JobSession, on_message: OnMessage = ignore_message) -> list[str]:
     """Complete the output and record that in the state; return the addresses that were written.
 
     If it is interrupted, the next run does all of it again, and needs no server for that. Raises BatchError.
@@ -30,7 +31,7 @@ def finalize(session: JobSession) -> list[str]:
     if session.output is not None:
         if session.output.is_incremental and RowStatus.OK in files:
             TableWriter(session.ledger, files[RowStatus.OK], session.output).run()
-        written = session.output.finalize(files)
+        written = session.output.finalize(files, on_message)
     write_reports(session, written)
     session.ledger.database.put("outputs", written)
     session.ledger.remember("finished", True)

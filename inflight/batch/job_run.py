@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from inflight_client import InflightError
-from inflight_client.results import Generation
 
 from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.dispatcher import Dispatcher
 from inflight.batch.dispatch.prefetcher import RowPrefetcher
-from inflight.batch.job.rows import Row, RowStatus
+from inflight.batch.job.rows import Row, RowAnswer, RowStatus
 from inflight.batch.outputs.table_writer import TableWriter
 from inflight.batch.reporting.progress import JobState
 from inflight.batch.reporting.progress_reporter import ProgressReporter
@@ -46,7 +45,15 @@ class JobRun:
             session.source, session.row_format, session.ledger, session.job, session.normalize_id
         )
         self._dispatcher = Dispatcher(
-            backends, self._options, self._prefetcher, self._on_row_done, session.ledger, session.bind_build, on_message
+            backends,
+            self._options,
+            self._prefetcher,
+            self._on_row_done,
+            session.ledger,
+            session.bind_build,
+            on_message,
+            session.job.encode,
+            session.bind_dimensions if session.job.task == "embed" else None,
         )
         self._draining: asyncio.Task[None] | None = None
 
@@ -85,7 +92,7 @@ class JobRun:
             return lambda: self._replicator.upload_if_due(ledger)
         return TableWriter(ledger, self._session.directory.result_file(RowStatus.OK), destination).run
 
-    def _on_row_done(self, row: Row, result: Generation | InflightError, attempts: int) -> None:
+    def _on_row_done(self, row: Row, result: RowAnswer | InflightError, attempts: int) -> None:
         form = self._session.row_format
         if isinstance(result, InflightError):
             self._session.ledger.add(form.format_failure(row, result, attempts))

@@ -93,7 +93,7 @@ class JobRunner:
         try:
             with self._signals.caught(), ExitStack() as stack:
                 if not self._directory.state.exists():  # a job without input leaves no trace
-                    first_record(open_source(self._job.input, columns=wanted_columns(self._job.input)))
+                    first_record(open_source(self._job.input, columns=wanted_columns(self._job)))
                 stack.enter_context(self._directory.locked())
                 self._directory.cancel.unlink(missing_ok=True)
                 stack.enter_context(self._replicator.lease())
@@ -163,7 +163,9 @@ class JobRunner:
             if result is None:
                 if isinstance(session.ledger, RetryLedger):
                     session.ledger.merge()
-                result = JobResult(JobState.FINISHED, session.ledger.counts, outputs=tuple(finalize(session)))
+                result = JobResult(
+                    JobState.FINISHED, session.ledger.counts, outputs=tuple(finalize(session, self._on_message))
+                )
             self._replicator.upload_final(session.ledger)
         except StopEarlyError:
             result = JobResult(JobState.STOPPED, session.ledger.counts, f"{INTERRUPTED} before any row was sent")
@@ -186,6 +188,6 @@ class JobRunner:
             yield self._backends
         elif running.ephemeral is not None:
             with ephemeral_server(running, self._on_message) as address:
-                yield [TritonBackend(address, running, self._on_message)]
+                yield [TritonBackend(address, running, self._on_message, self._job.task)]
         else:
-            yield [TritonBackend(address, running, self._on_message) for address in running.servers]
+            yield [TritonBackend(address, running, self._on_message, self._job.task) for address in running.servers]

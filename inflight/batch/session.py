@@ -43,6 +43,13 @@ class JobSession:
         """Check that the model is the one that answered before. Raises BatchError `job_mismatch`."""
         self._bind("build", build, "was started with another build of the model", "job_mismatch")
 
+    def bind_dimensions(self, dimensions: int) -> None:
+        """Check that vectors of this size are the job's. Raises BatchError `job_mismatch`, and `output_invalid` if they
+        do not fit the output."""
+        if self.output is not None:
+            self.output.check_dimensions(dimensions)
+        self._bind("dimensions", dimensions, "was started with vectors of another size", "job_mismatch")
+
     def _bind_directory(self) -> None:
         """Refuse a job that was moved while its output is on this disk: it would write to what is there now."""
         if not is_on_local_disk(self.job.output.address):
@@ -105,7 +112,7 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
     try:
         if directory.state.exists():
             ledger = open_ledger(directory, job.input.part.first)
-        source = open_source(job.input, "" if ledger is None else ledger.recall("input", ""), wanted_columns(job.input))
+        source = open_source(job.input, "" if ledger is None else ledger.recall("input", ""), wanted_columns(job))
         first = first_record(source)
         destination = create_output(job, directory)
         if destination is not None:
@@ -153,10 +160,11 @@ _OPTIONS = {
 
 def _difference(bound: Any, wanted: dict[str, Any]) -> str:
     """Return what differs, by option."""
+    before = bound or {}
     names = [
         _OPTIONS.get(f"{part}.{name}", f"--{name.replace('_', '-')}")
-        for part, values in wanted.items()
-        for name, value in values.items()
-        if bound is not None and bound.get(part, {}).get(name) != value
+        for part in {**wanted, **before}
+        for name in wanted.get(part) or before[part]
+        if bound is not None and before.get(part, {}).get(name) != wanted.get(part, {}).get(name)
     ]
     return f"was started with another {', '.join(names)}"

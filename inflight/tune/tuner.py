@@ -221,7 +221,7 @@ class Tuner:
         summary, _ = write_run_report(run, self._directory / "runs")
         lost = summary.requests.due - summary.requests.completed - summary.requests.cancelled
         return {
-            "tokens_per_second": summary.tokens.per_second,
+            "tokens_per_second": summary.throughput.value,
             "requests_per_second": summary.completed_per_second,
             "p50": {name: latency.p50 for name, latency in summary.latencies.items()},
             "p99": {name: latency.p99 for name, latency in summary.latencies.items()},

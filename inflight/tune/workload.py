@@ -48,7 +48,10 @@ def _first_requests(plan: LoadPlan, count: int) -> Iterator[RequestSpec]:
         session = workload.session(number)
         if session is None:
             return
-        yield next(session.requests())
+        request = next(session.requests())
+        if not isinstance(request, RequestSpec):
+            raise LoadError(f"an engine can't be tuned for the task {plan.task}; leave it out", "workload_invalid")
+        yield request
 
 
 def _text(request: RequestSpec, engine: Path) -> str:

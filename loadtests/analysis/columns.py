@@ -47,6 +47,8 @@ class Columns:
     max_tokens: Ints
     input_tokens: Ints
     output_tokens: Ints
+    texts_asked: Ints
+    """The texts of each request to an encoder; 0 for others."""
     finish: Ints
     code: Ints
     message: Ints
@@ -133,6 +135,7 @@ class _ColumnReader:
         self.counts = {name: array("q") for name in ("input_tokens", "output_tokens")}
         self.moments = {name: array("d") for name in ("due", "sent", "ended")}
         self.outcome = array("q")
+        self.texts_asked = array("q")
         self.chunks = array("d")
         self.responses = array("q")
         self.texts: dict[str, int] = {"": 0}
@@ -152,6 +155,7 @@ class _ColumnReader:
             counts.append(UNKNOWN if count is None else count)
         for name, column in self.named.items():
             column.append(self.texts.setdefault(values.get(name, ""), len(self.texts)))
+        self.texts_asked.append(values.get("texts", 0))
         chunks = values.get("chunks", ())
         self.chunks.extend(array("d", chunks))
         self.responses.append(len(chunks))
@@ -172,6 +176,7 @@ class _ColumnReader:
         return Columns(
             **{name: column[order] for name, column in (moments | numbers).items()},
             outcome=np.frombuffer(self.outcome, dtype=np.int64)[order],
+            texts_asked=np.frombuffer(self.texts_asked, dtype=np.int64)[order],
             finish=named["finish_reason"],
             code=named["code"],
             message=named["message"],

@@ -15,16 +15,20 @@ from loadtests.run_directory import RunDirectory
 
 Cell = str | int | float | None
 
+_COMMON = ("worker", "session", "turn", "due_s", "sent_s", "ended_s", "measured", "outcome")
+_END_TO_END = ("e2e_s", "e2e_sent_s")
 REQUESTS = (
-    *("worker", "session", "turn", "due_s", "sent_s", "ended_s", "measured", "outcome", "finish_reason", "error_code"),
-    *("max_tokens", "input_tokens", "output_tokens", "responses"),
-    *("ttft_s", "ttft_sent_s", "mean_itl_s", "tpot_s", "e2e_s", "e2e_sent_s"),
+    *(*_COMMON, "finish_reason", "error_code", "max_tokens", "input_tokens", "output_tokens", "responses"),
+    *("ttft_s", "ttft_sent_s", "mean_itl_s", "tpot_s", *_END_TO_END),
 )
 """The columns of `requests.csv`; `measured` is 1 for requests due in the measured part. Missing values are empty."""
+ENCODER_REQUESTS = (*_COMMON, "error_code", "texts", "input_tokens", *_END_TO_END)
+"""The same of requests to an encoder."""
 
 _TIMELINE = {
     **{name: f"{name}_requests" for name in ("due", "sent", "completed", "cancelled", "failed", "open")},
     **{name: f"{name}_s" for name in ("ttft_p50", "ttft_p99", "itl_p50", "itl_p99", "lag")},
+    **{name: f"{name}_s" for name in ("e2e_p50", "e2e_p99")},
     "running": "running_requests",
     "waiting": "waiting_requests",
     "kv_use": "kv_use_fraction",
@@ -37,7 +41,9 @@ def write_requests(directory: RunDirectory) -> Path:
     plan = directory.plan()
     columns = read_columns(directory.requests)
     measured = columns.due_between(plan.warmup, plan.end)
-    return _write(directory.path / "requests.csv", REQUESTS, _rows(columns, measured))
+    names = ENCODER_REQUESTS if plan.encodes else REQUESTS
+    rows = ({name: cells[name] for name in names}.values() for cells in _rows(columns, measured))
+    return _write(directory.path / "requests.csv", names, rows)
 
 
 def write_timeline(timeline: Timeline, directory: RunDirectory) -> Path:
@@ -47,18 +53,24 @@ def write_timeline(timeline: Timeline, directory: RunDirectory) -> Path:
     return _write(directory.path / "timeline.csv", names, rows)
 
 
-def _rows(columns: Columns, measured: slice) -> Iterator[tuple[Cell, ...]]:
+def _rows(columns: Columns, measured: slice) -> Iterator[dict[str, Cell]]:
     own = Latencies.from_columns(columns)
-    times = (own.ttft, own.ttft_sent, own.itl, own.tpot, own.e2e, own.e2e_sent)
+    times = {"ttft_s": own.ttft, "ttft_sent_s": own.ttft_sent, "mean_itl_s": own.itl, "tpot_s": own.tpot}
+    times |= {"e2e_s": own.e2e, "e2e_sent_s": own.e2e_sent}
+    times |= {"due_s": columns.due, "sent_s": columns.sent, "ended_s": columns.ended}
+    numbers = {"worker": columns.worker, "session": columns.session, "turn": columns.turn, "texts": columns.texts_asked}
+    numbers |= {"max_tokens": columns.max_tokens, "responses": columns.responses}
     for i in range(len(columns)):
-        yield (
-            *(int(columns.worker[i]), int(columns.session[i]), int(columns.turn[i])),
-            *(_seconds(columns.due[i]), _seconds(columns.sent[i]), _seconds(columns.ended[i])),
-            *(int(measured.start <= i < measured.stop), OUTCOMES[columns.outcome[i]].value),
-            *(columns.texts[columns.finish[i]], columns.texts[columns.code[i]], int(columns.max_tokens[i])),
-            *(_count(columns.input_tokens[i]), _count(columns.output_tokens[i]), int(columns.responses[i])),
-            *(_seconds(time[i]) for time in times),
-        )
+        yield {
+            **{name: int(values[i]) for name, values in numbers.items()},
+            **{name: _seconds(values[i]) for name, values in times.items()},
+            "measured": int(measured.start <= i < measured.stop),
+            "outcome": OUTCOMES[columns.outcome[i]].value,
+            "finish_reason": columns.texts[columns.finish[i]],
+            "error_code": columns.texts[columns.code[i]],
+            "input_tokens": _count(columns.input_tokens[i]),
+            "output_tokens": _count(columns.output_tokens[i]),
+        }
 
 
 def _seconds(value: float) -> float | None:
@@ -69,7 +81,7 @@ def _count(value: int) -> int | None:
     return None if value == UNKNOWN else int(value)
 
 
-def _write(path: Path, names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Path:
+def _write(path: Path, names: Sequence[str], rows: Iterable[Iterable[Cell]]) -> Path:
     try:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")

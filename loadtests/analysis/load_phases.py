@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from loadtests.analysis.columns import Columns
 from loadtests.analysis.latencies import Latencies
-from loadtests.analysis.outcomes import tokens_within
+from loadtests.analysis.outcomes import work_within
 from loadtests.analysis.summary import LoadPhase
 from loadtests.analysis.window import MeasurementWindow
 from loadtests.arrivals.profile import Profile, Stage
@@ -31,7 +31,7 @@ def load_phases(plan: LoadPlan, run: Columns, window: MeasurementWindow) -> tupl
     if not inner:
         return ()
     edges = [window.start, *inner, window.end]
-    return tuple(_slice(run, MeasurementWindow(start, end)) for start, end in pairwise(edges))
+    return tuple(_slice(plan, run, MeasurementWindow(start, end)) for start, end in pairwise(edges))
 
 
 def _pieces(stage: Stage) -> list[float]:
@@ -42,7 +42,7 @@ def _pieces(stage: Stage) -> list[float]:
     return [stage.start + stage.length * piece / pieces for piece in range(pieces)]
 
 
-def _slice(run: Columns, time: MeasurementWindow) -> LoadPhase:
+def _slice(plan: LoadPlan, run: Columns, time: MeasurementWindow) -> LoadPhase:
     part = run.select(run.due_between(time.start, time.end))
     completed = run.with_outcome(RequestOutcome.COMPLETED) & time.contains(run.ended)
     return LoadPhase(
@@ -50,6 +50,6 @@ def _slice(run: Columns, time: MeasurementWindow) -> LoadPhase:
         end=time.end,
         offered_per_second=len(part) / time.seconds,
         completed_per_second=float(completed.sum() / time.seconds),
-        tokens_per_second=tokens_within(time, run) / time.seconds,
+        **{"texts_per_second" if plan.encodes else "tokens_per_second": work_within(time, run) / time.seconds},
         latencies=Latencies.from_columns(part).distributions(),
     )

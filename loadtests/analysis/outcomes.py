@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from loadtests.analysis.columns import UNKNOWN, Columns, Flags, Floats, Ints
-from loadtests.analysis.summary import Requests, Tokens
+from loadtests.analysis.summary import Requests, Texts, Tokens
 from loadtests.analysis.window import MeasurementWindow
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome
 from loadtests.workloads.factory import make_workload
 from loadtests.workloads.files import load_files
-from loadtests.workloads.interface import Session
+from loadtests.workloads.interface import RequestSpec, Session
 
 _MAX_FIRST_REQUESTS = 1000
 """Number of sessions whose first requests are compared with the requested lengths."""
@@ -37,7 +37,7 @@ def count_requests(columns: Columns) -> Requests:
 
 def count_tokens(measured_columns: Columns, run: Columns, window: MeasurementWindow, plan: LoadPlan) -> Tokens:
     """Count tokens: `measured_columns` has the requests due in the measured part, `run` all of them."""
-    came = tokens_within(window, run)
+    came = work_within(window, run)
     streamed = measured_columns.with_outcome(RequestOutcome.COMPLETED) & (measured_columns.responses > 0)
     responses = int(measured_columns.responses[streamed].sum())
     return Tokens(
@@ -48,6 +48,28 @@ def count_tokens(measured_columns: Columns, run: Columns, window: MeasurementWin
         input_per_request=_mean(measured_columns.input_tokens[measured_columns.input_tokens != UNKNOWN]),
         **_first_inputs(measured_columns, plan),
     )
+
+
+def count_texts(measured_columns: Columns, run: Columns, window: MeasurementWindow) -> Texts:
+    """Count the texts of an encoder and their input tokens, as `count_tokens` does for generated ones."""
+    completed = measured_columns.with_outcome(RequestOutcome.COMPLETED)
+    texts = int(measured_columns.texts_asked[completed].sum())
+    tokens = _known_inputs(measured_columns, completed)
+    in_time = run.with_outcome(RequestOutcome.COMPLETED) & window.contains(run.ended)
+    seconds = window.seconds
+    return Texts(
+        texts=texts,
+        tokens=tokens,
+        per_second=float(run.texts_asked[in_time].sum() / seconds) if seconds else 0.0,
+        tokens_per_second=_known_inputs(run, in_time) / seconds if seconds else 0.0,
+        per_request=_mean(measured_columns.texts_asked),
+        tokens_per_text=tokens / texts if texts else None,
+    )
+
+
+def _known_inputs(columns: Columns, counted: Flags) -> int:
+    """Return the input tokens of the flagged requests whose server reported them."""
+    return int(columns.input_tokens[counted & (columns.input_tokens != UNKNOWN)].sum())
 
 
 def _first_inputs(part: Columns, plan: LoadPlan) -> dict[str, float | None]:
@@ -66,7 +88,8 @@ def _first_inputs(part: Columns, plan: LoadPlan) -> dict[str, float | None]:
 
 
 def _words(session: Session | None) -> int:
-    prompt = "" if session is None else next(session.requests()).prompt
+    request = None if session is None else next(session.requests())
+    prompt = request.prompt if isinstance(request, RequestSpec) else ""
     texts = [prompt] if isinstance(prompt, str) else [str(message["content"]) for message in prompt]
     return sum(len(text.split()) for text in texts)
 
@@ -75,15 +98,20 @@ def _mean(values: Ints) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def tokens_within(window: MeasurementWindow, columns: Columns, counted: Flags | None = None) -> float:
-    """Return the output tokens that arrived in the measured part, of all requests or of those flagged by `counted`."""
-    moments, weights = token_moments(columns, counted)
+def work_within(window: MeasurementWindow, columns: Columns, counted: Flags | None = None) -> float:
+    """Return the output tokens, or the texts of an encoder, that arrived in the measured part, of all requests or of
+    those flagged by `counted`."""
+    moments, weights = work_moments(columns, counted)
     return float(weights[window.contains(moments)].sum())
 
 
-def token_moments(columns: Columns, counted: Flags | None = None) -> tuple[Floats, Floats]:
+def work_moments(columns: Columns, counted: Flags | None = None) -> tuple[Floats, Floats]:
     """Return when tokens arrived, and how many: each response counts for its request's tokens per response; a unary
-    answer arrives at its end."""
+    answer arrives at its end. Of an encoder, the texts of completed requests arrive at their end."""
+    if columns.texts_asked.any():
+        done = columns.with_outcome(RequestOutcome.COMPLETED)
+        done = done if counted is None else done & counted
+        return columns.ended[done], columns.texts_asked[done].astype(float)
     tokens = columns.received_tokens if counted is None else np.where(counted, columns.received_tokens, 0)
     each = tokens / np.maximum(columns.responses, 1)
     whole = (columns.responses == 0) & (tokens > 0)

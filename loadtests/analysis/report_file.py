@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,7 +46,7 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def _write(figures: Summary | Sweep, path: Path) -> Path:
-    text = json.dumps({"format": FORMAT, **asdict(figures)}, indent=2, allow_nan=False)
+    text = json.dumps({"format": FORMAT, **figures.as_json()}, indent=2, allow_nan=False)
     try:
         path.write_text(text + "\n")
     except OSError as error:

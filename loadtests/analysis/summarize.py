@@ -8,9 +8,10 @@ from loadtests.analysis.bunching import bunching_notes
 from loadtests.analysis.cost import cost
 from loadtests.analysis.goodput import goodput
 from loadtests.analysis.load_phases import load_phases
-from loadtests.analysis.outcomes import count_requests, count_tokens
+from loadtests.analysis.outcomes import count_requests, count_texts, count_tokens
 from loadtests.analysis.run_data import RunData
 from loadtests.analysis.server.counters import ServerCounters
+from loadtests.analysis.server.encoder import encoder_side, reconcile_texts
 from loadtests.analysis.server.figures import server_side
 from loadtests.analysis.server.reconciliation import reconcile
 from loadtests.analysis.summary import Summary
@@ -29,21 +30,22 @@ def summarize(directory: RunDirectory) -> Summary:
     server = ServerCounters(directory.server_samples())
     plan, run, part, measured = data.plan, data.columns, data.measured_columns, data.window
     requests, seconds = count_requests(part), measured.seconds
-    side = server_side(server, measured)
+    generated = None if plan.encodes else server_side(server, measured)
     in_time = run.with_outcome(RequestOutcome.COMPLETED) & measured.contains(run.ended)
     return Summary(
         measured_seconds=seconds,
         requests=requests,
         offered_per_second=len(part) / seconds if seconds else 0.0,
         completed_per_second=float(in_time.sum() / seconds) if seconds else 0.0,
-        tokens=count_tokens(part, run, measured, plan),
+        tokens=None if plan.encodes else count_tokens(part, run, measured, plan),
+        texts=count_texts(part, run, measured) if plan.encodes else None,
         latencies=data.latencies.distributions(),
         slo=tuple(slo.evaluate(part, data.latencies, requests) for slo in data.slos),
         goodput=None if data.good is None else goodput(data.good[data.measured_rows], requests, seconds),
-        server=side,
-        reconciliation=reconcile(server, run, plan),
+        server=encoder_side(server, measured, plan) if plan.encodes else generated,
+        reconciliation=(reconcile_texts if plan.encodes else reconcile)(server, run, plan),
         cost=cost(plan, run, data.good, measured),
-        validity=replace(data.validity, notes=tuple(bunching_notes(data.latencies, side))),
+        validity=replace(data.validity, notes=tuple(bunching_notes(data.latencies, generated))),
         timeline=timeline(plan, run, data.run_latencies, server, data.generator),
         curves=data.latencies.curves(),
         load_phases=load_phases(plan, run, measured),

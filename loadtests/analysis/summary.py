@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -69,6 +69,28 @@ class Tokens:
     first_input_requested: float | None = None
     """Mean of sessions' first requests, and what the workload asked for in these; None if prompts are not generated
     with a length, or their files do not exist any more."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What an encoder was asked to compute: `texts` and `tokens` (their input tokens) of the requests that were
+    completed among those due in the measured part. The rates count the requests that ended in the measured part."""
+
+    texts: int
+    tokens: int
+    per_second: float
+    tokens_per_second: float
+    per_request: float | None = None
+    """Mean texts of a request."""
+    tokens_per_text: float | None = None
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What a server is there for, per second of the measured part: output tokens, or texts of an encoder."""
+
+    value: float
+    unit: str
 
 
 @dataclass(frozen=True)
@@ -140,6 +162,33 @@ class ServerSide:
 
 
 @dataclass(frozen=True)
+class EncoderSide:
+    """An encoder's own figures over the measured part, as `ServerSide` those of an engine that generates."""
+
+    queue_seconds: float | None
+    """Mean time of a text in the queue."""
+    real_tokens: float | None
+    padded_tokens: float | None
+    """Positions that were computed: texts times the longest text of each micro-batch."""
+    texts_per_batch: float | None
+    """Mean number of texts in a micro-batch."""
+    tokens_per_batch: float | None
+    """Mean padded tokens of a micro-batch."""
+    waiting_peak: float | None
+    """The largest number of texts that waited."""
+    refused: Mapping[str, float] = field(default_factory=dict)
+    """Refused texts by reason."""
+    executions: Mapping[str, float] = field(default_factory=dict)
+    """As in `ServerSide`; for an encoder, texts per execution."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def padding(self) -> float | None:
+        """Padded tokens for each real one."""
+        return self.padded_tokens / self.real_tokens if self.padded_tokens and self.real_tokens else None
+
+
+@dataclass(frozen=True)
 class CountComparison:
     """One count on both sides, over the whole run including warm-up. `note` says what is counted.
 
@@ -179,6 +228,18 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class TextCost:
+    """Cost per million texts, and per million input tokens of an encoder, from a price per hour."""
+
+    currency: str
+    price_per_hour: float
+    per_million_texts: float | None
+    per_million_tokens: float | None
+    per_million_good_texts: float | None
+    """The same with only the texts of good requests."""
+
+
+@dataclass(frozen=True)
 class Validity:
     """Whether the load generator itself was reliable: `reasons` says why not, and is empty if it was."""
 
@@ -208,7 +269,8 @@ class Timeline:
     open (requests, at the second's end); tokens (that arrived in it); ttft_p50, ttft_p99 (seconds, of requests due
     in it), itl_p50, itl_p99 (seconds, of gaps that ended in it); running, waiting (requests), kv_use (0 to 1), as
     the server reports; cpu (processor cores of all generator processes), lag (seconds, the longest of their event
-    loops)."""
+    loops). Of an encoder: texts (of requests that ended in it) in place of tokens; e2e_p50, e2e_p99 (seconds, of
+    requests due in it) and waiting_texts in place of latencies of tokens and of the engine's figures."""
 
 
 @dataclass(frozen=True)
@@ -222,8 +284,16 @@ class LoadPhase:
     end: float
     offered_per_second: float
     completed_per_second: float
-    tokens_per_second: float
     latencies: Mapping[str, DistributionSummary]
+    tokens_per_second: float | None = None
+    """Output tokens; None for an encoder."""
+    texts_per_second: float | None = None
+    """Texts of an encoder."""
+
+    @property
+    def throughput(self) -> float:
+        """Output tokens, or texts of an encoder, per second."""
+        return self.tokens_per_second or self.texts_per_second or 0.0
 
 
 @dataclass(frozen=True)
@@ -234,7 +304,8 @@ class Summary:
     `ttft_sent`, `e2e_sent` (from when it was sent), `itl` (gaps between responses of all requests, pooled) and `tpot`
     ((last - first response) / (output tokens - 1), one per request with at least two responses). Only completed
     requests count, except that `itl`, `ttft` and `ttft_sent` include cancelled ones as far as they got. A name is
-    missing if nothing was measured: unary answers have only end-to-end times.
+    missing if nothing was measured: unary answers and encoders have only end-to-end times. An encoder has `texts` in
+    place of `tokens`.
     """
 
     measured_seconds: float
@@ -244,13 +315,13 @@ class Summary:
     """Requests due in the measured part per second."""
     completed_per_second: float
     """Requests completed in the measured part per second, whenever they were due."""
-    tokens: Tokens
+    tokens: Tokens | None
     latencies: Mapping[str, DistributionSummary]
     slo: tuple[SloResult, ...]
     goodput: Goodput | None
-    server: ServerSide | None
+    server: ServerSide | EncoderSide | None
     reconciliation: tuple[CountComparison, ...]
-    cost: Cost | None
+    cost: Cost | TextCost | None
     validity: Validity
     timeline: Timeline
     metadata: Mapping[str, Any]
@@ -262,3 +333,20 @@ class Summary:
     """Empty if the load was constant."""
     offered_sessions_per_second: float | None = None
     """Sessions due in the measured part per second; None in reports by older versions."""
+    texts: Texts | None = None
+
+    @property
+    def throughput(self) -> Throughput:
+        if self.texts is not None:
+            return Throughput(self.texts.per_second, "texts/s")
+        return Throughput(self.tokens.per_second if self.tokens else 0.0, "output tokens/s")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures as JSON, without the ones that the task does not have."""
+        found = {name: value for name, value in asdict(self).items() if name not in ("tokens", "texts") or value}
+        per_second = ("tokens_per_second", "texts_per_second")
+        found["load_phases"] = [
+            {name: value for name, value in phase.items() if name not in per_second or value is not None}
+            for phase in found["load_phases"]
+        ]
+        return found

@@ -11,8 +11,9 @@ import numpy as np
 from loadtests.analysis.columns import Columns, Floats, Ints
 from loadtests.analysis.generator_samples import GeneratorSample
 from loadtests.analysis.latencies import Latencies
-from loadtests.analysis.outcomes import token_moments
+from loadtests.analysis.outcomes import work_moments
 from loadtests.analysis.server.counters import ServerCounters
+from loadtests.analysis.server.encoder import WAITING_TEXTS, model_label
 from loadtests.analysis.server.figures import KV_BLOCK_GAUGES, REQUEST_GAUGES
 from loadtests.analysis.summary import Timeline
 from loadtests.plan import LoadPlan
@@ -46,8 +47,14 @@ def timeline(
         "cancelled": _plain(seconds.count(run.ended[run.with_outcome(RequestOutcome.CANCELLED)])),
         "failed": _plain(seconds.count(run.ended[run.with_outcome(*_FAILED)])),
         "open": _plain(np.cumsum(begun - over)),
-        "tokens": _plain(seconds.sum(*token_moments(run))),
+        "texts" if plan.encodes else "tokens": _plain(seconds.sum(*work_moments(run))),
     }
+    if plan.encodes:
+        done = ~np.isnan(latencies.e2e)
+        columns["e2e_p50"], columns["e2e_p99"] = seconds.percentiles(run.due[done], latencies.e2e[done])
+        columns["waiting_texts"] = seconds.latest(server.gauge(WAITING_TEXTS, **model_label(plan)))
+        columns["cpu"], columns["lag"] = _generator(seconds, generator)
+        return Timeline(tuple(float(second) for second in range(length)), columns)
     columns["ttft_p50"], columns["ttft_p99"] = seconds.percentiles(run.due[first], latencies.ttft[first])
     columns["itl_p50"], columns["itl_p99"] = seconds.percentiles(gap_ends[counted], latencies.gaps)
     columns["running"] = seconds.latest(server.gauge(REQUEST_GAUGES, request_type="scheduled"))

@@ -17,7 +17,8 @@ class LocustStats:
 
     The request itself, from its due time to its end, is fired as Locust's event, so that all listeners receive it, and
     `Aggregated` counts requests. Its parts are added directly to the table, since one request has hundreds of gaps
-    between tokens. All times are in milliseconds; `Size` is in tokens.
+    between tokens. All times are in milliseconds; `Size` is in tokens, or
+    in texts of an encoder.
     """
 
     def __init__(self, environment: Environment, name: str) -> None:
@@ -33,7 +34,7 @@ class LocustStats:
             request_type="E2E",
             name=self._name,
             response_time=seconds * 1e3,
-            response_length=record.output_tokens or 0,
+            response_length=record.output_tokens or record.texts,
             exception=FailedRequestError(record.code, record.message) if failed else None,
             context={},
         )
@@ -48,6 +49,8 @@ class LocustStats:
                 self._log("TPOT", (last - first) / (record.output_tokens - 1) * 1e3)
         if record.output_tokens and seconds > 0:
             self._log("tokens/s", record.output_tokens / seconds)
+        if record.texts and seconds > 0:
+            self._log("texts/s", record.texts / seconds)
 
     def _log(self, kind: str, value: float) -> None:
         entry: Any = self._environment.stats.get(self._name, kind)

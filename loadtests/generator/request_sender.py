@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import gevent
 from inflight_client import Client, Delta, InflightError, Sampling
@@ -12,7 +12,7 @@ from inflight_client import Client, Delta, InflightError, Sampling
 from loadtests.generator.clock import RunClock
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
-from loadtests.workloads.interface import RequestSpec
+from loadtests.workloads.interface import AnyRequest, RequestSpec, TextsRequest
 
 _OUTCOMES = {"overloaded": RequestOutcome.REJECTED, "deadline_exceeded": RequestOutcome.TIMED_OUT}
 _MAX_MESSAGE_CHARACTERS = 500
@@ -33,15 +33,12 @@ class RequestSender:
     def __init__(
         self, client: Client, plan: LoadPlan, clock: RunClock, worker: int, on_record: Callable[[RequestRecord], None]
     ) -> None:
-        self._client = client
         self._clock = clock
         self._worker = worker
         self._on_record = on_record
-        self._stream = plan.mode == "stream"
-        sampling = Sampling(temperature=plan.temperature or None, end_id=-1 if plan.ignore_eos else None)
-        self._options: dict[str, Any] = {"timeout": plan.timeout, "tenant": plan.tenant, "sampling": sampling}
+        self._call: _Call = _Encoder(client, plan) if plan.encodes else _Generator(client, plan, clock)
 
-    def send(self, request: RequestSpec, session: int, turn: int, due: float) -> str | None:
+    def send(self, request: AnyRequest, session: int, turn: int, due: float) -> str | None:
         """Send the request now, report its record, and return the answer's text; None without a complete answer.
 
         An exception that ends the greenlet propagates after the record is reported.
@@ -51,7 +48,7 @@ class RequestSender:
         outcome, code, message = RequestOutcome.UNFINISHED, "", ""
         try:
             with _cancel_after(request.cancel_after):
-                self._generate(request, answer)
+                self._call(request, answer)
             outcome = RequestOutcome.COMPLETED
         except ClientCancels:
             outcome = RequestOutcome.CANCELLED
@@ -72,7 +69,8 @@ class RequestSender:
                     sent=sent,
                     ended=self._clock.now(),
                     outcome=outcome,
-                    max_tokens=request.max_tokens,
+                    max_tokens=request.max_tokens if isinstance(request, RequestSpec) else 0,
+                    texts=len(request.texts) if isinstance(request, TextsRequest) else 0,
                     chunks=answer.chunks(),
                     input_tokens=answer.input_tokens,
                     output_tokens=answer.output_tokens,
@@ -83,7 +81,24 @@ class RequestSender:
             )
         return "".join(answer.texts) if outcome is RequestOutcome.COMPLETED else None
 
-    def _generate(self, request: RequestSpec, answer: _PartialAnswer) -> None:
+
+class _Call(Protocol):
+    """Sends a request of one task and completes its answer. Raises InflightError."""
+
+    def __call__(self, request: Any, answer: _PartialAnswer) -> None: ...
+
+
+class _Generator:
+    """Generates the answer to a prompt."""
+
+    def __init__(self, client: Client, plan: LoadPlan, clock: RunClock) -> None:
+        self._client = client
+        self._clock = clock
+        self._stream = plan.streams
+        sampling = Sampling(temperature=plan.temperature or None, end_id=-1 if plan.ignore_eos else None)
+        self._options: dict[str, Any] = {"timeout": plan.timeout, "tenant": plan.tenant, "sampling": sampling}
+
+    def __call__(self, request: RequestSpec, answer: _PartialAnswer) -> None:
         if not self._stream:
             whole = self._client.generate(request.prompt, max_tokens=request.max_tokens, **self._options)
             answer.set_complete(whole.text, whole.finish_reason, whole.input_tokens, whole.output_tokens)
@@ -92,6 +107,27 @@ class RequestSender:
         with self._client.stream(request.prompt, max_tokens=request.max_tokens, **self._options) as stream:
             for delta in stream:
                 answer.add_delta(delta, now())
+
+
+class _Encoder:
+    """Has the texts of a request embedded, reranked or classified. The first text with an error fails the request."""
+
+    def __init__(self, client: Client, plan: LoadPlan) -> None:
+        self._client = client
+        self._task = plan.task
+        self._options: dict[str, Any] = {"timeout": plan.timeout, "priority": plan.priority}
+        if plan.task == "embed":
+            self._options["input_type"] = plan.input_type
+
+    def __call__(self, request: TextsRequest, answer: _PartialAnswer) -> None:
+        client, texts = self._client, list(request.texts)
+        if self._task == "rerank":
+            tokens = client.rerank(request.query, texts, **self._options).input_tokens
+        elif self._task == "embed":
+            tokens = client.embed(texts, **self._options).input_tokens
+        else:
+            tokens = client.classify(texts, **self._options).input_tokens
+        answer.set_complete("", "", sum(tokens), None)
 
 
 class _PartialAnswer:

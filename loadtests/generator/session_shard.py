@@ -18,7 +18,7 @@ from loadtests.generator.clock import RunClock
 from loadtests.generator.request_sender import RequestSender, RunEnded
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestRecord
-from loadtests.workloads.interface import RequestSpec, Session, Workload
+from loadtests.workloads.interface import AnyRequest, Session, Workload
 
 _POLL_SECONDS = 0.02
 _TIMER_LEAD_SECONDS = 0.25
@@ -208,7 +208,7 @@ class SessionShard:
         self.outcomes[record.outcome.value] += 1
         self._on_record(record)
 
-    def _send_request(self, request: RequestSpec, session: int, turn: int, due: float) -> str | None:
+    def _send_request(self, request: AnyRequest, session: int, turn: int, due: float) -> str | None:
         greenlet = gevent.getcurrent()
         self._in_flight.add(greenlet)
         self.sent += 1

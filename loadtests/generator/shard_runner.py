@@ -63,7 +63,11 @@ class ShardRunner:
         if isinstance(workload, LoadError):
             raise workload
         share = SessionShard(plan, workload, index, count, self._on_record)
-        self._stats = LocustStats(self._environment, f"{plan.mode} {share.deployment.model}") if self._table else None
+        self._stats = (
+            LocustStats(self._environment, f"{plan.task if plan.encodes else plan.mode} {share.deployment.model}")
+            if self._table
+            else None
+        )
         self._index = index
         gc.unfreeze()
         gc.collect()

@@ -64,4 +64,5 @@ USER_CLASSES = (GrpcStreamUser, GenerateStreamUser, GenerateUser, GrpcUser)
 def user_class_for(plan: LoadPlan) -> type[InflightUser]:
     """Return the class for a plan's protocol and mode."""
     http = plan.server.startswith(("http://", "https://"))
-    return next(kind for kind in USER_CLASSES if kind.mode == plan.mode and kind.http == http)
+    mode = "stream" if plan.streams else "unary"
+    return next(kind for kind in USER_CLASSES if kind.mode == mode and kind.http == http)

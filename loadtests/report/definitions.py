@@ -81,5 +81,38 @@ _DEFINITIONS = (
 )
 
 
-def definitions() -> Table:
-    return Table(("figure", "definition", "in other tools"), _DEFINITIONS, words=3)
+_OF_GENERATION = ("TTFT, from due", "TTFT, from sent", "ITL", "TPOT", "output tokens/s", "goodput", "lost", "cost")
+_OF_ENCODERS = (
+    (
+        "texts/s, tokens/s",
+        "Texts, and their tokens with special ones, of the requests that ended in the measured part, per second.",
+        "",
+    ),
+    (
+        "goodput",
+        "Requests that met the SLO individually: completed, with their end-to-end time within the SLO's limit.",
+        "",
+    ),
+    (
+        "lost",
+        "Rejected (the server was full), late (past the deadline), failed (any other error; one text with an error "
+        "fails its request) and unfinished (the run ended first) requests, among all except those that the client "
+        "cancelled as planned. In percentiles and maxima of the SLO each counts as infinitely late.",
+        "",
+    ),
+    (
+        "padded / real tokens",
+        "An encoder computes texts in micro-batches, each text as long as the longest one. Real tokens are those of "
+        "the texts; padded tokens are the positions that were computed for them.",
+        "",
+    ),
+    ("cost", "The price per hour divided by the texts, or their tokens, per hour at the measured rate.", ""),
+)
+
+
+def definitions(encoder: bool = False) -> Table:
+    """Return the definitions of the figures of a model that generates, or of an encoder."""
+    rows: tuple[tuple[str, str, str], ...] = _DEFINITIONS
+    if encoder:
+        rows = (*(row for row in _DEFINITIONS if row[0] not in _OF_GENERATION), *_OF_ENCODERS)
+    return Table(("figure", "definition", "in other tools"), rows, words=3)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadtests.analysis.summary import Summary
+from loadtests.analysis.summary import EncoderSide, Summary, TextCost, Texts, Tokens
 from loadtests.report.formats import count, money, number, percent, seconds
 from loadtests.report.slo_text import overall_verdict, slo_text
 
@@ -38,10 +38,19 @@ def headline(summary: Summary) -> str:
         parts.append(f"{_completed(summary)} of the requests were completed, and no SLO was given")
     if requests.error_rate:
         parts.append(f"{percent(requests.error_rate)} of the requests were lost and are not in these latencies")
-    if summary.cost and summary.cost.per_million_output is not None:
-        price = money(summary.cost.per_million_output, summary.cost.currency)
-        parts.append(f"a million output tokens cost {price}")
+    if words := cost_text(summary):
+        parts.append(words)
     return "; ".join(parts) + "."
+
+
+def cost_text(summary: Summary) -> str:
+    """Return what a million output tokens or texts cost; empty without a price."""
+    cost = summary.cost
+    if isinstance(cost, TextCost):
+        return f"a million texts cost {money(cost.per_million_texts, cost.currency)}" if cost.per_million_texts else ""
+    if cost is None or cost.per_million_output is None:
+        return ""
+    return f"a million output tokens cost {money(cost.per_million_output, cost.currency)}"
 
 
 def load_text(summary: Summary) -> str:
@@ -63,6 +72,8 @@ def plan_in(summary: Summary) -> Mapping[str, Any]:
 def input_length_mismatch(summary: Summary) -> str:
     """Return the requested prompt length if the sent one differs much; empty otherwise."""
     tokens = summary.tokens
+    if tokens is None:
+        return ""
     found, requested = tokens.first_input, tokens.first_input_requested
     if not found or not requested or abs(found / requested - 1) <= _LENGTH_TOLERANCE:
         return ""
@@ -73,8 +84,11 @@ def input_length_mismatch(summary: Summary) -> str:
 
 
 def input_text(summary: Summary) -> str:
-    """Return the prompt length in words."""
-    mean = summary.tokens.input_per_request
+    """Return the length of prompts or texts in words."""
+    if (texts := summary.texts) is not None:
+        mean_texts = f"{number(texts.per_request)} texts a request"
+        return mean_texts + (f", {number(texts.tokens_per_text)} tokens a text" if texts.tokens_per_text else "")
+    mean = summary.tokens.input_per_request if summary.tokens else None
     if mean is None:
         return ""
     off = input_length_mismatch(summary)
@@ -104,6 +118,20 @@ def _completed(summary: Summary) -> str:
     return percent(summary.requests.completed / staying) if staying else percent(None)
 
 
+def _token_tiles(summary: Summary, tokens: Tokens) -> Iterator[Tile]:
+    yield Tile("Output tokens", f"{number(tokens.per_second)}/s", "of all requests together")
+    if tokens.input_per_request is not None:
+        off = input_length_mismatch(summary)
+        yield Tile("Input tokens", number(tokens.input_per_request), off or "a request", "bad" * bool(off))
+
+
+def _text_tiles(summary: Summary, texts: Texts) -> Iterator[Tile]:
+    yield Tile("Texts", f"{number(texts.per_second)}/s", f"{number(texts.per_request)} a request")
+    yield Tile("Tokens", f"{number(texts.tokens_per_second)}/s", f"{number(texts.tokens_per_text)} a text")
+    if isinstance(summary.server, EncoderSide) and summary.server.padding is not None:
+        yield Tile("Padded / real tokens", number(summary.server.padding), "computed by the server")
+
+
 def tiles(summary: Summary) -> Sequence[Tile]:
     """Return the main figures that the run has."""
     requests = summary.requests
@@ -114,13 +142,9 @@ def tiles(summary: Summary) -> Sequence[Tile]:
             f"{number(summary.completed_per_second)}/s",
             f"completed, of {number(summary.offered_per_second)}/s due",
         ),
-        Tile("Output tokens", f"{number(summary.tokens.per_second)}/s", "of all requests together"),
+        *(_text_tiles(summary, summary.texts) if summary.texts else ()),
+        *(_token_tiles(summary, summary.tokens) if summary.tokens else ()),
     ]
-    if summary.tokens.input_per_request is not None:
-        off = input_length_mismatch(summary)
-        made.append(
-            Tile("Input tokens", number(summary.tokens.input_per_request), off or "a request", "bad" * bool(off))
-        )
     for name, called in (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "End to end")):
         if name in summary.latencies:
             distribution = summary.latencies[name]
@@ -137,12 +161,10 @@ def tiles(summary: Summary) -> Sequence[Tile]:
             "bad" if lost else "",
         )
     )
-    if summary.cost:
-        made.append(
-            Tile(
-                "Cost",
-                money(summary.cost.per_million_output, summary.cost.currency),
-                f"for a million output tokens, at {money(summary.cost.price_per_hour, summary.cost.currency)} an hour",
-            )
-        )
+    if cost := summary.cost:
+        of_texts = isinstance(cost, TextCost)
+        value = cost.per_million_texts if isinstance(cost, TextCost) else cost.per_million_output
+        what = "texts" if of_texts else "output tokens"
+        note = f"for a million {what}, at {money(cost.price_per_hour, cost.currency)} an hour"
+        made.append(Tile("Cost", money(value, cost.currency), note))
     return made

@@ -82,10 +82,11 @@ _MIN_LOG_RATIO = 30
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """One level of load, called `name` in the chart; `met` says whether the SLO was met, None without an SLO."""
+    """One level of load, called `name` in the chart, with its output tokens or texts per second; `met` says whether the
+    SLO was met, None without an SLO."""
 
     name: str
-    tokens_per_second: float
+    throughput: float
     latencies: Mapping[str, DistributionSummary]
     met: bool | None = None
     best: bool = False
@@ -94,24 +95,26 @@ class LoadPoint:
     """Points with the same level are repeated runs; None if the point has its own level."""
 
 
-def throughput_charts(points: Sequence[LoadPoint], results: Sequence[SloResult]) -> Iterator[Chart]:
+def throughput_charts(
+    points: Sequence[LoadPoint], results: Sequence[SloResult], unit: str = "output tokens/s"
+) -> Iterator[Chart]:
     """Yield charts for TTFT, ITL and the latencies of the SLO, with points in order of load; none for one point."""
     measured = [name for name in LATENCIES if sum(name in point.latencies for point in points) > 1]
     wanted = {"ttft", "itl", *quantities(results)}
     for name in [name for name in measured if name in wanted] or measured[:1]:
         found = [point for point in points if name in point.latencies]
-        yield _throughput_chart(name, found, strictest(results, name))
+        yield _throughput_chart(name, found, strictest(results, name), unit)
 
 
-def _throughput_chart(name: str, points: Sequence[LoadPoint], bound: SloResult | None) -> Chart:
+def _throughput_chart(name: str, points: Sequence[LoadPoint], bound: SloResult | None, per_second: str) -> Chart:
     """Return a chart of the median and the percentile of the SLO, or the 99th without an SLO."""
     upper = (statistic(bound) if bound else "") or "p99"
     highest = [float(getattr(point.latencies[name], upper)) for point in points]
     lowest = [point.latencies[name].p50 for point in points]
-    x = [rounded(point.tokens_per_second) for point in points]
+    x = [rounded(point.throughput) for point in points]
     unit = time_unit(highest)
     logarithmic = min(lowest) > 0 and max(highest) > _MIN_LOG_RATIO * min(lowest)
-    template = f"%{{customdata}}: %{{y:,.4~r}} {unit.name} at %{{x:,.4~r}} tokens/s"
+    template = f"%{{customdata}}: %{{y:,.4~r}} {unit.name} at %{{x:,.4~r}} {per_second}"
     places = _best_per_level(points, highest)
     along, names = [x[place] for place in places], [points[place].name for place in places]
     hover: dict[str, Any] = {"customdata": names, "hovertemplate": template}
@@ -129,7 +132,7 @@ def _throughput_chart(name: str, points: Sequence[LoadPoint], bound: SloResult |
     marks = limit_line(limit, f"limit: {slo_text(bound)}" if bound else "", logarithmic=logarithmic)
     layout = {
         "hovermode": "closest",
-        "xaxis": axis("output tokens/s", rangemode="tozero"),
+        "xaxis": axis(per_second, rangemode="tozero"),
         "yaxis": axis(unit.name, **scale),
         "legend": legend(),
         **marks,

@@ -40,7 +40,7 @@ def run_page(summary: Summary, name: str = "", library: str = "") -> str:
     warmup, end = _measured(plan_in(summary))
     timeline = timeline_chart(summary.timeline, warmup, end)
     curves = list(curve_charts(summary))
-    trade_off = list(throughput_charts(_phase_points(summary), summary.slo))
+    trade_off = list(throughput_charts(_phase_points(summary), summary.slo, summary.throughput.unit))
     server_notes = [tables.as_sentence(note) for note in summary.server.notes] if summary.server else []
     return document(
         "run.html",
@@ -67,7 +67,7 @@ def run_page(summary: Summary, name: str = "", library: str = "") -> str:
         cost=tables.cost_table(summary.cost) if summary.cost else None,
         lag=tables.lag_table(summary.validity),
         processes=tables.process_table(summary.validity),
-        definitions=definitions(),
+        definitions=definitions(encoder=summary.texts is not None),
         facts=list(tables.metadata_tables(summary.metadata)),
     )
 
@@ -75,8 +75,9 @@ def run_page(summary: Summary, name: str = "", library: str = "") -> str:
 def sweep_page(sweep: Sweep, name: str = "", library: str = "") -> str:
     """Return the page of a sweep with all its runs, as `run_page` does for one."""
     best = sweep.best.summary if sweep.best else None
-    trade_off = list(throughput_charts(points(sweep), slo_results(sweep)))
     known = best or (sweep.steps[-1].summary if sweep.steps else None)
+    unit = known.throughput.unit if known else "output tokens/s"
+    trade_off = list(throughput_charts(points(sweep), slo_results(sweep), unit))
     return document(
         "sweep.html",
         _title(name, "sweep of load tests"),
@@ -93,7 +94,7 @@ def sweep_page(sweep: Sweep, name: str = "", library: str = "") -> str:
         notes=slo_notes(sweep),
         latencies=tables.latency_table(best.latencies) if best else None,
         cost=tables.cost_table(best.cost) if best and best.cost else None,
-        definitions=definitions(),
+        definitions=definitions(encoder=known is not None and known.texts is not None),
         facts=list(tables.metadata_tables(known.metadata)) if known else [],
     )
 
@@ -121,7 +122,7 @@ def comparison_page(comparison: Comparison) -> str:
         changes=changes_table(comparison),
         notes=notes(comparison),
         runs=Table(heads, runs, words=3),
-        definitions=definitions(),
+        definitions=definitions(encoder=comparison.encoder),
     )
 
 
@@ -155,7 +156,7 @@ def _phase_points(summary: Summary) -> list[LoadPoint]:
     return [
         LoadPoint(
             f"{number(part.start)} s to {number(part.end)} s, {number(part.offered_per_second)} requests/s",
-            part.tokens_per_second,
+            part.throughput,
             part.latencies,
         )
         for part in ordered

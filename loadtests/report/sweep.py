@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from loadtests.analysis.summary import SloResult
 from loadtests.analysis.sweep.result import USERS, Sweep, SweepStep, actual_session_rate
-from loadtests.report.formats import count, money, number, percent, text
-from loadtests.report.headline import Tile, tiles
+from loadtests.report.formats import count, number, percent, text
+from loadtests.report.headline import Tile, cost_text, tiles
 from loadtests.report.latency_charts import LoadPoint
 from loadtests.report.slo_text import format_slo, slo_text, slo_value
 from loadtests.report.tables import Cell, Row, Table, as_sentence, verdict_cell
@@ -24,9 +24,8 @@ def sweep_headline(sweep: Sweep) -> str:
     if sweep.highest is None:
         return f"The SLO ({slo}) was met at no tested rate, down to {rate_text(sweep, min(rates))}."
     parts = [f"The SLO ({slo}) is met up to {rate_text(sweep, sweep.highest)}{repetition_text(sweep)}"]
-    cost = sweep.best.summary.cost if sweep.best else None
-    if cost and cost.per_million_output is not None:
-        parts[0] += f", where a million output tokens cost {money(cost.per_million_output, cost.currency)}"
+    if sweep.best and (words := cost_text(sweep.best.summary)):
+        parts[0] += f", where {words}"
     if sweep.best and (lost := sweep.best.summary.requests.error_rate):
         parts.append(f"{percent(lost)} of the requests were lost at that rate")
     parts.append(beyond_text(sweep))
@@ -92,7 +91,7 @@ def points(sweep: Sweep) -> list[LoadPoint]:
     return [
         LoadPoint(
             _rate_of(sweep, step),
-            step.summary.tokens.per_second,
+            step.summary.throughput.value,
             step.summary.latencies,
             step.met,
             step is sweep.best,
@@ -111,12 +110,13 @@ def slo_results(sweep: Sweep) -> tuple[SloResult, ...]:
 def steps(sweep: Sweep) -> Table:
     """Return all runs by rate, each with a link to its page, and the value of each bound."""
     bounds = [slo_text(bound) for bound in slo_results(sweep)]
+    unit = sweep.steps[0].summary.throughput.unit if sweep.steps else "output tokens/s"
     rows = [_step(sweep, step, number) for number, step in enumerate(sweep.steps, 1)]
     rows = [
         row for _, row in sorted(zip([step.rate for step in sweep.steps], rows, strict=True), key=lambda row: row[0])
     ]
     rates = (sweep.unit,) if sweep.unit == USERS else (f"{sweep.unit} due", "requested")
-    heads = (*rates, "run", "requests/s done", "output tokens/s", *bounds, "lost", _GOODPUT, "SLO")
+    heads = (*rates, "run", "requests/s done", unit, *bounds, "lost", _GOODPUT, "SLO")
     return Table(heads, rows)
 
 
@@ -163,7 +163,7 @@ def _step(sweep: Sweep, step: SweepStep, place: int) -> Row:
         *rates,
         Cell(f"{place}", link=f"{step.run}/report.html"),
         number(found.completed_per_second),
-        number(found.tokens.per_second),
+        number(found.throughput.value),
         *(Cell(slo_value(bound, bound.value), "" if bound.met else "bad") for bound in found.slo),
         lost,
         f"{percent(good.of_sent)} / {percent(good.of_completed)}" if (good := found.goodput) else percent(None),

@@ -11,10 +11,12 @@ from loadtests.analysis.summary import (
     Cost,
     CountComparison,
     DistributionSummary,
+    EncoderSide,
     Requests,
     ServerSide,
     SloResult,
     Summary,
+    TextCost,
     Validity,
 )
 from loadtests.report.formats import money, number, percent, seconds, signed, text
@@ -124,8 +126,10 @@ def latency_table(found: Mapping[str, DistributionSummary]) -> Table:
     return Table(("latency", "count", *TIME_HEADS), rows)
 
 
-def server_table(summary: Summary, server: ServerSide) -> Table:
+def server_table(summary: Summary, server: ServerSide | EncoderSide) -> Table:
     """Return the server's own figures, next to the clients' corresponding figures."""
+    if isinstance(server, EncoderSide):
+        return _encoder_table(server)
     ttft, itl = summary.latencies.get("ttft_sent"), summary.latencies.get("itl")
     requests = summary.requests
     whole = sum(1 for bound in (server.rejected, server.cancelled, server.output_tokens) if bound is not None)
@@ -141,12 +145,27 @@ def server_table(summary: Summary, server: ServerSide) -> Table:
         rows += [
             ["requests rejected", number(server.rejected), f"{requests.rejected:,}"],
             ["requests cancelled", number(server.cancelled), f"{requests.cancelled:,}"],
-            ["output tokens", number(server.output_tokens), f"{summary.tokens.output:,}"],
+            ["output tokens", number(server.output_tokens), f"{summary.tokens.output:,}" if summary.tokens else ""],
         ]
     rows += [
         [f"mean requests per execution of {text(model)}", number(mean), ""] for model, mean in server.executions.items()
     ]
     return Table(("over the measured part", "server", "clients"), rows)
+
+
+def _encoder_table(server: EncoderSide) -> Table:
+    rows: list[Row] = [
+        ["padded / real tokens", number(server.padding)],
+        ["real tokens", number(server.real_tokens)],
+        ["padded tokens", number(server.padded_tokens)],
+        ["mean texts of a micro-batch", number(server.texts_per_batch)],
+        ["mean padded tokens of a micro-batch", number(server.tokens_per_batch)],
+        ["mean queue time", seconds(server.queue_seconds)],
+        ["maximum texts waiting", number(server.waiting_peak)],
+        *([f"refused: {text(reason)}", number(count)] for reason, count in server.refused.items()),
+        *([f"mean texts per execution of {text(model)}", number(mean)] for model, mean in server.executions.items()),
+    ]
+    return Table(("over the measured part", "server"), rows)
 
 
 def reconciliation_table(found: Sequence[CountComparison]) -> Table:
@@ -168,12 +187,20 @@ def _tone(match: CountComparison) -> str:
     return "bad" if not match.consistent else "" if match.difference else "good"
 
 
-def cost_table(found: Cost) -> Table:
-    rows: list[Row] = [
-        ["a million output tokens", money(found.per_million_output, found.currency)],
-        ["a million tokens, input and output together", money(found.per_million_total, found.currency)],
-        ["a million output tokens of good requests", money(found.per_million_good_output, found.currency)],
-    ]
+def cost_table(found: Cost | TextCost) -> Table:
+    rows: list[Row]
+    if isinstance(found, TextCost):
+        rows = [
+            ["a million texts", money(found.per_million_texts, found.currency)],
+            ["a million input tokens", money(found.per_million_tokens, found.currency)],
+            ["a million texts of good requests", money(found.per_million_good_texts, found.currency)],
+        ]
+    else:
+        rows = [
+            ["a million output tokens", money(found.per_million_output, found.currency)],
+            ["a million tokens, input and output together", money(found.per_million_total, found.currency)],
+            ["a million output tokens of good requests", money(found.per_million_good_output, found.currency)],
+        ]
     return Table((f"at {money(found.price_per_hour, found.currency)} an hour", "cost"), rows)
 
 

@@ -50,6 +50,13 @@ _ROWS = (
     ),
     TimelineRow("Open requests", (("open", "open requests", "--blue", "solid"),)),
     TimelineRow("Output tokens (1/s)", (("tokens", "output tokens", "--green", "solid"),)),
+    TimelineRow("Texts (1/s)", (("texts", "texts", "--green", "solid"),)),
+    TimelineRow(
+        "End to end, from due",
+        (("e2e_p50", "end to end p50", "--blue", _P50), ("e2e_p99", "end to end p99", "--blue", _P99)),
+        "time",
+    ),
+    TimelineRow("Texts waiting in the server", (("waiting_texts", "waiting texts", "--orange", "solid"),)),
     TimelineRow(
         "TTFT, from due", (("ttft_p50", "TTFT p50", "--blue", _P50), ("ttft_p99", "TTFT p99", "--blue", _P99)), "time"
     ),

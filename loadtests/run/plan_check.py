@@ -6,6 +6,7 @@ from loadtests.analysis.slo import Slo
 from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_times
 from loadtests.connection import parse_headers
+from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.workloads.factory import make_workload
 from loadtests.workloads.files import load_files
@@ -18,7 +19,11 @@ def check_plan(plan: LoadPlan) -> None:
     if plan.arrivals.kind == "rate":
         due_times(plan.arrivals, plan.seed, plan.end)
     for text in plan.slo:
-        Slo.parse(text)
+        if (quantity := Slo.parse(text).quantity) not in ("e2e", "e2e_sent", "error_rate") and plan.encodes:
+            raise LoadError(
+                f"the SLO {text!r} limits {quantity}, but an encoder generates no tokens; limit e2e",
+                "invalid_parameter",
+            )
 
 
 def check_workload(plan: LoadPlan) -> None:

@@ -13,6 +13,7 @@ from loadtests.workloads.scripted_conversation import ClientCancellation
 from loadtests.workloads.spec import WorkloadSpec
 from loadtests.workloads.synthetic import PrefixPool, SyntheticWorkload
 from loadtests.workloads.text_generator import EstimatedTextGenerator, TextGenerator
+from loadtests.workloads.texts import SyntheticTexts, TextFile, TextsWorkload
 from loadtests.workloads.trace_formats import read_trace
 from loadtests.workloads.trace_replay import TraceFit, TraceReplay
 
@@ -26,6 +27,11 @@ _USED = {
     "a file of prompts": _ALL | {"prompts", "order", "repeat", "think_time"},
     "a trace": (_ALL | _SYNTHETIC | _TRACE | {"repeat"}) - {"output_tokens"},
 }
+_ENCODER = {"texts_per_request", "cancel_fraction", "cancel_after"}
+_ENCODER_USED = {
+    "made texts": _ENCODER | {"text_tokens", "query_tokens", "tokenizer", "tokens_per_word"},
+    "a file of texts": _ENCODER | {"prompts", "repeat"},
+}
 
 
 def make_workload(spec: WorkloadSpec, files: Mapping[str, bytes], seed: int) -> Workload:
@@ -37,6 +43,16 @@ def make_workload(spec: WorkloadSpec, files: Mapping[str, bytes], seed: int) -> 
     _check_fields(spec)
     numbers = _Distributions(spec, files)
     leaving = ClientCancellation(spec.cancel_fraction, numbers.parse("cancel_after"))
+    if spec.task != "generate":
+        rerank = spec.task == "rerank"
+        source = (
+            TextFile(files[spec.prompts], spec.prompts, rerank, spec.repeat is not False)
+            if spec.prompts is not None
+            else SyntheticTexts(
+                _text_generator(spec, files), numbers.parse("text_tokens"), numbers.parse("query_tokens")
+            )
+        )
+        return TextsWorkload(source, numbers.parse("texts_per_request"), rerank, leaving, seed)
     if spec.prompts is not None:
         manner = PromptOptions(
             numbers.parse("output_tokens"), numbers.parse("think_time"), leaving, spec.prompt_format,
@@ -93,11 +109,14 @@ def _check_fields(spec: WorkloadSpec) -> None:
     """Refuse options that have no effect or are impossible."""
     if spec.prompts is not None and spec.trace is not None:
         raise _invalid_workload("both prompts and trace are given; leave one of them out")
-    source = (
-        "a file of prompts" if spec.prompts is not None else "a trace" if spec.trace is not None else "made prompts"
-    )
+    source = _source(spec)
+    used = {"task", *(_USED[source] if spec.task == "generate" else _ENCODER_USED[source])}
+    if spec.task != "rerank":
+        used.discard("query_tokens")
+    elif spec.prompts is not None:
+        used.discard("texts_per_request")  # a line of the file has all documents of a request
     for name, field in WorkloadSpec.model_fields.items():
-        if name not in _USED[source] and getattr(spec, name) != field.default:
+        if name not in used and getattr(spec, name) != field.default:
             raise _invalid_workload(f"{name} has no effect on {source}; leave it out")
     if spec.max_input_tokens is not None and spec.prefix_tokens >= spec.max_input_tokens:
         raise _invalid_workload(
@@ -105,6 +124,12 @@ def _check_fields(spec: WorkloadSpec) -> None:
         )
     if spec.tokenizer is not None and spec.tokens_per_word != WorkloadSpec.model_fields["tokens_per_word"].default:
         raise _invalid_workload("tokens_per_word has no effect with a tokenizer; leave one of them out")
+
+
+def _source(spec: WorkloadSpec) -> str:
+    if spec.task != "generate":
+        return "a file of texts" if spec.prompts is not None else "made texts"
+    return "a file of prompts" if spec.prompts is not None else "a trace" if spec.trace is not None else "made prompts"
 
 
 def _invalid_workload(why: str) -> LoadError:

@@ -18,7 +18,8 @@ def load_files(spec: WorkloadSpec) -> dict[str, bytes]:
 
     Raises LoadError for a file that cannot be read.
     """
-    texts = (spec.input_tokens, spec.output_tokens, spec.turn_tokens, spec.turns, spec.think_time, spec.cancel_after)
+    generated = (spec.input_tokens, spec.output_tokens, spec.turn_tokens, spec.turns, spec.think_time)
+    texts = (*generated, spec.cancel_after, spec.text_tokens, spec.query_tokens, spec.texts_per_request)
     references = (trace_reference(text) for text in texts if text is not None)
     named = [spec.prompts, spec.trace, *(file_and_column(reference)[0] for reference in references if reference)]
     files = {name: _read(_path(name), name) for name in named if name}

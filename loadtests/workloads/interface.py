@@ -23,6 +23,19 @@ class RequestSpec:
     cancel_after: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TextsRequest:
+    """One request to an encoder: texts to embed or classify, or documents to rerank for `query`."""
+
+    texts: tuple[str, ...]
+    query: str = ""
+    think_time: float = 0.0
+    cancel_after: float | None = None
+
+
+AnyRequest = RequestSpec | TextsRequest
+
+
 class Session(Protocol):
     """One user's session: a single request, or the turns of a conversation.
 
@@ -35,7 +48,7 @@ class Session(Protocol):
     @property
     def due(self) -> float | None: ...
 
-    def requests(self) -> Generator[RequestSpec, str, None]:
+    def requests(self) -> Generator[AnyRequest, str, None]:
         """Yield the requests in turn; the text of each answer is sent in, since a later turn may contain it."""
         ...
 

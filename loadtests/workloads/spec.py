@@ -9,10 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Scale = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
+TEXT_LENGTHS = "lognormal:40,1.256,3..512"
+"""Tokens of the texts of a corpus: median 40, 90th percentile 200."""
 
 
 class WorkloadSpec(BaseModel):
-    """The source of the prompts, and the lengths of prompts and answers.
+    """The task, the source of prompts or texts, and their lengths.
 
     Prompts are generated with random lengths unless `prompts` or `trace` names a file. A file is a path, or
     `sample:NAME` for one in `loadtests/samples`. Lengths, turns and times are numbers or distributions, in the syntax
@@ -20,6 +22,15 @@ class WorkloadSpec(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    task: Literal["generate", "embed", "rerank", "classify"] = "generate"
+    """What the server does with a request: generate an answer, or compute a result for each of its texts."""
+    texts_per_request: str = "1"
+    """Texts to embed or classify, or documents to rerank, in a request: a number or a distribution."""
+    text_tokens: str = TEXT_LENGTHS
+    """Tokens per synthetic text, special tokens included: a number or a distribution."""
+    query_tokens: str = "12"
+    """Tokens of the synthetic query of a request to rerank: a number or a distribution."""
 
     input_tokens: str = "128"
     """Tokens per synthetic prompt, without the shared prefix: 128 or normal:128,32; exact only with a tokenizer."""
@@ -56,7 +67,7 @@ class WorkloadSpec(BaseModel):
     """Seconds until such a client disconnects: a number or a distribution."""
 
     prompts: str | None = None
-    """File of prompts or conversations (JSON Lines)."""
+    """File of prompts or conversations, or of texts for an encoder (JSON Lines)."""
     order: Literal["file", "shuffled"] = "file"
     """Send prompts in file order, or shuffled again in each round."""
     repeat: bool | None = None

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+import numpy as np
 from inflight_client import InflightError
+from inflight_client.encodings import Classification, Classifications, Embeddings, RankedDocument, Reranking
 from inflight_client.results import Generation, Timings, Usage
 
 from inflight.batch.dispatch.backend import Backend, ServerLoad
 from inflight.batch.dispatch.dispatcher import Dispatcher
-from inflight.batch.job.rows import Row, RowRequest
-from inflight.batch.job.spec import RunOptions
+from inflight.batch.job.rows import (
+    EmbedRequest,
+    GenerateRequest,
+    RerankRequest,
+    Row,
+    RowAnswer,
+    RowRequest,
+)
+from inflight.batch.job.spec import EncodeSpec, RunOptions
 
 Behaviour = Callable[["ScriptedBackend", str], Awaitable[str | InflightError]]
 
@@ -19,6 +29,43 @@ Behaviour = Callable[["ScriptedBackend", str], Awaitable[str | InflightError]]
 async def echo(server: ScriptedBackend, prompt: str) -> str | InflightError:
     await asyncio.sleep(0.001)
     return prompt
+
+
+GROUP_ENDS = ("engine_died", "server_gone", "server_unreachable", "overloaded", "deadline_exceeded", "invalid_request")
+"""Codes of errors that are the whole request's, whichever text caused them."""
+DIMENSIONS = 8
+LABELS = ("bad", "good")
+
+
+def vector_of(text: str, dimensions: int = DIMENSIONS) -> np.ndarray:
+    """A vector of length 1 that depends on the text only."""
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    vector = np.random.default_rng(seed).standard_normal(dimensions).astype(np.float32)
+    return vector / np.float32(np.linalg.norm(vector))
+
+
+def answer_of(request: RowRequest, text: str, dimensions: int = DIMENSIONS) -> RowAnswer:
+    """The answer of a model whose answers depend on the text only."""
+    if isinstance(request, GenerateRequest):
+        return Generation(text, "stop", Usage(1, 1), Timings(0, 0), "scripted")
+    if isinstance(request, EmbedRequest):
+        vectors = np.stack([vector_of(str(one), request.dimensions or dimensions) for one in request.texts])
+        tokens = tuple(len(str(one).split()) for one in request.texts)
+        return Embeddings(vectors, input_tokens=tokens, truncated=(False,) * len(tokens))
+    if isinstance(request, RerankRequest):
+        scores = tuple(float(vector_of(text) @ vector_of(one)) for one in request.documents)
+        ranked = sorted(enumerate(scores), key=lambda one: -one[1])
+        results = tuple(RankedDocument(*one) for one in ranked)
+        return Reranking(results, scores, input_tokens=(2,) * len(scores), truncated=(False,) * len(scores))
+    good = (float(vector_of(text)[0]) + 1) / 2
+    found = Classification(LABELS[good >= 0.5], max(good, 1 - good), {"bad": 1 - good, "good": good})
+    return Classifications((found,), input_tokens=(len(text.split()),), truncated=(False,))
+
+
+def text_of(request: RowRequest) -> str:
+    if isinstance(request, GenerateRequest):
+        return str(request.prompt)
+    return request.query if isinstance(request, RerankRequest) else " ".join(map(str, request.texts))
 
 
 class ScriptedBackend:
@@ -35,24 +82,33 @@ class ScriptedBackend:
         self.most = 0
         self.together: list[frozenset[str]] = []
         self.cancelled: list[str] = []
+        self.groups: list[list[str]] = []
+        """The texts of each request."""
+        self.dimensions = DIMENSIONS
         self._open: set[str] = set()
 
-    async def generate(self, request: RowRequest, request_id: str) -> Generation:
-        prompt = str(request.prompt)
-        self.asked.append(prompt)
-        self._open.add(prompt)
+    async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
+        """Answer each with what the behaviour says of its text; `GROUP_ENDS` is raised for the whole request."""
+        prompts = [text_of(request) for request in requests]
+        self.asked += prompts
+        self.groups.append(prompts)
+        self._open.update(prompts)
         self.together.append(frozenset(self._open))
         self.most = max(self.most, len(self._open))
         try:
-            answer = await self.behaviour(self, prompt)
+            answers = [await self.behaviour(self, prompt) for prompt in prompts]
         except asyncio.CancelledError:
-            self.cancelled.append(prompt)
+            self.cancelled += prompts
             raise
         finally:
-            self._open.discard(prompt)
-        if isinstance(answer, InflightError):
-            raise answer
-        return Generation(answer, "stop", Usage(1, 1), Timings(0, 0), request_id)
+            self._open.difference_update(prompts)
+        for answer in answers:
+            if isinstance(answer, InflightError) and (len(answers) == 1 or answer.code in GROUP_ENDS):
+                raise answer
+        return [
+            answer if isinstance(answer, InflightError) else answer_of(request, answer, self.dimensions)
+            for request, answer in zip(requests, answers, strict=True)
+        ]
 
     async def load(self) -> ServerLoad:
         if self.load_answer is None:
@@ -74,8 +130,13 @@ class ScriptedBackend:
 class ListFeed:
     """A feed of rows that are there, after which comes whatever a test says."""
 
-    def __init__(self, prompts: Iterable[str], wait: asyncio.Event | None = None) -> None:
-        self.rows = [Row(number, number + 1, f"row-{number}", RowRequest(one, 4)) for number, one in enumerate(prompts)]
+    def __init__(
+        self,
+        prompts: Iterable[str],
+        wait: asyncio.Event | None = None,
+        request: Callable[[str], RowRequest] = lambda prompt: GenerateRequest(prompt, 4),
+    ) -> None:
+        self.rows = [Row(number, number + 1, f"row-{number}", request(one)) for number, one in enumerate(prompts)]
         self._left = iter(self.rows)
         self._wait = wait
 
@@ -106,6 +167,7 @@ class DispatchRun:
         feed: ListFeed,
         check_build: Callable[[str], None] = lambda build: None,
         crash_counts: dict[int, int] | None = None,
+        encode: EncodeSpec | None = None,
         **options: object,
     ) -> None:
         self.answers: dict[int, str] = {}
@@ -115,16 +177,18 @@ class DispatchRun:
         self.recorded = RecordedCrashes(crash_counts)
         settings = RunOptions.model_validate(options)
         self.dispatcher = Dispatcher(
-            backends, settings, feed, self._done, self.recorded, check_build, self.messages.append
+            backends, settings, feed, self._done, self.recorded, check_build, self.messages.append, encode
         )
 
-    def _done(self, row: Row, result: Generation | InflightError, attempts: int) -> None:
+    def _done(self, row: Row, result: RowAnswer | InflightError, attempts: int) -> None:
         assert row.number not in self.attempts, "a row ended twice"
         self.attempts[row.number] = attempts
         if isinstance(result, InflightError):
             self.errors[row.number] = result.code
-        else:
+        elif isinstance(result, Generation):
             self.answers[row.number] = result.text
+        else:
+            self.answers[row.number] = text_of(row.request)
 
     async def run(self, seconds: float = 60.0) -> DispatchRun:
         async with asyncio.timeout(seconds):

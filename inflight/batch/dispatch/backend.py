@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from inflight_client.results import Generation
+from inflight_client import InflightError
 
-from inflight.batch.job.rows import RowRequest
+from inflight.batch.job.rows import RowAnswer, RowRequest
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,12 @@ class Backend(Protocol):
     name: str
     """The name for messages: its address."""
 
-    async def generate(self, request: RowRequest, request_id: str) -> Generation:
-        """Send the request once, without retries. A cancelled task cancels the request on the server."""
+    async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
+        """Send the requests once and together, without retries; return the answer or the error of each.
+
+        What concerns all of them is raised. A cancelled task cancels them on the server. Several requests are of the
+        same task, which is not `generate`, and have the same `shared` values.
+        """
 
     async def load(self) -> ServerLoad:
         """Return how busy the server is."""

@@ -82,12 +82,12 @@ class AdaptiveLimit:
         """The server does not report its load."""
         self._load_known = False
 
-    def row_answered(self, tokens: int, now: float) -> None:
-        """Count an answered row with its total tokens."""
+    def request_answered(self, tokens: int, now: float) -> None:
+        """Count an answered request with its total tokens."""
         self._pause = 0.0
         if not self._load_known:
             self._raise_ceiling(now)
-            limit = self._climb.row_answered(tokens, now)
+            limit = self._climb.request_answered(tokens, now)
             if limit is not None:
                 self._set(limit)
                 self._climb.begin(self._limit)
@@ -128,7 +128,7 @@ class _HillClimb:
         self._tokens = 0
         self._since = 0.0
 
-    def row_answered(self, tokens: int, now: float) -> int | None:
+    def request_answered(self, tokens: int, now: float) -> int | None:
         """Return the next limit once this one is measured."""
         self._answers += 1
         if self._answers <= self._limit:

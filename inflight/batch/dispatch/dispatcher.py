@@ -13,7 +13,7 @@ from inflight.batch.dispatch.endpoint import Endpoint
 from inflight.batch.dispatch.poison_rows import PoisonRowFinder
 from inflight.batch.dispatch.row_queue import Feed, OnRowDone, RowQueue
 from inflight.batch.errors import BatchError
-from inflight.batch.job.spec import RunOptions
+from inflight.batch.job.spec import EncodeSpec, RunOptions
 from inflight.batch.reporting.progress import ServerStatus
 
 _WATCH_SECONDS = 0.5
@@ -43,7 +43,8 @@ class Dispatcher:
 
     `on_row_done` is called once per row, in the event loop, with its answer or error and the number of attempts.
     `check_build` is called with the build of each server's model when it comes up, and now and then; if it raises
-    BatchError `job_mismatch`, the server is rejected. `on_message` receives sentences for people.
+    BatchError `job_mismatch`, the server is rejected. So it is with `check_dimensions`, which is called with the size
+    of its vectors before a row is sent. `on_message` receives sentences for people.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class Dispatcher:
         crash_counts: CrashCounts,
         check_build: Callable[[str], None],
         on_message: Callable[[str], None],
+        encode: EncodeSpec | None = None,
+        check_dimensions: Callable[[int], None] | None = None,
     ) -> None:
         self._backends = backends
         self._server_wait_timeout = options.server_wait_timeout
@@ -62,7 +65,8 @@ class Dispatcher:
         self._queue = RowQueue(feed, on_row_done, suspects, self._finish)
         run_id = uuid.uuid4().hex
         self._endpoints = [
-            Endpoint(one, options, self._queue, suspects, check_build, on_message, run_id) for one in backends
+            Endpoint(one, options, self._queue, suspects, check_build, on_message, run_id, encode, check_dimensions)
+            for one in backends
         ]
         for endpoint in self._endpoints:
             endpoint.endpoint_is_unavailable = self._is_unavailable

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from inflight_client import InflightError
+from inflight_client.encodings import Embeddings
 from inflight_client.results import Generation
 
 from inflight.batch.dispatch.backend import Backend
-from inflight.batch.dispatch.concurrency_limit import MAX_LIMIT, AdaptiveLimit
+from inflight.batch.dispatch.concurrency_limit import INITIAL_LIMIT, MAX_LIMIT, AdaptiveLimit
 from inflight.batch.dispatch.failure_kind import FailureKind, classify_failure
 from inflight.batch.dispatch.poison_rows import PoisonRowFinder, SuspectGroup
 from inflight.batch.dispatch.row_queue import RowQueue
 from inflight.batch.errors import BatchError
-from inflight.batch.job.rows import Row, RowRequest
-from inflight.batch.job.spec import RunOptions
+from inflight.batch.job.rows import (
+    ClassifyRequest,
+    EmbedRequest,
+    GenerateRequest,
+    RerankRequest,
+    Row,
+    RowAnswer,
+    RowRequest,
+)
+from inflight.batch.job.spec import EncodeSpec, RunOptions
 from inflight.batch.reporting.progress import ServerStatus
 
 _TICK_SECONDS = 0.1
@@ -33,7 +42,8 @@ _AFTER_CRASH_SECONDS = 0.5
 """Seconds after a crash during which a server may still report that it is ready."""
 _UNAVAILABLE_SECONDS = 60.0
 _RETRY_WAIT_INITIAL, _RETRY_WAIT_MAX = 0.5, 60.0
-_PROBE_REQUEST = RowRequest("Hello", 1)
+_INITIAL_REQUESTS, _MAX_REQUESTS = 4, 256
+"""Requests in flight of tasks other than `generate`, where each has many texts: first, and at most by default."""
 _SLOW_SECONDS = 1.0
 """A server that takes this long for a row without an error is busy with it."""
 _MAX_QUICK_CRASHES = 3
@@ -47,7 +57,8 @@ class Endpoint:
 
     `check_build` is given the build of the model that the server has, and raises BatchError where that is not the
     job's; `on_message` gets sentences for people. `rejected` is why the server gets no row of this job any more.
-    `endpoint_is_unavailable` says of a server's name whether others should do what waits for it.
+    `endpoint_is_unavailable` says of a server's name whether others should do what waits for it. `encode` is the task
+    if it is not `generate`; `check_dimensions` is given the size of the server's vectors, before the first row.
     """
 
     def __init__(
@@ -59,6 +70,8 @@ class Endpoint:
         check_build: Callable[[str], None],
         on_message: Callable[[str], None],
         run_id: str,
+        encode: EncodeSpec | None = None,
+        check_dimensions: Callable[[int], None] | None = None,
     ) -> None:
         self.name = backend.name
         self.up = False
@@ -68,13 +81,22 @@ class Endpoint:
         self.endpoint_is_unavailable: Callable[[str], bool] = lambda name: False
         self._backend, self._queue, self._poison_rows = backend, queue, poison_rows
         self._check_build, self._on_message = check_build, on_message
-        self._limit = AdaptiveLimit(options.concurrency or MAX_LIMIT)
+        self._probe_request = _probe_of(encode)
+        self._check_dimensions = check_dimensions
+        self._max_texts = options.texts_per_request
+        generates = encode is None
+        self._limit = AdaptiveLimit(
+            options.concurrency or (MAX_LIMIT if generates else _MAX_REQUESTS),
+            INITIAL_LIMIT if generates else _INITIAL_REQUESTS,
+        )
         self._run_id, self._max_attempts = run_id, options.max_attempts
         self._slots = 0
         """How many tasks may send; those beyond them finish the row that they have."""
         self._tasks: list[asyncio.Task[None]] = []
         self._parked: list[asyncio.Future[None]] = []
         self._in_flight = 0
+        """Requests in flight, of one or several rows each."""
+        self._rows_in_flight = 0
         self._server_error: InflightError | None = None
         """What went wrong with the server itself, since it came up."""
         self._wakeup = asyncio.Event()
@@ -137,7 +159,9 @@ class Endpoint:
 
     def status(self) -> ServerStatus:
         """Return the server's status for the progress display."""
-        return ServerStatus(name=self.name, up=self.up, in_flight=self._in_flight, concurrency_limit=self._limit.limit)
+        return ServerStatus(
+            name=self.name, up=self.up, in_flight=self._rows_in_flight, concurrency_limit=self._limit.limit
+        )
 
     def last_activity(self, now: float) -> float:
         """Return when it last answered a row; now, if it is working on some."""
@@ -180,8 +204,8 @@ class Endpoint:
             await self._verify_build()
             if self.rejected is None and not await self._backend.ready():
                 return InflightError("the model is not ready", "model_not_ready")
-            if self.rejected is None and self._rejects_probe:
-                return await self._probe_generation()
+            if self.rejected is None and (self._rejects_probe or self._check_dimensions is not None):
+                return await self._probe_answer()
         except InflightError as error:
             return error
         return None
@@ -192,9 +216,13 @@ class Endpoint:
         try:
             self._check_build(build)
         except BatchError as error:
-            if error.code != "job_mismatch":
-                raise
-            self._reject(error)
+            self._reject_mismatch(error)
+
+    def _reject_mismatch(self, error: BatchError) -> None:
+        """Reject the server if it is not the job's. Raises other errors, which are the job's own."""
+        if error.code != "job_mismatch":
+            raise error
+        self._reject(error)
 
     async def _tick(self) -> None:
         """Wait for a moment, or until there is an error."""
@@ -251,7 +279,8 @@ class Endpoint:
             self._poison_rows.put_back(group)
             return
         self._isolated = frozenset(row.number for row in group.rows)
-        tasks = [asyncio.ensure_future(self._send(row)) for row in group.rows]
+        requests = self._queue.requests_of(group.rows, self._max_texts)
+        tasks = [asyncio.ensure_future(self._send(rows)) for rows in requests]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -287,43 +316,55 @@ class Endpoint:
             if row is None:
                 return
             if slot < self._slots:
-                await self._send(row)
+                await self._send(self._queue.with_more(row, self._max_texts))
             else:
                 self._queue.put_back(row)
 
-    async def _send(self, row: Row) -> None:
-        """Send a row once; what becomes of it then is up to the queue or the poison rows."""
+    async def _send(self, rows: Sequence[Row]) -> None:
+        """Send rows once, as one request; what becomes of them then is up to the queue or the poison rows."""
         self._in_flight += 1
-        self._queue.mark_in_flight(row)
-        request_id = f"{self._run_id}-{row.number}-{self._queue.next_attempt(row)}"
+        self._rows_in_flight += len(rows)
+        for row in rows:
+            self._queue.mark_in_flight(row)
+        request_id = f"{self._run_id}-{rows[0].number}-{self._queue.next_attempt(rows[0])}"
         try:
             try:
-                answer = await self._backend.generate(row.request, request_id)
+                answers = await self._backend.send([row.request for row in rows], request_id)
             except InflightError as error:
-                if classify_failure(error) is FailureKind.AMBIGUOUS:  # perhaps the server's doing: a probe shows it
-                    error = await self._probe_generation() or error
-                self._on_error(row, error)
+                await self._on_error(rows, error)
             else:
-                self._on_answer(row, answer)
+                await self._on_answers(rows, answers)
         except asyncio.CancelledError:  # the server is rejected, or the run ends
             if not self._queue.stopped:
-                self._requeue(row)
+                self._requeue(rows)
             raise
         finally:
             self._in_flight -= 1
-            self._queue.mark_ended(row)
+            self._rows_in_flight -= len(rows)
+            for row in rows:
+                self._queue.mark_ended(row)
 
-    async def _probe_generation(self) -> InflightError | None:
+    async def _probe_answer(self) -> InflightError | None:
         """Send a simple probe; return why the server does not answer it, if it does not."""
         self._probes += 1
         try:
-            await self._backend.generate(_PROBE_REQUEST, f"{self._run_id}-short-{self._probes}")
+            (answer,) = await self._backend.send([self._probe_request], f"{self._run_id}-short-{self._probes}")
+            if isinstance(answer, InflightError):
+                raise answer
         except InflightError as error:
-            if classify_failure(error) not in (FailureKind.PERMANENT, FailureKind.AMBIGUOUS):
+            kind = classify_failure(error)
+            if kind not in (FailureKind.PERMANENT, FailureKind.AMBIGUOUS):
                 return error
+            if kind is FailureKind.PERMANENT and self._check_dimensions is not None:  # an option of the job
+                self._reject(BatchError(str(error), error.code))
             self._rejects_probe = True
-            return InflightError(f"it refuses a short prompt as well: {error}", "model_not_ready")
+            return InflightError(f"it refuses a short text as well: {error}", "model_not_ready")
         self._rejects_probe = False
+        if isinstance(answer, Embeddings) and self._check_dimensions is not None:
+            try:
+                await asyncio.to_thread(self._check_dimensions, answer.dimensions)
+            except BatchError as error:
+                self._reject_mismatch(error)
         return None
 
     def _take_crashed(self) -> tuple[list[Row], bool]:
@@ -332,42 +373,59 @@ class Endpoint:
         self._crashed_rows, self._engine_died = [], False
         return crashed, died
 
-    def _on_answer(self, row: Row, answer: Generation) -> None:
-        self._last_answer_at = now = _now()
-        usage = answer.usage
-        self._limit.row_answered(0 if usage is None else usage.total_tokens, now)
-        self._queue.finish(row, answer)
+    async def _on_answers(self, rows: Sequence[Row], answers: Sequence[RowAnswer | InflightError]) -> None:
+        tokens = answered = 0
+        for row, answer in zip(rows, answers, strict=True):
+            if isinstance(answer, InflightError):
+                await self._on_error((row,), answer)
+            else:
+                answered += 1
+                tokens += _tokens(answer)
+                self._queue.finish(row, answer)
+        if answered:
+            self._last_answer_at = now = _now()
+            self._limit.request_answered(tokens, now)
 
-    def _on_error(self, row: Row, error: InflightError) -> None:
+    async def _on_error(self, rows: Sequence[Row], error: InflightError) -> None:
         why = classify_failure(error)
+        if why is FailureKind.AMBIGUOUS:  # perhaps the server's doing: a probe shows it
+            error = await self._probe_answer() or error
+            why = classify_failure(error)
         now = _now()
         if why in (FailureKind.PERMANENT, FailureKind.AMBIGUOUS, FailureKind.TRANSIENT):
             self._last_answer_at = now
-            self._on_row_failure(row, error, why)
+            if len(rows) == 1:
+                self._on_row_failure(rows[0], error, why)
+                return
+            for row in rows:  # any of them may be the cause
+                self._queue.send_alone(row)
+            self._requeue(rows)
             return
         self._last_refusal = now
         if why is FailureKind.OVERLOADED:
             self._limit.server_overloaded(self._in_flight, now)
             self._slots = 0
-            self._requeue(row)
+            self._requeue(rows)
             return
         self._server_error = error
         self._slots = 0
         self._wakeup.set()
         if why is FailureKind.CRASHED:
-            self._crashed_rows.append(row)
+            self._crashed_rows += rows
             self._engine_died = self._engine_died or error.code == "engine_died"
-            self._queue.count_attempt(row)
+            for row in rows:
+                self._queue.count_attempt(row)
         else:
-            self._requeue(row)
+            self._requeue(rows)
 
-    def _requeue(self, row: Row) -> None:
-        """Queue a row again that the server did not accept or answer in time."""
-        if row.number in self._isolated:
-            self._queue.count_attempt(row)
-            self._not_accepted.append(row)
-        else:
-            self._queue.retry_later(row)
+    def _requeue(self, rows: Sequence[Row]) -> None:
+        """Queue rows again that the server did not accept or answer in time, in their order."""
+        for row in reversed(rows):
+            if row.number in self._isolated:
+                self._queue.count_attempt(row)
+                self._not_accepted.append(row)
+            else:
+                self._queue.retry_later(row)
 
     def _on_row_failure(self, row: Row, error: InflightError, why: FailureKind) -> None:
         """Handle a failure of the row's own: retry it for a while if that may help."""
@@ -384,3 +442,18 @@ class Endpoint:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _probe_of(encode: EncodeSpec | None) -> RowRequest:
+    """Return a simple request of the task."""
+    if encode is None:
+        return GenerateRequest("Hello", 1)
+    if encode.task == "embed":
+        return EmbedRequest(("Hello",), encode.input_type, encode.dimensions, encode.truncate)
+    return ClassifyRequest("Hello") if encode.task == "classify" else RerankRequest("Hello", ("Hello",))
+
+
+def _tokens(answer: RowAnswer) -> int:
+    if isinstance(answer, Generation):
+        return 0 if answer.usage is None else answer.usage.total_tokens
+    return answer.total_tokens

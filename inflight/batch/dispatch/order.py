@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from operator import itemgetter
 
-from inflight.batch.job.rows import Row
+from inflight.batch.job.rows import GenerateRequest, Row
 
 SHARED_PREFIX_CHARACTERS = 256
 """Length of the common prefix, in characters, that groups prompts: about 64 tokens, two blocks of a KV cache."""
@@ -25,11 +24,14 @@ def order_by_prefix(rows: Sequence[Row]) -> list[Row]:
 
     An engine keeps the KV cache of prefixes for a while, so rows that share one reuse it if they are sent soon after
     each other. Long rows go first, so that at the end of a job short rows fill the engine, and no long one is left
-    alone in it. O(n log n); equal rows keep their order.
+    alone in it. Rows that are not generated share no cache: they are ordered by length, so that the texts of a request
+    are of similar lengths. O(n log n); equal rows keep their order.
     """
     items = []
     for place, row in enumerate(rows):
-        text = _text(row)
+        if not isinstance(row.request, GenerateRequest):
+            return sorted(rows, key=lambda one: -one.request.characters)
+        text = row.request.text
         work = row.request.max_tokens + len(text) / (_CHARACTERS_A_TOKEN * _PREFILL_SPEEDUP)
         items.append((-work, place, text))
     return [rows[place] for _, place, _ in _ordered(items, 0)]
@@ -47,9 +49,3 @@ def _ordered(items: list[_Item], depth: int) -> list[_Item]:
     parts = [group if len(group) == 1 else _ordered(group, depth + 1) for group in groups.values()]
     parts.sort(key=itemgetter(0))
     return [item for part in parts for item in part]
-
-
-def _text(row: Row) -> str:
-    """Return the text whose prefix rows share if their prompts do."""
-    prompt = row.request.prompt
-    return prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)

@@ -129,7 +129,7 @@ class RowPrefetcher:
         for block in self._blocks():
             for row in self._without_duplicates(block):
                 window.append(row)
-                size += _size(row)
+                size += row.request.characters
                 if len(window) >= self._job.run_options.window or size >= _MAX_WINDOW_BYTES:
                     yield self._ordered(window)
                     window, size = [], 0
@@ -204,8 +204,3 @@ def duplicate_row(row: Row | InvalidRow) -> InvalidRow:
     """Return the dead letter of a row with a duplicate id."""
     said = f"an earlier row has the id {row.id!r}, or one that the output treats as equal"
     return InvalidRow(row.number, row.line, row.id, "row_duplicate", said, context=row.context)
-
-
-def _size(row: Row) -> int:
-    prompt = row.request.prompt
-    return len(prompt) if isinstance(prompt, str) else sum(len(str(message)) for message in prompt)

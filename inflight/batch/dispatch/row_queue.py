@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from inflight_client import InflightError
-from inflight_client.results import Generation
 
 from inflight.batch.dispatch.poison_rows import PoisonRowFinder
-from inflight.batch.job.rows import Row
+from inflight.batch.job.rows import GenerateRequest, RerankRequest, Row, RowAnswer
 
 MAX_READY = 256
 """Rows that are prefetched before a server has room for them."""
+MAX_REQUEST_CHARACTERS = 65_536
+"""Characters of the texts of several rows that are sent as one request."""
 
-OnRowDone = Callable[[Row, Generation | InflightError, int], None]
+OnRowDone = Callable[[Row, RowAnswer | InflightError, int], None]
 """A callback with a row, its result, and its number of attempts."""
 
 
@@ -52,6 +53,8 @@ class RowQueue:
         self._sent: dict[int, int] = {}
         self._in_flight_again: set[int] = set()
         self._failures: dict[int, int] = {}
+        self._alone: set[int] = set()
+        """Numbers of rows that are sent in requests of their own."""
         self._open = 0
         self._feed_ended = False
 
@@ -85,14 +88,49 @@ class RowQueue:
                 if not future.cancelled():
                     self._wake()  # another waiter takes the row that this one was woken for
                 raise
-        if self.stopped:
-            return None
+        return None if self.stopped else self._take()
+
+    def with_more(self, row: Row, max_texts: int) -> list[Row]:
+        """Return the row, and rows that are ready to be sent with it in one request of at most so many texts."""
+        return self._join(row, self._ready, self._take, max_texts)
+
+    def requests_of(self, rows: Sequence[Row], max_texts: int) -> list[list[Row]]:
+        """Return the rows by request."""
+        left = deque(rows)
+        requests = []
+        while left:
+            requests.append(self._join(left.popleft(), left, left.popleft, max_texts))
+        return requests
+
+    def _join(self, first: Row, left: deque[Row], take: Callable[[], Row], max_texts: int) -> list[Row]:
+        rows, texts, characters = [first], _texts(first), first.request.characters
+        while left and self._may_join(first, left[0]):
+            texts += _texts(left[0])
+            characters += left[0].request.characters
+            if texts > max_texts or characters > MAX_REQUEST_CHARACTERS:
+                break
+            rows.append(take())
+        return rows
+
+    def _may_join(self, first: Row, row: Row) -> bool:
+        """Return whether the rows can be in one request."""
+        one, other = first.request, row.request
+        if isinstance(one, GenerateRequest | RerankRequest) or isinstance(other, GenerateRequest | RerankRequest):
+            return False
+        together = first.number not in self._alone and row.number not in self._alone
+        return together and type(one) is type(other) and one.shared == other.shared
+
+    def _take(self) -> Row:
         row = self._ready.popleft()
         if self._space is not None and len(self._ready) <= MAX_READY // 2:
             if not self._space.done():
                 self._space.set_result(None)
             self._space = None
         return row
+
+    def send_alone(self, row: Row) -> None:
+        """Send a row apart from others from now on: a request with it and others failed as a whole."""
+        self._alone.add(row.number)
 
     def put_back(self, row: Row) -> None:
         """Return a row that was not sent."""
@@ -124,11 +162,12 @@ class RowQueue:
         self._failures[row.number] = failures = self._failures.get(row.number, 0) + 1
         return failures
 
-    def finish(self, row: Row, result: Generation | InflightError, sent: int = 1) -> None:
+    def finish(self, row: Row, result: RowAnswer | InflightError, sent: int = 1) -> None:
         """Finish a row with an answer or an error, after `sent` more attempts."""
         if self._sent:
             sent += self._sent.pop(row.number, 0)
             self._failures.pop(row.number, None)
+            self._alone.discard(row.number)
         self._on_row_done(row, result, sent)
         self._open -= 1
         if self._feed_ended and not self._open:
@@ -201,3 +240,8 @@ class RowQueue:
     def _wake_all(self) -> None:
         while self._waiting:
             self._wake()
+
+
+def _texts(row: Row) -> int:
+    request = row.request
+    return 1 if isinstance(request, GenerateRequest | RerankRequest) else len(request.texts)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inflight_client import NO_RETRY, AsyncClient, InflightError
 from inflight_client._async.metrics import async_fetch_metrics
 from inflight_client._compat.deployment import Deployment
-from inflight_client.deadline import Deadline
+from inflight_client._compat.detection import REFUSAL_CODES
+from inflight_client._compat.model_config import ModelConfig
+from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
+from inflight_client.encoder_call import MODELS
+from inflight_client.encodings import Classifications, Embeddings, Reranking
 from inflight_client.engine_load import EngineLoad
 from inflight_client.results import Generation
 from inflight_client.settings import ClientSettings
 from inflight_client.validation import shorten
 
 from inflight.batch.dispatch.backend import ServerLoad
-from inflight.batch.job.rows import RowRequest
-from inflight.batch.job.spec import RunOptions, fingerprint
+from inflight.batch.job.rows import (
+    ClassifyRequest,
+    EmbedRequest,
+    GenerateRequest,
+    RerankRequest,
+    RowAnswer,
+    RowRequest,
+)
+from inflight.batch.job.spec import RunOptions, Task, fingerprint
 from inflight.batch.storage.secret_address import masked
 
 _METRICS = ",metrics="
@@ -40,14 +51,20 @@ class TritonBackend:
     8002."""
 
     def __init__(
-        self, address: str, options: RunOptions, on_message: Callable[[str], None] = lambda sentence: None
+        self,
+        address: str,
+        options: RunOptions,
+        on_message: Callable[[str], None] = lambda sentence: None,
+        task: Task = "generate",
     ) -> None:
         server, page = split_address(address)
         self.name = masked(server)
         self._settings = ClientSettings.from_arguments(server, options.model, options.headers, None, None, None, page)
+        self._encoder = None if task == "generate" else options.model or MODELS[task]
+        """The name of the model on the server, of tasks other than `generate`."""
         self._client = AsyncClient(
             server,
-            options.model,
+            options.model if self._settings.address.openai else options.model or self._encoder,
             headers=options.headers,
             timeout=options.row_timeout,
             retry=NO_RETRY,
@@ -57,7 +74,20 @@ class TritonBackend:
         self._on_message = on_message
         self._warned_priority = self._warned_metrics = self._warned_model = False
 
-    async def generate(self, request: RowRequest, request_id: str) -> Generation:
+    async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
+        """Send one request, which is several of the client if its texts are many."""
+        first = requests[0]
+        if first.model is not None and not self._warned_model:
+            await self._warn_other_model(first.model)
+        if isinstance(first, GenerateRequest):
+            return [await self._generate(first, request_id)]
+        if isinstance(first, EmbedRequest):
+            return await self._embed(first, [one for one in requests if isinstance(one, EmbedRequest)])
+        if isinstance(first, ClassifyRequest):
+            return await self._classify([one for one in requests if isinstance(one, ClassifyRequest)])
+        return [await self._rerank(one) for one in requests if isinstance(one, RerankRequest)]
+
+    async def _generate(self, request: GenerateRequest, request_id: str) -> Generation:
         """Request one unary response, which is less work for both sides. An answer that was cancelled elsewhere is an
         error."""
         options: dict[str, Any] = {
@@ -71,18 +101,59 @@ class TritonBackend:
             options["return_log_probs"] = True
         if request.chat_template_kwargs:
             options["chat_template_kwargs"] = request.chat_template_kwargs
-        if request.model is not None and not self._warned_model:
-            await self._warn_other_model(request.model)
         answer = await self._client.generate(request.prompt, **options)
         if answer.finish_reason == "cancelled":
             raise InflightError("another client cancelled the request on the server", "cancelled")
         return answer
 
+    async def _embed(
+        self, shared: EmbedRequest, requests: Sequence[EmbedRequest]
+    ) -> Sequence[RowAnswer | InflightError]:
+        found = await self._client.embed(
+            [text for request in requests for text in request.texts],
+            input_type=shared.input_type,
+            dimensions=shared.dimensions,
+            truncate=shared.truncate,
+            priority=self._priority,
+            return_errors=True,
+        )
+        answers: list[RowAnswer | InflightError] = []
+        end = 0
+        for request in requests:
+            start, end = end, end + len(request.texts)
+            error = next((found.errors[place] for place in range(start, end) if place in found.errors), None)
+            tokens, cut = found.input_tokens[start:end], found.truncated[start:end]
+            answers.append(error or Embeddings(found.vectors[start:end], input_tokens=tokens, truncated=cut))
+        return answers
+
+    async def _classify(self, requests: Sequence[ClassifyRequest]) -> Sequence[RowAnswer | InflightError]:
+        found = await self._client.classify(
+            [request.text for request in requests],
+            truncate=requests[0].truncate,
+            priority=self._priority,
+            return_errors=True,
+        )
+        return [
+            found.errors.get(place) or Classifications((one,), input_tokens=(tokens,), truncated=(cut,))
+            for place, (one, tokens, cut) in enumerate(
+                zip(found.results, found.input_tokens, found.truncated, strict=True)
+            )
+        ]
+
+    async def _rerank(self, request: RerankRequest) -> Reranking:
+        return await self._client.rerank(
+            request.query, request.documents, truncate=request.truncate, priority=self._priority
+        )
+
     async def _warn_other_model(self, named: str) -> None:
         """Warn once that rows name another model: their answers repeat that name."""
-        deployment = await self._client.deployment()
-        served = deployment.served.get("model", deployment.model)
-        if named not in (served, deployment.model) and not self._warned_model:
+        if self._encoder is None:
+            deployment = await self._client.deployment()
+            model, about = deployment.model, deployment.served
+        else:
+            model, about = self._encoder, (await self._encoder_config()).json_parameter("inflight_served")
+        served = about.get("model", model)
+        if named not in (served, model) and not self._warned_model:
             self._warned_model = True
             self._on_message(
                 f"Warning: rows ask for other models, such as {shorten(named)}; {served!r} at {self.name} answers all"
@@ -100,7 +171,12 @@ class TritonBackend:
         return False
 
     async def load(self) -> ServerLoad:
-        """Return the load from the metrics page, whose names are TensorRT-LLM's on every deployment."""
+        """Return the load from the metrics page, whose names are TensorRT-LLM's on every deployment.
+
+        Encoders plan batches of what waits, so their capacity is found by trial.
+        """
+        if self._encoder is not None:
+            return ServerLoad()
         url = self._settings.metrics_url
         try:
             page = await async_fetch_metrics(url, Deadline(_METRICS_TIMEOUT, "the metrics page"), self._settings)
@@ -120,17 +196,43 @@ class TritonBackend:
 
     async def build(self) -> str:
         """Return the build name of our own deployments; for others a fingerprint of what they report."""
+        if self._encoder is not None:
+            return await self._encoder_build(self._encoder)
         deployment = await self._client.deployment()
         return deployment.build or _fingerprint(deployment)
+
+    async def _encoder_build(self, model: str) -> str:
+        if self._settings.address.openai:
+            return fingerprint([one.name for one in await self._client.models()])
+        if build := (await self._encoder_config()).parameter("inflight_build"):
+            return build
+        found = await self._client._connection.transport.metadata(model, _query_deadline())
+        return fingerprint([model, *_tensors(found.inputs, found.outputs)])
+
+    async def _encoder_config(self) -> ModelConfig:
+        """Return the encoder's configuration; an empty one if access is restricted."""
+        if self._encoder is None or self._settings.address.openai:
+            return ModelConfig()
+        try:
+            return ModelConfig(await self._client._connection.transport.config(self._encoder, _query_deadline()))
+        except InflightError as error:
+            if error.code not in REFUSAL_CODES or error.code == "model_not_found":
+                raise
+            return ModelConfig()
 
     async def close(self) -> None:
         await self._client.close()
 
 
+def _query_deadline() -> Deadline:
+    return Deadline(DEFAULT_QUERY_TIMEOUT, "the model's description")
+
+
 def _fingerprint(deployment: Deployment) -> str:
     """Return a fingerprint of a deployment that does not report its build."""
-    inputs, outputs = (
-        {name: [datatype, list(shape)] for name, (datatype, shape) in tensors.items()}
-        for tensors in (deployment.inputs, deployment.outputs)
-    )
-    return fingerprint([deployment.kind, deployment.model, deployment.version, inputs, outputs])
+    tensors = _tensors(deployment.inputs, deployment.outputs)
+    return fingerprint([deployment.kind, deployment.model, deployment.version, *tensors])
+
+
+def _tensors(*sides: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[dict[str, list[Any]]]:
+    return [{name: [datatype, list(shape)] for name, (datatype, shape) in tensors.items()} for tensors in sides]

@@ -13,6 +13,7 @@ class Counts:
     """Rows by status, and their cost. Saved in the state with every checkpoint, over all runs of the job.
 
     `seconds` is the total time of the runs; `codes` counts errors and dead letters by code.
+    `texts`: those that were embedded, classified or scored.
     """
 
     ok: int = 0
@@ -24,6 +25,7 @@ class Counts:
     seconds: float = 0.0
     runs: int = 0
     codes: dict[str, int] = field(default_factory=dict)
+    texts: int = 0
 
     @property
     def done(self) -> int:
@@ -34,6 +36,7 @@ class Counts:
         self.retries += max(0, result.attempts - 1)
         self.input_tokens += result.tokens[0]
         self.output_tokens += result.tokens[1]
+        self.texts += result.texts
         if result.status is not RowStatus.OK:
             self.codes[result.code] = self.codes.get(result.code, 0) + 1
 

@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import orjson
 from inflight_client.call import Prompt
+from inflight_client.encodings import Classifications, Embeddings, Reranking
+from inflight_client.results import Generation
 from inflight_client.sampling import Sampling
+
+Text = str | Sequence[int]
+"""A text, or the ids of its tokens."""
 
 Position = int | str | Sequence[Any]
 """Where the next row begins. A JSON value that only the source interprets."""
@@ -40,8 +46,8 @@ class InputRecord:
 
 
 @dataclass(frozen=True)
-class RowRequest:
-    """The request of a row, in the client's terms. `model`: the model that the row names, if any."""
+class GenerateRequest:
+    """A prompt to answer, in the client's terms. `model`: the model that the row names, if any."""
 
     prompt: Prompt
     max_tokens: int
@@ -49,6 +55,78 @@ class RowRequest:
     log_probs: bool = False
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text whose prefix rows share if their prompts do."""
+        return self.prompt if isinstance(self.prompt, str) else orjson.dumps(self.prompt).decode()
+
+    @property
+    def characters(self) -> int:
+        return len(self.prompt) if isinstance(self.prompt, str) else sum(len(str(one)) for one in self.prompt)
+
+
+@dataclass(frozen=True)
+class EmbedRequest:
+    """Texts to embed: one, or those of a request of OpenAI's API."""
+
+    texts: tuple[Text, ...]
+    input_type: str | None = None
+    dimensions: int | None = None
+    truncate: bool = False
+    model: str | None = None
+
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What requests must have in common to be sent as one."""
+        return (self.input_type, self.dimensions, self.truncate)
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.texts))
+
+
+@dataclass(frozen=True)
+class ClassifyRequest:
+    """A text to classify."""
+
+    text: Text
+    truncate: bool = False
+    model: str | None = None
+
+    @property
+    def texts(self) -> tuple[Text, ...]:
+        return (self.text,)
+
+    @property
+    def shared(self) -> tuple[object, ...]:
+        return (self.truncate,)
+
+    @property
+    def characters(self) -> int:
+        return len(self.text)
+
+
+@dataclass(frozen=True)
+class RerankRequest:
+    """Documents to score for a query."""
+
+    query: str
+    documents: tuple[str, ...]
+    truncate: bool = False
+    model: str | None = None
+
+    @property
+    def characters(self) -> int:
+        return len(self.query) * len(self.documents) + sum(map(len, self.documents))
+
+
+RowRequest = GenerateRequest | EmbedRequest | ClassifyRequest | RerankRequest
+"""The request of a row, by its task."""
+
+
+RowAnswer = Generation | Embeddings | Classifications | Reranking
+"""The answer to a row, by its task, for the texts of the row alone."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +160,8 @@ class InvalidRow:
 class RowResult:
     """The final record of a row: `text` is its line in the file of its status, as JSON without the line end.
 
-    `input_tokens` and `output_tokens` are those of prompt and answer; `attempts` is how often the row was sent.
+    `tokens` are those of prompt and answer; `texts` is the number of texts that were embedded, classified or scored;
+    `attempts` is how often the row was sent.
     """
 
     number: int
@@ -94,3 +173,4 @@ class RowResult:
     message: str = ""
     tokens: tuple[int, int] = (0, 0)
     attempts: int = 0
+    texts: int = 0

@@ -13,6 +13,9 @@ from inflight.batch.storage.secret_address import masked
 
 RowFormatName = Literal["openai", "plain"]
 FileFormat = Literal["jsonl", "csv", "parquet", "sql"]
+Task = Literal["generate", "embed", "classify", "rerank"]
+TEXT_COLUMNS: dict[Task, str] = {"generate": "prompt", "embed": "text", "classify": "text", "rerank": "query"}
+"""The default of `InputSpec.prompt` by task."""
 
 
 Address = Annotated[str, AfterValidator(absolute_address)]
@@ -55,7 +58,11 @@ class InputSpec(_StrictModel):
         None, "SELECT statement to read instead of a whole table; its result must have the --id column."
     )
     id: str | None = _field(None, "Column with the row ids.  [default: a table's key; otherwise rows are numbered]")
-    prompt: str = _field("prompt", "Column with the prompts, or with lists of messages for conversations.")
+    prompt: str = _field(
+        "prompt",
+        "Column with the prompts, or with lists of messages for conversations; the texts or queries of other tasks."
+        "  [default: prompt; embed, classify: text; rerank: query]",
+    )
     template: str | None = _field(
         None, "Prompt template (Jinja) over the columns: 'Describe {{ name }}.'; @FILE reads it from a file."
     )
@@ -111,6 +118,20 @@ class GenerationDefaults(_StrictModel):
     ignore_eos: bool = _field(False, "Continue past the model's end token, up to --max-tokens.")
 
 
+class EncodeSpec(_StrictModel):
+    """What is done with rows that are not generated, and the index over their vectors in a table."""
+
+    task: Literal["embed", "classify", "rerank"]
+    documents: str = _field("documents", "Column with the list of documents of a rerank row.")
+    input_type: str | None = _field(None, "Name of the model's prompt for embed: query, document, or one of its own.")
+    dimensions: int | None = _field(None, "Use only the first N values of each embedding.", ge=1)
+    truncate: bool = _field(False, "Cut texts that are too long, instead of refusing them.")
+    index: Literal["hnsw", "ivfflat", "none"] = _field(
+        "hnsw", "Index to build over the embeddings in a table once all rows are done."
+    )
+    metric: Literal["cosine", "l2", "ip"] = _field("cosine", "Distance of that index; ip: inner product.")
+
+
 class RunOptions(_StrictModel):
     """How the rows are run. Nothing here changes an answer, so all of it may change when a job is resumed."""
 
@@ -123,6 +144,9 @@ class RunOptions(_StrictModel):
     workers: int | None = _field(None, "Number of Ray workers.  [default: one per server]", ge=1)
     concurrency: int | None = _field(
         None, "Maximum concurrent requests per server.  [default: found while the job runs]", ge=1, le=65536
+    )
+    texts_per_request: int = _field(
+        64, "Maximum texts of rows sent in one request, for embed and classify.", ge=1, le=256
     )
     priority: int | None = _field(-1, "Request priority; interactive traffic has 0.", ge=-(2**31), le=2**31 - 1)
     window: int = _field(1024, "Number of rows to prefetch and reorder.", ge=1, le=1_000_000)
@@ -148,12 +172,20 @@ class RunOptions(_StrictModel):
 
 
 class Job(_StrictModel):
-    """A whole job: `input`, `output` and `defaults` are bound to its state, `run_options` are not."""
+    """A whole job: `input`, `output`, `defaults` and `encode` are bound to its state, `run_options` are not.
+
+    `encode`: None for the task `generate`.
+    """
 
     input: InputSpec
     output: OutputSpec
     defaults: GenerationDefaults = Field(default_factory=lambda: GenerationDefaults())
+    encode: EncodeSpec | None = None
     run_options: RunOptions = Field(default_factory=lambda: RunOptions())
+
+    @property
+    def task(self) -> Task:
+        return "generate" if self.encode is None else self.encode.task
 
     def binding(self) -> dict[str, Any]:
         """Return the values that must be the same when the job is resumed.
@@ -166,6 +198,7 @@ class Job(_StrictModel):
             "input": {**self.input.model_dump(mode="json"), "address": name},
             "output": self.output.model_dump(mode="json"),
             "defaults": self.defaults.model_dump(mode="json"),
+            **({} if self.encode is None else {"encode": self.encode.model_dump(mode="json")}),
         }
 
 

@@ -10,7 +10,8 @@ from typing import IO, Any, cast
 
 import orjson
 
-from inflight.batch.outputs.answer_record import ANSWER_FIELDS, read_answer_records
+from inflight.batch.job.spec import Task
+from inflight.batch.outputs.answer_record import ANSWER_FIELDS, read_answer_records, vector_of
 from inflight.batch.storage.files import StoredFile
 
 _MAX_FIELD_CHARACTERS = 2**31 - 1
@@ -19,21 +20,24 @@ _MAX_FIELD_CHARACTERS = 2**31 - 1
 class CsvOutputFormat:
     """Writes answers as CSV. A missing value is an empty field; values that are neither text nor number are JSON."""
 
-    def __init__(self, keep: Sequence[str], separator: str) -> None:
-        self._columns = [*ANSWER_FIELDS, *(name for name in keep if name not in ANSWER_FIELDS)]
+    def __init__(self, keep: Sequence[str], separator: str, task: Task) -> None:
+        self._task, fields = task, ANSWER_FIELDS[task]
+        self._columns = [*fields, *(name for name in keep if name not in fields)]
         self._separator = separator
 
     def write(self, answers: Path | None, file: IO[bytes]) -> None:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
         rows = csv.writer(text, delimiter=self._separator, lineterminator="\n")
         rows.writerow(self._columns)
-        for answer in read_answer_records(answers):
+        for answer in read_answer_records(answers, self._task):
             values = answer.as_dict()
+            if self._task == "embed":
+                values["embedding"] = vector_of(answer.content)
             rows.writerow([_field(values.get(name)) for name in self._columns])
         text.flush()
         text.detach()  # the caller closes the file
 
-    def read(self, file: StoredFile) -> Iterator[tuple[str, str | None]]:
+    def read(self, file: StoredFile) -> Iterator[tuple[str, Any]]:
         csv.field_size_limit(_MAX_FIELD_CHARACTERS)
         with file.reading() as reading:
             text = io.TextIOWrapper(cast("Any", reading.content), encoding="utf-8", newline="")
@@ -42,7 +46,7 @@ class CsvOutputFormat:
                 if next(rows, None) != self._columns:
                     raise ValueError("its header is another")
                 for row in rows:
-                    yield row[0], row[1]
+                    yield row[0], _content(row[1], self._task)
             except (csv.Error, IndexError) as error:
                 raise ValueError(str(error)) from error
             finally:
@@ -52,4 +56,9 @@ class CsvOutputFormat:
 def _field(value: Any) -> Any:
     if value is None or (isinstance(value, (str, int, float)) and not isinstance(value, bool)):
         return value
-    return orjson.dumps(value).decode()
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+
+
+def _content(field: str, task: Task) -> Any:
+    """Return the answer itself as in its record."""
+    return orjson.loads(field) if task in ("embed", "rerank") else field

@@ -64,6 +64,11 @@ class OutputDatabase:
         raise AssertionError("the last try ends the loop")
 
     @property
+    def dialect(self) -> str:
+        """Return SQLAlchemy's name of the database system."""
+        return self._engine.dialect.name
+
+    @property
     def exists(self) -> bool:
         """Return whether the database exists, if it is a file; connecting would create it."""
         path = self._engine.url.database if self._is_sqlite else None

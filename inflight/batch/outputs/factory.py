@@ -5,10 +5,11 @@ from __future__ import annotations
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.file_formats import resolve_format
-from inflight.batch.job.spec import FileFormat, Job, OutputSpec
+from inflight.batch.job.spec import FileFormat, Job
 from inflight.batch.outputs.file import FileOutput, OutputFormat
 from inflight.batch.outputs.interface import OutputWriter
 from inflight.batch.outputs.sql import TableOutput
+from inflight.batch.outputs.vectors import VectorTableOutput
 from inflight.batch.storage.files import StoredFile
 
 
@@ -17,29 +18,30 @@ def create_output(job: Job, directory: JobDirectory) -> OutputWriter | None:
 
     Raises BatchError (`output_invalid`, `package_missing`) if the address or the options are invalid.
     """
-    output, keep = job.output, job.input.keep
+    output = job.output
     format = resolve_format(output.address, output.format, "output_invalid")
     if format == "sql":
         if output.table is None:
             raise BatchError(f"{output.shown} is a database; name the table to write", "output_invalid")
-        return TableOutput(job)
+        return VectorTableOutput(job) if job.task == "embed" else TableOutput(job)
     named = [name for name in ("table", "key", "column", "columns") if getattr(output, name)]
     if named:
         raise BatchError(f"{output.shown} is a file and has no {named[0]}; leave that out", "output_invalid")
     if directory.writes_output:
         return None
-    return FileOutput(output.address, _output_format(format, output, keep), directory, job.input.address)
+    return FileOutput(output.address, _output_format(format, job), directory, job.input.address, job.task)
 
 
-def _output_format(format: FileFormat, output: OutputSpec, keep: tuple[str, ...]) -> OutputFormat:
+def _output_format(format: FileFormat, job: Job) -> OutputFormat:
+    output, keep = job.output, job.input.keep
     if format == "csv":
         from inflight.batch.outputs.csv import CsvOutputFormat
 
-        return CsvOutputFormat(keep, "\t" if StoredFile(output.address).suffix == ".tsv" else ",")
+        return CsvOutputFormat(keep, "\t" if StoredFile(output.address).suffix == ".tsv" else ",", job.task)
     if format == "parquet":
         from inflight.batch.outputs.parquet import ParquetOutputFormat
 
-        return ParquetOutputFormat(keep, output.shown)
+        return ParquetOutputFormat(keep, output.shown, job.task)
     from inflight.batch.outputs.json_lines import JsonLinesOutputFormat
 
-    return JsonLinesOutputFormat()
+    return JsonLinesOutputFormat(job.task)

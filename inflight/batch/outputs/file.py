@@ -6,13 +6,15 @@ import shutil
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from inflight.batch.errors import BatchError
 from inflight.batch.failpoints import failpoint
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowStatus
-from inflight.batch.outputs.answer_record import read_answer_records
+from inflight.batch.job.spec import Task
+from inflight.batch.outputs.answer_record import read_answer_records, same_content
+from inflight.batch.outputs.interface import OnMessage, ignore_message
 from inflight.batch.storage.addresses import is_local
 from inflight.batch.storage.atomic_output import atomic_output, check_writable, sibling_address
 from inflight.batch.storage.files import StoredFile
@@ -28,8 +30,9 @@ class OutputFormat(Protocol):
     def write(self, answers: Path | None, file: IO[bytes]) -> None:
         """Write all answers of a job's file of lines; None if there are none."""
 
-    def read(self, file: StoredFile) -> Iterator[tuple[str, str | None]]:
-        """Yield id and text of each answer. Raises BatchError, or ValueError for an invalid file."""
+    def read(self, file: StoredFile) -> Iterator[tuple[str, Any]]:
+        """Yield the id of each answer, and the answer itself as in its record. Raises BatchError, or ValueError for an
+        invalid file."""
 
 
 class FileOutput:
@@ -42,7 +45,10 @@ class FileOutput:
 
     is_incremental = False
 
-    def __init__(self, address: str, output_format: OutputFormat, directory: JobDirectory, source: str) -> None:
+    def __init__(
+        self, address: str, output_format: OutputFormat, directory: JobDirectory, source: str, task: Task = "generate"
+    ) -> None:
+        self._task = task
         self._address, self._format, self._directory, self._source = address, output_format, directory, source
         self._extra_addresses = {kind: sibling_address(address, f"{name}.jsonl") for kind, name in _EXTRA_FILES.items()}
 
@@ -53,13 +59,16 @@ class FileOutput:
                     raise output_exists_error(address, self._source)
             check_writable(self._address)
 
+    def check_dimensions(self, dimensions: int) -> None:
+        pass
+
     def normalize_id(self, id_: str) -> str:
         return id_
 
     def write_rows(self, lines: Iterable[bytes]) -> None:
         raise NotImplementedError("a file is made at the end")
 
-    def finalize(self, files: dict[RowStatus, Path]) -> list[str]:
+    def finalize(self, files: dict[RowStatus, Path], on_message: OnMessage = ignore_message) -> list[str]:
         self._claim_address(self._address)
         with atomic_output(self._address) as file:
             self._format.write(files.get(RowStatus.OK), file)
@@ -95,13 +104,17 @@ class FileOutput:
         return []
 
     def find_differences(self, files: dict[RowStatus, Path]) -> Iterator[str]:
-        expected = read_answer_records(files.get(RowStatus.OK))
+        expected = read_answer_records(files.get(RowStatus.OK), self._task)
         found = self._format.read(StoredFile(self._address, missing_code="output_failed"))
         try:
             for answer, there in zip_longest(expected, found):
                 if answer is None:
                     yield there[0]
-                elif there != (str(answer.id), answer.text):
+                elif (
+                    there is None
+                    or there[0] != str(answer.id)
+                    or not same_content(there[1], answer.content, self._task)
+                ):
                     yield str(answer.id)
         except ValueError as error:
             raise BatchError(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 from inflight.batch.job.rows import RowStatus
+
+OnMessage = Callable[[str], None]
+
+
+def ignore_message(sentence: str) -> None:
+    pass
 
 
 class OutputWriter(Protocol):
@@ -23,14 +29,20 @@ class OutputWriter(Protocol):
     def check(self) -> None:
         """Check that the output can be written, before any row is sent: the table exists, the folder is reachable."""
 
+    def check_dimensions(self, dimensions: int) -> None:
+        """Check that the output can contain vectors of this size, before any row is sent."""
+
     def normalize_id(self, id_: str) -> str:
         """Return the same value for ids that the output cannot distinguish; the id itself if it can."""
 
     def write_rows(self, lines: Iterable[bytes]) -> None:
         """Write these answers (JSON lines) durably; only for incremental outputs."""
 
-    def finalize(self, files: dict[RowStatus, Path]) -> list[str]:
-        """Complete the output from the job's existing files of lines; return the addresses that were written."""
+    def finalize(self, files: dict[RowStatus, Path], on_message: OnMessage = ignore_message) -> list[str]:
+        """Complete the output from the job's existing files of lines; return the addresses that were written.
+
+        `on_message` receives sentences for people.
+        """
 
     def notes(self) -> list[str]:
         """Return sentences for the user at the end, such as answers whose rows are missing from the table."""

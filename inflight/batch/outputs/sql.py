@@ -13,8 +13,9 @@ from inflight.batch.failpoints import failpoint
 from inflight.batch.job.rows import RowStatus
 from inflight.batch.job.spec import Job
 from inflight.batch.outputs import table as tables
-from inflight.batch.outputs.answer_record import AnswerRecord, batched, parse_answer, read_answer_records
+from inflight.batch.outputs.answer_record import ANSWER_FIELDS, AnswerRecord, batched, parse_answer, read_answer_records
 from inflight.batch.outputs.database import OutputDatabase
+from inflight.batch.outputs.interface import OnMessage, ignore_message
 from inflight.batch.outputs.table import OutputTable
 
 if TYPE_CHECKING:
@@ -35,31 +36,34 @@ class TableOutput:
     is_incremental = True
 
     def __init__(self, job: Job) -> None:
-        self._output, self._keep = job.output, job.input.keep
+        self._job, self._output = job, job.output
         self._database = OutputDatabase(job.output.address)
         self._target: OutputTable | None = None
         self._missing_rows = 0
         self._missing_examples: list[Any] = []
 
     def check(self) -> None:
-        if tables.updates_existing_rows(self._output) and not self._database.exists:
+        if tables.updates_existing_rows(self._job) and not self._database.exists:
             raise BatchError(f"there is no database {self._database.shown}; check its path", "output_invalid")
         self._database.run(self._check_table, retry=False)
+
+    def check_dimensions(self, dimensions: int) -> None:
+        pass
 
     def normalize_id(self, id_: str) -> str:
         return id_ if self._target is None else self._target.normalize_id(id_)
 
     def write_rows(self, lines: Iterable[bytes]) -> None:
-        answers = [parse_answer(line) for line in lines]
+        answers = [parse_answer(line, self._job.task) for line in lines]
         if answers:
             failpoint("table.put")
             self._database.run(partial(self._write, answers=answers))
 
-    def finalize(self, files: dict[RowStatus, Path]) -> list[str]:
+    def finalize(self, files: dict[RowStatus, Path], on_message: OnMessage = ignore_message) -> list[str]:
         """Check that the table has all answers; rows that were deleted since are counted, and inserted again if
         possible."""
         self._missing_rows, self._missing_examples = 0, []
-        for answers in batched(read_answer_records(files.get(RowStatus.OK)), _IDS_PER_QUERY):
+        for answers in batched(read_answer_records(files.get(RowStatus.OK), self._job.task), _IDS_PER_QUERY):
             self._database.run(partial(self._write_missing, answers=answers))
         rest = [str(path) for kind, path in files.items() if kind is not RowStatus.OK and path.exists()]
         return [f"{self._database.shown} (table {self._output.table})", *rest]
@@ -75,7 +79,7 @@ class TableOutput:
 
     def find_differences(self, files: dict[RowStatus, Path]) -> Iterator[str]:
         """Yield the ids of answers that are missing from the table, or different."""
-        for answers in batched(read_answer_records(files.get(RowStatus.OK)), _IDS_PER_QUERY):
+        for answers in batched(read_answer_records(files.get(RowStatus.OK), self._job.task), _IDS_PER_QUERY):
             yield from self._database.run(partial(self._differing_ids, answers=answers))
 
     def close(self) -> None:
@@ -92,22 +96,48 @@ class TableOutput:
 
     def _find_table(self, connection: Connection) -> OutputTable | None:
         if self._target is None:
-            self._target = tables.find_table(connection, self._output, self._database.shown, self._keep)
+            self._target = tables.find_table(connection, self._job, self._database.shown)
         return self._target
 
     def _write(self, connection: Connection, answers: list[AnswerRecord]) -> None:
+        target = self._table_for(connection, answers)
+        for some in batched(answers, _IDS_PER_QUERY):
+            self._write_some(connection, target, some)
+
+    def _table_for(self, connection: Connection, answers: list[AnswerRecord]) -> OutputTable:
+        """Return the table; it is created for these answers if it does not exist."""
         target = self._find_table(connection)
         if target is None:
-            tables.create_table(connection, self._output, answers, self._keep)
+            tables.create_table(connection, self._job, answers, self._column_types(answers))
             target = self._find_table(connection)
             assert target is not None
             target = self._target = replace(target, created_here=True)
-        for some in batched(answers, _IDS_PER_QUERY):
-            self._write_some(connection, target, some)
+        return target
+
+    def _column_types(self, answers: list[AnswerRecord]) -> dict[str, Any]:
+        """Return the types of a new table's columns for fields that have not the usual one."""
+        return {}
 
     def _write_some(self, connection: Connection, target: OutputTable, answers: list[AnswerRecord]) -> None:
         from sqlalchemy import bindparam
 
+        by_key = self._by_key(target, answers)
+        there = self._existing_ids(connection, target, answers)
+        old = [{"_id": id_, **target.row(by_key[key])} for key, id_ in there.items() if key in by_key]
+        if old:
+            connection.execute(target.table.update().where(target.key == bindparam("_id")), old)
+        new = [answer for key, answer in by_key.items() if key not in there]
+        if tables.updates_existing_rows(self._job):
+            self._count_missing([answer.id for answer in new])
+        elif new:
+            connection.execute(target.table.insert(), [self._new_row(target, answer) for answer in new])
+
+    def _count_missing(self, ids: list[Any]) -> None:
+        self._missing_rows += len(ids)
+        self._missing_examples += ids[: _EXAMPLES - len(self._missing_examples)]
+
+    def _by_key(self, target: OutputTable, answers: Iterable[AnswerRecord]) -> dict[str, AnswerRecord]:
+        """Return the answers by the ids that the table distinguishes. Raises BatchError if it does not those of two."""
         by_key: dict[str, AnswerRecord] = {}
         for answer in answers:
             other = by_key.setdefault(target.normalize_id(answer.id), answer)
@@ -117,18 +147,12 @@ class TableOutput:
                     f"and {answer.id!r} as equal; change it to a text column and resume the job",
                     "output_invalid",
                 )
-        there = self._existing_ids(connection, target, answers)
-        old = [{"_id": id_, **target.row(by_key[key])} for key, id_ in there.items() if key in by_key]
-        if old:
-            connection.execute(target.table.update().where(target.key == bindparam("_id")), old)
-        new = [answer for key, answer in by_key.items() if key not in there]
-        if tables.updates_existing_rows(self._output):
-            self._missing_rows += len(new)
-            self._missing_examples += [answer.id for answer in new[: _EXAMPLES - len(self._missing_examples)]]
-        elif new:
-            connection.execute(target.table.insert(), [self._new_row(target, answer) for answer in new])
+        return by_key
 
     def _new_row(self, target: OutputTable, answer: AnswerRecord) -> dict[str, Any]:
+        return {target.key.name: self._new_id(target, answer), **target.row(answer)}
+
+    def _new_id(self, target: OutputTable, answer: AnswerRecord) -> Any:
         id_ = target.convert_id(answer.id)
         if id_ is None:
             raise BatchError(
@@ -136,7 +160,7 @@ class TableOutput:
                 f"the id {answer.id!r}; change it to a text column and resume the job",
                 "output_invalid",
             )
-        return {target.key.name: id_, **target.row(answer)}
+        return id_
 
     def _existing_ids(
         self, connection: Connection, target: OutputTable, answers: Iterable[AnswerRecord]
@@ -163,12 +187,16 @@ class TableOutput:
         target = self._find_table(connection)
         if target is None:
             return [str(answer.id) for answer in answers]
-        text = target.columns["text"]
+        text = target.columns[ANSWER_FIELDS[self._job.task][1]]
         ids = {id_ for answer in answers if (id_ := target.convert_id(answer.id)) is not None}
         rows = connection.execute(select(target.key, text).where(target.key.in_(ids)))
         found = {target.normalize_id(row[0]): row[1] for row in rows}
         return [
             str(answer.id)
             for answer in answers
-            if (key := target.normalize_id(answer.id)) not in found or found[key] != target.row(answer)[text.name]
+            if (key := target.normalize_id(answer.id)) not in found or not self._is_same(target, answer, found[key])
         ]
+
+    def _is_same(self, target: OutputTable, answer: AnswerRecord, stored: Any) -> bool:
+        """Return whether the table has this answer."""
+        return bool(stored == target.row(answer)[target.columns[ANSWER_FIELDS[self._job.task][1]].name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job.spec import OutputSpec
+from inflight.batch.job.spec import Job, OutputSpec
 from inflight.batch.outputs.answer_record import ANSWER_FIELDS, AnswerRecord
 
 if TYPE_CHECKING:
@@ -59,32 +59,36 @@ class OutputTable:
         return {column.name: _plain(column, values.get(name)) for name, column in self.columns.items() if name != "id"}
 
 
-def updates_existing_rows(output: OutputSpec) -> bool:
-    """Return whether answers are written to existing rows."""
-    return output.column is not None
+def updates_existing_rows(job: Job) -> bool:
+    """Return whether answers are written to existing rows only. Embeddings are, in the table that the rows are read
+    from; in others, `column` is just where they go."""
+    if job.task == "embed":
+        return (job.input.address, job.input.table) == (job.output.address, job.output.table)
+    return job.output.column is not None
 
 
-def find_table(connection: Connection, output: OutputSpec, shown: str, keep: Sequence[str]) -> OutputTable | None:
+def find_table(connection: Connection, job: Job, shown: str) -> OutputTable | None:
     """Return the output's table; None if it does not exist. Raises BatchError `output_invalid` if it is unusable."""
     from sqlalchemy import MetaData, Table
     from sqlalchemy.exc import NoSuchTableError
 
+    output, fields = job.output, ANSWER_FIELDS[job.task]
     schema, name = _named(output)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # types that SQLAlchemy does not know, in columns that are not used
             table = Table(name, MetaData(), schema=schema, autoload_with=connection)
     except NoSuchTableError:
-        if updates_existing_rows(output):
+        if updates_existing_rows(job):
             raise BatchError(
                 f"{shown} has no table {output.table!r} for the answers; name another, or leave out --column to "
                 f"create a table",
                 "output_invalid",
             ) from None
         return None
-    wanted = {**output.columns, "id": _key(table, output, shown), "text": output.column or "text"}
-    if not updates_existing_rows(output):
-        wanted = {name: name for name in (*ANSWER_FIELDS[2:], *keep) if name in table.columns} | wanted
+    wanted = {**output.columns, "id": _key(table, job, shown), fields[1]: output.column or fields[1]}
+    if not updates_existing_rows(job):
+        wanted = {name: name for name in (*fields[2:], *job.input.keep) if name in table.columns} | wanted
     missing = sorted(column for column in wanted.values() if column not in table.columns)
     if missing:
         raise BatchError(
@@ -97,14 +101,17 @@ def find_table(connection: Connection, output: OutputSpec, shown: str, keep: Seq
 
 
 def create_table(
-    connection: Connection, output: OutputSpec, answers: Sequence[AnswerRecord], keep: Sequence[str]
+    connection: Connection, job: Job, answers: Sequence[AnswerRecord], types: Mapping[str, Any] | None = None
 ) -> None:
-    """Create the table for these answers, with a column for each kept value."""
-    from sqlalchemy import BigInteger, Boolean, Column, MetaData, Numeric, String, Table, Text
+    """Create the table for these answers, with a column for each kept value. `types`: those of fields whose type is not
+    the usual one."""
+    from sqlalchemy import BigInteger, Boolean, Column, Double, MetaData, Numeric, String, Table, Text
+
+    output, fields = job.output, ANSWER_FIELDS[job.task]
 
     whole = all(type(answer.id) is int for answer in answers)
-    counts = {"input_tokens", "output_tokens"}
-    types = {name: BigInteger() if name in counts else Text() for name in ANSWER_FIELDS[1:]}
+    usual = {"input_tokens": BigInteger(), "output_tokens": BigInteger(), "truncated": Boolean(), "score": Double()}
+    types = {name: usual.get(name, Text()) for name in fields[1:]} | dict(types or {})
 
     def kind(name: str) -> Any:
         values = [value for answer in answers if (value := answer.kept.get(name)) is not None]
@@ -118,17 +125,18 @@ def create_table(
     # MySQL and MariaDB require a length for a key.
     text = Text() if lite or connection.dialect.name == "postgresql" else String(255)
     columns = [Column(output.key or "id", BigInteger() if whole else text, primary_key=True, autoincrement=False)]
-    columns += [Column(_column(output, name), type_) for name, type_ in types.items()]
-    columns += [Column(_column(output, name), kind(name)) for name in keep if name not in ANSWER_FIELDS]
+    columns += [Column(_column(job, name), type_) for name, type_ in types.items()]
+    columns += [Column(_column(job, name), kind(name)) for name in job.input.keep if name not in fields]
     schema, name = _named(output)
     Table(name, MetaData(), *columns, schema=schema).create(connection, checkfirst=True)
 
 
-def _key(table: Table, output: OutputSpec, shown: str) -> str:
+def _key(table: Table, job: Job, shown: str) -> str:
     """Return the id column: as given, otherwise `id` for the job's own rows, otherwise the table's key."""
+    output = job.output
     if output.key is not None:
         return output.key
-    if not updates_existing_rows(output) and "id" in table.columns:
+    if not updates_existing_rows(job) and "id" in table.columns:
         return "id"
     keys = [column.name for column in table.primary_key.columns]
     if len(keys) != 1:
@@ -145,8 +153,9 @@ def _named(output: OutputSpec) -> tuple[str | None, str]:
     return schema or None, name
 
 
-def _column(output: OutputSpec, name: str) -> str:
-    return (output.column or "text") if name == "text" else output.columns.get(name, name)
+def _column(job: Job, name: str) -> str:
+    main = name == ANSWER_FIELDS[job.task][1]
+    return job.output.column if main and job.output.column is not None else job.output.columns.get(name, name)
 
 
 def _fold(connection: Connection, key: Column[Any]) -> Callable[[str], str]:

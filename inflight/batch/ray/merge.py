@@ -15,7 +15,7 @@ from inflight.batch.failpoints import failpoint
 from inflight.batch.job.counts import Counts
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowResult, RowStatus
-from inflight.batch.job.spec import InputPart
+from inflight.batch.job.spec import InputPart, Task
 from inflight.batch.outputs.answer_record import parse_answer
 from inflight.batch.ray.aggregate_status import add_counts
 from inflight.batch.session import JobSession
@@ -66,6 +66,7 @@ class PartMerger:
         counts = self._ledger.counts
         counts.retries = spent.retries
         counts.input_tokens, counts.output_tokens = spent.input_tokens, spent.output_tokens
+        counts.texts = spent.texts
 
     def _merge_part(self, part: InputPart, directory: JobDirectory, ledger: Ledger) -> None:
         letters = self._dead_letters(part, self._duplicates(part, directory, ledger))
@@ -87,7 +88,11 @@ class PartMerger:
         if self._session.output is not None and self._session.output.is_incremental:
             with closing(_outcomes(part, directory, ledger)) as outcomes:
                 while some := list(islice(outcomes, _ROWS)):
-                    ids = [(str(id_), one.number) for one in some if (id_ := _claimed(one)) is not None]
+                    ids = [
+                        (str(id_), one.number)
+                        for one in some
+                        if (id_ := _claimed(one, self._session.job.task)) is not None
+                    ]
                     doubles |= self._ledger.claim_ids(
                         [(self._session.normalize_id(id_), number) for id_, number in ids]
                     )
@@ -130,10 +135,10 @@ def _outcomes(part: InputPart, directory: JobDirectory, ledger: Ledger) -> Gener
         failure = next(failed, None)
 
 
-def _claimed(one: RowResult) -> Any:
+def _claimed(one: RowResult, task: Task) -> Any:
     """Return the id that a row claims; None for a dead letter that was never sent."""
     if one.status is RowStatus.OK:
-        return parse_answer(one.text).id
+        return parse_answer(one.text, task).id
     return one.id if one.status is RowStatus.ERROR or one.code == "row_crashed_engine" else None
 
 

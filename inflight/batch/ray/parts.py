@@ -104,5 +104,6 @@ class PartPlan:
             input=whole.input.model_copy(update=here),
             output=OutputSpec(address=str(self.path / f"{index:05}.jsonl")),
             defaults=whole.defaults,
+            encode=whole.encode,
             run_options=running.model_copy(update={"runner": "local"}),
         )

@@ -83,7 +83,7 @@ class RayRunner(JobRunner):
         if not session.all_done:
             with self._signals.handled_by(lambda count: None):
                 PartMerger(session, plan, directories, lambda: self._checkpoint_merge(together)).run()
-        end = JobResult(JobState.FINISHED, session.ledger.counts, outputs=tuple(finalize(session)))
+        end = JobResult(JobState.FINISHED, session.ledger.counts, outputs=tuple(finalize(session, self._on_message)))
         shutil.rmtree(self._parts.path, ignore_errors=True)  # all of it is in the job's own files
         return end
 

@@ -19,7 +19,8 @@ def format_rows(progress: JobProgress) -> str:
 def format_throughput(progress: JobProgress) -> str:
     """Format the throughput of the last minute."""
     present = progress.throughput.last_minute
-    return f"{format_number(present.output_tokens)} tokens/s, {format_number(present.rows)} rows/s"
+    tokens = present.input_tokens if progress.counts.texts else present.output_tokens
+    return f"{format_number(tokens)} tokens/s, {format_number(present.rows)} rows/s"
 
 
 def format_eta(progress: JobProgress) -> str:

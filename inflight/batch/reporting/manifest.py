@@ -75,6 +75,7 @@ class JobManifest(_ManifestModel):
     retries: int
     input_tokens: int
     output_tokens: int
+    texts: int = 0
     times: RunTimes
     cost: JobCost | None
     cost_formula: str | None
@@ -99,6 +100,7 @@ def build_manifest(session: JobSession, outputs: Sequence[str], notes: Sequence[
         retries=counts.retries,
         input_tokens=counts.input_tokens,
         output_tokens=counts.output_tokens,
+        texts=counts.texts,
         times=RunTimes(
             started=datetime.fromtimestamp(ledger.recall("created"), UTC),
             ended=datetime.now(UTC).replace(microsecond=0),

@@ -14,6 +14,8 @@ from inflight.batch.reporting.manifest import JobManifest
 _RETRYABLE_CODES = ("deadline_exceeded", "cancelled", "row_crashed_engine")
 """Codes that another attempt may resolve, besides those that the error table marks."""
 
+_DONE = {"embed": "embedded", "classify": "classified", "rerank": "reranked"}
+
 
 def format_summary(manifest: JobManifest) -> str:
     """Return the text of `summary.txt`, which contains nothing of prompts and answers."""
@@ -46,8 +48,11 @@ def _request_lines(manifest: JobManifest) -> Iterator[str]:
     yield f"  the rows of {job['input']['address']}"
     if job["input"]["template"]:
         yield "  with the template in manifest.json"
-    yield f"  up to {job['defaults']['max_tokens']} tokens per answer, unless a row sets its own limit"
-    yield f"  answered by {who}"
+    if job["encode"] is None:
+        yield f"  up to {job['defaults']['max_tokens']} tokens per answer, unless a row sets its own limit"
+        yield f"  answered by {who}"
+    else:
+        yield f"  {_DONE[job['encode']['task']]} by {who}"
 
 
 def _rows(manifest: JobManifest) -> Iterator[str]:
@@ -97,8 +102,13 @@ def _time(manifest: JobManifest) -> Iterator[str]:
     yield f"  from {_moment(times.started)} to {_moment(times.ended)}"
     runs = "" if times.runs == 1 else f" in {times.runs} runs"
     yield f"  it ran for {format_duration(times.seconds)}{runs}, on {manifest.host}"
-    tokens = f"{manifest.input_tokens:,} input tokens, {manifest.output_tokens:,} output tokens"
-    rate = f" ({manifest.output_tokens / times.seconds:,.0f} per second)" if times.seconds else ""
+    if manifest.job["encode"] is None:
+        tokens = f"{manifest.input_tokens:,} input tokens, {manifest.output_tokens:,} output tokens"
+        rated: tuple[int, ...] = (manifest.output_tokens,)
+    else:
+        tokens = f"{manifest.texts:,} texts, {manifest.input_tokens:,} tokens"
+        rated = (manifest.texts, manifest.input_tokens)
+    rate = f" ({', '.join(f'{many / times.seconds:,.0f}' for many in rated)} per second)" if times.seconds else ""
     yield f"  {tokens}{rate}"
     if manifest.retries:
         yield f"  {_count(manifest.retries, 'request')} had to be retried"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from inflight.batch.errors import BatchError
+from inflight.batch.job.file_formats import resolve_format
 from inflight.batch.job.rows import InputRecord
-from inflight.batch.job.spec import InputSpec, Job
+from inflight.batch.job.spec import TEXT_COLUMNS, InputSpec, Job, Task
 from inflight.batch.row_formats.detection import is_request
 from inflight.batch.row_formats.interface import RowFormat
 from inflight.batch.sources.interface import RowSource
+
+if TYPE_CHECKING:
+    from inflight.batch.row_formats.plain import PlainRowFormat
 
 
 def create_row_format(job: Job, source: RowSource, first: InputRecord | None, created: int) -> RowFormat:
@@ -19,10 +25,11 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
     spec = job.input
     if spec.id is None and source.key_column is not None:
         spec = spec.model_copy(update={"id": source.key_column})
+    compact = resolve_format(job.output.address, job.output.format, "output_invalid") in ("parquet", "sql")
     if spec.row_format == "openai" or (
-        spec.row_format is None and _is_request_record(first) and not _plain_options(spec)
+        spec.row_format is None and _is_request_record(first) and not _plain_options(spec, job.task)
     ):
-        if named := _plain_options(spec):
+        if named := _plain_options(spec, job.task):
             raise BatchError(f"rows of OpenAI's format are whole requests; leave out {named}", "input_invalid")
         if source.columns is not None and "body" not in source.columns:
             raise BatchError(
@@ -30,12 +37,20 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
                 " url and body",
                 "input_invalid",
             )
+        if job.task in ("classify", "rerank"):
+            raise BatchError(f"OpenAI's format has no requests for the task {job.task}", "input_invalid")
         from inflight.batch.row_formats.openai import OpenAIRowFormat
 
-        return OpenAIRowFormat(job.defaults, created)
-    from inflight.batch.row_formats.plain import PlainRowFormat
+        return OpenAIRowFormat(job.defaults, created, job.encode, compact)
+    form: PlainRowFormat
+    if job.encode is None:
+        from inflight.batch.row_formats.plain import GenerateRowFormat
 
-    form = PlainRowFormat(spec, job.defaults, overrides=source.format == "jsonl")
+        form = GenerateRowFormat(spec, job.defaults, overrides=source.format == "jsonl")
+    else:
+        from inflight.batch.row_formats.encode import EncodeRowFormat
+
+        form = EncodeRowFormat(spec, job.encode, compact)
     if source.columns is not None:
         _check_columns(form.columns(source.columns), source.columns, spec.shown)
     return form
@@ -45,13 +60,13 @@ def _is_request_record(first: InputRecord | None) -> bool:
     return first is not None and first.values is not None and is_request(first.values)
 
 
-def _plain_options(spec: InputSpec) -> str:
+def _plain_options(spec: InputSpec, task: Task) -> str:
     """Return the given options that only plain rows have."""
     options = {
         "the template": spec.template is not None,
         "the system message": spec.system is not None,
         "chat": spec.chat,
-        "the column of the prompt": spec.prompt != "prompt",
+        "the column of the prompt": spec.prompt not in ("prompt", TEXT_COLUMNS[task]),
         "the column of ids": spec.id not in (None, "custom_id"),
         "the columns to keep": bool(spec.keep),
     }

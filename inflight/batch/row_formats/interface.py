@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from inflight_client import InflightError
-from inflight_client.results import Generation
 
-from inflight.batch.job.rows import InputRecord, InvalidRow, Row, RowResult
+from inflight.batch.job.rows import InputRecord, InvalidRow, Row, RowAnswer, RowResult
 
 
 class RowFormat(Protocol):
@@ -16,7 +15,7 @@ class RowFormat(Protocol):
     def parse(self, number: int, record: InputRecord) -> Row | InvalidRow:
         """Parse a record. Never raises: anything invalid is an InvalidRow."""
 
-    def format_answer(self, row: Row, answer: Generation, attempts: int) -> RowResult:
+    def format_answer(self, row: Row, answer: RowAnswer, attempts: int) -> RowResult:
         """Format an answer."""
 
     def format_failure(self, row: Row, error: InflightError, attempts: int) -> RowResult:

@@ -16,7 +16,7 @@ MAX_ID_CHARACTERS = 512
 
 def dump_json(values: Any) -> bytes:
     """Return JSON without a line end. Raises orjson.JSONEncodeError for unsupported values."""
-    return orjson.dumps(values, _as_json)
+    return orjson.dumps(values, _as_json, orjson.OPT_SERIALIZE_NUMPY)
 
 
 def dead_letter(invalid: InvalidRow) -> RowResult:

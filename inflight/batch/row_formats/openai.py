@@ -12,14 +12,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import orjson
 from inflight_client import InflightError
+from inflight_client.encodings import Embeddings
 from inflight_client.results import Generation
 from inflight_client.validation import shorten
 
-from inflight.batch.job.rows import InputRecord, InvalidRow, Row, RowRequest, RowResult, RowStatus
-from inflight.batch.job.spec import GenerationDefaults
+from inflight.batch.job.rows import (
+    EmbedRequest,
+    GenerateRequest,
+    InputRecord,
+    InvalidRow,
+    Row,
+    RowAnswer,
+    RowResult,
+    RowStatus,
+)
+from inflight.batch.job.spec import EncodeSpec, GenerationDefaults
 from inflight.batch.row_formats.lines import dead_letter, dump_json, parse_id
 from inflight.batch.row_formats.plain import sampling_from_defaults
+from inflight.openai_api.encoding_request import EmbeddingRequest, parse_embedding
+from inflight.openai_api.encoding_response import embedding_parts
 from inflight.openai_api.errors import ApiError, error_body, status_of
 from inflight.openai_api.request import GenerationRequest, RequestDefaults, TokenIds, parse_request
 from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
@@ -27,6 +40,7 @@ from inflight.openai_api.token_text import unknown_logprobs
 
 _CHAT = "/v1/chat/completions"
 _TEXT = "/v1/completions"
+_EMBEDDINGS = "/v1/embeddings"
 _NO_RESPONSE_CODES = frozenset(
     (
         *("engine_died", "server_gone", "server_unreachable", "host_not_found", "connection_closed", "answer_damaged"),
@@ -42,9 +56,16 @@ _LINE_CODES = {"deadline_exceeded": "request_timeout", "cancelled": "batch_cance
 class OpenAIRowFormat:
     """OpenAI's format. A line without a valid `custom_id`, or for another url, is a dead letter; a body with
     unsupported parameters gets an error line with status 400.
+
+    With `encode`, whose task is embed, the lines are requests for embeddings. `vectors`: the output has a column of
+    vectors, so each line has one text, and vectors of the job's size; the answers' lines have them as base64.
     """
 
-    def __init__(self, defaults: GenerationDefaults, created: int) -> None:
+    def __init__(
+        self, defaults: GenerationDefaults, created: int, encode: EncodeSpec | None = None, vectors: bool = False
+    ) -> None:
+        self._encode, self._vectors = encode, vectors
+        self._urls = (_CHAT, _TEXT) if encode is None else (_EMBEDDINGS,)
         self._defaults = RequestDefaults(defaults.max_tokens, sampling_from_defaults(defaults))
         self._created = created
 
@@ -57,17 +78,24 @@ class OpenAIRowFormat:
             why = f"the custom_id is {shorten(name)}; it must be a text of 1 to 512 characters"
             why = why if name is not None else "there is no custom_id"
             return InvalidRow(number, record.line, None, "row_invalid", why, context="custom_id")
-        if invalid := _request_error(values):
+        if invalid := _request_error(values, self._urls):
             param, why = invalid
             return InvalidRow(number, record.line, name, "row_invalid", why, context=param)
         chat, body = values["url"] == _CHAT, values["body"]
         try:
+            if self._encode is not None:
+                wanted = parse_embedding(body)
+                return Row(number, record.line, name, self._embed_request(wanted, self._encode), wanted)
             request = _row_request(parse_request(body, chat, self._defaults))
         except ApiError as error:
             return InvalidRow(number, record.line, name, error.code, str(error), RowStatus.ERROR, error.param)
         return Row(number, record.line, name, request, chat)
 
-    def format_answer(self, row: Row, answer: Generation, attempts: int) -> RowResult:
+    def format_answer(self, row: Row, answer: RowAnswer, attempts: int) -> RowResult:
+        if isinstance(answer, Embeddings):
+            return self._format_embeddings(row, answer, attempts)
+        assert isinstance(row.request, GenerateRequest)
+        assert isinstance(answer, Generation)
         name = _hashed_id(row.id)
         head = ResponseHead(name, self._created, str(row.request.model), chat=row.context)
         choice = Choice(0, [answer.text], finish_reason=finish_reason_of(answer.finish_reason, calls=False))
@@ -76,6 +104,29 @@ class OpenAIRowFormat:
         text = _line(row.id, name, 200, response_body(head, [choice], answer.usage))
         tokens = (answer.input_tokens or 0, answer.output_tokens or 0)
         return RowResult(row.number, row.line, row.id, RowStatus.OK, text, tokens=tokens, attempts=attempts)
+
+    def _embed_request(self, wanted: EmbeddingRequest, encode: EncodeSpec) -> EmbedRequest:
+        dimensions = wanted.dimensions or encode.dimensions
+        if self._vectors and (len(wanted.texts) > 1 or dimensions != encode.dimensions):
+            name = "dimensions" if len(wanted.texts) == 1 else "input"
+            raise ApiError(
+                f"{name} does not fit the output, which has one vector a row, of one size; send one text, and use the"
+                " option --dimensions, or write JSON lines",
+                "unsupported_input",
+                name,
+            )
+        input_type, truncate = wanted.input_type or encode.input_type, wanted.truncate or encode.truncate
+        return EmbedRequest(tuple(wanted.texts), input_type, dimensions, truncate, wanted.model)
+
+    def _format_embeddings(self, row: Row, answer: Embeddings, attempts: int) -> RowResult:
+        assert isinstance(row.request, EmbedRequest)
+        wanted = replace(row.context, encoding_format="base64") if self._vectors else row.context
+        body = b"".join(embedding_parts(answer, wanted, str(row.request.model)))
+        text = _line(row.id, _hashed_id(row.id), 200, orjson.Fragment(body))
+        tokens = (answer.total_tokens, 0)
+        return RowResult(
+            *(row.number, row.line, row.id, RowStatus.OK, text), tokens=tokens, attempts=attempts, texts=len(answer)
+        )
 
     def format_failure(self, row: Row, error: InflightError, attempts: int) -> RowResult:
         if error.code == "row_crashed_engine":
@@ -101,7 +152,7 @@ class OpenAIRowFormat:
         return RowResult(row.number, row.line, row.id, RowStatus.ERROR, text, code, message)
 
 
-def _row_request(wanted: GenerationRequest) -> RowRequest:
+def _row_request(wanted: GenerationRequest) -> GenerateRequest:
     """Return the request of a row, which gets one answer. Raises ApiError for what only the gateway supports."""
     prompt = wanted.prompts[0]
     several = {"n": wanted.n > 1, "prompt": len(wanted.prompts) > 1 or isinstance(prompt, TokenIds)}
@@ -111,7 +162,7 @@ def _row_request(wanted: GenerationRequest) -> RowRequest:
             raise ApiError(f"{name} is not supported in a batch job; leave it out", "unsupported_input", name)
     assert not isinstance(prompt, TokenIds)
     assert wanted.max_tokens is not None
-    return RowRequest(
+    return GenerateRequest(
         prompt, wanted.max_tokens, wanted.sampling, wanted.logprobs, wanted.chat_template_kwargs, wanted.model
     )
 
@@ -122,12 +173,13 @@ def error_line(custom_id: str, message: str, code: str) -> bytes:
     return dump_json({"id": f"batch_req_{name}", "custom_id": custom_id, "response": None, "error": error})
 
 
-def _request_error(values: Mapping[str, Any]) -> tuple[str, str] | None:
+def _request_error(values: Mapping[str, Any], urls: tuple[str, ...]) -> tuple[str, str] | None:
     """Return the invalid field and why, if a line is not a supported request."""
     if values.get("method") != "POST":
         return "method", f"the method is {shorten(values.get('method'))}; it must be 'POST'"
-    if values.get("url") not in (_CHAT, _TEXT):
-        return "url", f"the url is {shorten(values.get('url'))}; it must be {_CHAT} or {_TEXT}"
+    if values.get("url") not in urls:
+        hint = "; give the job the option --task embed" if values.get("url") == _EMBEDDINGS else ""
+        return "url", f"the url is {shorten(values.get('url'))}; it must be {' or '.join(urls)}{hint}"
     if not isinstance(values.get("body"), Mapping):
         return "body", f"the body is {shorten(values.get('body'))}; it must be an object"
     return None
@@ -137,7 +189,7 @@ def _hashed_id(custom_id: str) -> str:
     return hashlib.sha256(custom_id.encode()).hexdigest()[:24]
 
 
-def _line(custom_id: str, name: str, status: int, body: dict[str, Any]) -> bytes:
+def _line(custom_id: str, name: str, status: int, body: dict[str, Any] | orjson.Fragment) -> bytes:
     return dump_json(
         {
             "id": f"batch_req_{name}",

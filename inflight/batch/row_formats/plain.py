@@ -1,7 +1,8 @@
-"""Rows that are a prompt, a conversation, or values for a template."""
+"""Rows of values: a prompt, a conversation, or values for a template; and what rows of all tasks have in common."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,13 +14,22 @@ from inflight_client.sampling import Sampling
 from inflight_client.validation import check_int, shorten
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job.rows import InputRecord, InvalidRow, Row, RowRequest, RowResult, RowStatus
-from inflight.batch.job.spec import GenerationDefaults, InputSpec
+from inflight.batch.job.rows import (
+    GenerateRequest,
+    InputRecord,
+    InvalidRow,
+    Row,
+    RowAnswer,
+    RowRequest,
+    RowResult,
+    RowStatus,
+)
+from inflight.batch.job.spec import GenerationDefaults, InputSpec, Task
+from inflight.batch.outputs.answer_record import ANSWER_FIELDS
 from inflight.batch.row_formats.lines import dead_letter, dump_json, parse_id
 from inflight.batch.row_formats.template import Template
 from inflight.openai_api.messages import checked_messages, checked_text
 
-_ANSWER_FIELDS = ("id", "text", "finish_reason", "input_tokens", "output_tokens")
 _SAMPLING = (
     *("temperature", "top_k", "top_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("min_tokens", "stop"),
@@ -28,29 +38,26 @@ _OVERRIDES = frozenset(("max_tokens", "ignore_eos", *_SAMPLING))
 _MAX_INT32 = 2**31 - 1
 
 
-class PlainRowFormat:
-    """Plain rows. An invalid row becomes a dead letter. Answers have the row's id and the kept columns.
+class PlainRowFormat(ABC):
+    """Plain rows. An invalid row becomes a dead letter. Answers have the row's id and the kept columns."""
 
-    With `overrides`, columns with the names of sampling parameters set them for their row, except columns that the
-    template uses.
-    """
-
-    def __init__(self, spec: InputSpec, defaults: GenerationDefaults, overrides: bool = True) -> None:
+    def __init__(self, spec: InputSpec, task: Task) -> None:
         self._id, self._prompt, self._keep = spec.id, spec.prompt, spec.keep
         self._template = Template(spec.template) if spec.template is not None else None
-        self._system = Template(spec.system, "the system message") if spec.system is not None else None
-        self._chat = spec.chat or spec.system is not None
-        self._max_tokens, self._sampling = defaults.max_tokens, sampling_from_defaults(defaults)
-        taken = self._template.columns if self._template else frozenset((spec.prompt,))
-        if self._system is not None:
-            taken = taken | self._system.columns
-        self._overrides = _OVERRIDES - taken if overrides else frozenset()
         for name in spec.keep:
-            if name in _ANSWER_FIELDS and name != spec.id:
+            if name in ANSWER_FIELDS[task] and name != spec.id:
                 raise BatchError(
                     f"the column {name!r} can't be kept: the answers have a value with that name; rename the column",
                     "input_invalid",
                 )
+
+    @abstractmethod
+    def request(self, values: Mapping[str, Any]) -> RowRequest:
+        """Return a row's request. Raises InflightError."""
+
+    @abstractmethod
+    def answer_values(self, answer: RowAnswer) -> tuple[dict[str, Any], tuple[int, int], int]:
+        """Return an answer's values by field, its input and output tokens, and its texts."""
 
     def parse(self, number: int, record: InputRecord) -> Row | InvalidRow:
         values = record.values
@@ -60,20 +67,23 @@ class PlainRowFormat:
         if given is None:
             return InvalidRow(number, record.line, None, "row_invalid", self._id_error(values))
         try:
-            request, kept = self._request(values), self._kept_columns(values)
+            request, kept = self.request(values), self._kept_columns(values)
         except InflightError as error:
             return InvalidRow(number, record.line, str(given), error.code, str(error))
         return Row(number, record.line, str(given), request, (given, kept))
 
-    def format_answer(self, row: Row, answer: Generation, attempts: int) -> RowResult:
+    def format_answer(self, row: Row, answer: RowAnswer, attempts: int) -> RowResult:
         given, kept = row.context
-        tokens = (answer.input_tokens, answer.output_tokens)
-        line = {"id": given, "text": answer.text, "finish_reason": answer.finish_reason}
-        line["input_tokens"], line["output_tokens"] = tokens
+        found, tokens, texts = self.answer_values(answer)
+        line = {"id": given, **found}
         if kept:
             line.update(kept)
-        counted = (tokens[0] or 0, tokens[1] or 0)
-        return RowResult(row.number, row.line, row.id, RowStatus.OK, dump_json(line), tokens=counted, attempts=attempts)
+        return RowResult(
+            *(row.number, row.line, row.id, RowStatus.OK, dump_json(line)),
+            tokens=tokens,
+            attempts=attempts,
+            texts=texts,
+        )
 
     def format_failure(self, row: Row, error: InflightError, attempts: int) -> RowResult:
         if error.code == "row_crashed_engine":
@@ -90,15 +100,59 @@ class PlainRowFormat:
     def columns(self, there: Collection[str]) -> set[str]:
         """Return the columns that every row must have, given the `there` columns of all rows."""
         needed = {*self._keep} | ({self._id} if self._id is not None else set())
-        needed |= self._system.columns if self._system else set()
-        if self._template is not None:
-            return needed | self._template.columns
-        return needed | {"messages" if "messages" in there and self._prompt not in there else self._prompt}
+        return needed | (self._template.columns if self._template is not None else {self._prompt})
 
-    def _request(self, values: Mapping[str, Any]) -> RowRequest:
+    def _kept_columns(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
+        if not self._keep:
+            return None
+        kept = {name: values.get(name) for name in self._keep if name != self._id}
+        try:
+            dump_json(kept)
+        except (orjson.JSONEncodeError, RecursionError) as error:
+            raise InflightError(f"a column to keep can't be written as JSON: {error}", "row_invalid") from None
+        return kept
+
+    def _id_error(self, values: Mapping[str, Any]) -> str:
+        value = values.get(str(self._id))
+        if value is None:
+            return f"the row has no id: its column {self._id!r} is missing or null"
+        return f"the id is {shorten(value)}; it must be a text of 1 to 512 characters, or a whole number of 64 bits"
+
+
+class GenerateRowFormat(PlainRowFormat):
+    """Prompts and conversations.
+
+    With `overrides`, columns with the names of sampling parameters set them for their row, except columns that the
+    template uses.
+    """
+
+    def __init__(self, spec: InputSpec, defaults: GenerationDefaults, overrides: bool = True) -> None:
+        super().__init__(spec, "generate")
+        self._system = Template(spec.system, "the system message") if spec.system is not None else None
+        self._chat = spec.chat or spec.system is not None
+        self._max_tokens, self._sampling = defaults.max_tokens, sampling_from_defaults(defaults)
+        taken = self._template.columns if self._template else frozenset((spec.prompt,))
+        if self._system is not None:
+            taken = taken | self._system.columns
+        self._overrides = _OVERRIDES - taken if overrides else frozenset()
+
+    def columns(self, there: Collection[str]) -> set[str]:
+        needed = super().columns(there) | (self._system.columns if self._system else set())
+        if self._template is None and "messages" in there and self._prompt not in there:
+            return needed - {self._prompt} | {"messages"}
+        return needed
+
+    def answer_values(self, answer: RowAnswer) -> tuple[dict[str, Any], tuple[int, int], int]:
+        assert isinstance(answer, Generation)
+        tokens = (answer.input_tokens, answer.output_tokens)
+        found = {"text": answer.text, "finish_reason": answer.finish_reason}
+        found["input_tokens"], found["output_tokens"] = tokens
+        return found, (tokens[0] or 0, tokens[1] or 0), 0
+
+    def request(self, values: Mapping[str, Any]) -> RowRequest:
         prompt = self._prompt_of(values)
         if self._overrides.isdisjoint(values):
-            return RowRequest(prompt, self._max_tokens, self._sampling)
+            return GenerateRequest(prompt, self._max_tokens, self._sampling)
         given = {name: values[name] for name in self._overrides.intersection(values) if values[name] is not None}
         max_tokens = given.pop("max_tokens", self._max_tokens)
         check_int("max_tokens", max_tokens, 1, _MAX_INT32)
@@ -109,7 +163,7 @@ class PlainRowFormat:
                     f"ignore_eos is {shorten(ignore_eos)}; it must be true or false", "invalid_parameter"
                 )
             given["end_id"] = -1 if ignore_eos else None
-        return RowRequest(prompt, max_tokens, replace(self._sampling, **given) if given else self._sampling)
+        return GenerateRequest(prompt, max_tokens, replace(self._sampling, **given) if given else self._sampling)
 
     def _prompt_of(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:
         if self._template is not None:
@@ -147,22 +201,6 @@ class PlainRowFormat:
         if self._system is None:
             return []
         return [{"role": "system", "content": checked_text("the system message", self._system.render(values))}]
-
-    def _kept_columns(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
-        if not self._keep:
-            return None
-        kept = {name: values.get(name) for name in self._keep if name != self._id}
-        try:
-            dump_json(kept)
-        except (orjson.JSONEncodeError, RecursionError) as error:
-            raise InflightError(f"a column to keep can't be written as JSON: {error}", "row_invalid") from None
-        return kept
-
-    def _id_error(self, values: Mapping[str, Any]) -> str:
-        value = values.get(str(self._id))
-        if value is None:
-            return f"the row has no id: its column {self._id!r} is missing or null"
-        return f"the id is {shorten(value)}; it must be a text of 1 to 512 characters, or a whole number of 64 bits"
 
 
 def sampling_from_defaults(defaults: GenerationDefaults) -> Sampling:

@@ -10,7 +10,7 @@ from jinja2 import StrictUndefined, TemplateError, UndefinedError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job.spec import InputSpec
+from inflight.batch.job.spec import Job
 
 
 class Template:
@@ -78,9 +78,11 @@ _ALWAYS = frozenset(("custom_id", "method", "url", "body", "messages"))
 """Columns that identify requests and conversations."""
 
 
-def wanted_columns(spec: InputSpec) -> frozenset[str] | None:
+def wanted_columns(job: Job) -> frozenset[str] | None:
     """Return the columns that a job's rows may need; None: any."""
-    wanted = {spec.prompt, *spec.keep, *_ALWAYS} | ({spec.id} if spec.id is not None else set())
+    spec = job.input
+    wanted = set() if job.encode is None else {job.encode.documents}
+    wanted |= {spec.prompt, *spec.keep, *_ALWAYS} | ({spec.id} if spec.id is not None else set())
     for text in filter(None, (spec.template, spec.system)):
         template = Template(text)
         if template.names_row:

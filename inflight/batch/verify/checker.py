@@ -37,7 +37,7 @@ def verify(directory: JobDirectory) -> VerificationResult:
     """
     job = directory.job()
     original, finished = _recorded_state(directory)
-    source = open_source(job.input, original, wanted_columns(job.input))
+    source = open_source(job.input, original, wanted_columns(job))
     if original and source.fingerprint != original:
         raise BatchError(
             f"the input of the job at {directory.path} is not the one that it started with; restore it to verify the "

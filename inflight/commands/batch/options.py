@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 from inflight_client import InflightError, Sampling
 from inflight_client.address import parse_header
 from pydantic import ValidationError
 
-from inflight.batch.job.spec import GenerationDefaults, InputSpec, Job, OutputSpec, RunOptions
+from inflight.batch.job.spec import (
+    TEXT_COLUMNS,
+    EncodeSpec,
+    GenerationDefaults,
+    InputSpec,
+    Job,
+    OutputSpec,
+    RunOptions,
+    Task,
+)
+from inflight.batch.storage.addresses import is_database
 from inflight.common.schema.cli_options import Lines, collect_options, model_options, usage_error
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -26,6 +36,13 @@ _SAMPLING = set(GenerationDefaults.model_fields) & set(Sampling.__dataclass_fiel
 def job_options(function: Decorated) -> Decorated:
     """Add the options that define a job; `job_from_options` reads them."""
     options = [
+        click.option(
+            "--task",
+            type=click.Choice(get_args(Task)),
+            default="generate",
+            show_default=True,
+            help="What the model does with a row: generate an answer, embed or classify a text, rerank documents.",
+        ),
         model_options(InputSpec, _INPUT),
         click.option("--out", required=True, metavar="OUTPUT", help="Output: a path, an address or a database URL."),
         model_options(OutputSpec, _OUTPUT),
@@ -37,6 +54,7 @@ def job_options(function: Decorated) -> Decorated:
             help="Write another value of the answer to a column (repeatable): output_tokens=tokens.",
         ),
         model_options(GenerationDefaults),
+        model_options(EncodeSpec),
     ]  # fmt: skip
     for option in reversed(options):
         function = option(function)
@@ -67,14 +85,20 @@ def running_options(function: Decorated) -> Decorated:
 def job_from_options(address: str, options: dict[str, Any]) -> Job:
     """Return the job that the options describe and remove them from `options`. Invalid values are usage errors."""
     given = collect_options(InputSpec, options, _INPUT)
+    task: Task = options.pop("task")
+    if task != "generate":
+        given.setdefault("prompt", TEXT_COLUMNS[task])
     if "template" in given:
         given["template"] = _text(given["template"])
     output = collect_options(OutputSpec, options, _OUTPUT)
     output["columns"] = dict(_pair(one, "--write") for one in options.pop("write"))
+    if is_database(options["out"]) and not is_database(address) and "table" in given:
+        output.setdefault("table", given.pop("table"))
     if "column" in output or output["columns"]:
         output.setdefault("table", given.get("table"))
         output.setdefault("key", given.get("id"))
-    defaults = collect_options(GenerationDefaults, options)
+    defaults, encode = collect_options(GenerationDefaults, options), collect_options(EncodeSpec, options)
+    _check_task(task, given, defaults, encode)
     running = run_options_from(options, RunOptions())
     try:
         Sampling(**{name: value for name, value in defaults.items() if name in _SAMPLING})
@@ -82,12 +106,26 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
             input=InputSpec(address=address, **given),
             output=OutputSpec(address=options.pop("out"), **output),
             defaults=GenerationDefaults(**defaults),
+            encode=None if task == "generate" else EncodeSpec(task=task, **encode),
             run_options=running,
         )
     except InflightError as error:
         raise click.UsageError(str(error)) from None
     except ValidationError as error:
         raise usage_error(error, {**_INPUT, **_OUTPUT}) from None
+
+
+def _check_task(task: Task, given: dict[str, Any], defaults: dict[str, Any], encode: dict[str, Any]) -> None:
+    """Refuse options that another task has."""
+    foreign = encode if task == "generate" else {**defaults, **{n: given[n] for n in ("system", "chat") if n in given}}
+    own = {"embed": {"input_type", "dimensions", "index", "metric", "truncate"}, "classify": {"truncate"},
+           "rerank": {"truncate", "documents"}}  # fmt: skip
+    if task != "generate":
+        foreign |= {name: value for name, value in encode.items() if name not in own[task]}
+    if foreign:
+        raise click.UsageError(
+            f"the task {task} has no --{next(iter(foreign)).replace('_', '-')}; leave it out, or give another --task"
+        )
 
 
 def run_options_from(options: dict[str, Any], base: RunOptions) -> RunOptions:

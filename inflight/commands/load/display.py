@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.analysis.summary import DistributionSummary, Summary
+from loadtests.analysis.summary import DistributionSummary, EncoderSide, Summary
 from loadtests.analysis.sweep.result import USERS, Sweep, actual_session_rate
 from loadtests.plan import LoadPlan
 from loadtests.report.formats import seconds
-from loadtests.report.headline import input_length_mismatch, input_text
+from loadtests.report.headline import cost_text, input_length_mismatch, input_text
 from loadtests.report.slo_text import overall_verdict, slo_value
 from loadtests.report.sweep import beyond_text, not_converged_text, rate_text, repetition_text
 from loadtests.run.controller import RunProgress
@@ -107,7 +106,7 @@ def _progress_text(found: RunProgress) -> str:
 def print_results(figures: Figures, page: Path, show: Callable[[Figures, Console], None], as_json: bool) -> None:
     """Print the figures, as text or as JSON, and the path of the report."""
     if as_json:
-        click.echo(json.dumps(asdict(figures)))
+        click.echo(json.dumps(figures.as_json()))
     else:
         show(figures, Console())
     click.echo(f"Report: {page}", err=as_json)
@@ -115,7 +114,7 @@ def print_results(figures: Figures, page: Path, show: Callable[[Figures, Console
 
 def show_summary(summary: Summary, console: Console) -> None:
     """Show the most important figures; the report has all of them."""
-    requests, tokens = summary.requests, summary.tokens
+    requests = summary.requests
     ended = {
         "completed": requests.completed,
         "cancelled": requests.cancelled,
@@ -130,7 +129,12 @@ def show_summary(summary: Summary, console: Console) -> None:
         f"{requests.due} requests due in {summary.measured_seconds:.1f} s: "
         + ", ".join(f"{count} {name}" for name, count in ended.items() if count)
     )
-    console.print(f"{summary.completed_per_second:.2f} requests/s completed, {tokens.per_second:.1f} output tokens/s")
+    done = f"{summary.completed_per_second:.2f} requests/s completed, {_throughput(summary)}"
+    if summary.texts is not None:
+        done += f", {summary.texts.tokens_per_second:.1f} tokens/s"
+    console.print(done)
+    if isinstance(summary.server, EncoderSide) and summary.server.padding is not None:
+        console.print(f"{summary.server.padding:.3f} padded tokens for each real one")
     if words := input_text(summary):
         console.print(Text(words, style="yellow" if input_length_mismatch(summary) else ""))
     console.print(_latencies(summary))
@@ -147,19 +151,25 @@ def show_summary(summary: Summary, console: Console) -> None:
             f"goodput {good.per_second:.2f} requests/s: {good.of_sent:.1%} of sent, "
             f"{good.of_completed:.1%} of completed"
         )
-    if summary.cost is not None and summary.cost.per_million_output is not None:
-        console.print(f"{summary.cost.per_million_output:.2f} {summary.cost.currency} per million output tokens")
+    if words := cost_text(summary):
+        console.print(words)
     for note in summary.validity.notes:
         console.print(Text(f"NOTE: {note}", style="yellow"))
     for reason in summary.validity.reasons:
         console.print(Text(f"UNRELIABLE: {reason}", style="bold red"))
 
 
+def _throughput(summary: Summary) -> str:
+    return f"{summary.throughput.value:.1f} {summary.throughput.unit}"
+
+
 def show_sweep(sweep: Sweep, console: Console) -> None:
     """Show the runs of a sweep, the rate that it found, and what makes the rate uncertain."""
     table = Table(box=None, pad_edge=False)
     rates = (sweep.unit,) if sweep.unit == USERS else (f"{sweep.unit} due", "requested")
-    for name in (*rates, "SLO", "completed/s", "tokens/s", "p99 TTFT", "p99 ITL"):
+    encoder = any(step.summary.texts is not None for step in sweep.steps)
+    shown = {"e2e": "p99 E2E"} if encoder else {"ttft": "p99 TTFT", "itl": "p99 ITL"}
+    for name in (*rates, "SLO", "completed/s", "texts/s" if encoder else "tokens/s", *shown.values()):
         table.add_column(name, justify="right")
     for step in sorted(sweep.steps, key=lambda step: step.rate):
         latencies = step.summary.latencies
@@ -168,8 +178,8 @@ def show_sweep(sweep: Sweep, console: Console) -> None:
             *((requested,) if sweep.unit == USERS else (f"{actual_session_rate(step):.4g}", requested)),
             overall_verdict(step.summary.slo),
             f"{step.summary.completed_per_second:.2f}",
-            f"{step.summary.tokens.per_second:.0f}",
-            *(f"{latencies[name].p99 * 1e3:.0f} ms" if name in latencies else "" for name in ("ttft", "itl")),
+            f"{step.summary.throughput.value:.0f}",
+            *(f"{latencies[name].p99 * 1e3:.0f} ms" if name in latencies else "" for name in shown),
         )
     console.print(table)
     _show_notes(sweep, console)

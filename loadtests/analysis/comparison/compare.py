@@ -61,6 +61,7 @@ def compare(
         warnings=tuple(comparison_warnings(*runs, changes)),
         served=tuple(describe_served_model(run.metadata) for side in runs for run in side),
         plans_differ=refused,
+        encoder=sides[0].encodes and sides[1].encodes,
     )
 
 
@@ -94,7 +95,10 @@ def _pairs(sides: tuple[ComparisonSide, ComparisonSide], seed: int) -> Iterator[
     before, after = sides
     nothing = not after.completed
     # Each figure has its own random numbers, so that another figure changes none of the others.
+    encoder = before.encodes and after.encodes
     for number, quantity in enumerate(LATENCIES):
+        if encoder and quantity != "e2e":
+            continue
         found = [
             side.percentiles(quantity, tuple(LEVELS.values()), np.random.default_rng([seed, number, which])) or {}
             for which, side in enumerate(sides)
@@ -107,7 +111,8 @@ def _pairs(sides: tuple[ComparisonSide, ComparisonSide], seed: int) -> Iterator[
             yield _MetricPair(f"{name} {quantity}", "s", *own, level=level, missing_after=nothing, bunched=unsure)
     random = np.random.default_rng([seed, len(LATENCIES)])
     tokens = before.throughput(random), after.throughput(random)
-    yield _MetricPair("throughput", "tokens/s", *tokens, higher_is_worse=False, missing_after=nothing)
+    unit = "texts/s" if encoder else "tokens/s"
+    yield _MetricPair("throughput", unit, *tokens, higher_is_worse=False, missing_after=nothing)
     yield _MetricPair("error_rate", "share", before.error_rate(random), after.error_rate(random))
     if before.has_slo == after.has_slo is not None:
         yield _MetricPair("goodput", "share", before.goodput(random), after.goodput(random), higher_is_worse=False)

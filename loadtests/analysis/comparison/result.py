@@ -78,6 +78,8 @@ class Comparison:
     """The served model of each run, those before first; empty texts if the server did not report it."""
     plans_differ: bool = False
     """Whether the runs have different plans, so that no change was judged."""
+    encoder: bool = False
+    """Whether all runs are of an encoder, so that there are no figures of tokens that arrive."""
 
     @property
     def regressions(self) -> tuple[Change, ...]:

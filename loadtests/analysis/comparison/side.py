@@ -12,7 +12,7 @@ from loadtests.analysis.columns import Flags, Floats
 from loadtests.analysis.comparison.block_length import block_length
 from loadtests.analysis.comparison.bootstrap import MAX_CELLS, cell_of, resample
 from loadtests.analysis.comparison.quantiles import PooledValues, length_of_blocks, resampled_percentiles
-from loadtests.analysis.outcomes import token_moments
+from loadtests.analysis.outcomes import work_moments
 from loadtests.analysis.run_data import RunData
 from loadtests.record import RequestOutcome
 
@@ -50,6 +50,11 @@ class ComparisonSide:
         return found.pop() if len(found) == 1 and self._runs[0].good is not None else None
 
     @property
+    def encodes(self) -> bool:
+        """Whether the runs had texts computed by an encoder."""
+        return all(run.plan.encodes for run in self._runs)
+
+    @property
     def bunched_fraction(self) -> float:
         """The fraction of gaps between tokens that came at once if it is too large, else 0."""
         return bunched_fraction(np.concatenate([run.latencies.gaps for run in self._runs]))
@@ -77,8 +82,8 @@ class ComparisonSide:
         }
 
     def throughput(self, random: np.random.Generator) -> Estimate | None:
-        """Estimate output tokens per second in the measured part, by resampling its seconds."""
-        return self._ratio([_token_seconds(run) for run in self._runs if run.window.seconds >= 1], random)
+        """Estimate output tokens (or texts) per second in the measured part, by resampling its seconds."""
+        return self._ratio([_work_seconds(run) for run in self._runs if run.window.seconds >= 1], random)
 
     def error_rate(self, random: np.random.Generator) -> Estimate | None:
         """Estimate the error rate among requests whose client stayed."""
@@ -124,9 +129,9 @@ def _values(run: RunData, quantity: str) -> PooledValues:
     return PooledValues(own[there], there, len(run.measured_columns))
 
 
-def _token_seconds(run: RunData) -> Floats:
-    """Return, for each whole second of the measured part, its tokens and 1."""
-    moments, weights = token_moments(run.columns)
+def _work_seconds(run: RunData) -> Floats:
+    """Return, for each whole second of the measured part, its tokens (or texts) and 1."""
+    moments, weights = work_moments(run.columns)
     seconds = int(run.window.seconds)
     second = np.floor(moments - run.window.start)
     inside = (second >= 0) & (second < seconds)

@@ -76,6 +76,15 @@ class ServerCounters:
             part.samples = self.samples[first : last + 1]
         return part
 
+    def whole_run(self) -> ServerCounters | None:
+        """Return the samples before and after the run; None if one is missing or the server was restarted between."""
+        samples = self.samples
+        if len(samples) < 2 or samples[0].moment != "before" or samples[-1].moment != "after" or self.restarts:
+            return None
+        whole = ServerCounters(())
+        whole.samples = [samples[0], samples[-1]]
+        return whole
+
     def increase(self, name: str, **labels: str) -> float | None:
         """Return the total increase of the counters with this name and these labels, from the first sample to the last;
         None without any. A counter that was reset counts from 0 again, so its increase between the last sample and

@@ -33,8 +33,8 @@ def server_side(run: ServerCounters, window: MeasurementWindow) -> ServerSide | 
         rejected=_ended(part, "REJECTED"),
         cancelled=_ended(part, "CANCELED"),
         output_tokens=part.increase("nv_llm_output_token_len_sum"),
-        executions=_executions(part),
-        notes=tuple(_notes(run)),
+        executions=executions(part),
+        notes=tuple(sample_notes(run)),
         itl_seconds=part.mean_of("inflight_inter_token_latency_seconds"),
     )
 
@@ -62,13 +62,14 @@ def _ended(part: ServerCounters, reason: str) -> float | None:
     return part.increase("nv_inference_request_failure", model=ENGINE, reason=reason) if ours is None else ours
 
 
-def _executions(part: ServerCounters) -> dict[str, float]:
+def executions(part: ServerCounters) -> dict[str, float]:
+    """Return the mean requests per execution of each model."""
     runs = part.by_label("nv_inference_exec_count", "model")
     requests = part.by_label("nv_inference_count", "model")
     return {model: requests[model] / count for model, count in runs.items() if count and model in requests}
 
 
-def _notes(run: ServerCounters) -> list[str]:
+def sample_notes(run: ServerCounters) -> list[str]:
     """Return notes about anomalies, and why the counts of both sides are not compared (see `reconcile`)."""
     notes = [
         f"the server was restarted at about second {moment:.0f}: its counters were reset and their counts since the "

@@ -34,12 +34,10 @@ _ABANDONED_NOTE = "a client that disconnected or timed out may have missed an en
 def reconcile(counters: ServerCounters, columns: Columns, plan: LoadPlan) -> tuple[CountComparison, ...]:
     """Compare the counts; empty if the server was not read before and after the run, or was restarted during it.
     `ServerSide.notes` says so."""
-    samples = counters.samples
-    if len(samples) < 2 or samples[0].moment != "before" or samples[-1].moment != "after" or counters.restarts:
+    whole = counters.whole_run()
+    if whole is None:
         return ()
     ends = _RequestEnds(columns)
-    whole = ServerCounters(())
-    whole.samples = [samples[0], samples[-1]]
     found = [_requests(whole, ends), *_by_end(whole, ends, plan), *_tokens(whole, ends, plan)]
     return tuple(match for match in found if match)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from loadtests.analysis.summary import Summary
 
@@ -50,6 +51,11 @@ class Sweep:
     """Why no further run was possible, for example because the server died. The earlier runs count."""
     highest_due: float | None = None
     lowest_missed_due: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures as JSON, as `Summary.as_json` does."""
+        steps = [{**asdict(step), "summary": step.summary.as_json()} for step in self.steps]
+        return {**asdict(self), "steps": steps}
 
     def actual_rate(self, rate: float | None) -> float | None:
         """Return the mean actual rate of the runs at this requested rate; for users, the requested number."""

@@ -15,6 +15,7 @@ from inflight.batch.job.rows import RowStatus
 from inflight.batch.verify.checker import verify
 from tests.batch.crash.job_processes import JobProcesses
 from tests.batch.crash.jobs import lines_of, write_rows
+from tests.batch.outputs.shop import Shop
 
 ROWS = 100
 FAILED = 3
@@ -31,7 +32,7 @@ class Scenario:
     output: str = "answers.jsonl"
     before: tuple[tuple[str, str], ...] = ()
     last: tuple[str, ...] = ("run",)
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ("--max-tokens", "4")
     plain: bool = False
     seconds: float = 60.0
 
@@ -41,10 +42,17 @@ SCENARIOS = {
     "torn": Scenario(before=(("run", "lines.written:3:kill"),), last=("resume",)),
     "retry": Scenario(before=(("run", ""),), last=("retry", "--only", "prompt_too_long")),
     "file": Scenario("{}/answers.csv", plain=True),
-    "table": Scenario("sqlite:///{}/shop.db", options=("--output-table", "answers", "--key", "id", "--column", "text")),
+    "table": Scenario(
+        "sqlite:///{}/shop.db",
+        options=("--max-tokens", "4", "--output-table", "answers", "--key", "id", "--column", "text"),
+    ),
 }
+VECTORS = Scenario(
+    "{}",
+    options=("--task", "embed", "--prompt", "prompt", "--table", "docs", "--column", "embedding", "--keep", "prompt"),
+)
 STORAGE = Scenario("s3://{}/answers.csv")
-RAY = Scenario(options=("--runner", "ray", "--workers", "2"), seconds=200.0)
+RAY = Scenario(options=("--max-tokens", "4", "--runner", "ray", "--workers", "2"), seconds=200.0)
 
 
 @dataclass
@@ -77,12 +85,12 @@ class Trial:
         return 0 if self.scenario.plain else FAILED
 
     def live(self, command: tuple[str, ...], failpoint: str = "") -> int:
-        life = self.lives.start(*self._arguments(command), failpoint=failpoint, environment=self.environment)
+        life = self.lives.start(*self.arguments(command), failpoint=failpoint, environment=self.environment)
         return life.wait(self.scenario.seconds)
 
     def noted(self) -> dict[str, int]:
         """Run the last process to its end; return the points that it came by, and how often."""
-        arguments = self._arguments(self.scenario.last)
+        arguments = self.arguments(self.scenario.last)
         life = self.lives.start(*arguments, note=True, environment=self.environment)
         assert life.wait(self.scenario.seconds) == self.ended, life.said
         return life.reached()
@@ -122,14 +130,25 @@ class Trial:
         if "sqlite" in self.out:
             with closing(sqlite3.connect(self.folder / "shop.db")) as database:
                 return lines_of(directory.path), database.execute("SELECT id, text FROM answers ORDER BY id").fetchall()
+        if "postgresql" in self.out:
+            return lines_of(directory.path), _table_of(self.out)
         endpoint = self.environment.get("AWS_ENDPOINT_URL")
         with fsspec.open(self.out, **({"endpoint_url": endpoint} if endpoint else {})) as file:
             return lines_of(directory.path), file.read()
 
-    def _arguments(self, command: tuple[str, ...]) -> tuple[str, ...]:
+    def arguments(self, command: tuple[str, ...]) -> tuple[str, ...]:
         job = str(self.folder / "job")
         running = ("--server", self.server, "--checkpoint-seconds", "0.03")
         if command[0] != "run":
             return (command[0], job, *command[1:], *running)
-        more = (*self.scenario.options, "--out", self.out, "--job", job, "--id", "id", "--max-tokens", "4")
+        more = (*self.scenario.options, "--out", self.out, "--job", job, "--id", "id")
         return ("run", str(self.folder.parent / "rows.jsonl"), *more, *running)
+
+
+def _table_of(address: str) -> list[tuple[object, ...]]:
+    """The rows of the table with their vectors, and how many indexes it has."""
+    shop = Shop(address)
+    rows = shop.rows("SELECT id, embedding::text, prompt, input_tokens FROM docs ORDER BY id")
+    indexes = shop.rows("SELECT count(*) FROM pg_indexes WHERE indexdef LIKE '%USING hnsw%'")
+    shop.close()
+    return rows + indexes

@@ -89,7 +89,7 @@ def test_pauses_grow_while_a_server_answers_nothing() -> None:
     assert pauses == sorted(pauses)
     assert pauses[0] < 0.5
     assert 7.5 < pauses[-1] < 8.5
-    throttle.row_answered(10, now)
+    throttle.request_answered(10, now)
     throttle.server_overloaded(1, now)
     assert not throttle.paused(now + 0.5)
 
@@ -99,7 +99,7 @@ def blind(throttle: AdaptiveLimit, places: int, answers: int = 20_000) -> list[i
     now, limits = 0.0, []
     for _ in range(answers):
         now += 1.0 / min(throttle.limit, places)
-        throttle.row_answered(10, now)
+        throttle.request_answered(10, now)
         limits.append(throttle.limit)
     return limits
 
@@ -121,5 +121,5 @@ def test_without_metrics_it_comes_back_from_overload() -> None:
     now = 1e6 + 1
     for _ in range(20_000):
         now += 1.0 / min(throttle.limit, 64)
-        throttle.row_answered(10, now)
+        throttle.request_answered(10, now)
     assert throttle.limit >= 50

@@ -6,12 +6,13 @@ import random
 import time
 
 from inflight.batch.dispatch.order import SHARED_PREFIX_CHARACTERS, order_by_prefix
-from inflight.batch.job.rows import Row, RowRequest
+from inflight.batch.job.rows import GenerateRequest, Row
 
 
 def rows(*asks: tuple[str, int]) -> list[Row]:
     return [
-        Row(number, number + 1, str(number), RowRequest(prompt, tokens)) for number, (prompt, tokens) in enumerate(asks)
+        Row(number, number + 1, str(number), GenerateRequest(prompt, tokens))
+        for number, (prompt, tokens) in enumerate(asks)
     ]
 
 
@@ -52,7 +53,12 @@ def test_rows_that_are_alike_for_very_long_are_no_trouble() -> None:
 def test_conversations_are_put_together_by_what_they_begin_with() -> None:
     system = [{"role": "system", "content": content * 300} for content in "xy"]
     made = [
-        Row(number, number, str(number), RowRequest([system[number % 2], {"role": "user", "content": str(number)}], 8))
+        Row(
+            number,
+            number,
+            str(number),
+            GenerateRequest([system[number % 2], {"role": "user", "content": str(number)}], 8),
+        )
         for number in range(8)
     ]
     assert [row.number % 2 for row in order_by_prefix(made)] in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4)

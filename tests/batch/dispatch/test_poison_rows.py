@@ -9,10 +9,10 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.batch.dispatch.poison_rows import LOSSES_PER_CRASH, PoisonRowFinder
-from inflight.batch.job.rows import Row, RowRequest
+from inflight.batch.job.rows import GenerateRequest, Row
 from tests.batch.scripted_backend import DispatchRun, ListFeed, ScriptedBackend
 
-ROWS = [Row(number, number + 1, str(number), RowRequest("x", 1)) for number in range(16)]
+ROWS = [Row(number, number + 1, str(number), GenerateRequest("x", 1)) for number in range(16)]
 
 
 def find(suspects: PoisonRowFinder, poison: set[int], died: bool = True) -> tuple[list[int], int]:

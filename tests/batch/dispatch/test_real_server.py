@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from inflight.batch.dispatch.backend import ServerLoad
 from inflight.batch.dispatch.ephemeral_server import ephemeral_server
 from inflight.batch.dispatch.triton_backend import TritonBackend
-from inflight.batch.job.rows import Row, RowRequest
+from inflight.batch.job.rows import GenerateRequest, Row
 from inflight.batch.job.spec import RunOptions
 from tests.batch.scripted_backend import DispatchRun, ListFeed
 from tests.fixtures.engines import TinyEngine
@@ -52,7 +52,7 @@ def prepared(served: RunOptions, prompts: list[str], tokens: int | list[int], **
     feed = ListFeed(prompts)
     lengths = tokens if isinstance(tokens, list) else [tokens] * len(prompts)
     feed.rows[:] = [
-        Row(row.number, row.line, row.id, RowRequest(row.request.prompt, length))
+        Row(row.number, row.line, row.id, GenerateRequest(row.request.prompt, length))
         for row, length in zip(feed.rows, lengths, strict=True)
     ]
     return DispatchRun([backend], feed, **settings.model_dump())
@@ -108,7 +108,7 @@ async def test_rows_that_name_another_model_are_told_of_once(served: RunOptions)
     backend = TritonBackend(served.servers[0], served, said.append)
     try:
         for model in (None, "ensemble", "tiny-llama", "gpt-4o-mini", "gpt-4o"):
-            await backend.generate(RowRequest("row", 1, model=model), "")
+            await backend.send([GenerateRequest("row", 1, model=model)], "")
             assert len(said) == (model not in (None, "ensemble", "tiny-llama"))
     finally:
         await backend.close()

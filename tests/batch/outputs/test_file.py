@@ -227,7 +227,7 @@ def test_an_upload_that_dies_shows_nothing_and_the_next_one_finishes(storage: S3
         "from inflight.batch.outputs.file import FileOutput;"
         "from inflight.batch.outputs.parquet import ParquetOutputFormat;"
         "from inflight.batch.job.directory import JobDirectory;"
-        "made = FileOutput(sys.argv[1], ParquetOutputFormat((), ''), JobDirectory(Path('one.job')), '');"
+        "made = FileOutput(sys.argv[1], ParquetOutputFormat((), '', 'generate'), JobDirectory(Path('one.job')), '');"
         "made.finalize({RowStatus.OK: Path(sys.argv[2])})"
     )
     died = subprocess.run(

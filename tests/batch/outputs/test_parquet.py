@@ -25,7 +25,7 @@ ANSWERS = [
 def _destination(address: Path, keep: tuple[str, ...] = ()) -> FileOutput:
     directory = JobDirectory(address.with_suffix(".job"))
     directory.path.mkdir(exist_ok=True)
-    return FileOutput(str(address), ParquetOutputFormat(keep, str(address)), directory, source="")
+    return FileOutput(str(address), ParquetOutputFormat(keep, str(address), "generate"), directory, source="")
 
 
 def test_parquet_has_one_schema_for_all_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job.spec import InputSpec
+from inflight.batch.job.spec import InputSpec, Job, OutputSpec
 from inflight.batch.row_formats.template import wanted_columns
 from inflight.batch.sources.factory import open_source
 from inflight.batch.storage import database_engine
@@ -162,7 +162,9 @@ def test_a_query_for_what_is_not_done_yet_goes_on_where_the_job_was(make: Make) 
 
 def test_columns_that_no_row_needs_are_not_read(make: Make) -> None:
     spec = InputSpec(address=make(*_products(1)), table="products", template="{{ name }}")
-    (record,) = open_source(spec, columns=wanted_columns(spec)).read()
+    (record,) = open_source(
+        spec, columns=wanted_columns(Job(input=spec, output=OutputSpec(address="answers.jsonl")))
+    ).read()
     assert record.values == {"id": 0, "name": "tea 0"}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from loadtests.analysis.slo import Slo, required_samples
 from loadtests.analysis.summarize import summarize
-from loadtests.analysis.summary import SloResult
+from loadtests.analysis.summary import Cost, SloResult
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome
@@ -239,7 +239,7 @@ def test_what_a_million_tokens_cost(tmp_path: Path) -> None:
     ]
     plan = LoadPlan(seconds=10, slo=("p99 ttft <= 1s",), price_per_hour=36, currency="EUR")
     found = summarize(write_run(tmp_path / "run", records, plan)).cost
-    assert found is not None
+    assert isinstance(found, Cost)
     assert found.currency == "EUR"
     assert found.per_million_output == pytest.approx(0.1 / 12 * 1e6)
     assert found.per_million_total == pytest.approx(0.1 / 42 * 1e6)
@@ -249,7 +249,7 @@ def test_what_a_million_tokens_cost(tmp_path: Path) -> None:
 def test_the_price_of_all_tokens_is_unknown_where_the_server_counts_no_input(tmp_path: Path) -> None:
     plan = LoadPlan(seconds=10, price_per_hour=36)
     found = summarize(write_run(tmp_path / "run", [record(0, 0, input_tokens=None)], plan)).cost
-    assert found is not None
+    assert isinstance(found, Cost)
     assert (found.per_million_total, found.per_million_good_output) == (None, None)
     assert found.per_million_output is not None
 

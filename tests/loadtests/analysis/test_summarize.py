@@ -10,12 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtests.analysis.summarize import summarize
+from loadtests.analysis.summary import Cost, Summary, Tokens
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
 from loadtests.workloads.spec import WorkloadSpec
 from tests.fixtures.errors import raises
 from tests.fixtures.load_runs import OPEN_LOOP, failure, record, steady_generator, write_run
+
+
+def tokens_of(summary: Summary) -> Tokens:
+    assert summary.tokens is not None
+    return summary.tokens
 
 
 def test_percentiles_are_those_of_all_records(tmp_path: Path) -> None:
@@ -55,15 +61,15 @@ def test_tokens_a_second_are_those_that_came_in_the_measured_part_whoever_asked(
     late = record(1, 2.9, ttft=0.05, gaps=(0.2,))  # at 2.95, 3.15
     whole = record(2, 1.0, chunks=(), ended=2.0, output_tokens=7)
     found = summarize(write_run(tmp_path / "run", [early, late, whole], plan))
-    assert found.tokens.per_second == pytest.approx((4 + 1 + 7) / 2)
-    assert (found.tokens.input, found.tokens.output) == (20, 9)
-    assert found.tokens.per_response == 1.0
+    assert tokens_of(found).per_second == pytest.approx((4 + 1 + 7) / 2)
+    assert (tokens_of(found).input, tokens_of(found).output) == (20, 9)
+    assert tokens_of(found).per_response == 1.0
     assert found.completed_per_second == pytest.approx(1.0), "the early one and the whole one ended in it"
 
 
 def test_responses_of_several_tokens_are_told(tmp_path: Path) -> None:
     found = summarize(write_run(tmp_path / "run", [record(0, 0, gaps=(0.04, 0.04), output_tokens=9)]))
-    assert found.tokens.per_response == 3.0
+    assert tokens_of(found).per_response == 3.0
     assert found.latencies["itl"].p50 == pytest.approx(0.04)
     assert found.latencies["tpot"].p50 == pytest.approx(0.01)
 
@@ -119,9 +125,9 @@ def test_a_run_without_any_answer_has_figures_too(tmp_path: Path, records: list[
     assert not any(bound.met for bound in found.slo)
     assert found.goodput is not None
     assert (found.goodput.good, found.goodput.of_sent, found.goodput.of_completed) == (0, 0, 0)
-    assert found.cost is not None
+    assert isinstance(found.cost, Cost)
     assert found.cost.per_million_output is None
-    assert found.tokens.per_second == 0
+    assert tokens_of(found).per_second == 0
 
 
 def test_a_run_whose_sessions_were_all_made_ends_with_the_last_answer(tmp_path: Path) -> None:
@@ -131,7 +137,7 @@ def test_a_run_whose_sessions_were_all_made_ends_with_the_last_answer(tmp_path: 
     )
     assert found.measured_seconds == pytest.approx(4.0)
     assert found.completed_per_second == pytest.approx(1.0)
-    assert found.tokens.per_second == pytest.approx(2.0)
+    assert tokens_of(found).per_second == pytest.approx(2.0)
     assert found.validity.reliable
 
 
@@ -269,9 +275,9 @@ def test_how_long_prompts_were_is_set_against_what_was_asked_for(tmp_path: Path)
     asked = WorkloadSpec(input_tokens="uniform:100,156", prefix_tokens=20)
     records = [record(i, i / 10, input_tokens=440 + i % 2, turn=0) for i in range(50)]
     records += [record(i, i / 10 + 0.05, input_tokens=900, turn=1) for i in range(50)]
-    tokens = summarize(write_run(tmp_path / "run", records, LoadPlan(seconds=10, workload=asked))).tokens
+    tokens = tokens_of(summarize(write_run(tmp_path / "run", records, LoadPlan(seconds=10, workload=asked))))
     assert (tokens.input_per_request, tokens.first_input) == (670.25, 440.5)
     assert tokens.first_input_requested == pytest.approx(148, abs=10)
     told = LoadPlan(seconds=10, workload=WorkloadSpec(prompts="sample:prompts"))
-    tokens = summarize(write_run(tmp_path / "file", records, told)).tokens
+    tokens = tokens_of(summarize(write_run(tmp_path / "file", records, told)))
     assert (tokens.first_input, tokens.first_input_requested) == (None, None)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from loadtests.analysis.summarize import summarize
+from loadtests.analysis.summary import ServerSide
 from loadtests.analysis.summary import CountComparison, Summary
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
@@ -69,7 +70,7 @@ def test_queue_batch_and_cache_over_the_measured_part(tmp_path: Path) -> None:
         at(30, {f"{queue}_sum": 912, f"{queue}_count": 38}, gauges(99, 99, 1), moment="after"),
     ]
     side = summarize(write_run(tmp_path / "run", [record(0, 3)], LoadPlan(warmup=2, seconds=8), pages)).server
-    assert side is not None
+    assert isinstance(side, ServerSide)
     assert side.queue_seconds == pytest.approx(2 / 20)
     assert side.requests_per_batch == pytest.approx(6)
     assert (side.kv_use_peak, side.waiting_peak) == (0.75, 3)
@@ -92,7 +93,7 @@ def test_the_pages_of_tensorrt_llms_own_backend(tmp_path: Path) -> None:
         }
 
     side = summary(tmp_path, [at(0, page(1), moment="before"), at(10, page(3), moment="after")]).server
-    assert side is not None
+    assert isinstance(side, ServerSide)
     assert side.queue_seconds == pytest.approx(0.5)
     assert side.ttft_seconds == pytest.approx(0.2)
     assert side.executions == {"preprocessing": 2.5}
@@ -109,7 +110,7 @@ def test_without_any_page_nothing_is_said(tmp_path: Path) -> None:
 
 def test_a_page_without_a_series_of_ours_has_no_figures(tmp_path: Path) -> None:
     side = summary(tmp_path, whole({"up": 1.0}, {"up": 1.0})).server
-    assert side is not None
+    assert isinstance(side, ServerSide)
     assert (side.queue_seconds, side.requests_per_batch, side.kv_use_peak, side.output_tokens) == (None,) * 4
 
 
@@ -121,7 +122,7 @@ def test_a_server_that_was_started_again_is_noticed(tmp_path: Path) -> None:
         at(10, ends(LENGTH=9), tokens(9, 250), moment="after"),
     ]
     made = summary(tmp_path, pages)
-    assert made.server is not None
+    assert isinstance(made.server, ServerSide)
     assert made.server.output_tokens == 400 + 250, "what came since it began anew, and never a negative number"
     assert len(made.server.notes) == 1
     assert "restarted at about second 5" in made.server.notes[0]
@@ -144,7 +145,7 @@ def test_a_run_before_or_after_which_nobody_read_the_server_compares_no_counts_a
     first, last = moments
     made = summary(tmp_path, [at(0, ends(LENGTH=5), moment=first), at(4, ends(LENGTH=9), moment=last)])
     assert (made.reconciliation == ()) is bool(says)
-    assert made.server is not None
+    assert isinstance(made.server, ServerSide)
     assert len(made.server.notes) == len(says)
     for note, part in zip(made.server.notes, says, strict=True):
         assert part in note

@@ -1,0 +1,118 @@
+"""Requests to an encoder: texts of random lengths, or of a file."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Protocol
+
+from loadtests.workloads.distributions import Distribution
+from loadtests.workloads.interface import TextsRequest
+from loadtests.workloads.json_lines import JsonLines
+from loadtests.workloads.scripted_conversation import ClientCancellation
+from loadtests.workloads.text_generator import TextGenerator, prompt_text
+
+
+@dataclass(frozen=True, slots=True)
+class TextsSession:
+    """A `loadtests.workloads.interface.Session` of one request."""
+
+    number: int
+    request: TextsRequest
+    due: float | None = None
+
+    def requests(self) -> Generator[TextsRequest, str, None]:
+        yield self.request
+
+
+class TextSource(Protocol):
+    """The texts of sessions."""
+
+    def texts(self, session: int, count: int, source: random.Random) -> tuple[str, ...]:
+        """Return the texts of a session, at most `count`; none if there are no more."""
+        ...
+
+    def query(self, session: int, source: random.Random) -> str: ...
+
+
+@dataclass(frozen=True)
+class SyntheticTexts:
+    """Texts of common words, each a new one, without end."""
+
+    generator: TextGenerator
+    text_tokens: Distribution
+    query_tokens: Distribution
+
+    def texts(self, session: int, count: int, source: random.Random) -> tuple[str, ...]:
+        return tuple(self._text(self.text_tokens, source) for _ in range(count))
+
+    def query(self, session: int, source: random.Random) -> str:
+        return self._text(self.query_tokens, source)
+
+    def _text(self, tokens: Distribution, source: random.Random) -> str:
+        return prompt_text(self.generator, tokens.draw_integer(source), source)
+
+
+class TextFile:
+    """The texts of a file of JSON Lines: one in each line (`text`, `text_input` or `prompt`), or `query` and
+    `documents` to rerank.
+
+    With documents, each line is a request. Otherwise a request has the next texts of the file; if the number of texts
+    per request is random, some are sent twice in a round and some not at all. All lines are checked at the start.
+    Raises LoadError for the first invalid line.
+    """
+
+    def __init__(self, data: bytes, name: str, rerank: bool, repeat: bool) -> None:
+        self._lines = JsonLines(data, name)
+        self._rerank, self._repeat = rerank, repeat
+        for row in range(len(self._lines)):
+            self._read(row)
+
+    def texts(self, session: int, count: int, source: random.Random) -> tuple[str, ...]:
+        numbers = (session,) if self._rerank else range(session * count, (session + 1) * count)
+        return tuple(text for number in numbers for text in self._line(number)[1])
+
+    def query(self, session: int, source: random.Random) -> str:
+        return self._line(session)[0]
+
+    def _line(self, number: int) -> tuple[str, tuple[str, ...]]:
+        """Return the query and the texts of a line, counted over all rounds; nothing after the last round."""
+        turn, row = divmod(number, len(self._lines))
+        return ("", ()) if turn and not self._repeat else self._read(row)
+
+    def _read(self, row: int) -> tuple[str, tuple[str, ...]]:
+        values = self._lines.read(row)
+        if self._rerank:
+            query, documents = values.get("query"), values.get("documents")
+            if isinstance(query, str) and isinstance(documents, list) and documents and _are_texts(documents):
+                return query, tuple(documents)
+            raise self._lines.error(row, "has no `query`, or no `documents` that are a list of texts")
+        text = next((values[name] for name in ("text", "text_input", "prompt") if name in values), None)
+        if not isinstance(text, str):
+            raise self._lines.error(row, "has no text; name it `text`, `text_input` or `prompt`")
+        return "", (text,)
+
+
+@dataclass(frozen=True)
+class TextsWorkload:
+    """A session for each request."""
+
+    source: TextSource
+    texts_per_request: Distribution
+    rerank: bool
+    cancellation: ClientCancellation
+    seed: int
+
+    def session(self, number: int) -> TextsSession | None:
+        random_source = random.Random(f"{self.seed}/{number}")
+        count = self.texts_per_request.draw_integer(random_source)
+        texts = self.source.texts(number, count, random_source)
+        if not texts:
+            return None
+        query = self.source.query(number, random_source) if self.rerank else ""
+        return TextsSession(number, TextsRequest(texts, query, 0.0, self.cancellation.draw(random_source)))
+
+
+def _are_texts(values: list[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
