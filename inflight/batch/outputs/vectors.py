@@ -171,6 +171,8 @@ class VectorTableOutput(TableOutput):
         return {"embedding": Vector()}
 
     def _write(self, connection: Connection, answers: list[AnswerRecord]) -> None:
+        if self._find_table(connection) is None:
+            self._create_extension(connection)
         target = self._table_for(connection, answers)
         by_key = self._by_key(target, answers)
         names = list(target.columns)

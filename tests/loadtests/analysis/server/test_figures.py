@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from loadtests.analysis.summarize import summarize
-from loadtests.analysis.summary import ServerSide
-from loadtests.analysis.summary import CountComparison, Summary
+from loadtests.analysis.summary import CountComparison, ServerSide, Summary
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
 from tests.fixtures.load_runs import failure, record, write_run

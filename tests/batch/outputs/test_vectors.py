@@ -1,0 +1,126 @@
+"""Embeddings in a real PostgreSQL: what fits, what is refused, and what two processes do at once."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import psycopg
+import pytest
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job.spec import EncodeSpec, InputSpec, Job, OutputSpec
+from inflight.batch.outputs.vectors import VectorTableOutput
+from tests.batch.outputs.answers import files
+from tests.batch.outputs.shop import Shop
+from tests.batch.scripted_backend import vector_of
+from tests.fixtures.errors import raises
+from tests.fixtures.postgresql import PostgreSql
+
+
+def line(id_: Any, text: str, **kept: Any) -> bytes:
+    vector = base64.b64encode(vector_of(text).tobytes()).decode()
+    return orjson.dumps({"id": id_, "embedding": vector, "input_tokens": 3, "truncated": False, **kept})
+
+
+def output(address: str, keep: tuple[str, ...] = (), **encode: Any) -> VectorTableOutput:
+    return VectorTableOutput(
+        Job(
+            input=InputSpec(address="rows.jsonl", keep=keep),
+            output=OutputSpec(address=address, table="docs"),
+            encode=EncodeSpec(task="embed", **encode),
+        )
+    )
+
+
+@pytest.fixture
+def shop(postgresql: PostgreSql) -> Iterator[Shop]:
+    shop = Shop(postgresql.database())
+    yield shop
+    shop.close()
+
+
+def test_values_of_all_types_are_copied(shop: Shop) -> None:
+    shop.do(
+        "CREATE EXTENSION vector",
+        "CREATE TABLE docs (id UUID PRIMARY KEY, embedding vector(8), note VARCHAR(9), price NUMERIC(6, 2),"
+        " fresh BOOLEAN, tags JSONB, day DATE)",
+    )
+    one = "0f7f6d6c-66a3-4c5c-8d5a-0a3f0f6b9c11"
+    destination = output(shop.address, ("note", "price", "fresh", "tags", "day"))
+    destination.check()
+    destination.check_dimensions(8)
+    values = {"note": "té\\N\t1%", "price": 2.5, "fresh": True, "tags": ["a", {"b": None}], "day": "2026-08-01"}
+    destination.write_rows([line(one.upper(), "old", **values)])
+    destination.write_rows([line(one, "new", **{**values, "note": None})])
+    ((vector, *rest),) = shop.rows("SELECT embedding::text, note, price, fresh, tags::text, day::text FROM docs")
+    assert np.array_equal(np.float32(json.loads(vector)), vector_of("new"))
+    assert [str(value) for value in rest] == ["None", "2.50", "True", '["a", {"b": null}]', "2026-08-01"]
+    with raises(BatchError, "output_invalid", naming="varying(9)"):
+        destination.write_rows([line(one, "new", **{**values, "note": "much too long"})])
+    with raises(BatchError, "output_invalid", naming="no uuid"):
+        destination.write_rows([line("no uuid", "x", **values)])
+    destination.close()
+
+
+def test_an_index_that_is_there_is_kept_and_two_processes_build_one(shop: Shop, tmp_path: Path) -> None:
+    lines = [line(n, f"text {n}") for n in range(50)]
+    first = output(shop.address)
+    first.write_rows(lines)
+    written = files(tmp_path, lines)
+    said: list[str] = []
+    others = [output(shop.address) for _ in range(2)]
+    threads = [threading.Thread(target=one.finalize, args=(written, said.append)) for one in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(said) == 1
+    first.finalize(written, said.append)
+    assert len(said) == 1
+    assert shop.rows("SELECT count(*) FROM pg_indexes WHERE indexdef LIKE '%USING hnsw%'") == [(1,)]
+    for one in (first, *others):
+        one.close()
+
+
+def test_a_dimension_that_can_not_be_indexed_is_refused(shop: Shop) -> None:
+    for index, fits in (("hnsw", False), ("none", True)):
+        destination = output(shop.address, index=index)
+        destination.check()
+        if fits:
+            destination.check_dimensions(2001)
+        else:
+            with raises(BatchError, "output_invalid", naming="2,001"):
+                destination.check_dimensions(2001)
+        destination.close()
+    with raises(BatchError, "output_invalid", naming="2,500"):
+        output(shop.address, dimensions=2500).check()
+
+
+def test_a_user_who_may_not_create_the_extension_is_told(shop: Shop) -> None:
+    name = shop.address.partition("@/")[2].partition("?")[0]
+    shop.do(f"CREATE ROLE {name}_guest LOGIN")
+    destination = output(shop.address.replace("inflight@", f"{name}_guest@"))
+    destination.check()
+    with raises(BatchError, "output_invalid", naming="CREATE EXTENSION vector"):
+        destination.check_dimensions(8)
+    destination.close()
+    shop.do(f"DROP ROLE {name}_guest")
+
+
+def test_a_server_that_is_gone_for_a_moment_gets_the_rows(postgresql: PostgreSql, shop: Shop) -> None:
+    destination = output(shop.address)
+    destination.write_rows([line(1, "one")])
+    with psycopg.connect(shop.address, autocommit=True) as other:
+        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        other.execute(f"{others} AND datname = current_database()")
+    destination.write_rows([line(1, "uno"), line(2, "two")])
+    rows = shop.rows("SELECT id FROM docs ORDER BY id")
+    assert rows == [(1,), (2,)]
+    destination.close()
