@@ -16,7 +16,6 @@ from pathlib import Path
 
 import click
 from inflight_client import InflightError
-from inflight_client.results import Generation
 from inflight_client.sampling import Sampling
 from tokenizers import Tokenizer
 
@@ -27,7 +26,7 @@ from inflight.batch.dispatch.dispatcher import Dispatcher
 from inflight.batch.dispatch.ephemeral_server import ephemeral_server
 from inflight.batch.dispatch.order import order_by_prefix
 from inflight.batch.dispatch.triton_backend import TritonBackend
-from inflight.batch.job.rows import GenerateRequest, Row
+from inflight.batch.job.rows import GenerateRequest, Row, RowAnswer
 from inflight.batch.job.spec import RunOptions
 
 KV_CACHE_TOKENS = 2048
@@ -100,7 +99,7 @@ def _rows(requests: Sequence[tuple[str, int]]) -> list[Row]:
 async def seconds(rows: Sequence[Row], running: RunOptions, address: str) -> float:
     """Return how long the dispatcher takes for the rows in that order."""
 
-    def done(row: Row, result: Generation | InflightError, attempts: int) -> None:
+    def done(row: Row, result: RowAnswer | InflightError, attempts: int) -> None:
         if isinstance(result, InflightError):
             raise click.ClickException(f"row {row.number} failed: {result}")
 

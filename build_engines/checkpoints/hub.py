@@ -21,9 +21,14 @@ from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
 # The hub allows neither `--` nor `..` in a name.
 _HUB_NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 MAIN_BRANCH = "main"
-CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt")
-# Copies of the same weights in other formats are in subfolders or under this name.
-_EXCLUDE = ["*/*", "consolidated*"]
+# sentence-transformers has its modules in folders, such as 1_Pooling.
+CHECKPOINT_FILES = (
+    *("*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt"),
+    *("[0-9]_*/config.json", "[0-9]_*/model.safetensors"),
+)
+# Copies of the same weights in other formats are in other folders or under this name.
+_EXCLUDE = ["consolidated*"]
+_MODULE_FILE = re.compile(r"[0-9]_\w+/(config\.json|model\.safetensors)")
 _POLL_SECONDS = 0.25
 _FRUITLESS_ATTEMPTS = 3
 _RETRY_SECONDS = 0.5
@@ -95,7 +100,11 @@ def find_hub_model(name: str, revision: str | None = None, include: Sequence[str
         if downloaded is None:
             raise explained from error
         return HubModel(name, revision, downloaded.name, None)
-    paths = {file.rfilename: file for file in found.siblings or ()}
+    paths = {
+        file.rfilename: file
+        for file in found.siblings or ()
+        if "/" not in file.rfilename or _MODULE_FILE.fullmatch(file.rfilename)
+    }
     wanted = hub.utils.filter_repo_objects(paths, allow_patterns=list(include), ignore_patterns=_EXCLUDE)
     files = tuple(
         HubFile(path, file.lfs.sha256 if file.lfs else file.blob_id, file.size)

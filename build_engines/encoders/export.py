@@ -12,6 +12,7 @@ from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write
 from build_engines.encoders.settings import DECODERS
 from build_engines.errors import BuildError
 from build_engines.manifest import EncoderTask, Pooling
+from build_engines.openvino.export import compress_weights
 
 _TEXTS = ("A text.", "Another text, which is longer than the first.")
 _KEPT = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -62,7 +63,7 @@ def export_encoder(task: EncoderExportTask, on_step: Callable[[str], None]) -> E
     model = _convert(graph, inputs)
     if task.precision in ("int8", "int4"):
         on_step(f"Compressing the weights to {task.precision}")
-        model = _compress(model, task.precision)
+        model = compress_weights(model, task.precision)
     _save(model, out, task.precision)
     _write_tokenizer(tokenizer, out, task.lower_case)
     facts = EncoderExportResult(
@@ -144,13 +145,6 @@ def _convert(graph: Any, inputs: list[str]) -> Any:
     model.output(0).get_tensor().set_names({"output"})
     model.validate_nodes_and_infer_types()
     return model
-
-
-def _compress(model: Any, precision: str) -> Any:
-    import nncf
-
-    modes = nncf.CompressWeightsMode
-    return nncf.compress_weights(model, mode=modes.INT8_ASYM if precision == "int8" else modes.INT4_ASYM)
 
 
 def _save(model: Any, out: Path, precision: str) -> None:

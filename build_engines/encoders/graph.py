@@ -56,7 +56,7 @@ class EncoderGraph(torch.nn.Module):
         near = ((places[:, None] - places[None, :]).abs() <= self.base.config.local_attention // 2).to(
             attention_mask.dtype
         )
-        everywhere = attention_mask[:, None, None, :].expand(-1, -1, input_ids.shape[1], -1)
+        everywhere = attention_mask[:, None, None, :]
         masks = {
             "attention_mask": _additive(everywhere),
             "sliding_window_mask": _additive(everywhere * near[None, None]),

@@ -21,6 +21,15 @@ DECODERS = ("qwen2", "qwen3", "llama", "mistral")
 """Model types whose tokens attend only to earlier ones; the rest of `MODEL_TYPES` attends in both directions."""
 MODEL_TYPES = ("bert", "roberta", "xlm-roberta", "camembert", "modernbert", *DECODERS)
 
+CONFIG_FILES = (
+    "config.json",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_*_config.json",
+    "[0-9]_*/config.json",
+)
+"""What a plan needs of a model of the hub."""
+
 _CLASSIFIER = "ForSequenceClassification"
 _GENERATORS = ("ForCausalLM", "LMHeadModel")
 _MODULES = "modules.json"

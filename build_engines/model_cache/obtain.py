@@ -13,12 +13,12 @@ from build_engines.build import BuildOptions, build_engine, with_inflight_versio
 from build_engines.checkpoints.checkpoint import find_config, map_read_errors, read_config
 from build_engines.checkpoints.hub import CHECKPOINT_FILES, MAIN_BRANCH, HubModel, download, find_hub_model
 from build_engines.checkpoints.locate import checkpoint_name, is_on_hub, local_path
+from build_engines.encoders.settings import find_task
 from build_engines.errors import BuildError
 from build_engines.model_cache.cache import CachedEngine, EntryRecord, ModelCache
 from build_engines.progress import BuildProgress, NoBuildProgress
 from build_engines.target import find_target
 
-_CONFIG = ("config.json",)
 _TEMPLATES = "additional_chat_templates/*.jinja"
 
 
@@ -47,6 +47,8 @@ def obtain_engine(
     Raises BuildError as `find_hub_model`, `download` and `build_engine` do, and `output_unwritable` for the cache.
     """
     check_revision(checkpoint, revision)
+    if options.task is None and not is_on_hub(checkpoint):
+        options = replace(options, task=find_task(local_path(checkpoint)))
     target = find_target(options)
     host = with_inflight_version(target.host())
     capability = host.machine and host.machine.compute_capability
@@ -115,10 +117,16 @@ def _download(model: HubModel, options: BuildOptions, progress: BuildProgress) -
     """Download a model whose weights and architecture the target supports."""
     model.check_weights()
     if model.files is not None:
-        config = tuple(file for file in model.files if file.path in _CONFIG)
+        config = tuple(file for file in model.files if _describes_model(file.path))
         directory = download(replace(model, files=config), NoBuildProgress())
-        find_target(options).check_supported(directory, read_config(directory))
+        found = replace(options, task=options.task or find_task(directory))
+        find_target(found).check_supported(directory, read_config(directory))
     return download(model, progress)
+
+
+def _describes_model(path: str) -> bool:
+    """Return whether a file says what the model is: a small one, or of a module of sentence-transformers."""
+    return "/" in path or (path.endswith(".json") and path != "tokenizer.json")
 
 
 def _hash_checkpoint(directory: Path) -> str:
@@ -128,7 +136,7 @@ def _hash_checkpoint(directory: Path) -> str:
         paths = {path for pattern in (*CHECKPOINT_FILES, _TEMPLATES) for path in directory.glob(pattern)}
         for path in sorted(path for path in paths if path.is_file()):
             facts = path.stat()
-            digest.update(f"\0{path.name}\0{facts.st_size}\0".encode())
+            digest.update(f"\0{path.relative_to(directory).as_posix()}\0{facts.st_size}\0".encode())
             digest.update(str(facts.st_mtime_ns).encode() if path.suffix == ".safetensors" else path.read_bytes())
     return digest.hexdigest()
 

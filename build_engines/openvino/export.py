@@ -147,29 +147,34 @@ def _convert(checkpoint: Path, out: Path, dtype: Any) -> None:
 
 
 def _compress(out: Path, precision: str) -> None:
-    import nncf
     import openvino
 
     path = out / "openvino_model.xml"
     model = openvino.Core().read_model(path)
-    if precision == "int8":
-        compressed = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
-    else:
-        compressed = nncf.compress_weights(
-            model,
-            mode=nncf.CompressWeightsMode.INT4_ASYM,
-            group_size=_INT4_GROUP,
-            ratio=1.0,
-            # Without this, NNCF fails on the first matrix whose rows are not a multiple of the group size.
-            advanced_parameters=nncf.AdvancedCompressionParameters(
-                group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST
-            ),
-        )
+    compressed = compress_weights(model, precision)
     # The loaded model maps this file, so the compressed one is written to another.
     openvino.save_model(compressed, out / "compressed.xml", compress_to_fp16=False)
     del model, compressed
     (out / "compressed.xml").replace(path)
     (out / "compressed.bin").replace(path.with_suffix(".bin"))
+
+
+def compress_weights(model: Any, precision: str) -> Any:
+    """Return the OpenVINO model with weights of `precision`: int8 or int4."""
+    import nncf
+
+    if precision == "int8":
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
+    return nncf.compress_weights(
+        model,
+        mode=nncf.CompressWeightsMode.INT4_ASYM,
+        group_size=_INT4_GROUP,
+        ratio=1.0,
+        # Without this, NNCF fails on the first matrix whose rows are not a multiple of the group size.
+        advanced_parameters=nncf.AdvancedCompressionParameters(
+            group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST
+        ),
+    )
 
 
 def _keep_own_files(checkpoint: Path, out: Path) -> None:

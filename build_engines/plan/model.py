@@ -61,6 +61,12 @@ def _counted(shape: ModelShape, directory: Path) -> PlannedModel:
     return PlannedModel(str(directory), shape, with_total(parameters, total), "weight files", notes)
 
 
+def stored_parameters(directory: Path) -> int | None:
+    """Return the number of parameters in the weight files of a checkpoint, None if one is missing."""
+    weights = _weights(directory)
+    return count_stored_parameters(weights, tied=True) if weights else None
+
+
 def _weights(directory: Path) -> list[Path]:
     """Return all weight files, or [] if one is missing."""
     index = directory / _INDEX

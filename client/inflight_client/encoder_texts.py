@@ -85,7 +85,7 @@ def validate_texts(name: str, texts: Any, asynchronous: bool = False) -> Any:
         what = f"the {name} are an asynchronous {type(texts).__name__}; only AsyncClient reads those"
         raise InflightError(what, "invalid_parameter")
     if isinstance(texts, bytes | bytearray | Mapping) or not hasattr(texts, "__iter__"):
-        what = f"the {name} are a {type(texts).__name__}; they must be a text, or a list or another iterable of texts"
+        what = f"the {name} have the type {type(texts).__name__}; they must be a text, or an iterable of texts"
         raise InflightError(what, "invalid_parameter")
     return texts
 

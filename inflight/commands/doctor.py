@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from build_engines.errors import BuildError
-from build_engines.manifest import Manifest
+from build_engines.manifest import read_manifest
 from inflight.deploy.checks.doctor import Finding, run_checks
 
 _PRECISIONS = ("int8", "bf16", "fp32")
@@ -31,7 +31,7 @@ def command(engine_dir: str | None, as_json: bool) -> None:
 
     With ENGINE_DIR, also check that the engine is complete and runs here: versions, GPUs, driver. ENGINE_DIR may be a
     repository that `inflight assemble` wrote: its directory, or its address on S3. For an engine directory of target
-    openvino, also predict tokens per second.
+    openvino, also predict tokens per second. An encoder is started, and encodes a text.
 
     Exit code 1 if this machine cannot serve.
 
@@ -60,7 +60,7 @@ def _speed(engine_dir: str | None) -> Iterator[Finding]:
     from build_engines.plan.speed import predict_engine
 
     try:
-        manifest = Manifest.read(Path(engine_dir)) if engine_dir else None
+        manifest = read_manifest(Path(engine_dir)) if engine_dir else None
     except BuildError:
         return  # run_checks has reported it
     if manifest and manifest.target != "openvino":
@@ -68,7 +68,7 @@ def _speed(engine_dir: str | None) -> Iterator[Finding]:
     try:
         machine = measure_machine((manifest.precision,) if manifest else _PRECISIONS)
         yield Finding("speed", "ok", str(machine))
-        if manifest and engine_dir:
+        if engine_dir and manifest and manifest.task == "generate":
             yield Finding("prediction", "ok", predict_engine(Path(engine_dir), manifest, machine))
     except BuildError as error:
         sentence, _, remedy = str(error).rpartition("; ")

@@ -102,13 +102,21 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             *("retrieve_metric", "retrieve_top_k", "retrieve_rerank", "retrieve_candidates", "retrieve_input_type"),
             *("retrieve_dimensions", "retrieve_server"),
         ),
+        "Task": ("task", "documents", "input_type", "dimensions", "truncate", "index", "metric"),
         "Sampling": (*_SAMPLING, "ignore_eos"),
         "Servers": (
             *("server", "model", "header", "ephemeral", "kv_cache_tokens", "max_num_sequences", "max_num_tokens"),
         ),
         "Job": (
-            *("job", "runner", "workers", "concurrency", "priority", "window", "order", "row_timeout", "max_attempts"),
-            *("max_engine_crashes", "drain_seconds", "server_wait_timeout", "checkpoint_seconds"),
+            *("job", "runner", "workers", "concurrency", "texts_per_request", "priority", "window", "order"),
+            *(
+                "row_timeout",
+                "max_attempts",
+                "max_engine_crashes",
+                "drain_seconds",
+                "server_wait_timeout",
+                "checkpoint_seconds",
+            ),
         ),
         "Reports": ("price_per_hour", "allow_failed", "metrics_port", "metrics_file", "as_json", "quiet"),
     },

@@ -10,6 +10,7 @@ import numpy as np
 from inflight_client import InflightError
 from inflight_client.encodings import Classification, Classifications, Embeddings, RankedDocument, Reranking
 from inflight_client.results import Generation, Timings, Usage
+from numpy.typing import NDArray
 
 from inflight.batch.dispatch.backend import Backend, ServerLoad
 from inflight.batch.dispatch.dispatcher import Dispatcher
@@ -37,11 +38,12 @@ DIMENSIONS = 8
 LABELS = ("bad", "good")
 
 
-def vector_of(text: str, dimensions: int = DIMENSIONS) -> np.ndarray:
+def vector_of(text: str, dimensions: int = DIMENSIONS) -> NDArray[np.float32]:
     """A vector of length 1 that depends on the text only."""
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
     vector = np.random.default_rng(seed).standard_normal(dimensions).astype(np.float32)
-    return vector / np.float32(np.linalg.norm(vector))
+    length = np.float32(np.linalg.norm(vector))
+    return np.asarray(vector / length, np.float32)
 
 
 def answer_of(request: RowRequest, text: str, dimensions: int = DIMENSIONS) -> RowAnswer:

@@ -6,18 +6,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inflight_client import Client, Guide, Retry, Sampling, Tls
+from inflight_client import Client, Guide, InflightError, Retry, Sampling, Tls
 from inflight_client._compat.requests import build_request, build_stop_request
 from inflight_client._compat.stop_text_buffer import StopTextBuffer
 from inflight_client._grpc.messages import GrpcInferResponse, infer_request
 from inflight_client.address import Address, validate_headers
 from inflight_client.call import Call, validate_request_id
+from inflight_client.encoder_call import EncoderOptions
 from inflight_client.error_mapping import connection_closed
 from inflight_client.metrics import Metrics
-from inflight_client.transport import InferRequest, Tensor
+from inflight_client.transport import InferRequest, ModelMetadata, Tensor
 from tritonclient.grpc import service_pb2
 
 from tests.client import test_sampling, test_settings
+from tests.client.encoders.test_failures import INVALID_CALLS
 from tests.client.support.deployments import find
 from tests.client.test_address import INVALID_HEADERS
 from tests.fixtures.errors import Cause, check_messages
@@ -56,6 +58,20 @@ def generated(**options: Any) -> None:
         client.generate_many(**{"prompts": ["Tea?"], **options})
 
 
+def encoded(method: str, values: tuple[Any, ...], options: dict[str, Any]) -> None:
+    with Client("127.0.0.1:9") as client:
+        getattr(client, method)(*values, **options)
+
+
+def no_model() -> None:
+    raise EncoderOptions("embed", "tea").no_model(InflightError("unknown", "model_not_found"))
+
+
+def another_model() -> None:
+    found = ModelMetadata("tea", {}, {"text_output": ("BYTES", (1,))})
+    raise EncoderOptions("rerank", "tea", "?").unsuitable_model(InflightError("no input", "invalid_request"), found)
+
+
 def test_sentences(tmp_path: Path) -> None:
     unknown: Any = "haiku"
     unsupported: dict[str, Any] = {"priority": 1}
@@ -90,5 +106,8 @@ def test_sentences(tmp_path: Path) -> None:
         without_contents,
         closed,
         partial(Metrics.parse, "<html>"),
+        *(partial(encoded, method, values, options) for method, values, options, _, _ in INVALID_CALLS),
+        no_model,
+        another_model,
     ]
     check_messages(Path(__file__).with_name("messages.txt"), causes, tmp_path)

@@ -18,6 +18,7 @@ from inflight_client import Client
 from build_engines.errors import BuildError
 from build_engines.model_cache.cache import ModelCache
 from inflight.deploy.server.run_directory import SHARED_MEMORY_DIRECTORY, remove_stale_run_directories
+from tests.fixtures.encoder_server import TinyEncoder
 from tests.fixtures.engines import ROOT, TinyCheckpoint, TinyEngine
 from tests.fixtures.errors import raises
 from tests.fixtures.hub import NAME, Hub, HubModelFiles
@@ -73,8 +74,8 @@ def serve(tiny_engine: TinyEngine, tmp_path: Path) -> Iterator[Serve]:
     def start(
         *arguments: str, main: str = MAIN, model: str | None = None, environment: Mapping[str, str] = os.environ
     ) -> ServeProcess:
-        model = model or str(tiny_engine("llama"))
-        started.append(ServeProcess(main, [model, *ANY_PORTS, *arguments], tmp_path / "home", environment))
+        models = [str(tiny_engine("llama")) if model is None else model] if model != "" else []
+        started.append(ServeProcess(main, [*models, *ANY_PORTS, *arguments], tmp_path / "home", environment))
         return started[-1]
 
     yield start
@@ -131,6 +132,15 @@ def test_it_serves_what_it_was_asked_for_and_nothing_outlives_a_supervisor_that_
 
 
 @pytest.mark.slow  # what the next one does too, and then starts another server
+def test_a_file_of_options_can_name_encoders_alone(serve: Serve, tiny_encoder: TinyEncoder, tmp_path: Path) -> None:
+    (tmp_path / "rerank").symlink_to(tiny_encoder("rerank"))
+    (tmp_path / "serve.yaml").write_text(f"embed: {tiny_encoder('embed')}\nrerank: rerank\ngateway: false\n")
+    serving = serve("--config", str(tmp_path / "serve.yaml"), model="")
+    assert serving.announcement["models"] == {"embed": "tiny-bert-embed", "rerank": "tiny-bert-rerank"}
+    with Client(serving.announcement["grpc"]) as client:
+        assert len(client.rerank("tea", ["one", "two"]).scores) == 2
+
+
 def test_stubs_end_even_if_supervisor_and_guard_are_killed_together(serve: Serve) -> None:
     serving = serve()
     guard = next(process for process in serving.family if process.ppid() == serving.process.pid)

@@ -161,12 +161,22 @@ class AsyncConnection:
         try:
             return (await self.find_deployment(deadline)).model
         except InflightError as error:
-            if error.code != "unsupported_deployment" or self._settings.address.openai:
+            if error.code != "unsupported_deployment":
                 raise
-            for name in (self._settings.model,) if self._settings.model else ENCODER_MODELS.values():
-                if await self._is_encoder(name, deadline):
-                    return name
-            raise
+            if (encoder := await self._find_encoder(deadline)) is None:
+                raise
+            return encoder
+
+    async def _find_encoder(self, deadline: Deadline) -> str | None:
+        """Return the name of an encoder of the server: of the client's model, if it names one."""
+        named = self._settings.model
+        if self._settings.address.openai:
+            found = [model.name for model in await self.transport.index(deadline) if model.task in ENCODER_MODELS]
+            return next((name for name in found if named in (None, name)), None)
+        for name in ENCODER_MODELS.values() if named is None else (named,):
+            if await self._is_encoder(name, deadline):
+                return name
+        return None
 
     async def _is_encoder(self, model: str, deadline: Deadline) -> bool:
         try:

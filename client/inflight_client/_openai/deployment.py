@@ -38,7 +38,12 @@ def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
     if model is None and len(names) != 1:
         raise InflightError(
             f"the gateway serves {len(names)} models that generate text ({listed}); name the one to use",
-            "unsupported_deployment" if names else "model_not_ready",
+            "unsupported_deployment" if found else "model_not_ready",
+        )
+    if model not in names and any(each.name == model for each in found):
+        raise InflightError(
+            f"the gateway's model {model} does not generate text; name one of those that do: {listed}",
+            "unsupported_deployment",
         )
     if model is not None and model not in names:
         raise InflightError(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
@@ -25,6 +25,7 @@ from inflight.batch.outputs.sql import TableOutput
 from inflight.batch.outputs.table import OutputTable
 
 if TYPE_CHECKING:
+    import psycopg
     from sqlalchemy import Connection
 
 _STAGING = "inflight_embeddings"
@@ -297,23 +298,25 @@ def _copied_row(target: OutputTable, names: Sequence[str], key: str, answer: Ans
 
 def _copy(connection: Connection, rows: Iterator[bytes]) -> None:
     statement = f"COPY {_STAGING} FROM STDIN (FORMAT BINARY)"
-    with _driver_errors(), connection.connection.cursor() as cursor, cursor.copy(statement) as copy:
+    with _cursor(connection) as cursor, cursor.copy(statement) as copy:
         copy.write(b"".join((_HEADER, *rows, _TRAILER)))
 
 
 def _execute(connection: Connection, statement: str) -> None:
     """Execute a statement without parameters, in which % is no placeholder."""
-    with _driver_errors(), connection.connection.cursor() as cursor:
+    with _cursor(connection) as cursor:
         cursor.execute(statement)
 
 
 @contextmanager
-def _driver_errors() -> Iterator[None]:
-    """Raise the driver's errors as SQLAlchemy does."""
+def _cursor(connection: Connection) -> Iterator[psycopg.Cursor]:
+    """Yield the driver's cursor in the connection's transaction, and raise its errors as SQLAlchemy does."""
     import psycopg
     from sqlalchemy.exc import DBAPIError
 
+    driver = cast("psycopg.Connection", connection.connection.dbapi_connection)
     try:
-        yield
+        with driver.cursor() as cursor:
+            yield cursor
     except psycopg.Error as error:
         raise DBAPIError.instance("COPY", None, error, psycopg.Error) from error

@@ -147,10 +147,13 @@ class GenerateRowFormat(PlainRowFormat):
 
     def answer_values(self, answer: RowAnswer) -> tuple[dict[str, Any], tuple[int, int], int]:
         assert isinstance(answer, Generation)
-        tokens = (answer.input_tokens, answer.output_tokens)
-        found = {"text": answer.text, "finish_reason": answer.finish_reason}
-        found["input_tokens"], found["output_tokens"] = tokens
-        return found, (tokens[0] or 0, tokens[1] or 0), 0
+        found = {
+            "text": answer.text,
+            "finish_reason": answer.finish_reason,
+            "input_tokens": answer.input_tokens,
+            "output_tokens": answer.output_tokens,
+        }
+        return found, (answer.input_tokens or 0, answer.output_tokens or 0), 0
 
     def request(self, values: Mapping[str, Any]) -> RowRequest:
         prompt = self._prompt_of(values)

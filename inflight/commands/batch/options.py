@@ -123,16 +123,22 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
         raise usage_error(error, {**_INPUT, **_OUTPUT}) from None
 
 
+_ENCODE_OPTIONS: dict[Task, tuple[str, ...]] = {
+    "generate": (),
+    "embed": ("input_type", "dimensions", "truncate", "index", "metric"),
+    "classify": ("truncate",),
+    "rerank": ("truncate", "documents"),
+}
+
+
 def _check_task(task: Task, given: dict[str, Any], defaults: dict[str, Any], encode: dict[str, Any]) -> None:
     """Refuse options that another task has."""
-    foreign = encode if task == "generate" else {**defaults, **{n: given[n] for n in ("system", "chat") if n in given}}
-    own = {"embed": {"input_type", "dimensions", "index", "metric", "truncate"}, "classify": {"truncate"},
-           "rerank": {"truncate", "documents"}}  # fmt: skip
+    foreign = [name for name in encode if name not in _ENCODE_OPTIONS[task]]
     if task != "generate":
-        foreign |= {name: value for name, value in encode.items() if name not in own[task]}
+        foreign += [*defaults, *(name for name in ("system", "chat") if name in given)]
     if foreign:
         raise click.UsageError(
-            f"the task {task} has no --{next(iter(foreign)).replace('_', '-')}; leave it out, or give another --task"
+            f"the task {task} has no --{foreign[0].replace('_', '-')}; leave it out, or give another --task"
         )
 
 

@@ -28,6 +28,8 @@ from inflight.commands.option_sections import SectionedCommand
 def command(input_address: str, job: Path | None, **options: Any) -> None:
     """Send every row of INPUT to a model: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table.
 
+    The model generates an answer, or what --task says: embeds or classifies a text, or reranks documents.
+
     INPUT and OUTPUT are paths, addresses such as s3://bucket/rows.parquet, or URLs of databases (sqlite:///shop.db).
 
     The job may be killed at any moment: run the same command again, or `inflight batch resume`, to continue. After
@@ -42,7 +44,11 @@ def command(input_address: str, job: Path | None, **options: Any) -> None:
       inflight batch run tickets.csv --id ticket --template 'Summarize: {{ text }}' --chat --out s3://bucket/out.parquet
       inflight batch run sqlite:///shop.db --table products --template @ask.txt --out sqlite:///shop.db --column blurb
       inflight batch run prompts.jsonl --out answers.jsonl --ephemeral my-engine --price-per-hour 2.49
+<<<<<<< HEAD
       inflight batch run asked.csv --retrieve postgresql://db/shop --retrieve-table docs --template @ask.txt --out a.csv
+=======
+      inflight batch run docs.parquet --task embed --id id --out 'postgresql://app:${PGPASSWORD}@db/shop' --table docs
+>>>>>>> main
     """  # fmt: skip
     wanted = job_from_options(input_address, options)
     stores = (wanted.input, wanted.output, wanted.retrieval)

@@ -129,5 +129,5 @@ def shown(text: str) -> str:
     return printable(line) if stdout_is_terminal() else line
 
 
-def json_line(values: dict[str, Any]) -> str:
+def json_line(values: Any) -> str:
     return json.dumps(values, ensure_ascii=False)

@@ -36,14 +36,13 @@ def command(as_json: bool) -> None:
         click.echo(f"No engines in {cache.root}; `inflight pull MODEL` builds one.", err=True)
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("name", "revision", "target", "precision", "size", "last used", "state"):
+    for name in ("name", "revision", "task", "target", "precision", "size", "last used", "state"):
         table.add_column(name, justify="right" if name == "size" else "left", no_wrap=name != "name", overflow="fold")
     for one in entries:
         size = f"{one['bytes'] / 1e6:,.0f} MB"
         used = _ago(datetime.datetime.fromisoformat(one["last_used"]))
-        table.add_row(
-            one["name"], one["revision"][:12], one["target"], one["precision"] or "", size, used, one["state"]
-        )
+        what = (one["task"] or "", one["target"], one["precision"] or "")
+        table.add_row(one["name"], one["revision"][:12], *what, size, used, one["state"])
     console = Console(highlight=False, markup=False)
     (console if console.is_terminal else Console(highlight=False, markup=False, width=_PIPE_WIDTH)).print(table)
 

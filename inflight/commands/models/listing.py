@@ -14,6 +14,7 @@ def as_dict(entry: CachedEngine, state: State | None = None) -> dict[str, Any]:
     return {
         "name": entry.record.name,
         "revision": entry.record.revision,
+        "task": entry.manifest.task if entry.manifest else None,
         "target": entry.record.target,
         "precision": entry.precision,
         "bytes": entry.bytes,

@@ -6,12 +6,15 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import click
 
+from build_engines.encoders.memory import MAX_BATCH_TOKENS, plan_encoder
+from build_engines.encoders.settings import CONFIG_FILES, find_task
 from build_engines.errors import BuildError
-from build_engines.manifest import TARGETS
+from build_engines.manifest import TARGETS, EncoderTask
 from build_engines.plan.formats import (
     GPU_KV,
     GPU_WEIGHTS,
@@ -25,6 +28,7 @@ from build_engines.plan.machine_memory import available_bytes
 from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
 from build_engines.plan.size import parse_size
 from build_engines.plan.speed import ANSWER_TOKENS, PROMPT_TOKENS, SpeedPlan, plan_speed
+from build_engines.target import TASKS, Task
 
 T = TypeVar("T")
 
@@ -55,6 +59,7 @@ class _ParsedValue(click.ParamType[Any]):
     help="Target of the engine.  [default: openvino; with --gpu or --memory: tensorrt-llm, or llmapi for models that "
     "only it supports]",
 )
+@click.option("--task", type=click.Choice(TASKS), help="What the engine is for.  [default: what the checkpoint is for]")
 @click.option("--gpu", type=_ParsedValue("NAME", find_gpu), help=f"One of {', '.join(GPUS)}.")
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of GPUs.")
 @click.option(
@@ -85,6 +90,13 @@ class _ParsedValue(click.ParamType[Any]):
     help="Maximum concurrent sequences of that length.  [default: as many as fit]",
 )
 @click.option(
+    "--max-batch-tokens",
+    type=click.IntRange(1),
+    default=MAX_BATCH_TOKENS,
+    show_default=True,
+    help="embed, rerank, classify: padded tokens of a micro-batch.",
+)
+@click.option(
     "--input-tokens",
     type=click.IntRange(1, _MAX_TOKENS),
     default=PROMPT_TOKENS,
@@ -105,6 +117,7 @@ class _ParsedValue(click.ParamType[Any]):
 def command(
     checkpoint: str,
     target: str | None,
+    task: Task | None,
     gpu: GpuModel | None,
     gpus: int,
     memory: int | None,
@@ -112,6 +125,7 @@ def command(
     kv_cache_precision: tuple[str, ...],
     max_seq_len: int | None,
     max_num_sequences: int | None,
+    max_batch_tokens: int,
     input_tokens: int,
     output_tokens: int,
     no_speed: bool,
@@ -132,6 +146,10 @@ def command(
     inflight plan ./my-checkpoint --target openvino --memory 16GiB
     """
     request = _plan_request(target, gpu, gpus, memory)
+    directory = _locate(checkpoint)
+    task = task or find_task(directory)
+    if task != "generate":
+        _plan_encoder(directory, task, request, precision, max_seq_len, max_batch_tokens, as_json)
     request = replace(
         request,
         weights=_formats("--precision", precision, lambda name: weight_format(name, openvino=request.is_openvino)),
@@ -141,7 +159,7 @@ def command(
         length=max_seq_len,
         max_num_sequences=max_num_sequences,
     )
-    plan = _make_plan(checkpoint, request, settled=target is not None)
+    plan = _make_plan(directory, request, settled=target is not None)
     here = request.is_openvino and memory is None and not no_speed
     speed = _predict_speed(plan, input_tokens, output_tokens) if here else None
     if as_json:
@@ -198,14 +216,49 @@ def _formats(option: str, names: tuple[str, ...], read: Callable[[str], T]) -> t
         raise click.BadParameter(str(error), param_hint=option) from error
 
 
-def _make_plan(checkpoint: str, request: PlanRequest, *, settled: bool) -> MemoryPlan:
-    """Return the plan; on GPUs, choose the target that suits the model unless it is `settled`."""
+def _locate(checkpoint: str) -> Path:
     from build_engines.checkpoints.locate import locate_checkpoint
-    from build_engines.plan.model import read_model
-    from build_engines.plan.support_matrix import default_gpu_target
     from inflight.commands.terminal.build_progress import BuildProgressLines
 
-    model = read_model(locate_checkpoint(checkpoint, BuildProgressLines(), include=["config.json"]))
+    return locate_checkpoint(checkpoint, BuildProgressLines(), include=CONFIG_FILES)
+
+
+def _plan_encoder(
+    directory: Path,
+    task: EncoderTask,
+    request: PlanRequest,
+    precision: tuple[str, ...],
+    max_seq_len: int | None,
+    max_batch_tokens: int,
+    as_json: bool,
+) -> NoReturn:
+    """Show the plan of an encoder, and exit as the command does."""
+    if not request.is_openvino:
+        raise click.UsageError(f"A model that is built to {task} runs on the processor; pass --target openvino.")
+    plan = plan_encoder(
+        directory,
+        task,
+        memory=request.memory,
+        device=request.device,
+        weights=_formats("--precision", precision, lambda name: weight_format(name, openvino=True)),
+        max_seq_len=max_seq_len,
+        max_batch_tokens=max_batch_tokens,
+    )
+    if as_json:
+        click.echo(json.dumps(plan.as_json(), indent=2))
+    else:
+        from inflight.commands.plan.table import show_encoder_plan
+
+        show_encoder_plan(plan)
+    sys.exit(0 if plan.recommended else 1)
+
+
+def _make_plan(directory: Path, request: PlanRequest, *, settled: bool) -> MemoryPlan:
+    """Return the plan; on GPUs, choose the target that suits the model unless it is `settled`."""
+    from build_engines.plan.model import read_model
+    from build_engines.plan.support_matrix import default_gpu_target
+
+    model = read_model(directory)
     return make_plan(
         model, request if settled or request.is_openvino else replace(request, target=default_gpu_target(model))
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from build_engines.encoders.memory import EncoderPlan
 from build_engines.plan.fit import NOT_BUILT, Fit
 from build_engines.plan.memory_plan import MemoryPlan
 from build_engines.plan.report import table_lengths
@@ -27,6 +28,31 @@ def show_plan(plan: MemoryPlan, speed: SpeedPlan | None = None) -> None:
         console.print(_assumptions(speed), markup=False, soft_wrap=True)
     for line in _end(plan):
         console.print(line, markup=False, soft_wrap=True)
+
+
+def show_encoder_plan(plan: EncoderPlan) -> None:
+    """Print the plan of a model that embeds, reranks or classifies to standard output."""
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("weights")
+    for name in ("weights", "micro-batch", "other", "total"):
+        table.add_column(name, justify="right")
+    table.add_column("", no_wrap=True)
+    for fit in plan.fits:
+        sizes = (fit.weights, fit.activations, fit.overhead, fit.needed)
+        table.add_row(fit.precision, *map(format_size, sizes), "" if fit.fits else "does not fit")
+    head = (
+        f"{plan.where}: {plan.architecture}, {plan.task}, {plan.parameters:,} parameters (counted by "
+        f"{plan.counted_from}), texts of up to {plan.max_seq_len:,} tokens.",
+        f"On {plan.device} with {format_size(plan.memory)}: micro-batches of up to {plan.batch_tokens:,} padded "
+        "tokens, no KV cache.",
+    )
+    for line in head:
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(table)
+    best = plan.recommended
+    end = f"Recommended: {best.precision} weights." if best else "Nothing fits; use a smaller model or --max-seq-len."
+    console.print(end, markup=False, soft_wrap=True)
 
 
 def _head(plan: MemoryPlan) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client.engine_load import EngineLoad
 
 from inflight.commands.options.connection import connection_options, connection_settings
@@ -100,6 +101,8 @@ def _lines(report: ServerReport) -> Iterator[tuple[str, str]]:
         if served := report.deployment.served.get("model"):
             yield "model", str(served)
         yield "deployment", f"{report.deployment.kind}{version}{engine}; text goes to {report.deployment.model}"
+    for encoder in report.encoders:
+        yield "encoder", ", ".join(_encoder_facts(encoder))
     if report.server is not None:
         yield "server", report.server
     states = defaultdict(list)
@@ -107,12 +110,21 @@ def _lines(report: ServerReport) -> Iterator[tuple[str, str]]:
         states[f"{model.state}: {model.reason}" if model.reason else model.state].append(model.name)
     for state, names in states.items():
         yield "models", f"{', '.join(sorted(names))}: {state}"
-    if load is not None:
+    if load is not None and (report.deployment is not None or not report.encoders):
         yield from _load_text(load, report.tokens_per_second)
     if report.warning:
         yield "WARNING", report.warning
     for failure in report.failures:
         yield "unknown", failure
+
+
+def _encoder_facts(encoder: EncoderDeployment) -> Iterator[str]:
+    yield f"{encoder.served.get('model', encoder.model)}: {encoder.task}"
+    if encoder.task == "embed" and encoder.dimensions is not None:
+        yield f"{encoder.dimensions} dimensions"
+    if tokens := encoder.served.get("max_seq_len"):
+        yield f"texts of up to {tokens:,} tokens"
+    yield f"texts go to {encoder.model}" if encoder.ready else "not ready"
 
 
 def _load_text(load: EngineLoad, speed: float | None) -> Iterator[tuple[str, str]]:

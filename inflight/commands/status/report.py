@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from inflight_client._compat.deployment import Deployment
+from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client._compat.model_config import ModelConfig
 from inflight_client._sync.connection import Connection
 from inflight_client._sync.metrics import fetch_metrics
@@ -53,6 +54,7 @@ class ServerReport:
     server: str | None = None
     deployment: Deployment | None = None
     engine: EngineIdentity | None = None
+    encoders: tuple[EncoderDeployment, ...] = ()
     models: tuple[Model, ...] = ()
     load: EngineLoad | None = None
     tokens_per_second: float | None = None
@@ -85,6 +87,12 @@ class ServerReport:
                 "engine": self.engine.name if self.engine else None,
                 "engine_version": (self.engine.version or None) if self.engine else None,
             },
+            "encoders": [
+                {"task": one.task, "model": one.model, "ready": one.ready, "version": one.version}
+                | {"served_model": one.served.get("model"), "dimensions": one.dimensions}
+                | {"max_seq_len": one.served.get("max_seq_len")}
+                for one in self.encoders
+            ],
             "models": [asdict(model) for model in self.models],
             "load": None if self.load is None else {**self.load.as_dict(), "tokens_per_second": self.tokens_per_second},
             "warning": self.warning or None,
@@ -112,7 +120,9 @@ class ServerInspector:
         transport = self._connection.transport
         server = self._query(transport.server)
         # If no model is ready, `health` has the reason already.
-        deployment = self._query(self._connection.find_deployment) if health.model_ready else None
+        # A gateway lists its encoders with its models.
+        encoders = None if self._settings.address.openai else self._query(self._connection.find_encoders)
+        deployment = self._query(self._find_deployment(bool(encoders))) if health.model_ready else None
         models = self._query(self._connection.models)
         engine = self._query(self._engine) if deployment else None
         return ServerReport(
@@ -121,6 +131,7 @@ class ServerInspector:
             server=f"{server.name} {server.version}" if server else None,
             deployment=deployment,
             engine=engine,
+            encoders=encoders or (),
             models=tuple(models or ()),
             load=self._query(self._load),
             failures=tuple(self._failures),
@@ -128,6 +139,19 @@ class ServerInspector:
 
     def _deadline(self) -> Deadline:
         return Deadline(self._seconds)
+
+    def _find_deployment(self, has_encoders: bool) -> Callable[[Deadline], Deployment | None]:
+        """Return a query for the model that generates, which a server with encoders may lack."""
+
+        def find(deadline: Deadline) -> Deployment | None:
+            try:
+                return self._connection.find_deployment(deadline)
+            except InflightError as error:
+                if has_encoders and error.code == "unsupported_deployment":
+                    return None
+                raise
+
+        return find
 
     def _load(self, deadline: Deadline) -> EngineLoad:
         return EngineLoad.from_metrics(fetch_metrics(self._settings.metrics_url, deadline, self._settings))

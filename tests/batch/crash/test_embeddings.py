@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.batch.crash.job_processes import JobProcesses
 from tests.batch.crash.scenarios import VECTORS, Trial
-from tests.client.support.encoder_server import encoder_server
+from tests.client.support.encoder_server import EncoderServer
 from tests.fixtures.postgresql import PostgreSql
 
 POINTS = ("table.put", "table.commit", "table.committed", "delivered", "commit")
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server whose vectors depend on the texts only, so that those of two jobs are equal."""
-    with encoder_server(tmp_path_factory.mktemp("encoders")) as server:
-        yield server.grpc_address
-
-
 def test_a_job_that_is_killed_writes_each_vector_once(
-    address: str, lives: JobProcesses, postgresql: PostgreSql, tmp_path: Path
+    encoders: EncoderServer, lives: JobProcesses, postgresql: PostgreSql, tmp_path: Path
 ) -> None:
-    undisturbed = Trial(VECTORS, lives, address, tmp_path / "undisturbed", postgresql.database())
+    undisturbed = Trial(VECTORS, lives, encoders.grpc_address, tmp_path / "undisturbed", postgresql.database())
     reached = undisturbed.noted()
     assert reached["table.commit"] > 2
     wanted = undisturbed.came_to()
@@ -35,25 +27,25 @@ def test_a_job_that_is_killed_writes_each_vector_once(
     assert isinstance(rows, list)
     assert len(rows) > 90
     assert rows[-1] == (1,)
-    trial = Trial(VECTORS, lives, address, tmp_path / "killed", postgresql.database())
+    trial = Trial(VECTORS, lives, encoders.grpc_address, tmp_path / "killed", postgresql.database())
     assert trial.die_at_each([point for point in POINTS if point in reached]) == []
     assert trial.came_to() == wanted
 
 
 @pytest.mark.slow
 def test_a_job_that_is_killed_at_any_moment_writes_each_vector_once(
-    address: str, lives: JobProcesses, postgresql: PostgreSql, tmp_path: Path
+    encoders: EncoderServer, lives: JobProcesses, postgresql: PostgreSql, tmp_path: Path
 ) -> None:
-    undisturbed = Trial(VECTORS, lives, address, tmp_path / "undisturbed", postgresql.database())
+    undisturbed = Trial(VECTORS, lives, encoders.grpc_address, tmp_path / "undisturbed", postgresql.database())
     reached = undisturbed.noted()
     wanted = undisturbed.came_to()
     for point, times in reached.items():
         for number in {1, 1 + times // 2, times}:
-            trial = Trial(VECTORS, lives, address, tmp_path / f"{point}-{number}", postgresql.database())
+            trial = Trial(VECTORS, lives, encoders.grpc_address, tmp_path / f"{point}-{number}", postgresql.database())
             trial.die(point, number)
             assert trial.came_to() == wanted, f"{point}, time {number}"
     draw = random.Random(3)
-    trial = Trial(VECTORS, lives, address, tmp_path / "killed", postgresql.database())
+    trial = Trial(VECTORS, lives, encoders.grpc_address, tmp_path / "killed", postgresql.database())
     for _ in range(20):
         life = lives.start(*trial.arguments(trial.scenario.last))
         life.ended.wait(draw.uniform(0.05, 0.8))

@@ -7,6 +7,7 @@ import time
 
 from inflight.batch.dispatch.order import SHARED_PREFIX_CHARACTERS, order_by_prefix
 from inflight.batch.job.rows import GenerateRequest, Row
+from tests.batch.scripted_backend import text_of
 
 
 def rows(*asks: tuple[str, int]) -> list[Row]:
@@ -27,7 +28,7 @@ def test_the_longest_work_goes_first() -> None:
 def test_rows_that_begin_alike_stand_side_by_side() -> None:
     tea, coffee = "tea " * 100, "coffee " * 100
     asks = [(f"{(tea, coffee)[number % 2]}{number}", 10) for number in range(20)]
-    found = [row.request.prompt[:3] for row in order_by_prefix(rows(*asks))]
+    found = [text_of(row.request)[:3] for row in order_by_prefix(rows(*asks))]
     assert found == ["cof"] * 10 + ["tea"] * 10
 
 

@@ -14,7 +14,7 @@ from inflight.batch.dispatch.ephemeral_server import ephemeral_server
 from inflight.batch.dispatch.triton_backend import TritonBackend
 from inflight.batch.job.rows import GenerateRequest, Row
 from inflight.batch.job.spec import RunOptions
-from tests.batch.scripted_backend import DispatchRun, ListFeed
+from tests.batch.scripted_backend import DispatchRun, ListFeed, text_of
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import ENDLESS, fake_engine
 from tests.fixtures.waiting import wait_until_async
@@ -52,7 +52,7 @@ def prepared(served: RunOptions, prompts: list[str], tokens: int | list[int], **
     feed = ListFeed(prompts)
     lengths = tokens if isinstance(tokens, list) else [tokens] * len(prompts)
     feed.rows[:] = [
-        Row(row.number, row.line, row.id, GenerateRequest(row.request.prompt, length))
+        Row(row.number, row.line, row.id, GenerateRequest(text_of(row.request), length))
         for row, length in zip(feed.rows, lengths, strict=True)
     ]
     return DispatchRun([backend], feed, **settings.model_dump())

@@ -8,7 +8,7 @@ from typing import Any
 
 from inflight_client.results import Generation, Timings, Usage
 
-from inflight.batch.job.rows import InvalidRow, Row
+from inflight.batch.job.rows import GenerateRequest, InvalidRow, Row
 from inflight.batch.job.spec import GenerationDefaults, InputSpec, Job, OutputSpec
 from inflight.batch.row_formats.detection import first_record
 from inflight.batch.row_formats.factory import create_row_format
@@ -40,6 +40,13 @@ def rows_in(
 def asked(row: Row | InvalidRow) -> Row:
     assert isinstance(row, Row), row
     return row
+
+
+def prompted(row: Row | InvalidRow) -> GenerateRequest:
+    """The request of a row that is generated."""
+    request = asked(row).request
+    assert isinstance(request, GenerateRequest)
+    return request
 
 
 def refused(row: Row | InvalidRow) -> InvalidRow:

@@ -11,7 +11,7 @@ from inflight_client import InflightError
 from inflight_client.sampling import Guide
 
 from inflight.batch.job.rows import RowStatus
-from tests.batch.row_formats.parsing import CREATED, answer, asked, refused, rows_of
+from tests.batch.row_formats.parsing import CREATED, answer, asked, prompted, refused, rows_of
 
 _USER = {"role": "user", "content": "Tea?"}
 _TEXT = "/v1/completions"
@@ -57,7 +57,7 @@ def test_a_chat_answer_is_a_line_of_openai_s_output_file(tmp_path: Path) -> None
 def test_an_answer_to_a_text_is_a_text_completion(tmp_path: Path) -> None:
     form, rows = rows_of(tmp_path, _request(url=_TEXT, prompt=["Tea?"]))
     row = asked(rows[0])
-    assert row.request.prompt == "Tea?"
+    assert prompted(row).prompt == "Tea?"
     body = json.loads(form.format_answer(row, answer(finish_reason="length", usage=None), 1).text)["response"]["body"]
     assert body["object"] == "text_completion"
     assert body["choices"] == [{"text": "Green tea.", "index": 0, "logprobs": None, "finish_reason": "length"}]
@@ -82,7 +82,7 @@ def test_every_parameter_that_can_be_honoured_is(tmp_path: Path) -> None:
         "n": 1, "stream": False, "user": "me", "metadata": {"a": "b"}, "tools": None, "logit_bias": {}, "store": False,
     }  # fmt: skip
     _, rows = rows_of(tmp_path, _request(**body), _request(response_format={"type": "json_object"}), _request())
-    ask = asked(rows[0]).request
+    ask = prompted(rows[0])
     sampling = ask.sampling
     assert (ask.max_tokens, ask.log_probs, ask.chat_template_kwargs) == (9, True, {"enable_thinking": False})
     assert (sampling.temperature, sampling.top_p, sampling.seed, sampling.stop) == (0.5, 0.9, 4, ("\n",))
@@ -90,8 +90,8 @@ def test_every_parameter_that_can_be_honoured_is(tmp_path: Path) -> None:
     assert (sampling.top_k, sampling.min_tokens, sampling.end_id) == (3, 2, -1)
     assert sampling.guide is not None
     assert (sampling.guide.type, json.loads(sampling.guide.text)) == ("json_schema", schema)
-    assert asked(rows[1]).request.sampling.guide == Guide("json")
-    assert asked(rows[2]).request.max_tokens == 128
+    assert prompted(rows[1]).sampling.guide == Guide("json")
+    assert prompted(rows[2]).max_tokens == 128
 
 
 def test_log_probs_name_tokens_by_their_ids(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_one_odd_line_at_the_beginning_does_not_tell_the_form_of_all(tmp_path: P
 def test_one_request_among_prompts_does_not_either(tmp_path: Path) -> None:
     _, rows = rows_of(tmp_path, _request(), {"prompt": "Tea?", "url": "https://tea.org", "body": {}}, {"prompt": "Oh?"})
     assert refused(rows[0]).code == "row_invalid"
-    assert [asked(row).request.prompt for row in rows[1:]] == ["Tea?", "Oh?"]
+    assert [prompted(row).prompt for row in rows[1:]] == ["Tea?", "Oh?"]
 
 
 def test_a_row_that_kills_engines_is_dead(tmp_path: Path) -> None:

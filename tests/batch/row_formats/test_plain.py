@@ -11,7 +11,7 @@ from inflight_client import InflightError
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import RowStatus
-from tests.batch.row_formats.parsing import answer, asked, refused, rows_in, rows_of
+from tests.batch.row_formats.parsing import answer, asked, prompted, refused, rows_in, rows_of
 from tests.fixtures.errors import raises
 
 _USER = {"role": "user", "content": "Tea?"}
@@ -20,7 +20,7 @@ _USER = {"role": "user", "content": "Tea?"}
 def test_a_prompt_is_asked_and_its_answer_has_the_row_s_id(tmp_path: Path) -> None:
     form, rows = rows_of(tmp_path, {"sku": 7, "prompt": "Tea?", "price": 1.5}, id="sku", keep=("price",))
     row = asked(rows[0])
-    assert (row.request.prompt, row.request.max_tokens, row.id) == ("Tea?", 128, "7")
+    assert (prompted(row).prompt, prompted(row).max_tokens, row.id) == ("Tea?", 128, "7")
     outcome = form.format_answer(row, answer(), 2)
     assert json.loads(outcome.text) == {
         "id": 7, "text": "Green tea.", "finish_reason": "stop", "input_tokens": 7, "output_tokens": 3, "price": 1.5,
@@ -52,21 +52,21 @@ def test_what_failed_has_its_code_and_place(tmp_path: Path) -> None:
 def test_conversations_are_asked_as_they_are(tmp_path: Path) -> None:
     parts = {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
     _, rows = rows_of(tmp_path, {"messages": [parts, _USER]}, {"messages": json.dumps([_USER])})
-    assert asked(rows[0]).request.prompt == [{"role": "system", "content": "a\nb"}, _USER]
-    assert asked(rows[1]).request.prompt == [_USER]
+    assert prompted(rows[0]).prompt == [{"role": "system", "content": "a\nb"}, _USER]
+    assert prompted(rows[1]).prompt == [_USER]
 
 
 def test_chat_and_a_system_message_make_a_conversation_of_a_prompt(tmp_path: Path) -> None:
     _, rows = rows_of(tmp_path, {"prompt": "Tea?"}, chat=True)
-    assert asked(rows[0]).request.prompt == [_USER]
+    assert prompted(rows[0]).prompt == [_USER]
     _, rows = rows_of(tmp_path, {"prompt": "Tea?", "tongue": "French"}, system="Answer in {{ tongue }}.")
-    assert asked(rows[0]).request.prompt == [{"role": "system", "content": "Answer in French."}, _USER]
+    assert prompted(rows[0]).prompt == [{"role": "system", "content": "Answer in French."}, _USER]
 
 
 def test_a_template_makes_the_prompt_of_columns(tmp_path: Path) -> None:
     template = "{{ name }}: {{ price | round(1) }} {{ row['two words'] }}\n"
     _, rows = rows_of(tmp_path, {"name": "Tea", "price": 1.25, "two words": "x"}, template=template)
-    assert asked(rows[0]).request.prompt == "Tea: 1.2 x"
+    assert prompted(rows[0]).prompt == "Tea: 1.2 x"
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_a_column_by_a_parameter_s_name_holds_for_its_row(tmp_path: Path) -> Non
     values = {"prompt": "Tea?", "max_tokens": 5, "temperature": 0.5, "stop": ["."], "seed": 3, "ignore_eos": True}
     defaults = {"temperature": 1.0, "top_k": 4}
     _, rows = rows_of(tmp_path, values, {"prompt": "Tea?", "temperature": None}, defaults=defaults)
-    ask = asked(rows[0]).request
+    ask = prompted(rows[0])
     assert (ask.max_tokens, ask.sampling.temperature, ask.sampling.top_k, ask.sampling.stop) == (5, 0.5, 4, (".",))
     assert (ask.sampling.seed, ask.sampling.end_id) == (3, -1)
-    assert asked(rows[1]).request.sampling.temperature == 1.0
+    assert prompted(rows[1]).sampling.temperature == 1.0
     _, rows = rows_of(tmp_path, {"temperature": 31, "town": "Rome"}, template="{{ town }}: {{ temperature }}")
-    assert asked(rows[0]).request.sampling.temperature is None
+    assert prompted(rows[0]).sampling.temperature is None
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_a_table_without_the_column_of_the_prompts_is_refused(tmp_path: Path) ->
         with raises(BatchError, code, naming=named):
             rows_in(path, **options)
     _, rows = rows_in(path, template="{{ name }}", id="id")
-    assert (asked(rows[0]).request.prompt, asked(rows[0]).id) == ("Tea", "1")
+    assert (prompted(rows[0]).prompt, asked(rows[0]).id) == ("Tea", "1")

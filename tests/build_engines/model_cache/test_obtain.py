@@ -65,6 +65,26 @@ def test_a_directory_is_built_again_when_content_options_or_version_change(
     assert begins_a_build(cache, checkpoint)
 
 
+def test_an_encoder_of_a_directory_is_known_by_its_files(tiny_checkpoint: TinyCheckpoint, cache: ModelCache) -> None:
+    checkpoint = tiny_checkpoint("bert-embed")
+    steps = UntilExport()
+    with pytest.raises(StartedBuild), obtain_engine(cache, str(checkpoint), BuildOptions(), steps):
+        pass
+    (entry,) = cache.entries()
+    with pytest.raises(StartedBuild), obtain_engine(cache, str(checkpoint), BuildOptions(task="embed"), steps):
+        pass
+    assert [one.record for one in cache.entries()] == [entry.record], "the task was found already"
+
+
+def test_an_encoder_of_the_hub_comes_with_its_modules(
+    hub_here: Hub, tiny_checkpoint: TinyCheckpoint, cache: ModelCache
+) -> None:
+    hub_here.models[NAME] = HubModelFiles(tiny_checkpoint("bert-embed"))
+    with pytest.raises(StartedBuild), obtain_engine(cache, NAME, BuildOptions(), UntilExport()):
+        pass
+    assert any(name.endswith("1_Pooling/config.json") for name in hub_here.fetched)
+
+
 def test_a_model_of_the_hub_is_built_once_and_known_without_the_hub(
     hub_here: Hub, tiny_checkpoint: TinyCheckpoint, cache: ModelCache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -102,9 +122,9 @@ def test_an_architecture_that_is_not_supported_is_refused_before_the_weights(
 ) -> None:
     hub_here.models[NAME] = HubModelFiles(checkpoint)
     config = json.loads((checkpoint / "config.json").read_text())
-    (checkpoint / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
+    (checkpoint / "config.json").write_text(json.dumps(config | {"architectures": ["T5ForConditionalGeneration"]}))
     with (
-        raises(BuildError, "unsupported_architecture", naming="BertModel"),
+        raises(BuildError, "unsupported_architecture", naming="T5ForConditionalGeneration"),
         obtain_engine(cache, NAME, BuildOptions(), RecordedProgress()),
     ):
         pass

@@ -38,6 +38,27 @@ def texts_with(index: int, text: str, count: int = 600) -> list[str]:
     return [text if number == index else f"text {number}" for number in range(count)]
 
 
+INVALID_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str]] = [
+    ("embed", (7,), {}, "invalid_parameter", "texts"),
+    ("embed", (b"tea",), {}, "invalid_parameter", "texts"),
+    ("embed", ([7, 8],), {}, "invalid_parameter", "texts[0]"),
+    ("embed", (["tea", None],), {}, "invalid_parameter", "texts[1]"),
+    ("embed", (["\ud800"],), {}, "invalid_text", "texts[0]"),
+    ("embed", ([[1, -1]],), {}, "invalid_token_ids", "-1"),
+    ("embed", ([[1, 2**31]],), {}, "invalid_token_ids", "texts[0]"),
+    ("embed", ([[]],), {}, "empty_prompt", "texts[0]"),
+    ("embed", ("tea",), {"dimensions": 0}, "invalid_parameter", "dimensions"),
+    ("embed", ("tea",), {"input_type": ""}, "invalid_parameter", "input_type"),
+    ("embed", ("tea",), {"truncate": "yes"}, "invalid_parameter", "truncate"),
+    ("embed", ("tea",), {"priority": 2**31}, "invalid_parameter", "priority"),
+    ("embed", ("tea",), {"timeout": 0}, "invalid_parameter", "timeout"),
+    ("rerank", (None, ["tea"]), {}, "invalid_parameter", "query"),
+    ("rerank", ("tea?", [[1]]), {}, "invalid_parameter", "documents[0]"),
+    ("rerank", ("tea?", ["tea"]), {"top_n": 0}, "invalid_parameter", "top_n"),
+    ("classify", ({"a": 1},), {}, "invalid_parameter", "texts"),
+]
+
+
 @every_client
 def test_the_error_of_a_text_is_raised_with_its_index(client: Client) -> None:
     with raises(InvalidRequest, "prompt_too_long", naming="texts[580]"):
@@ -121,25 +142,7 @@ def test_the_timeout_is_for_the_whole_call(client: Client) -> None:
 
 @pytest.mark.parametrize(
     ("method", "values", "options", "code", "naming"),
-    [
-        ("embed", (7,), {}, "invalid_parameter", "texts"),
-        ("embed", (b"tea",), {}, "invalid_parameter", "texts"),
-        ("embed", ([7, 8],), {}, "invalid_parameter", "texts[0]"),
-        ("embed", (["tea", None],), {}, "invalid_parameter", "texts[1]"),
-        ("embed", (["\ud800"],), {}, "invalid_text", "texts[0]"),
-        ("embed", ([[1, -1]],), {}, "invalid_token_ids", "-1"),
-        ("embed", ([[1, 2**31]],), {}, "invalid_token_ids", "texts[0]"),
-        ("embed", ([[]],), {}, "empty_prompt", "texts[0]"),
-        ("embed", ("tea",), {"dimensions": 0}, "invalid_parameter", "dimensions"),
-        ("embed", ("tea",), {"input_type": ""}, "invalid_parameter", "input_type"),
-        ("embed", ("tea",), {"truncate": "yes"}, "invalid_parameter", "truncate"),
-        ("embed", ("tea",), {"priority": 2**31}, "invalid_parameter", "priority"),
-        ("embed", ("tea",), {"timeout": 0}, "invalid_parameter", "timeout"),
-        ("rerank", (None, ["tea"]), {}, "invalid_parameter", "query"),
-        ("rerank", ("tea?", [[1]]), {}, "invalid_parameter", "documents[0]"),
-        ("rerank", ("tea?", ["tea"]), {"top_n": 0}, "invalid_parameter", "top_n"),
-        ("classify", ({"a": 1},), {}, "invalid_parameter", "texts"),
-    ],
+    INVALID_CALLS,
 )
 def test_what_no_model_takes_is_not_sent(
     method: str, values: Any, options: dict[str, Any], code: str, naming: str

@@ -12,6 +12,8 @@ from inflight_client import AsyncClient, Client, InflightError
 
 from inflight.deploy.server.server import Server
 from inflight.gateway.processes import GatewayProcesses
+from tests.client.support.encoder_server import EncoderServer
+from tests.client.support.scripted_encoder import LABELS, expected_vector
 from tests.fixtures.errors import raises
 from tests.fixtures.gateway import running_gateway
 
@@ -94,6 +96,27 @@ def test_documents_and_classes_have_scores(client: Client) -> None:
     for found in classes:
         assert found.scores[found.label] == found.score == max(found.scores.values())
         assert len(found.scores) == 3
+
+
+def test_a_gateway_with_encoders_alone_is_healthy(
+    scripted_encoders: EncoderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with running_gateway(scripted_encoders.grpc_address) as gateway, Client(gateway.url) as client:
+        assert client.ready()
+        assert {model.task for model in client.models()} == {"embed", "rerank", "classify"}
+        found = client.embed(["tea", "fail prompt_too_long", "nan"], return_errors=True)
+        assert {index: error.code for index, error in found.errors.items()} == {
+            1: "prompt_too_long",
+            2: "answer_damaged",
+        }
+        assert np.array_equal(found[0], expected_vector("tea"))
+        assert client.classify("tea")[0].scores.keys() == set(LABELS)
+        with Client(gateway.url, model="embed") as named:
+            assert named.ready()
+            assert np.array_equal(named.embed("tea")[0], expected_vector("tea"))
+            with raises(InflightError, "unsupported_deployment", naming="embed"):
+                named.generate("tea")
 
 
 def test_the_model_that_generates_text_is_still_the_only_one(client: Client) -> None:

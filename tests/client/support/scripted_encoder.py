@@ -25,7 +25,8 @@ def expected_vector(text: str, input_type: str = "", size: int = DIMENSIONS) -> 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        self._task = json.loads(args["model_config"])["parameters"]["task"]["string_value"]
+        parameters = json.loads(args["model_config"])["parameters"]
+        self._task = json.loads(parameters["inflight_served"]["string_value"])["task"]
         self._seen: set[str] = set()
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -68,6 +68,24 @@ def test_a_busy_server_over_http_as_json(status: CommandRunner, paced_server: Se
     assert report["failures"] == []
 
 
+def test_encoders_are_listed_beside_an_engine_and_alone(
+    status: CommandRunner, encoder_server: Server, mixed_server: Server
+) -> None:
+    beside, alone = (status(*at(server)) for server in (mixed_server, encoder_server))
+    assert (beside.code, alone.code) == (0, 0)
+    for done in (beside, alone):
+        assert (
+            "encoder     tiny-bert-embed: embed, 64 dimensions, texts of up to 512 tokens, texts go to embedding"
+            in (done.out.splitlines())
+        )
+    assert "model       tiny-llama" in beside.out.splitlines()
+    assert "unknown" not in alone.out
+    report = json.loads(status("--json", *at(encoder_server)).out)
+    assert report["deployment"] is None
+    assert [one["task"] for one in report["encoders"]] == ["embed", "rerank", "classify"]
+    assert report["failures"] == []
+
+
 def test_metrics_out_of_reach_are_unknown_and_nothing_worse(status: CommandRunner, paced_server: Server) -> None:
     done = status("--server", paced_server.grpc_address, "--metrics-url", "http://127.0.0.1:1/metrics")
     assert done.code == 0

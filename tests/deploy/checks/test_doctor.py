@@ -23,8 +23,10 @@ from inflight.deploy.repository.assemble import AssemblyRequest
 from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.server import Server
+from tests.fixtures.encoder_server import TinyEncoder
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.gpu_machine import gpu_machine
+from tests.fixtures.manifests import encoder_manifest
 from tests.fixtures.nvidia import H100
 from tests.fixtures.s3_server import s3_server
 from tests.fixtures.tensorrtllm import GpuEngine
@@ -140,6 +142,22 @@ def test_the_speed_of_an_embedded_engine_is_predicted(embedded: Path) -> None:
     assert [count for _, count in rates] == ["1", "64"]
     one, many = (float(rate.replace(",", "")) for rate, _ in rates)
     assert 0 < one < many
+
+
+def test_an_encoder_is_described_and_encodes_a_text(tiny_encoder: TinyEncoder) -> None:
+    findings = {one.name: one for one in run_checks(tiny_encoder("embed"))}
+    assert findings["engine"].state == findings["encoder"].state == "ok"
+    assert "task embed, 64 dimensions, texts of up to 512 tokens" in findings["engine"].found
+    assert findings["encoder"].found.startswith("tiny-bert-embed answered")
+
+
+def test_an_encoder_that_can_not_be_loaded_is_missing(tiny_encoder: TinyEncoder, tmp_path: Path) -> None:
+    made = encoder_manifest("embed")
+    tokenizer = tiny_encoder("embed") / "tokenizer.json"
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    (tmp_path / "openvino_model.xml").write_text("no graph")
+    made.write(tmp_path)
+    assert [one.state for one in said(tmp_path, "encoder")] == ["missing"]
 
 
 def test_an_address_that_is_none_is_a_finding() -> None:

@@ -46,14 +46,15 @@ def scripted_encoders(**models: str) -> Iterator[str]:
     try:
         for task in MODELS:
             if task in models:
-                _write_model(run.path / "repository" / MODELS[task], task, models[task])
+                write_encoder(run.path / "repository" / MODELS[task], task, models[task])
         with serve_repository(run, "scripted") as ports:
             yield f"127.0.0.1:{ports.grpc}"
     finally:
         run.close()
 
 
-def _write_model(folder: Path, task: Task, name: str) -> None:
+def write_encoder(folder: Path, task: Task, name: str, code: Path = MODEL) -> None:
+    """Write the model for a task, which runs `code`."""
     size = -1 if task == "rerank" else 1
     facts = (
         ("num_input_tokens", "TYPE_INT32", [size]),
@@ -75,4 +76,4 @@ def _write_model(folder: Path, task: Task, name: str) -> None:
     config = json_format.ParseDict(said, model_config_pb2.ModelConfig())
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
-    shutil.copy(MODEL, folder / "1" / "model.py")
+    shutil.copy(code, folder / "1" / "model.py")

@@ -18,6 +18,7 @@ from inflight.batch.errors import BatchError
 from inflight.batch.finalize import finalize
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import InputSpec, Job, OutputSpec, RunOptions
+from inflight.batch.outputs.interface import OnMessage
 from inflight.batch.reporting.progress import JobState, read_progress, write_progress
 from inflight.batch.runner import JobResult, JobRunner
 from inflight.batch.session import JobSession
@@ -114,10 +115,10 @@ def test_an_output_whose_upload_was_broken_off_is_made_again(
 ) -> None:
     with monkeypatch.context() as patch, suppress(OSError):
 
-        def ending(job: JobSession) -> list[str]:
+        def ending(job: JobSession, on_message: OnMessage) -> list[str]:
             patch.setattr(failpoints, "_REACHED", {})
             patch.setattr(failpoints, "_ARMED", {point: (1, "full")})
-            return finalize(job)
+            return finalize(job, on_message)
 
         patch.setattr(runner_module, "finalize", ending)
         assert machines.live("first").exit_code == 75
@@ -185,9 +186,9 @@ def test_a_machine_keeps_its_job_however_long_a_step_takes(
             seen.append(renewed())
         return blocks(one, name)
 
-    def slow_finish(job: JobSession) -> list[str]:
+    def slow_finish(job: JobSession, on_message: OnMessage) -> list[str]:
         seen.append(renewed())
-        return finalize(job)
+        return finalize(job, on_message)
 
     async def slow_answer(server: ScriptedBackend, prompt: str) -> str | InflightError:
         if not seen:
