@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,12 +31,10 @@ from inflight_client import AsyncClient
 
 from benchmarks.encoders.minilm import minilm_engine
 from benchmarks.figures import Figure, out_option, report
-from benchmarks.fixtures import BENCH_DIRECTORY
 from inflight.deploy.server.server import Server, ServerSettings
 from loadtests.workloads.text_generator import COMMON_WORDS
 from tests.fixtures.postgresql import PostgreSql
 
-_WORK = BENCH_DIRECTORY / "pgvector"
 _NEIGHBOURS = 10
 _TOPICS = 500
 """Groups of texts that share most of their words, since texts of random words have no neighbours."""
@@ -53,25 +52,27 @@ class Filling:
 
 
 @click.command(help=__doc__)
+@click.option("--engine", type=click.Path(path_type=Path), help="Engine directory.  [default: MiniLM]")
 @click.option("--rows", default=100_000, show_default=True)
 @click.option("--kills", default=20, show_default=True, help="Kills of the job and of the server, in turn.")
 @click.option("--words", default=12, show_default=True, help="Median number of words of a text.")
 @click.option("--queries", default=200, show_default=True, help="Texts whose neighbours are compared.")
 @click.option("--database", help="Address of an empty database.  [default: a PostgreSQL that is started here]")
 @out_option("encoders_pgvector_fill")
-def main(rows: int, kills: int, words: int, queries: int, database: str | None, out: Path) -> None:
-    shutil.rmtree(_WORK, ignore_errors=True)
-    _WORK.mkdir(parents=True)
+def main(engine: Path | None, rows: int, kills: int, words: int, queries: int, database: str | None, out: Path) -> None:
+    work = out.with_suffix(".files")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
     texts = _texts(rows, words)
-    source = _WORK / "docs.jsonl"
+    source = work / "docs.jsonl"
     source.write_text("".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(texts)))
     settings = ServerSettings(max_start_failures=kills + 1)
-    with Server(minilm_engine(), settings=settings) as server, _database(database) as address:
+    with Server(engine or minilm_engine(), settings=settings) as server, _database(database) as address:
         alone = asyncio.run(_embed(server.grpc_address, texts))
         print(f"embedding alone: {alone:.1f} s, {rows / alone:,.0f} texts/s", flush=True)
         calm = _fill(server, source, address, "calm", rows)
         print(f"job: {calm.rows:.1f} s, with the index {calm.whole:.1f} s", flush=True)
-        rough = _fill(server, source, address, "rough", rows, kills, calm.rows)
+        rough = _fill(server, source, address, "rough", rows, kills)
         print(f"job with {kills} kills: {rough.whole:.1f} s in {rough.runs} runs", flush=True)
         figures = _figures(address, rows, queries)
     report(
@@ -91,7 +92,7 @@ def _texts(count: int, words: int) -> list[str]:
     topics = [source.sample(COMMON_WORDS, 12) for _ in range(_TOPICS)]
     texts = []
     for _ in range(count):
-        topic, length = source.choice(topics), min(200, max(3, round(source.lognormvariate(np.log(words), 0.7))))
+        topic, length = source.choice(topics), min(60, max(3, round(source.lognormvariate(np.log(words), 0.7))))
         texts.append(" ".join(source.choice(topic if source.random() < 0.7 else COMMON_WORDS) for _ in range(length)))
     return texts
 
@@ -120,46 +121,34 @@ async def _embed(address: str, texts: Sequence[str]) -> float:
     return seconds
 
 
-def _fill(
-    server: Server, source: Path, address: str, table: str, rows: int, kills: int = 0, expected: float = 0.0
-) -> Filling:
-    """Run the job until it ends; kill it or the server after random times, on average `kills` in `expected` seconds."""
+def _fill(server: Server, source: Path, address: str, table: str, rows: int, kills: int = 0) -> Filling:
+    """Run the job until it ends; kill it and the server in turn, at random numbers of rows in the table."""
+    job_directory = source.with_name(f"{table}.job")
     command = [
-        *(
-            str(Path(sys.executable).with_name("inflight")),
-            "batch",
-            "run",
-            str(source),
-            "--task",
-            "embed",
-            "--id",
-            "id",
-        ),
-        *("--out", address, "--output-table", table, "--column", "embedding", "--job", str(_WORK / f"{table}.job")),
-        *("--server", server.grpc_address, "--quiet"),
+        *(str(Path(sys.executable).with_name("inflight")), "batch", "run", str(source), "--task", "embed"),
+        *("--id", "id", "--out", address, "--output-table", table, "--column", "embedding"),
+        *("--job", str(job_directory), "--server", server.grpc_address, "--quiet"),
     ]
-    draw, began, runs, filled, left = random.Random(5), time.perf_counter(), 0, 0.0, kills
-    while True:
+    moments = deque(sorted(random.Random(5).sample(range(rows * 95 // 100), kills)))
+    began, runs, filled, code = time.perf_counter(), 0, 0.0, -int(signal.SIGKILL)
+    while code == -signal.SIGKILL:
         runs += 1
         job = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        while job.poll() is None:
-            pause = 1e9 if not left else draw.uniform(0.5, 1.5) * expected / (kills + 1)
-            until = time.perf_counter() + pause
-            while job.poll() is None and time.perf_counter() < until:
-                time.sleep(0.2)
-                if not filled and _count(address, table) == rows:
+        try:
+            while job.poll() is None:
+                time.sleep(0.1)
+                found = _count(address, table)
+                if not filled and found == rows:
                     filled = time.perf_counter() - began
-            if job.poll() is None:
-                left -= 1
-                print(f"kill {kills - left} at {_count(address, table):,} rows", flush=True)
-                if left % 2:
-                    job.send_signal(signal.SIGKILL)
-                    job.wait()
-                else:
-                    psutil.Process(server.pid).kill()
-        if job.returncode != -signal.SIGKILL:
-            break
-    assert job.returncode == 0, job.returncode
+                if moments and found >= moments[0] and job.poll() is None:
+                    moments.popleft()
+                    killed = job.pid if len(moments) % 2 else server.pid
+                    print(f"{found:,} rows: kill of the {'job' if killed == job.pid else 'server'}", flush=True)
+                    psutil.Process(killed).kill()
+            code = job.wait()
+        finally:
+            job.kill()
+    assert code == 0, code
     return Filling(filled or time.perf_counter() - began, time.perf_counter() - began, runs)
 
 

@@ -85,6 +85,8 @@ class Endpoint:
         self._check_dimensions = check_dimensions
         self._max_texts = options.texts_per_request
         generates = encode is None
+        self._rows_per_request = self._max_texts if encode is not None and encode.task in ("embed", "classify") else 1
+        """Rows in a full request."""
         self._limit = AdaptiveLimit(
             options.concurrency or (MAX_LIMIT if generates else _MAX_REQUESTS),
             INITIAL_LIMIT if generates else _INITIAL_REQUESTS,
@@ -159,9 +161,8 @@ class Endpoint:
 
     def status(self) -> ServerStatus:
         """Return the server's status for the progress display."""
-        return ServerStatus(
-            name=self.name, up=self.up, in_flight=self._rows_in_flight, concurrency_limit=self._limit.limit
-        )
+        limit = self._limit.limit * self._rows_per_request
+        return ServerStatus(name=self.name, up=self.up, in_flight=self._rows_in_flight, concurrency_limit=limit)
 
     def last_activity(self, now: float) -> float:
         """Return when it last answered a row; now, if it is working on some."""

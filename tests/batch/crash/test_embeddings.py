@@ -17,9 +17,9 @@ POINTS = ("table.put", "table.commit", "table.committed", "delivered", "commit")
 
 
 def test_a_job_that_is_killed_writes_each_vector_once(
-    encoders: EncoderServer, lives: JobProcesses, postgresql: PostgreSql, tmp_path: Path
+    scripted_encoders: EncoderServer, lives: JobProcesses, postgresql: PostgreSql, tmp_path: Path
 ) -> None:
-    undisturbed = Trial(VECTORS, lives, encoders.grpc_address, tmp_path / "undisturbed", postgresql.database())
+    undisturbed = Trial(VECTORS, lives, scripted_encoders.grpc_address, tmp_path / "undisturbed", postgresql.database())
     reached = undisturbed.noted()
     assert reached["table.commit"] > 2
     wanted = undisturbed.came_to()
@@ -27,25 +27,27 @@ def test_a_job_that_is_killed_writes_each_vector_once(
     assert isinstance(rows, list)
     assert len(rows) > 90
     assert rows[-1] == (1,)
-    trial = Trial(VECTORS, lives, encoders.grpc_address, tmp_path / "killed", postgresql.database())
+    trial = Trial(VECTORS, lives, scripted_encoders.grpc_address, tmp_path / "killed", postgresql.database())
     assert trial.die_at_each([point for point in POINTS if point in reached]) == []
     assert trial.came_to() == wanted
 
 
 @pytest.mark.slow
 def test_a_job_that_is_killed_at_any_moment_writes_each_vector_once(
-    encoders: EncoderServer, lives: JobProcesses, postgresql: PostgreSql, tmp_path: Path
+    scripted_encoders: EncoderServer, lives: JobProcesses, postgresql: PostgreSql, tmp_path: Path
 ) -> None:
-    undisturbed = Trial(VECTORS, lives, encoders.grpc_address, tmp_path / "undisturbed", postgresql.database())
+    undisturbed = Trial(VECTORS, lives, scripted_encoders.grpc_address, tmp_path / "undisturbed", postgresql.database())
     reached = undisturbed.noted()
     wanted = undisturbed.came_to()
     for point, times in reached.items():
         for number in {1, 1 + times // 2, times}:
-            trial = Trial(VECTORS, lives, encoders.grpc_address, tmp_path / f"{point}-{number}", postgresql.database())
+            trial = Trial(
+                VECTORS, lives, scripted_encoders.grpc_address, tmp_path / f"{point}-{number}", postgresql.database()
+            )
             trial.die(point, number)
             assert trial.came_to() == wanted, f"{point}, time {number}"
     draw = random.Random(3)
-    trial = Trial(VECTORS, lives, encoders.grpc_address, tmp_path / "killed", postgresql.database())
+    trial = Trial(VECTORS, lives, scripted_encoders.grpc_address, tmp_path / "killed", postgresql.database())
     for _ in range(20):
         life = lives.start(*trial.arguments(trial.scenario.last))
         life.ended.wait(draw.uniform(0.05, 0.8))

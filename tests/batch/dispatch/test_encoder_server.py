@@ -25,9 +25,9 @@ async def sent(server: EncoderServer, task: Task, *requests: RowRequest) -> list
         await backend.close()
 
 
-async def test_each_row_gets_its_own_texts(encoders: EncoderServer) -> None:
+async def test_each_row_gets_its_own_texts(scripted_encoders: EncoderServer) -> None:
     requests = [EmbedRequest(("tea", "a cup")), EmbedRequest(("fail prompt_too_long",)), EmbedRequest(([1, 2, 3],))]
-    two, error, ids = await sent(encoders, "embed", *requests)
+    two, error, ids = await sent(scripted_encoders, "embed", *requests)
     assert isinstance(two, Embeddings)
     assert isinstance(ids, Embeddings)
     assert isinstance(error, InflightError)
@@ -36,28 +36,28 @@ async def test_each_row_gets_its_own_texts(encoders: EncoderServer) -> None:
     assert (two.input_tokens, error.code) == ((1, 2), "prompt_too_long")
 
 
-async def test_options_of_rows_reach_the_model(encoders: EncoderServer) -> None:
-    (found,) = await sent(encoders, "embed", EmbedRequest(("tea",), "query", 4))
+async def test_options_of_rows_reach_the_model(scripted_encoders: EncoderServer) -> None:
+    (found,) = await sent(scripted_encoders, "embed", EmbedRequest(("tea",), "query", 4))
     assert isinstance(found, Embeddings)
     assert np.array_equal(found.vectors, [expected_vector("tea", "query", 4)])
 
 
-async def test_classes_and_scores(encoders: EncoderServer) -> None:
-    one, other = await sent(encoders, "classify", ClassifyRequest("tea"), ClassifyRequest("cup"))
+async def test_classes_and_scores(scripted_encoders: EncoderServer) -> None:
+    one, other = await sent(scripted_encoders, "classify", ClassifyRequest("tea"), ClassifyRequest("cup"))
     assert isinstance(one, Classifications)
     assert isinstance(other, Classifications)
     assert list(one[0].scores) == list(LABELS)
     assert list(other[0].scores.values()) == pytest.approx(expected_vector("cup")[: len(LABELS)].tolist())
-    (ranked,) = await sent(encoders, "rerank", RerankRequest("tea", ("cup", "pot", "leaf")))
+    (ranked,) = await sent(scripted_encoders, "rerank", RerankRequest("tea", ("cup", "pot", "leaf")))
     assert isinstance(ranked, Reranking)
     assert list(ranked.scores) == [expected_vector(f"tea{one}")[0] for one in ("cup", "pot", "leaf")]
 
 
-async def test_rows_are_embedded_through_failures(encoders: EncoderServer) -> None:
+async def test_rows_are_embedded_through_failures(scripted_encoders: EncoderServer) -> None:
     texts = [f"text {n}" for n in range(300)]
     texts[7], texts[100], texts[200] = "request invalid_request", "fail prompt_too_long", "nan"
     encode = EncodeSpec(task="embed")
-    backend = TritonBackend(encoders.grpc_address, RunOptions(), task="embed")
+    backend = TritonBackend(scripted_encoders.grpc_address, RunOptions(), task="embed")
     run = await DispatchRun([backend], ListFeed(texts, request=lambda text: EmbedRequest((text,))), encode=encode).run()
     assert run.errors.keys() >= {7, 100}
     assert len(run.answers) + len(run.errors) == 300
