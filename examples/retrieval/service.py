@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jinja2
 import uvicorn
@@ -28,7 +28,8 @@ from inflight.retrieval.table import PassageTable
 
 PROMPT = Path(__file__).with_name("prompt.txt")
 MAX_BODY_BYTES = 65_536
-Receive, Send = Callable[[], Awaitable[dict[str, Any]]], Callable[[dict[str, Any]], Awaitable[None]]
+Receive: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
+Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Service:
@@ -71,7 +72,7 @@ async def read_body(receive: Receive) -> bytes:
         message = await receive()
         if message["type"] != "http.request":
             return b""
-        body += message.get("body", b"")
+        body += bytes(message.get("body", b""))
         if not message.get("more_body"):
             return body
     return b""

@@ -124,7 +124,7 @@ def test_the_readme_names_options_and_files_that_are_there() -> None:
     texts = {
         node.value
         for node in ast.walk(ast.parse((EXAMPLE / "service.py").read_text()))
-        if isinstance(node, ast.Constant)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     known = {"run.sh": {option for one in run.command.params for option in one.opts}, "service.py": texts}
     for line in [*text.splitlines(), *(EXAMPLE / "run.sh").read_text().splitlines()]:

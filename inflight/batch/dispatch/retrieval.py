@@ -148,8 +148,8 @@ class RetrievalStep:
         if self._spec.rerank:
             found = await self._rerank_all([row for row, _ in left], found)
         failed += [(row, one) for (row, _), one in zip(left, found, strict=True) if isinstance(one, InflightError)]
-        for row, error in failed:
-            self._on_row_done(row, error, 1)
+        for row, why in failed:
+            self._on_row_done(row, why, 1)
         whole = [
             self._format.with_passages(row, one)
             for (row, _), one in zip(left, found, strict=True)

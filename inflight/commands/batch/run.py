@@ -44,11 +44,8 @@ def command(input_address: str, job: Path | None, **options: Any) -> None:
       inflight batch run tickets.csv --id ticket --template 'Summarize: {{ text }}' --chat --out s3://bucket/out.parquet
       inflight batch run sqlite:///shop.db --table products --template @ask.txt --out sqlite:///shop.db --column blurb
       inflight batch run prompts.jsonl --out answers.jsonl --ephemeral my-engine --price-per-hour 2.49
-<<<<<<< HEAD
       inflight batch run asked.csv --retrieve postgresql://db/shop --retrieve-table docs --template @ask.txt --out a.csv
-=======
       inflight batch run docs.parquet --task embed --id id --out 'postgresql://app:${PGPASSWORD}@db/shop' --table docs
->>>>>>> main
     """  # fmt: skip
     wanted = job_from_options(input_address, options)
     stores = (wanted.input, wanted.output, wanted.retrieval)

@@ -15,7 +15,7 @@ from tests.batch.crash.job_processes import JobProcesses
 from tests.batch.crash.jobs import WORDS
 from tests.batch.crash.scenarios import SCENARIOS, Scenario, Trial
 from tests.batch.outputs.shop import Shop
-from tests.client.support.encoder_server import encoder_server
+from tests.client.support.encoder_server import EncoderServer
 from tests.client.support.scripted_encoder import DIMENSIONS, expected_vector
 from tests.fixtures.postgresql import PostgreSql
 
@@ -23,7 +23,7 @@ POINTS = ("lines.written", "commit")
 
 
 @pytest.fixture(scope="module")
-def scenario(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSql) -> Iterator[Scenario]:
+def scenario(scripted_encoders: EncoderServer, postgresql: PostgreSql) -> Iterator[Scenario]:
     """Rows that search a table of ten passages, with an encoder whose vectors depend on the texts only."""
     shop = Shop(postgresql.database())
     shop.do(
@@ -31,11 +31,10 @@ def scenario(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSql) -
         f"CREATE TABLE docs (id TEXT PRIMARY KEY, text TEXT, embedding vector({DIMENSIONS}))",
         *(f"INSERT INTO docs VALUES ('{one}', '{one}', '{expected_vector(one).tolist()}')" for one in WORDS),
     )
-    with encoder_server(tmp_path_factory.mktemp("encoders")) as server:
-        retrieval = ("--retrieve", shop.address, "--retrieve-table", "docs", "--retrieve-query", "prompt")
-        more = ("--retrieve-server", server.grpc_address, "--retrieve-rerank", "--texts-per-request", "8")
-        options = ("--max-tokens", "4", "--template", "{{ passages }} {{ prompt }}", *retrieval, *more)
-        yield replace(SCENARIOS["lines"], options=options)
+    retrieval = ("--retrieve", shop.address, "--retrieve-table", "docs", "--retrieve-query", "prompt")
+    more = ("--retrieve-server", scripted_encoders.grpc_address, "--retrieve-rerank", "--texts-per-request", "8")
+    options = ("--max-tokens", "4", "--template", "{{ passages }} {{ prompt }}", *retrieval, *more)
+    yield replace(SCENARIOS["lines"], options=options)
     shop.close()
 
 
