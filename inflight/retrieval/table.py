@@ -45,7 +45,8 @@ class PassageTable:
         self._column, self._text, self._id, self._metric = column, text, id, metric
         self.dimensions: int | None = None
         """The size of the vectors; None if the column's type does not say."""
-        self._statement = ""
+        self._statement = "", ""
+        """The parts before and after the limit, which is no parameter: a plan for any limit may use no index."""
         self._probes = 1
 
     def check(self) -> None:
@@ -81,8 +82,8 @@ class PassageTable:
                 " FROM unnest(CAST(%(vectors)s AS text[])) WITH ORDINALITY AS given (vector, number))"
                 " SELECT number, nearest.id, nearest.text, nearest.distance FROM question CROSS JOIN LATERAL"
                 f" (SELECT {quote(key)} AS id, CAST({text} AS text) AS text, {distance} AS distance FROM {name}"
-                f" WHERE {vector} IS NOT NULL AND {text} IS NOT NULL ORDER BY {distance} LIMIT %(top_k)s) AS nearest"
-                " ORDER BY number, distance, id"
+                f" WHERE {vector} IS NOT NULL AND {text} IS NOT NULL ORDER BY {distance} LIMIT ",
+                ") AS nearest ORDER BY number, distance, id",
             )
             there = f"SELECT 1 FROM {name} WHERE {vector} IS NOT NULL AND {text} IS NOT NULL LIMIT %(one)s"
             if connection.exec_driver_sql(there, {"one": 1}).first() is None:
@@ -112,7 +113,7 @@ class PassageTable:
                     {"name": setting, "value": value},
                 )
             texts = [str(vector.tolist()) for vector in vectors]
-            rows = connection.exec_driver_sql(self._statement, {"vectors": texts, "top_k": top_k}).all()
+            rows = connection.exec_driver_sql(f"{top_k:d}".join(self._statement), {"vectors": texts}).all()
         found: list[list[Passage]] = [[] for _ in vectors]
         for number, id_, text, distance in rows:
             score = 1 - distance if self._metric == "cosine" else 0.0 - distance

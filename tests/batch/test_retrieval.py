@@ -158,6 +158,21 @@ def test_a_job_stops_when_no_encoder_answers_in_time_and_a_resume_finishes_it(sh
     assert verify(directory).complete
 
 
+def test_failed_rows_are_retried_with_their_passages(shop: Shop, tmp_path: Path) -> None:
+    async def slow(server: ScriptedBackend, text: str) -> str | InflightError:
+        return InflightError(text, "deadline_exceeded") if "question 7 " in text else await echo(server, text)
+
+    job = job_of(tmp_path, shop, max_attempts=1)
+    directory, result = run(job, ScriptedBackend(slow, name="encoder"))
+    assert (result.counts.ok, result.counts.error) == (49, 1)
+    encoders = Encoders((ScriptedBackend(name="encoder"),))
+    result = JobRunner(job, directory, backends=[ScriptedBackend()], encoders=encoders).run(retry_codes=())
+    assert (result.exit_code, result.counts.ok) == (0, 50)
+    line = lines_of(tmp_path / "answers.jsonl")[7]
+    assert [source["id"] for source in line["sources"]] == nearest(QUESTIONS[7], 3)
+    assert verify(directory).complete
+
+
 def test_another_encoder_is_not_used(shop: Shop, tmp_path: Path) -> None:
     async def pauses(server: ScriptedBackend, text: str) -> str | InflightError:
         down = text == QUESTIONS[40] and server.asked.count(text) < 3
