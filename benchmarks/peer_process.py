@@ -6,13 +6,25 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 ANSWER = "answer "
 """The beginning of an answer's line: the libraries of the process print lines too."""
+
+
+_GUARD = """
+import os, signal, sys
+sys.stdin.read()
+try:
+    os.killpg(int(sys.argv[1]), signal.SIGKILL)
+except ProcessLookupError:
+    pass
+"""
+"""Kills what is left of a process group when its input closes. A stopped process would outlive a killed benchmark."""
 
 
 class PeerProcess:
@@ -28,6 +40,8 @@ class PeerProcess:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True,
                 env={**os.environ, **(environment or {})}, start_new_session=True,
             )  # fmt: skip
+        guard = [sys.executable, "-I", "-S", "-c", _GUARD, str(self._process.pid)]
+        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
         self._log = log
         self._paused = paused
         self.ready: Any = self._read()
@@ -43,14 +57,13 @@ class PeerProcess:
             return self._read()
 
     def close(self) -> None:
+        """End the process, and then what it has started."""
         assert self._process.stdin is not None
-        with self._running():
+        with self._running(), suppress(subprocess.TimeoutExpired):
             self._process.stdin.close()
-            try:
-                self._process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+            self._process.wait(60)
+        self._guard.communicate()
+        self._process.wait()
 
     @contextmanager
     def _running(self) -> Iterator[None]:

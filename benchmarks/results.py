@@ -38,6 +38,10 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "batch.peers": (),
     "batch.order": (),
     "batch.million": (),
+    "encoders.batching": (),
+    "encoders.truth": (),
+    "encoders.mixed_traffic": (),
+    "encoders.edges": (),
 }
 """The modules that `make bench` runs, with their arguments."""
 RESULTS = Path(__file__).with_name("RESULTS.json")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from inflight_client import Client, InflightError
 from inflight_client.address import Tls, parse_header
@@ -19,12 +21,44 @@ HEADERS_VARIABLE = "INFLIGHT_LOAD_HEADERS"
 them."""
 
 
+_PROBE = "a text"
+
+
 def connect(plan: LoadPlan) -> Client:
     """Return a client without retries, so that every failure is seen. Raises LoadError or InflightError."""
     template = plan.chat_template
     return Client(
         plan.server, plan.model, headers=parse_headers(plan), tls=_tls(plan), retry=NO_RETRY, chat_template=template
     )
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """The model that a plan's requests go to, as far as its server describes it."""
+
+    name: str
+    kind: str
+    version: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_model(plan: LoadPlan, client: Client) -> ServedModel:
+    """Return the model for the plan's task. Raises InflightError if it is unreachable or has no such model.
+
+    For a model that generates, this asks for its description; an encoder computes a text.
+    """
+    if plan.task == "embed":
+        return _encoder(plan, client.embed(_PROBE).model)
+    if plan.task == "rerank":
+        return _encoder(plan, client.rerank(_PROBE, [_PROBE]).model)
+    if plan.task == "classify":
+        return _encoder(plan, client.classify(_PROBE).model)
+    found = client.deployment()
+    return ServedModel(found.model, found.kind, found.version, dict(found.served))
+
+
+def _encoder(plan: LoadPlan, model: str) -> ServedModel:
+    return ServedModel(model, plan.task, facts={"model": model})
 
 
 def client_settings(plan: LoadPlan) -> ClientSettings:

@@ -101,16 +101,6 @@ class LoadPlan(PlanSection):
             raise ValueError("arrivals of kind trace need a workload with a trace")
         return self
 
-    @model_validator(mode="after")
-    def _check_task(self) -> Self:
-        if self.input_type is not None and self.task != "embed":
-            raise ValueError("input_type is for the task embed; leave it out")
-        if self.priority and not self.encodes:
-            raise ValueError("priority is for the tasks embed, rerank and classify; leave it out")
-        if self.encodes and (self.tenant or self.chat_template or self.temperature):
-            raise ValueError("tenant, chat_template and temperature have no effect on an encoder; leave them out")
-        return self
-
     @property
     def task(self) -> Literal["generate", "embed", "rerank", "classify"]:
         return self.workload.task

@@ -39,7 +39,7 @@ INTEGRATION = (
     *(
         f"gateway/test_{name}.py"
         for name in (
-            *("answers", "batches", "key_access", "leaving", "page"),
+            *("answers", "batches", "encoders", "key_access", "leaving", "page"),
             *("refusals", "spans", "tls", "tools", "workers"),
         )
     ),

@@ -27,7 +27,8 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
         "INFLIGHT_SERVE_METRICS_PORT": str(chosen.metrics),
         "INFLIGHT_BATCH_RUN_SERVER": f"127.0.0.1:{chosen.grpc},metrics=http://127.0.0.1:{chosen.metrics}/metrics",
         **{
-            f"INFLIGHT_{name}_SERVER": f"127.0.0.1:{chosen.grpc}" for name in ("GENERATE", "CHAT", "STATUS", "LOAD_RUN")
+            f"INFLIGHT_{name}_SERVER": f"127.0.0.1:{chosen.grpc}"
+            for name in ("GENERATE", "CHAT", "STATUS", "LOAD_RUN", "EMBED")
         },
         **{
             f"INFLIGHT_{name}_METRICS_URL": f"http://127.0.0.1:{chosen.metrics}/metrics"
@@ -41,11 +42,12 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert '"finish_reason"' in run.stdout
     assert "\nready " in run.stdout
     assert '"object":"text_completion"' in run.stdout
+    assert '"object":"embedding"' in run.stdout
     assert (tmp_path / "my-first-run/report.html").is_file()
     assert (tmp_path / "answers.jsonl").read_text().count("\n") == 1

@@ -151,6 +151,11 @@ def gguf_error(place: str | Path) -> BuildError:
     )
 
 
+def checkpoint_directory(path: Path) -> Path:
+    """Return the directory of a checkpoint that `path` or its config.json names."""
+    return path.parent if path.name == "config.json" and path.is_file() else path
+
+
 def find_config(directory: Path) -> Path:
     """Return the path of a checkpoint's config.json; raises BuildError as `read_checkpoint` does if there is none."""
     if directory.suffix.lower() == ".gguf" and directory.exists():

@@ -48,7 +48,7 @@ class EncoderExportResult:
     padding_side: str
 
 
-def export_encoder(task: EncoderExportTask, on_step: Callable[[str], None]) -> EncoderExportResult:
+def export(task: EncoderExportTask, on_step: Callable[[str], None]) -> EncoderExportResult:
     """Write the model and its tokenizer into `task.out`; call `on_step` with a line for each step.
 
     Raises BuildError for errors in the checkpoint; errors of the libraries propagate unchanged.

@@ -18,7 +18,7 @@ from build_engines.manifest import Pooling
 _BLOCKED = -30000.0
 
 
-class EncoderGraph(torch.nn.Module):
+class EncoderGraph(torch.nn.Module):  # type: ignore[misc]
     """Computes [texts, dimensions] of `input_ids` and `attention_mask`, and of `token_type_ids` for models that read
     them, all [texts, tokens]. Padding may be on either side if the model is a decoder, else on the right."""
 
@@ -49,7 +49,7 @@ class EncoderGraph(torch.nn.Module):
         # Counted from the first token of the text, so that padding before it changes nothing.
         positions = (attention_mask.cumsum(1) - 1).clamp(min=0)
         found = self.base(input_ids=input_ids, attention_mask=mask, position_ids=positions, use_cache=False)
-        return found.last_hidden_state  # type: ignore[no-any-return]
+        return found.last_hidden_state
 
     def _modernbert(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         places = torch.arange(input_ids.shape[1])
@@ -64,10 +64,10 @@ class EncoderGraph(torch.nn.Module):
         hidden = self.base.embeddings(input_ids=input_ids)
         for layer in self.base.layers:
             hidden = layer(hidden, position_ids=places[None], **masks)[0]
-        return self.base.final_norm(hidden)  # type: ignore[no-any-return]
+        return self.base.final_norm(hidden)
 
 
-class EmbeddingHead(torch.nn.Module):
+class EmbeddingHead(torch.nn.Module):  # type: ignore[misc]
     """Pools the hidden states of a text, applies the `dense` layers, and scales to length 1 if `normalize`."""
 
     def __init__(self, pooling: Pooling, dense: list[torch.nn.Module], normalize: bool) -> None:
@@ -81,7 +81,7 @@ class EmbeddingHead(torch.nn.Module):
         return torch.nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
-class ScoreHead(torch.nn.Module):
+class ScoreHead(torch.nn.Module):  # type: ignore[misc]
     """The logits of a sequence classifier of transformers, from the hidden states of its base model."""
 
     def __init__(self, model: Any) -> None:
@@ -100,7 +100,7 @@ class ScoreHead(torch.nn.Module):
             self.layers = torch.nn.Sequential(model.classifier.dense, torch.nn.Tanh(), model.classifier.out_proj)
 
     def forward(self, hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        return self.layers(pool(hidden, attention_mask, self.pooling))  # type: ignore[no-any-return]
+        return self.layers(pool(hidden, attention_mask, self.pooling))
 
 
 def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from build_engines.checkpoints.checkpoint import map_read_errors, read_config
+from build_engines.checkpoints.checkpoint import checkpoint_directory, map_read_errors, read_config
 from build_engines.checkpoints.config_file import ConfigFile
 from build_engines.encoders.settings import DECODERS, read_settings
 from build_engines.manifest import EncoderTask
@@ -92,10 +92,11 @@ def plan_encoder(
     max_seq_len: int | None = None,
     max_batch_tokens: int = MAX_BATCH_TOKENS,
 ) -> EncoderPlan:
-    """Return the plan of the checkpoint `directory`, of which at least config.json must exist.
+    """Return the plan of the checkpoint `directory` (or its config.json); its weights need not exist.
 
     Raises BuildError as `read_config` and `read_settings` do.
     """
+    directory = checkpoint_directory(directory)
     with map_read_errors(directory):
         config = read_config(directory)
         longest = read_settings(directory, config, task).max_seq_len

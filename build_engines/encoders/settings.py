@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from build_engines.checkpoints.checkpoint import map_read_errors, read_config, read_json
+from build_engines.checkpoints.checkpoint import checkpoint_directory, find_config, map_read_errors, read_json
 from build_engines.checkpoints.config_file import ConfigFile
 from build_engines.errors import BuildError
 from build_engines.manifest import EncoderTask, Pooling
@@ -68,9 +68,11 @@ class EncoderSettings:
 
 
 def find_task(directory: Path) -> Literal["generate"] | EncoderTask:
-    """Return what the checkpoint `directory` is for. Raises BuildError as `read_config` and `detect_task` do."""
+    """Return what the checkpoint `directory` (or its config.json) is for. Raises BuildError as `find_config` and
+    `detect_task` do; a config.json without architectures is for `generate`."""
     with map_read_errors(directory):
-        return detect_task(directory, read_config(directory))
+        config = read_json(find_config(checkpoint_directory(directory)))
+        return detect_task(checkpoint_directory(directory), config) if config.get("architectures") else "generate"
 
 
 def detect_task(directory: Path, config: dict[str, Any]) -> Literal["generate"] | EncoderTask:
@@ -78,12 +80,12 @@ def detect_task(directory: Path, config: dict[str, Any]) -> Literal["generate"] 
 
     A model without a head that generates is taken for an encoder, since nothing else can be done with it.
     """
-    architecture = str(config["architectures"][0])
+    architecture = ConfigFile(config, str(directory), "built").first_identifier("architectures") or ""
     if architecture.endswith(_CLASSIFIER):
         return "rerank" if len(_labels(ConfigFile(config, str(directory), "built"))) == 1 else "classify"
     if (directory / _MODULES).is_file():
         return "embed"
-    return "embed" if config["model_type"] in MODEL_TYPES and architecture.endswith("Model") else "generate"
+    return "embed" if config.get("model_type") in MODEL_TYPES and architecture.endswith("Model") else "generate"
 
 
 def read_settings(

@@ -1,7 +1,7 @@
 """The export process: `build_engines.openvino.export_runner` starts it with `python -m`.
 
-It reads the name and the fields of an ExportTask or EncoderExportTask as JSON from standard input, and writes one JSON
-object per line to standard output:
+It reads the module, the name and the fields of an export task as JSON from standard input, calls the module's `export`,
+and writes one JSON object per line to standard output:
 `{"step": sentence}` for each step, and at the end `{"facts": ...}`, `{"error": sentence, "code": code}` or
 `{"failure": reason, "errno": number}`. Output of the libraries goes to standard error, which is a log file.
 """
@@ -9,16 +9,14 @@ object per line to standard output:
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TextIO
 
-from build_engines.encoders.export import EncoderExportResult, EncoderExportTask, export_encoder
 from build_engines.errors import BuildError
-from build_engines.openvino.export import ExportResult, ExportTask, export
 from inflight.common.process_guard import die_with_parent
 
 
@@ -26,9 +24,10 @@ def main() -> int:
     answers = _keep_stdout()
     die_with_parent()
     _disable_telemetry()
-    kind, fields = json.load(sys.stdin)
+    module, kind, fields = json.load(sys.stdin)
     try:
-        facts = _export(kind, fields, lambda sentence: _send(answers, {"step": sentence}))
+        exporter = importlib.import_module(module)
+        facts = exporter.export(getattr(exporter, kind)(**fields), lambda sentence: _send(answers, {"step": sentence}))
     except BuildError as error:
         _send(answers, {"error": str(error), "code": error.code})
         return 1
@@ -41,12 +40,6 @@ def main() -> int:
     # With torch and OpenVINO loaded, a normal exit of the interpreter takes seconds or crashes.
     sys.stderr.flush()
     os._exit(0)
-
-
-def _export(kind: str, fields: dict[str, Any], on_step: Callable[[str], None]) -> ExportResult | EncoderExportResult:
-    if kind == "EncoderExportTask":
-        return export_encoder(EncoderExportTask(**fields), on_step)
-    return export(ExportTask(**fields), on_step)
 
 
 def _keep_stdout() -> TextIO:

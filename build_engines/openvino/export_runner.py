@@ -13,18 +13,28 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, ClassVar, Protocol
 
-from build_engines.encoders.export import EncoderExportTask
 from build_engines.errors import BuildError
-from build_engines.openvino.export import ExportTask
 from build_engines.progress import BuildProgress
 
 # With less free space than this, a failed write means a full disk; the libraries don't report the reason.
 _DISK_FULL_BYTES = 1 << 20
 
 
-def run_export(task: ExportTask | EncoderExportTask, progress: BuildProgress) -> dict[str, Any]:
+class ExportTask(Protocol):
+    """A dataclass with the settings of one export, in a module with the function `export` that does it."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def checkpoint(self) -> str: ...
+
+    @property
+    def out(self) -> str: ...
+
+
+def run_export(task: ExportTask, progress: BuildProgress) -> dict[str, Any]:
     """Run the export of `task` in a separate process, which always ends with this call; return its result's fields.
 
     Raises BuildError with the export's error about the checkpoint, or `build_failed` with the path of the log, which is
@@ -75,14 +85,12 @@ def _child(log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
                 pipe.close()
 
 
-def _converse(
-    child: subprocess.Popen[str], task: ExportTask | EncoderExportTask, progress: BuildProgress
-) -> dict[str, Any]:
+def _converse(child: subprocess.Popen[str], task: ExportTask, progress: BuildProgress) -> dict[str, Any]:
     """Send the task and return the last answer, {} if the child died without one."""
     assert child.stdin is not None
     assert child.stdout is not None
     with contextlib.suppress(BrokenPipeError):
-        child.stdin.write(json.dumps([type(task).__name__, dataclasses.asdict(task)]))
+        child.stdin.write(json.dumps([type(task).__module__, type(task).__name__, dataclasses.asdict(task)]))
         child.stdin.close()
     answer: dict[str, Any] = {}
     for line in child.stdout:

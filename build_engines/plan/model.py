@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from build_engines.checkpoints.checkpoint import find_config, map_read_errors, read_json
+from build_engines.checkpoints.checkpoint import checkpoint_directory, find_config, map_read_errors, read_json
 from build_engines.plan.parameters import ParameterCounts, count_parameters, count_stored_parameters, with_total
 from build_engines.plan.shape import ModelShape, read_shape
 
@@ -37,7 +37,7 @@ def read_model(path: Path) -> PlannedModel:
     `checkpoint_not_found`, `not_a_checkpoint`, `checkpoint_damaged`, `unsupported_architecture`.
     """
     with map_read_errors(path):
-        directory = path.parent if path.name == "config.json" and path.is_file() else path
+        directory = checkpoint_directory(path)
         content = read_json(find_config(directory))
         return replace(_counted(read_shape(content, str(directory)), directory), config=content)
 

@@ -47,7 +47,10 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Output and lifetime": ("log_requests", "as_json", "quiet", "drain_seconds"),
     },
     "build": {
-        "Engine": ("out", "target", "precision", "kv_precision", "max_seq_len", "name", "force", "no_smoke_test"),
+        "Engine": (
+            *("out", "target", "task", "precision", "kv_precision", "max_seq_len", "name", "force", "no_smoke_test"),
+        ),
+        "Embeddings": ("pooling", "normalize"),
         "GPU only: TensorRT-LLM": (
             *("recipe", "recipe_fields", "dtype", "quantization", "kv_cache_dtype", "tensor_parallel"),
             *("pipeline_parallel", "max_batch_size", "max_input_len", "max_num_tokens", "opt_num_tokens"),

@@ -61,6 +61,7 @@ _EXPOSED_HEADERS = ", ".join(
 _OPEN_PATHS = frozenset(("/health", "/ready", "/"))
 """Paths that need no API key: health, and the page, which holds no data. Every other one does, known or not."""
 
+_TASKS = {path: task for task, paths in PATHS.items() for path in paths}
 _DEFAULTS = RequestDefaults(None, Sampling(temperature=1.0))
 """OpenAI's default temperature."""
 
@@ -100,7 +101,7 @@ class Gateway:
         self._spans = Spans(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self._keys = KeyRing.load(settings.keys)
         self._quotas = KeyQuotas(settings.state_path / "quotas.sqlite")
-        self._batches = BatchRoutes(settings, lambda: [server.model for server in self.pool.known])
+        self._batches = BatchRoutes(settings, lambda endpoint: self.pool.addresses(_TASKS.get(endpoint, "generate")))
         self._started = int(time.time())
         self._routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._page},

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from inflight_client import InflightError
@@ -45,8 +45,8 @@ Value = TypeVar("Value")
 class BatchRoutes:
     """The handlers. Stores and runner begin with the first request, or at the start if there are batches."""
 
-    def __init__(self, settings: GatewaySettings, models: Callable[[], Collection[str]]) -> None:
-        """`models` returns the names of the served models."""
+    def __init__(self, settings: GatewaySettings, models: Callable[[str], Mapping[str, Sequence[str]] | None]) -> None:
+        """`models` returns the served models for an endpoint, each with its servers; None while none are known."""
         self._settings, self._models = settings, models
         self._root = settings.state_path
         self._files: FileStore | None = None

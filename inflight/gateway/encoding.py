@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from dataclasses import replace
+from typing import Any
 
 from inflight_client import InflightError
 from inflight_client.encoder_texts import CONCURRENCY, MAX_TEXTS
@@ -28,6 +29,7 @@ class Encoding:
         """Raises ApiError for what this encoder can't do."""
         self._wanted, self._encoder, self._timeout = wanted, encoder, timeout
         self._truncate = wanted.truncate
+        self._texts = "documents" if isinstance(wanted, RerankRequest) else "input"
         if isinstance(wanted, RerankRequest) and wanted.max_tokens_per_doc is not None:
             most = encoder.max_seq_len
             if most is None or wanted.max_tokens_per_doc < most:
@@ -44,25 +46,27 @@ class Encoding:
         wanted, outcome = self._wanted, request.outcome
         try:
             found = await self._call()
-        except (asyncio.CancelledError, InflightError) as error:
-            if isinstance(error, InflightError):
-                self._encoder.server.note_failure(error)
-            if not isinstance(error, InflightError) or error.code == "deadline_exceeded":
-                outcome.input_tokens = wanted.estimated_tokens  # the server may have computed all of them
+        except asyncio.CancelledError:
+            outcome.input_tokens = wanted.estimated_tokens  # the server may have computed all of them
             raise
-        for error in found.errors.values():
+        except InflightError as error:
             self._encoder.server.note_failure(error)
+            if error.code == "deadline_exceeded":
+                outcome.input_tokens = wanted.estimated_tokens
+            raise first_error({0: error}, self._texts, single=True) from None
+        for each in found.errors.values():
+            self._encoder.server.note_failure(each)
         found = _with_lost_texts(found)
         errors = found.errors
         if errors and not (wanted.return_errors and all(_is_text_error(each) for each in errors.values())):
-            raise first_error(errors, "documents" if isinstance(wanted, RerankRequest) else "input", wanted.size == 1)
+            raise first_error(errors, self._texts, wanted.size == 1)
         outcome.answered, outcome.texts = True, wanted.size - len(errors)
         outcome.input_tokens = found.total_tokens
         await self._write(request, found)
 
     async def _call(self) -> Encodings:
         wanted, client = self._wanted, self._encoder.server.client
-        options = {"truncate": self._truncate, "priority": wanted.priority, "timeout": self._timeout}
+        options: dict[str, Any] = {"truncate": self._truncate, "priority": wanted.priority, "timeout": self._timeout}
         # With the errors of texts apart, the response can name each by its index in the request.
         if isinstance(wanted, RerankRequest):
             return await client.rerank(

@@ -82,6 +82,7 @@ class UpstreamServer:
         self, address: str, settings: GatewaySettings, objection: Callable[[UpstreamServer], str] = lambda server: ""
     ) -> None:
         """`objection` returns why requests must not be sent to the server although it is ready; "" if they may."""
+        self.given_address = address
         server, _, metrics = address.partition(",metrics=")
         self.address, self.metrics_url = server, metrics or None
         self.client = AsyncClient(
@@ -242,6 +243,18 @@ class ServerPool:
             for task, encoder in server.encoders.items()
         }
         return [*(ServedModel(each.model, "generate", each.max_seq_len) for each in self.known), *found.values()]
+
+    def addresses(self, task: Literal["generate"] | Task) -> dict[str, list[str]] | None:
+        """Return the addresses of the servers by the names of their models for a task; None if no model is known."""
+        found: dict[str, list[str]] = {}
+        for server in self.servers:
+            if task == "generate":
+                name = server.model if server.deployment else None
+            else:
+                name = server.encoders[task].model if task in server.encoders else None
+            if name is not None:
+                found.setdefault(name, []).append(server.given_address)
+        return found if self.models else None
 
     def ready_model(self, name: str) -> ServedModel:
         """Return a model by its name. Raises ApiError 404, or 503 if it is not ready."""

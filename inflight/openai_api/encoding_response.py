@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from inflight_client import InflightError
@@ -21,8 +21,8 @@ _PART_VALUES = 32_768
 """Numbers in a part of a response."""
 _DOCUMENTS_PER_SEARCH = 100
 """Cohere counts so many documents of a query as one search."""
-
-AnyEncodings = TypeVar("AnyEncodings", bound=Encodings)
+_OPTIONS = ("input_type", "dimensions")
+"""Of all texts of a request; their values are checked by the server."""
 
 
 def embedding_parts(found: Embeddings, wanted: EmbeddingRequest, model: str) -> Iterator[bytes]:
@@ -122,8 +122,9 @@ def first_error(errors: Mapping[int, InflightError], name: str, single: bool) ->
     `name` is the field of the texts; `single`: it has one text alone, so its error names no index.
     """
     index, error = min(errors.items(), key=lambda each: (each[1].retry, each[0]))
+    option = next((each for each in _OPTIONS if str(error).startswith(f"{each} ")), None)
+    if error.retry or option:
+        return ApiError.from_error(error, option)
     place = name if single else f"{name}[{index}]"
-    if error.retry:
-        return ApiError.from_error(error)
     found = ApiError.from_error(error, name)
     return ApiError(f"{place}: {found}", found.code, found.param, found.status, found.headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from loadtests.analysis.bunching import bunching_notes
 from loadtests.analysis.cost import cost
@@ -16,8 +17,10 @@ from loadtests.analysis.server.figures import server_side
 from loadtests.analysis.server.reconciliation import reconcile
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.timeline import timeline
+from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome
 from loadtests.run_directory import RunDirectory
+from loadtests.workloads.factory import used_fields
 
 
 def summarize(directory: RunDirectory) -> Summary:
@@ -50,5 +53,16 @@ def summarize(directory: RunDirectory) -> Summary:
         curves=data.latencies.curves(),
         load_phases=load_phases(plan, run, measured),
         offered_sessions_per_second=float((part.turn == 0).sum() / seconds) if seconds else 0.0,
-        metadata={**directory.metadata(), "plan": plan.model_dump(mode="json")},
+        metadata={**directory.metadata(), "plan": _shown_plan(plan)},
     )
+
+
+_OF_GENERATION = {"mode", "chat_template", "temperature", "ignore_eos", "tenant"}
+
+
+def _shown_plan(plan: LoadPlan) -> dict[str, Any]:
+    """Return the plan for readers; without what only affects generation, if there was none."""
+    found = plan.model_dump(mode="json", exclude=_OF_GENERATION if plan.encodes else set())
+    if plan.encodes:
+        found["workload"] = {name: found["workload"][name] for name in sorted(used_fields(plan.workload))}
+    return found

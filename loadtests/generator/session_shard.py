@@ -13,7 +13,7 @@ from gevent.pool import Group
 
 from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_times
-from loadtests.connection import connect
+from loadtests.connection import connect, find_model
 from loadtests.generator.clock import RunClock
 from loadtests.generator.request_sender import RequestSender, RunEnded
 from loadtests.plan import LoadPlan
@@ -43,7 +43,7 @@ class SessionShard:
         self._has_user_steps = len(self._profile.changes) > 1 or not self._profile.users(0.0)
         self._client = connect(plan)
         try:
-            self.deployment = self._client.deployment()
+            self.model = find_model(plan, self._client)
         except BaseException:
             self._client.close()
             raise

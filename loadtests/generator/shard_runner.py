@@ -64,7 +64,7 @@ class ShardRunner:
             raise workload
         share = SessionShard(plan, workload, index, count, self._on_record)
         self._stats = (
-            LocustStats(self._environment, f"{plan.task if plan.encodes else plan.mode} {share.deployment.model}")
+            LocustStats(self._environment, f"{plan.task if plan.encodes else plan.mode} {share.model.name}")
             if self._table
             else None
         )

@@ -13,6 +13,7 @@ import psutil
 from inflight_client import Client
 from inflight_client.errors import InflightError
 
+from loadtests.connection import find_model
 from loadtests.plan import LoadPlan
 
 _PACKAGES = ("inflight", "locust", "gevent", "grpcio", "tritonclient", "numpy")
@@ -20,11 +21,11 @@ _PACKAGES = ("inflight", "locust", "gevent", "grpcio", "tritonclient", "numpy")
 
 def collect_metadata(plan: LoadPlan, client: Client) -> dict[str, Any]:
     """Collect what is known before the first request. Raises InflightError if the server is not ready."""
-    found = client.deployment()
+    found = find_model(plan, client)
     return {
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
-        "deployment": {"kind": found.kind, "model": found.model, "version": found.version},
-        "served": dict(found.served),
+        "deployment": {"kind": found.kind, "model": found.name, "version": found.version},
+        "served": dict(found.facts),
         "models": _models(client),
         "machine": describe_machine(),
         "versions": {"python": platform.python_version(), **_versions()},

@@ -18,6 +18,7 @@ def check_plan(plan: LoadPlan) -> None:
     Profile.parse(plan.arrivals.profile)
     if plan.arrivals.kind == "rate":
         due_times(plan.arrivals, plan.seed, plan.end)
+    _check_task(plan)
     for text in plan.slo:
         if (quantity := Slo.parse(text).quantity) not in ("e2e", "e2e_sent", "error_rate") and plan.encodes:
             raise LoadError(
@@ -29,3 +30,13 @@ def check_plan(plan: LoadPlan) -> None:
 def check_workload(plan: LoadPlan) -> None:
     """Raises LoadError if the workload is invalid, or a file that it names cannot be read."""
     make_workload(plan.workload, load_files(plan.workload), plan.seed)
+
+
+def _check_task(plan: LoadPlan) -> None:
+    """Refuse options that have no effect on the plan's task."""
+    unused: tuple[str, ...] = ("tenant", "chat_template", "temperature") if plan.encodes else ("priority",)
+    if plan.task != "embed":
+        unused += ("input_type",)
+    for name in unused:
+        if getattr(plan, name):
+            raise LoadError(f"{name} has no effect on the task {plan.task}; leave it out", "invalid_parameter")

@@ -109,12 +109,7 @@ def _check_fields(spec: WorkloadSpec) -> None:
     """Refuse options that have no effect or are impossible."""
     if spec.prompts is not None and spec.trace is not None:
         raise _invalid_workload("both prompts and trace are given; leave one of them out")
-    source = _source(spec)
-    used = {"task", *(_USED[source] if spec.task == "generate" else _ENCODER_USED[source])}
-    if spec.task != "rerank":
-        used.discard("query_tokens")
-    elif spec.prompts is not None:
-        used.discard("texts_per_request")  # a line of the file has all documents of a request
+    source, used = _source(spec), used_fields(spec)
     for name, field in WorkloadSpec.model_fields.items():
         if name not in used and getattr(spec, name) != field.default:
             raise _invalid_workload(f"{name} has no effect on {source}; leave it out")
@@ -124,6 +119,17 @@ def _check_fields(spec: WorkloadSpec) -> None:
         )
     if spec.tokenizer is not None and spec.tokens_per_word != WorkloadSpec.model_fields["tokens_per_word"].default:
         raise _invalid_workload("tokens_per_word has no effect with a tokenizer; leave one of them out")
+
+
+def used_fields(spec: WorkloadSpec) -> set[str]:
+    """Return the fields that have an effect on the spec's task and source."""
+    source = _source(spec)
+    used = {"task", *(_USED[source] if spec.task == "generate" else _ENCODER_USED[source])}
+    if spec.task != "rerank":
+        used.discard("query_tokens")
+    elif spec.prompts is not None:
+        used.discard("texts_per_request")  # a line of the file has all documents of a request
+    return used
 
 
 def _source(spec: WorkloadSpec) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from build_engines.build import BuildOptions, Built, build_engine
+from build_engines.manifest import Manifest
 from build_engines.progress import NoBuildProgress
 
 
@@ -37,3 +38,9 @@ def build(checkpoint: Path, out: Path, progress: NoBuildProgress | None = None, 
 
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
+
+
+def generator(built: Built) -> Manifest:
+    """Return the manifest of an engine that generates text."""
+    assert isinstance(built.manifest, Manifest)
+    return built.manifest

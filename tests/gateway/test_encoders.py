@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import base64
+import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy
 import openai
 import pytest
+from inflight_client.encoder_call import Task
 
 from inflight.deploy.server.server import Server
 from inflight.gateway.key_file import ApiKey, Quotas, add_key
 from inflight.gateway.processes import GatewayProcesses
+from tests.client.support.encoder_server import MAX_SEQ_LEN, encoder_server
+from tests.client.support.scripted_encoder import DIMENSIONS, LABELS, expected_vector
 from tests.fixtures.gateway import openai_client, running_gateway
 from tests.fixtures.gateway_requests import MODEL, Answer, chat, gauge, get, post
 from tests.fixtures.waiting import wait_until
-from tests.standins.scripted_encoders.server import DIMENSIONS, MAX_SEQ_LEN, scripted_encoders
 
 EMBEDDER, RERANKER, CLASSIFIER = "tea-embedder", "tea-reranker", "tea-classifier"
-LONG = "word " * MAX_SEQ_LEN
+QUERY = "What is tea?"
+NAMES: dict[Task, str] = {"embed": EMBEDDER, "rerank": RERANKER, "classify": CLASSIFIER}
 
 
 @pytest.fixture(scope="module")
 def encoders() -> Iterator[str]:
-    with scripted_encoders(embed=EMBEDDER, rerank=RERANKER, classify=CLASSIFIER) as address:
-        yield address
+    with encoder_server(NAMES) as server:
+        yield server.grpc_address
 
 
 @pytest.fixture(scope="module")
 def front(encoders: str) -> Iterator[GatewayProcesses]:
-    """A gateway in front of encoders alone."""
+    """A gateway in front of scripted encoders alone."""
     with running_gateway(encoders) as running:
         yield running
 
@@ -53,7 +58,7 @@ def embed(gateway: GatewayProcesses, given: Any, **fields: Any) -> Answer:
 
 
 def rerank(gateway: GatewayProcesses, documents: list[Any], path: str = "/v2/rerank", **fields: Any) -> Answer:
-    return post(gateway, path, {"model": RERANKER, "query": "green tea", "documents": documents, **fields})
+    return post(gateway, path, {"model": RERANKER, "query": QUERY, "documents": documents, **fields})
 
 
 def test_openai_s_client_gets_the_same_vectors_in_every_form(front: GatewayProcesses) -> None:
@@ -62,20 +67,17 @@ def test_openai_s_client_gets_the_same_vectors_in_every_form(front: GatewayProce
         usual = client.embeddings.create(model=EMBEDDER, input=texts)  # the client asks for base64
     with openai_client(front) as client:  # it checks what it reads, before it would decode base64
         floats = client.embeddings.create(model=EMBEDDER, input=texts, encoding_format="float")
-        short = client.embeddings.create(model=EMBEDDER, input=texts, dimensions=3, encoding_format="float")
-        prompted = client.embeddings.create(
-            model=EMBEDDER, input=texts, encoding_format="float", extra_body={"input_type": "query"}
+        other = client.embeddings.create(
+            model=EMBEDDER, input=texts, encoding_format="float", dimensions=3, extra_body={"input_type": "query"}
         )
-    vectors = numpy.float32([each.embedding for each in floats.data])
-    assert vectors.shape == (3, DIMENSIONS)
-    assert len({tuple(vector) for vector in vectors}) == 3
-    assert (numpy.float32([each.embedding for each in usual.data]) == vectors).all()
-    assert [each.index for each in usual.data] == [0, 1, 2]
     (text,) = embed(front, texts[1], encoding_format="base64").json["data"]
-    assert (numpy.frombuffer(base64.b64decode(text["embedding"]), "<f4") == vectors[1]).all()
-    assert {len(each.embedding) for each in short.data} == {3}
-    assert (numpy.float32([each.embedding for each in prompted.data]) != vectors).all()
-    assert (floats.usage.prompt_tokens, floats.usage.total_tokens) == (11, 11)
+    for found in (usual, floats):
+        assert (_float32([each.embedding for each in found.data]) == list(map(expected_vector, texts))).all()
+    assert (numpy.frombuffer(base64.b64decode(text["embedding"]), "<f4") == expected_vector(texts[1])).all()
+    short = [expected_vector(each, "query", 3) for each in texts]
+    assert (_float32([each.embedding for each in other.data]) == short).all()
+    assert [each.index for each in floats.data] == [0, 1, 2]
+    assert (floats.usage.prompt_tokens, floats.usage.total_tokens) == (5, 5)
     assert (floats.model, floats.object) == (EMBEDDER, "list")
 
 
@@ -83,47 +85,50 @@ def test_token_ids_are_texts_of_their_own(front: GatewayProcesses) -> None:
     with openai_client(front) as client:
         lists = client.embeddings.create(model=EMBEDDER, input=[[5, 6, 7], [8]], encoding_format="float")
         one = client.embeddings.create(model=EMBEDDER, input=[5, 6, 7], encoding_format="float")
-    assert len(lists.data) == 2
-    assert one.data[0].embedding == lists.data[0].embedding != lists.data[1].embedding
+    assert (_float32([each.embedding for each in lists.data]) == list(map(expected_vector, ["5 6 7", "8"]))).all()
+    assert [each.embedding for each in one.data] == [lists.data[0].embedding]
 
 
 @pytest.mark.parametrize(("path", "version"), [("/v1/rerank", "1"), ("/v2/rerank", "2"), ("/rerank", "1")])
 def test_documents_are_ranked_at_each_api_s_path(front: GatewayProcesses, path: str, version: str) -> None:
-    documents = ["black coffee", {"text": "a green tea"}, "tea"]
-    body = rerank(front, documents, path, top_n=2, return_documents=True).json
-    assert [(each["index"], each["relevance_score"]) for each in body["results"]] == [(1, 1.0), (2, 0.5)]
-    assert [each["document"]["text"] for each in body["results"]] == ["a green tea", "tea"]
+    texts = ["black coffee", "a green tea", "milk", "cut!"]
+    scores = [float(expected_vector(QUERY + text)[0]) for text in texts]
+    best = sorted(range(4), key=lambda index: -scores[index])
+    body = rerank(front, [{"text": texts[0]}, *texts[1:]], path, top_n=3, return_documents=True).json
+    assert [each["index"] for each in body["results"]] == best[:3]
+    assert [each["relevance_score"] for each in body["results"]] == [scores[index] for index in best[:3]]
+    assert [each["document"]["text"] for each in body["results"]] == [texts[index] for index in best[:3]]
     assert body["meta"]["api_version"]["version"] == version  # Cohere's
     assert body["meta"]["billed_units"] == {"search_units": 1}
-    assert (body["model"], body["usage"]["total_tokens"]) == (RERANKER, 12)  # Jina's
-    assert all("document" not in each for each in rerank(front, documents, path).json["results"])
+    assert str(3) in body["meta"]["warnings"][0]
+    assert (body["model"], body["usage"]["total_tokens"]) == (RERANKER, 7)  # Jina's
+    whole = rerank(front, texts, path).json["results"]
+    assert [each["index"] for each in whole] == best
+    assert all("document" not in each for each in whole)
 
 
-def test_long_documents_are_cut_and_listed_unless_that_is_refused(front: GatewayProcesses) -> None:
-    body = rerank(front, ["tea", LONG]).json
-    assert [each["truncated"] for each in sorted(body["results"], key=lambda each: int(each["index"]))] == [False, True]
-    assert "1" in body["meta"]["warnings"][0]
-    assert rerank(front, ["tea", LONG], max_tokens_per_doc=MAX_SEQ_LEN).status == 200
-    assert rerank(front, ["tea"], max_tokens_per_doc=4).error["param"] == "max_tokens_per_doc"
-    refused = rerank(front, ["tea", LONG], truncate=False)
-    assert (refused.status, refused.error["code"]) == (400, "context_length_exceeded")
-    assert "documents[1]" in refused.error["message"]
+def test_documents_are_cut_only_where_the_model_s_limit_allows_it(front: GatewayProcesses) -> None:
+    assert rerank(front, ["tea"], max_tokens_per_doc=MAX_SEQ_LEN).status == 200
+    refused = rerank(front, ["tea"], max_tokens_per_doc=4)
+    assert (refused.status, refused.error["param"]) == (400, "max_tokens_per_doc")
 
 
 @pytest.mark.parametrize("path", ["/v1/classify", "/classify"])
 def test_texts_get_labels_as_vllm_has_them(front: GatewayProcesses, path: str) -> None:
-    body = post(front, path, {"model": CLASSIFIER, "input": ["tea", "word " * (MAX_SEQ_LEN - 2)]}).json
-    assert [(each["label"], each["num_classes"]) for each in body["data"]] == [("short", 2), ("long", 2)]
-    assert body["data"][0]["probs"] == pytest.approx([1 - 1 / MAX_SEQ_LEN, 1 / MAX_SEQ_LEN])
-    assert body["usage"]["prompt_tokens"] == 3 + MAX_SEQ_LEN
+    texts = ["green tea", "milk"]
+    body = post(front, path, {"model": CLASSIFIER, "input": texts}).json
+    for each, text in zip(body["data"], texts, strict=True):
+        scores = expected_vector(text)[: len(LABELS)]
+        assert each["probs"] == scores.tolist()
+        assert (each["label"], each["num_classes"]) == (LABELS[int(scores.argmax())], len(LABELS))
+    assert body["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
 
 
 @pytest.mark.parametrize(
     ("text", "status", "code"),
     [
-        ("refused", 400, "invalid_text"),
-        ("", 400, "empty_prompt"),
-        (LONG, 400, "context_length_exceeded"),
+        ("fail invalid_text", 400, "invalid_text"),
+        ("fail prompt_too_long", 400, "context_length_exceeded"),
         ("nan", 500, "answer_damaged"),
     ],
 )
@@ -141,10 +146,13 @@ def test_a_text_that_fails_fails_the_request_or_alone_if_asked(
     assert (len(good["embedding"]), len(other["embedding"]), bad["embedding"]) == (DIMENSIONS, DIMENSIONS, [])
     assert bad["error"]["code"] == code
     assert embed(front, text).status == status
+    ranked = rerank(front, ["tea", text])
+    assert (ranked.status, ranked.error["code"]) == (status, code)
 
 
 def test_a_full_queue_is_429_with_the_time_to_come_back(front: GatewayProcesses) -> None:
-    for answer in (embed(front, "busy"), embed(front, ["tea", "busy"], return_errors=True)):
+    busy = "request overloaded"
+    for answer in (embed(front, busy), embed(front, ["tea", busy], return_errors=True), rerank(front, [busy])):
         assert (answer.status, answer.error["code"]) == (429, "server_overloaded")
         assert int(answer.headers["retry-after"]) > 0
 
@@ -153,11 +161,9 @@ def test_ten_thousand_texts_are_answered_in_order(front: GatewayProcesses) -> No
     texts = [f"tea {number}" for number in range(10_000)]
     body = embed(front, texts, dimensions=4).json
     assert [each["index"] for each in body["data"]] == list(range(10_000))
-    for number in (0, 255, 256, 9_999):
-        assert (
-            body["data"][number]["embedding"] == embed(front, texts[number], dimensions=4).json["data"][0]["embedding"]
-        )
-    assert body["usage"]["total_tokens"] == 40_000
+    vectors = _float32([each["embedding"] for each in body["data"]])
+    assert (vectors == [expected_vector(text, size=4) for text in texts]).all()
+    assert body["usage"]["total_tokens"] == 20_000
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"input": NaN}', b"[" * 100_000, b'{"input":"\xff"}', b"\0"])
@@ -214,11 +220,11 @@ def test_texts_and_tokens_are_counted(front: GatewayProcesses) -> None:
     names = ("inflight_gateway_texts_total", "inflight_gateway_tokens_total")
     before = [gauge(front, name) for name in names]
     embed(front, ["green tea", "milk"])
-    assert [gauge(front, name) for name in names] == [before[0] + 2, before[1] + 7]
+    assert [gauge(front, name) for name in names] == [before[0] + 2, before[1] + 3]
 
 
 def test_a_client_that_leaves_frees_its_places(front: GatewayProcesses, gate: Path) -> None:
-    body = f'{{"model":"{CLASSIFIER}","input":["while={gate}"]}}'.encode()
+    body = f'{{"model":"{CLASSIFIER}","input":["hold {gate}"]}}'.encode()
     with socket.create_connection(("127.0.0.1", front.port)) as connection:
         head = f"POST /classify HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
@@ -227,7 +233,7 @@ def test_a_client_that_leaves_frees_its_places(front: GatewayProcesses, gate: Pa
 
 
 def test_an_expired_deadline_is_504(front: GatewayProcesses, gate: Path) -> None:
-    answer = post(front, "/classify", {"input": f"while={gate}"}, {"x-inflight-deadline-ms": "50"})
+    answer = post(front, "/classify", {"input": f"hold {gate}"}, {"x-inflight-deadline-ms": "50"})
     assert (answer.status, answer.error["code"]) == (504, "deadline_exceeded")
 
 
@@ -236,13 +242,13 @@ def test_each_model_is_answered_by_its_server_and_a_flood_holds_up_no_other(
 ) -> None:
     """Five requests are more than one encoder may have in flight; conversations and other models have places."""
     with ExitStack() as stack:
-        second = stack.enter_context(scripted_encoders(embed="second"))
-        gateway = stack.enter_context(running_gateway(encoders, second, hurried_server))
+        second = stack.enter_context(encoder_server({"embed": "second"}))
+        gateway = stack.enter_context(running_gateway(encoders, second.grpc_address, hurried_server))
         wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 5)
         assert embed(gateway, "tea", model="second").json["model"] == "second"
         missing = post(gateway, "/v1/embeddings", {"input": "tea"})
         assert (missing.status, missing.error["param"]) == (400, "model")
-        texts = [f"while={gate}", *["tea"] * 1023]
+        texts = [f"hold {gate}", *["tea"] * 1023]
         pool = stack.enter_context(ThreadPoolExecutor(8))
         flood: list[Future[Answer]] = [pool.submit(embed, gateway, texts, model="second") for _ in range(4)]
         wait_until(lambda: gauge(gateway, "inflight_gateway_texts_in_flight") == 4096)
@@ -262,16 +268,47 @@ def test_keys_limit_models_and_input_tokens_count(encoders: str, tmp_path: Path)
     token = add_key(path, limited)
     with running_gateway(encoders, key_file=str(path)) as gateway, openai_client(gateway, api_key=token) as client:
         assert [each.id for each in client.models.list()] == [EMBEDDER]
-        with pytest.raises(openai.AuthenticationError):
-            openai_client(gateway).embeddings.create(model=EMBEDDER, encoding_format="float", input="tea")
+        with openai_client(gateway) as other, pytest.raises(openai.AuthenticationError):
+            other.embeddings.create(model=EMBEDDER, input="tea")
         body = {"model": RERANKER, "query": "tea", "documents": ["tea"]}
         assert post(gateway, "/v2/rerank", body, {"authorization": f"Bearer {token}"}).status == 403
-        raw = client.embeddings.with_raw_response.create(
-            model=EMBEDDER, encoding_format="float", input=["one two three", "four"]
-        )
-        assert raw.headers["x-ratelimit-limit-tokens"] == "20"
-        client.embeddings.create(
-            model=EMBEDDER, encoding_format="float", input=["a b c d e"]
-        )  # 8 tokens before it, 7 of its own
+        ask = partial(client.embeddings.with_raw_response.create, model=EMBEDDER, encoding_format="float")
+        assert ask(input=["one two three", "four"]).headers["x-ratelimit-limit-tokens"] == "20"
+        ask(input="word " * 12)  # after 4 tokens
         with pytest.raises(openai.RateLimitError):
-            client.embeddings.create(model=EMBEDDER, encoding_format="float", input=["twenty letters or so"])
+            ask(input="twenty letters or so")
+
+
+def test_a_batch_of_embeddings_uses_the_servers_that_have_the_model(encoders: str, hurried_server: Server) -> None:
+    texts = {f"row-{number}": [f"tea {number}", "milk"][: 1 + number % 2] for number in range(40)}
+    bodies = {name: {"model": EMBEDDER, "input": given, "dimensions": 4} for name, given in texts.items()}
+    bodies["bad"] = {"model": EMBEDDER, "input": ["milk", "fail invalid_text"]}
+    line = {"method": "POST", "url": "/v1/embeddings"}
+    content = b"".join(
+        json.dumps(line | {"custom_id": name, "body": each}).encode() + b"\n" for name, each in bodies.items()
+    )
+    with running_gateway(hurried_server, encoders) as gateway, openai_client(gateway) as client:
+        wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 4)
+        file = client.files.create(file=("rows.jsonl", content), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+        wait_until(lambda: client.batches.retrieve(batch.id).status in ("completed", "failed"))
+        batch = client.batches.retrieve(batch.id)
+        assert batch.request_counts is not None
+        assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 40, 1)
+        answers = {one["custom_id"]: one["response"]["body"] for one in _lines(client, batch.output_file_id)}
+        (error,) = _lines(client, batch.error_file_id)
+    assert answers.keys() == texts.keys()
+    for name, given in texts.items():
+        found = openai.types.CreateEmbeddingResponse.model_validate(answers[name])
+        vectors = [expected_vector(text, size=4) for text in given]
+        assert (_float32([each.embedding for each in found.data]) == vectors).all()
+    assert (error["custom_id"], error["response"]["body"]["error"]["code"]) == ("bad", "invalid_text")
+
+
+def _lines(client: openai.OpenAI, file_id: str | None) -> list[Any]:
+    assert file_id is not None
+    return [json.loads(line) for line in client.files.content(file_id).content.splitlines()]
+
+
+def _float32(rows: Any) -> Any:
+    return numpy.array(rows, numpy.float32)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from inflight.gateway.app import Caller, Gateway
+from inflight.gateway.app import Gateway
 from inflight.gateway.http import Request
+from inflight.gateway.keys import Caller
 from inflight.gateway.settings import GatewaySettings
 
 

@@ -142,7 +142,7 @@ def test_a_request_that_never_ends_holds_up_nobody(gateway: GatewayProcesses) ->
     [
         ("/v1/nothing", "GET", 404),
         ("/v1/chat/completions", "GET", 405),
-        ("/v1/embeddings", "GET", 404),
+        ("/v1/embeddings", "GET", 405),
         ("/v2/models", "GET", 404),
         ("/v2/health/ready", "GET", 404),
         ("/v1/models", "DELETE", 405),

@@ -20,6 +20,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from inflight.deploy.server.server import Server, ServerSettings
 from inflight.gateway.settings import GatewaySettings
+from tests.client.support.encoder_server import EncoderServer
 from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.errors import raises
@@ -138,6 +139,23 @@ def test_a_request_is_a_span_below_the_callers(
     assert prefill.end_time_unix_nano == decode.start_time_unix_nano
     length = decode.end_time_unix_nano - queue.start_time_unix_nano
     assert 0 < length <= root.end_time_unix_nano - root.start_time_unix_nano
+    assert SECRET not in str(collector.requests)
+
+
+@pytest.mark.parametrize(
+    ("path", "operation"), [("/v1/embeddings", "embeddings"), ("/v2/rerank", "rerank"), ("/classify", "classify")]
+)
+def test_a_request_for_an_encoder_is_a_span_without_its_texts(
+    scripted_encoders: EncoderServer, collector: Collector, path: str, operation: str
+) -> None:
+    body = {"query": SECRET, "documents": [SECRET]} if operation == "rerank" else {"input": SECRET}
+    with running_gateway(scripted_encoders.grpc_address, otlp_endpoint=collector.url) as gateway:
+        assert post(gateway, path, body, {"x-request-id": "one"}).status == 200
+        root, below = collector.trace("one")
+    found = attributes(root)
+    assert (found["gen_ai.operation.name"], found["gen_ai.usage.input_tokens"]) == (operation, 1)
+    assert "gen_ai.usage.output_tokens" not in found
+    assert not below
     assert SECRET not in str(collector.requests)
 
 

@@ -31,13 +31,17 @@ def test_each_vector_is_exact_at_its_index(count: int, encoding: str) -> None:
     assert body["usage"] == {"prompt_tokens": 3 * count, "total_tokens": 3 * count}
     assert [each["index"] for each in body["data"]] == list(range(count))
     for each, vector in zip(body["data"], found.vectors, strict=True):
-        given = each["embedding"]
-        row = numpy.frombuffer(base64.b64decode(given), "<f4") if encoding == "base64" else numpy.float32(given)
+        given: Any = each["embedding"]
+        row = (
+            numpy.frombuffer(base64.b64decode(given), "<f4")
+            if encoding == "base64"
+            else numpy.array(given, numpy.float32)
+        )
         assert (row == vector).all()
 
 
 def test_a_text_that_failed_has_an_error_and_no_vector() -> None:
-    vectors = numpy.float32([[1, 2], [numpy.nan, numpy.nan]])
+    vectors = numpy.array([[1, 2], [numpy.nan, numpy.nan]], numpy.float32)
     found = Embeddings(
         vectors, input_tokens=(3, 0), truncated=(True, False), errors={1: InflightError("no", "invalid_text")}
     )

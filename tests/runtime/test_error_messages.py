@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from inflight.runtime.chat.message_json import parse_kwargs, parse_messages
+from inflight.runtime.encoders.tokenize import PlainText
 from inflight.runtime.engine.request_values import (
     check_ids,
     check_sampling,
@@ -25,14 +27,27 @@ from inflight.runtime.triton.unsupported_inputs import check_supported
 from inflight.runtime.triton.word_tensors import check_words, unpack, weighted_words
 from tests.fixtures.errors import Cause, check_messages
 from tests.runtime import test_messages
+from tests.runtime.encoders import test_tokenize
 from tests.runtime.engine.test_request_values import OUT_OF_BOUNDS
 from tests.runtime.test_messages import LIMITS
 from tests.runtime.text import test_tokenizer
 from tests.runtime.triton.request_inputs import inputs_of
 
 
+def raise_first(found: Sequence[object]) -> None:
+    for one in found:
+        if isinstance(one, Exception):
+            raise one
+
+
 def test_sentences(tmp_path: Path) -> None:
+    words = test_tokenize.TOKENIZER
     causes: list[Cause] = [
+        *(partial(words.check_ids, np.array(ids, np.int32), False) for ids in ([], [9999], [5] * 99)),
+        lambda: raise_first(words.tokenize([PlainText("w1 " * 20, truncate=False)])),
+        lambda: raise_first(words.tokenize([PlainText("w1 " * 20, truncate=True, document="w1")])),
+        lambda: raise_first(words.tokenize([PlainText("w1 " * 9000, truncate=False)])),
+        lambda: raise_first(words.tokenize([PlainText(" " * (1 << 21), truncate=True)])),
         *(partial(LIMITS.check, request) for request, *_ in test_messages.REFUSED),
         partial(check_sampling, SamplingConfig(top_k=-3)),
         *(partial(sampling_from, {name: value}) for name, value in OUT_OF_BOUNDS),

@@ -55,7 +55,7 @@ def find_encoders() -> Generator[ServerQuery, Any, tuple[EncoderDeployment, ...]
             continue
         served = config.json_parameter("inflight_served")
         if config.known and served.get("task") != task:
-            continue  # somebody else's model of that name
+            continue  # another repository's model of that name
         ready = yield ServerQuery("model_ready", model)
         found.append(EncoderDeployment(task, model, ready, config.parameter("inflight_version") or None, served))
     return tuple(found)

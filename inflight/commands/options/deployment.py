@@ -82,18 +82,21 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option(
             "--encoder-batch-tokens",
             "max_batch_tokens",
+            envvar=f"INFLIGHT_{command.upper()}_ENCODER_BATCH_TOKENS",
             type=click.IntRange(1),
             help="Maximum tokens of an encoder's micro-batch: its texts times the longest of them.",
         ),
         click.option(
             "--encoder-queue-size",
             "max_queue_texts",
+            envvar=f"INFLIGHT_{command.upper()}_ENCODER_QUEUE_SIZE",
             type=click.IntRange(1),
             help="Maximum texts that wait for an encoder.",
         ),
         click.option(
             "--encoder-max-wait-ms",
             "max_wait_ms",
+            envvar=f"INFLIGHT_{command.upper()}_ENCODER_MAX_WAIT_MS",
             type=click.IntRange(1),
             help="A text that has waited for so many milliseconds goes first.",
         ),

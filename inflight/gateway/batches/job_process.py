@@ -20,7 +20,7 @@ from inflight.batch.job.spec import GenerationDefaults, InputSpec, Job, OutputSp
 from inflight.batch.runner import TEMPORARY_CODES, JobRunner
 from inflight.common.process_guard import die_with_parent
 from inflight.gateway.batches.store import input_path, job_directory
-from inflight.gateway.batches.validation import read_validation, validate_input, write_validation
+from inflight.gateway.batches.validation import encode_spec, read_validation, validate_input, write_validation
 
 MODULE = "inflight.gateway.batches.job_process"
 OUTPUT = "output.jsonl"
@@ -35,13 +35,13 @@ _CLOSING = {
 class Task(BaseModel):
     """What to do with the batch in directory `path`. `closing`: the code of rows that are not sent any more.
 
-    `models`: the models that a request may name; None: any.
+    `models`: those that a request may name, each with the servers that have it; None: any.
     """
 
     model_config = ConfigDict(frozen=True)
     path: Path
     endpoint: str
-    models: tuple[str, ...] | None = None
+    models: dict[str, tuple[str, ...]] | None = None
     defaults: GenerationDefaults = GenerationDefaults()
     run_options: RunOptions = RunOptions()
     headers: dict[str, str] = {}  # `run_options` leaves them out of its JSON
@@ -57,16 +57,19 @@ class Outcome(BaseModel):
     message: str = ""
 
 
-def job_of(task: Task) -> tuple[Job, JobDirectory]:
+def job_of(task: Task, model: str | None) -> tuple[Job, JobDirectory]:
     """Return the job of a batch, which is the one that `inflight batch run` would run, and its directory.
 
+    `model` is the one that its rows name; servers with others get no rows.
     A job that has begun keeps its defaults, also if the gateway is started with others.
     """
+    servers = (task.models or {}).get(model or "") or task.run_options.servers
     job = Job(
         input=InputSpec(address=str(input_path(task.path)), format="jsonl", row_format="openai"),
         output=OutputSpec(address=str(task.path / OUTPUT), format="jsonl"),
         defaults=task.defaults,
-        run_options=task.run_options.model_copy(update={"headers": task.headers}),
+        encode=encode_spec(task.endpoint),
+        run_options=task.run_options.model_copy(update={"headers": task.headers, "servers": servers}),
     )
     directory = JobDirectory.from_output(job.output, job_directory(task.path).path)
     with suppress(BatchError):  # the first run has none
@@ -84,7 +87,7 @@ def perform(task: Task) -> Outcome:
                 write_validation(task.path, validation)
         if validation.errors:
             return Outcome(state="invalid")
-        job, directory = job_of(task)
+        job, directory = job_of(task, validation.model)
         runner = JobRunner(job, directory)
         if task.closing is None:
             result = runner.run()

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,8 @@ class BatchRunner:
 
     Several runners may be started over one store, in one process or several; one of them runs batches, and another
     takes over when it ends. `servers` are Triton's gRPC addresses, as for `inflight batch run --server`;
-    `run_options` and `defaults` are the job's other options. `models` returns the names that a request may give as its
-    model; None: any. `on_message` gets sentences for the operator.
+    `run_options` and `defaults` are the job's other options. `models` returns the models for an endpoint, each with the
+    servers that have it, or None while they are unknown; None: any model. `on_message` gets sentences for the operator.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class BatchRunner:
         max_running: int = 2,
         run_options: RunOptions | None = None,
         defaults: GenerationDefaults | None = None,
-        models: Callable[[], Collection[str]] | None = None,
+        models: Callable[[str], Mapping[str, Sequence[str]] | None] | None = None,
         on_message: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._store, self._files, self._max_running = store, files, max_running
@@ -198,12 +198,12 @@ class BatchRunner:
         )
         self._children[record.path] = _Child(task)
 
-    def _permitted(self, record: BatchRecord) -> tuple[str, ...] | None:
+    def _permitted(self, record: BatchRecord) -> dict[str, Sequence[str]] | None:
         """Return the models that the rows may name: those that are served, and that the key of the batch may use."""
-        served = None if self._models is None else self._models()
-        if not served:
-            return record.models or None
-        return tuple(name for name in served if not record.models or name in record.models)
+        served = None if self._models is None else self._models(record.batch["endpoint"])
+        if served is None:
+            return dict.fromkeys(record.models, ()) or None
+        return {name: servers for name, servers in served.items() if not record.models or name in record.models}
 
     def _on_outcome(self, record: BatchRecord, child: _Child, outcome: Outcome) -> None:
         """Decide what follows the end of a process. For a batch that was cancelled meanwhile, `_advance` does."""

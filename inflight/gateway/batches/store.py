@@ -34,7 +34,7 @@ from inflight.gateway.batches.entries import (
 )
 from inflight.gateway.batches.files import BATCH_FILE_SECONDS, FileStore, expiry_seconds
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 COMPLETION_WINDOW = "24h"
 WINDOW_SECONDS = 86_400
 MAX_LISTED = 100
@@ -109,7 +109,7 @@ class BatchStore:
         """Create a batch, in state `validating`; return its object. `models` are those that the API key may use."""
         if endpoint not in ENDPOINTS:
             raise InflightError(
-                f"endpoint is {shown_id(endpoint)}; it must be {' or '.join(ENDPOINTS)}", "invalid_parameter"
+                f"endpoint is {shown_id(endpoint)}; it must be one of {', '.join(ENDPOINTS)}", "invalid_parameter"
             )
         if completion_window != COMPLETION_WINDOW:
             raise InflightError(

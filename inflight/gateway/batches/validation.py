@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import InputRecord, InvalidRow, RowStatus
-from inflight.batch.job.spec import GenerationDefaults
+from inflight.batch.job.spec import EncodeSpec, GenerationDefaults
 from inflight.batch.row_formats.openai import OpenAIRowFormat
 from inflight.batch.sources.jsonl import JsonLinesSource
 from inflight.batch.storage.files import StoredFile
@@ -37,6 +37,11 @@ class Validation(BaseModel):
     total: int
     model: str | None
     errors: tuple[RowError, ...] = ()
+
+
+def encode_spec(endpoint: str) -> EncodeSpec | None:
+    """Return what a batch for this endpoint does with its rows; None: it generates answers to them."""
+    return EncodeSpec(task="embed") if endpoint == "/v1/embeddings" else None
 
 
 def read_validation(path: Path) -> Validation | None:
@@ -78,7 +83,7 @@ class _Rows:
         self.model: str | None = None
         self._endpoint, self._models = endpoint, models
         self._ids: dict[str, int] = {}
-        self._format = OpenAIRowFormat(GenerationDefaults(), 0)
+        self._format = OpenAIRowFormat(GenerationDefaults(), 0, encode_spec(endpoint))
 
     def check(self, record: InputRecord) -> Iterator[RowError]:
         self.total += 1

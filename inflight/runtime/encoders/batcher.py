@@ -32,7 +32,7 @@ class EncoderRequest(Protocol):
         """Take the result of the text with this index: a row of numbers, or why there is none."""
 
     def end_if_cancelled(self) -> bool:
-        """End the request if nobody waits for its answer any more, and return whether that is so."""
+        """End the request if its client has left; return whether it has ended."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ _FINE_LIMIT = 128
 _COARSE_STEP = 64
 _MAX_PADDING = 1 / 16
 """Padding of a micro-batch, as a fraction of its padded tokens, up to which shorter texts join in any case."""
-_MIN_FILL = 1 / 4
+_MIN_FILL = 1 / 8
 """A micro-batch with less of the budget accepts texts of the neighbouring length classes, with more padding."""
 
 Item = TypeVar("Item")
@@ -65,7 +65,7 @@ class Planner(Generic[Item]):
     """The waiting texts. Adding, planning and dropping take a time that hardly depends on how many texts wait.
 
     The anchor of a micro-batch is the oldest text if that is overdue, else the oldest of the highest priority. Texts
-    of the same length or the next shorter ones join it, up to the budget. While the micro-batch is less than a quarter
+    of the same length or the next shorter ones join it, up to the budget. While the micro-batch is less than an eighth
     full, also those join that are up to one length class shorter or longer. If all texts are overdue, priorities would
     have no effect; so a text of a higher priority goes after each micro-batch with an overdue anchor.
     """

@@ -10,8 +10,6 @@ from loadtests.analysis.window import MeasurementWindow
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome
 
-MODELS = {"embed": "embedding", "rerank": "rerank", "classify": "classify"}
-"""The encoder's model on every deployment, by task."""
 WAITING_TEXTS = "inflight_encoder_waiting_texts"
 _TOKENS = "inflight_encoder_tokens_total"
 _TEXTS = "inflight_encoder_texts_total"
@@ -19,7 +17,7 @@ _TEXTS = "inflight_encoder_texts_total"
 
 def model_label(plan: LoadPlan) -> dict[str, str]:
     """Return the label of the series of the plan's model."""
-    return {"model": plan.model or MODELS[plan.task]}
+    return {"model": plan.model or ("embedding" if plan.task == "embed" else plan.task)}
 
 
 def encoder_side(run: ServerCounters, window: MeasurementWindow, plan: LoadPlan) -> EncoderSide | None:

@@ -17,7 +17,7 @@ from tests.fixtures.engines import TinyCheckpoint
 from tests.fixtures.errors import raises
 
 TYPE = "sentence_transformers.models."
-Edit = Callable[[Path], None]
+Edit = Callable[[Path], object]
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_the_activation_is_read(
 def with_modules(*kinds: str, paths: tuple[str, ...] = ("", "1_Pooling", "2_More", "3_More")) -> Edit:
     types = [kind if "." in kind else TYPE + kind for kind in kinds]
     content = json.dumps([{"type": kind, "path": path} for kind, path in zip(types, paths, strict=False)])
-    return lambda directory: (directory / "modules.json").write_text(content) and None
+    return lambda directory: (directory / "modules.json").write_text(content)
 
 
 def with_file(name: str, **fields: Any) -> Edit:
@@ -131,7 +131,7 @@ def with_file(name: str, **fields: Any) -> Edit:
         (with_file("config.json", quantization_config={"quant_method": "gptq"}), "unsupported_architecture"),
         (with_file("config.json", position_embedding_type="relative_key"), "unsupported_architecture"),
         (with_file("config.json", model_type="t5"), "unsupported_architecture"),
-        (lambda directory: (directory / "modules.json").write_text("{}") and None, "checkpoint_damaged"),
+        (lambda directory: (directory / "modules.json").write_text("{}"), "checkpoint_damaged"),
     ],
 )
 def test_what_cannot_be_built_is_refused(copied: Callable[..., Path], edit: Edit, code: str) -> None:

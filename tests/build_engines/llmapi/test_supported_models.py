@@ -15,6 +15,7 @@ from build_engines.capabilities.tensorrt_llm import PYTORCH_ONLY
 from build_engines.errors import BuildError
 from build_engines.llmapi.arguments import LlmArguments
 from build_engines.llmapi.target import model_yaml
+from tests.build_engines.build_runs import generator
 from tests.build_engines.llmapi.published_configs import SHAPES
 from tests.fixtures.errors import raises
 
@@ -47,7 +48,7 @@ def test_the_manifest_tells_of_the_part_that_writes(checkpoint: Path, tmp_path: 
     """What Gemma 3 4B leaves out is 8 heads of 256 numbers, 4 for keys and values, and a length of 128 K."""
     (checkpoint / "generation_config.json").unlink(missing_ok=True)
     become(checkpoint, "Gemma3ForConditionalGeneration", SHAPES["Gemma3ForConditionalGeneration"])
-    manifest = built(checkpoint, tmp_path / "engine").manifest
+    manifest = generator(built(checkpoint, tmp_path / "engine"))
     assert (manifest.layers, manifest.kv_heads, manifest.head_dim) == (34, 4, 256)
     assert (manifest.max_seq_len, manifest.vocab_size) == (131072, 262208)
     assert (manifest.precision, manifest.kv_cache_precision, manifest.end_ids) == ("bf16", "bf16", [1, 106])
@@ -56,7 +57,7 @@ def test_the_manifest_tells_of_the_part_that_writes(checkpoint: Path, tmp_path: 
 def test_gpt_oss_stays_as_it_is_published(checkpoint: Path, tmp_path: Path) -> None:
     become(checkpoint, "GptOssForCausalLM", SHAPES["GptOssForCausalLM"])
     done = built(checkpoint, tmp_path / "engine")
-    assert (done.manifest.precision, done.manifest.kv_cache_precision) == ("mxfp4", "bf16")
+    assert (generator(done).precision, generator(done).kv_cache_precision) == ("mxfp4", "bf16")
     assert any("has no torch_dtype of 16 or 32 bits" in note for note in done.notes)
     assert not any("weights are float32" in note for note in done.notes)
 
@@ -64,7 +65,7 @@ def test_gpt_oss_stays_as_it_is_published(checkpoint: Path, tmp_path: Path) -> N
 def test_the_part_may_have_the_ids_that_end_an_answer(checkpoint: Path, tmp_path: Path) -> None:
     (checkpoint / "generation_config.json").unlink(missing_ok=True)
     become(checkpoint, "Llama4ForConditionalGeneration", SHAPES["Llama4ForConditionalGeneration"])
-    assert built(checkpoint, tmp_path / "engine").manifest.end_ids == [200001, 200007, 200008]
+    assert generator(built(checkpoint, tmp_path / "engine")).end_ids == [200001, 200007, 200008]
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,12 @@ from build_engines.llmapi.target import model_yaml
 from build_engines.manifest import Manifest, verify
 from inflight.runtime.backends.llmapi.settings import LlmApiSettings
 from inflight.runtime.engine.interface import EngineOptions
+from tests.build_engines.build_runs import generator
 from tests.fixtures.errors import raises
 
 
 def built(checkpoint: Path, out: Path, arguments: LlmArguments | None = None, **options: Any) -> Manifest:
-    return build_engine(str(checkpoint), out, BuildOptions("llmapi", settings=arguments, **options)).manifest
+    return generator(build_engine(str(checkpoint), out, BuildOptions("llmapi", settings=arguments, **options)))
 
 
 def said_by(engine: Path) -> dict[str, Any]:
@@ -149,7 +150,7 @@ def test_numbers_are_those_of_the_checkpoint_or_of_16_bits(
     write_config(checkpoint, torch_dtype=held)
     done = build_engine(str(checkpoint), tmp_path / "engine", BuildOptions("llmapi", **options))
     assert said_by(tmp_path / "engine")["dtype"] == dtype
-    assert (done.manifest.precision, done.manifest.kv_cache_precision) == precisions
+    assert (generator(done).precision, generator(done).kv_cache_precision) == precisions
     assert any("computes in bfloat16" in note for note in done.notes) == (held == "float32" and not options)
 
 

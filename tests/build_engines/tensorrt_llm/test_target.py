@@ -7,7 +7,7 @@ import pytest
 
 from build_engines.errors import BuildError
 from build_engines.manifest import GpuLimits, GpuMachine, verify
-from tests.build_engines.build_runs import RecordedProgress, names
+from tests.build_engines.build_runs import RecordedProgress, generator, names
 from tests.build_engines.tensorrt_llm.conftest import Build
 from tests.fixtures.errors import raises
 from tests.fixtures.nvidia import A100, B200, H100, NvidiaPrograms, TrtLlmEngine
@@ -64,7 +64,7 @@ def test_quantizing_for_two_gpus(tmp_path: Path, build: Build, nvidia_programs: 
     nvidia_programs.having(gpus=[H100, H100])
     heard = RecordedProgress()
     recipe = LIMITS | {"quantization": "fp8", "kv_cache_dtype": "fp8", "tensor_parallel": 2, "workers": 2}
-    manifest = build(recipe, heard).manifest
+    manifest = generator(build(recipe, heard))
     assert (manifest.precision, manifest.kv_cache_precision, manifest.tensor_parallel) == ("fp8", "fp8", 2)
     assert {"rank0.engine", "rank1.engine"} <= manifest.files.keys()
     assert heard.sentences[1:-2] == [
@@ -83,7 +83,7 @@ def test_quantizing_for_two_gpus(tmp_path: Path, build: Build, nvidia_programs: 
 def test_precision_and_length_of_the_command_line_go_into_the_recipe(build: Build) -> None:
     options = {"precision": "int8_wo", "kv_precision": "fp8", "max_seq_len": 512}
     built = build(LIMITS | {"paged_context_fmha": False}, **options)
-    manifest = built.manifest
+    manifest = generator(built)
     assert (manifest.precision, manifest.kv_cache_precision) == ("int8_wo", "fp8")
     assert manifest.max_seq_len == 512
     assert manifest.features is not None
@@ -96,8 +96,9 @@ def test_what_a_quantized_cache_excludes_is_told(build: Build) -> None:
         "With a KV cache of int8 and quantization none, prompts can't be read from the paged cache, so prefixes are "
         "not reused and long prompts not computed in chunks.",
     )
-    assert built.manifest.features is not None
-    assert not built.manifest.features.chunked_context
+    features = generator(built).features
+    assert features is not None
+    assert not features.chunked_context
 
 
 def test_what_trtllm_build_switched_off_is_told_and_stands_in_the_manifest(
@@ -107,7 +108,7 @@ def test_what_trtllm_build_switched_off_is_told_and_stands_in_the_manifest(
     nvidia_programs.having(fail="build:no_pages")
     built = build(LIMITS)
     assert built.notes[0].startswith("trtllm-build switched paged_context_fmha off (see build.log)")
-    features = built.manifest.features
+    features = generator(built).features
     assert features is not None
     assert (features.paged_context_fmha, features.kv_cache_reuse, features.chunked_context) == (False, False, False)
 
@@ -116,13 +117,14 @@ def test_an_fp8_cache_stays_in_pages_through_the_build(build: Build, nvidia_prog
     nvidia_programs.having(gpus=[B200])
     built = build(LIMITS | {"quantization": "nvfp4", "kv_cache_dtype": "fp8"})
     assert not built.notes
-    assert built.manifest.features is not None
-    assert built.manifest.features.kv_cache_reuse
+    features = generator(built).features
+    assert features is not None
+    assert features.kv_cache_reuse
 
 
 def test_drafts_have_room_beyond_what_a_request_may_take(build: Build) -> None:
     recipe = LIMITS | {"speculation.mode": "draft_tokens_external", "speculation.max_draft_len": 10}
-    manifest = build(recipe).manifest
+    manifest = generator(build(recipe))
     assert manifest.max_seq_len == 2048
     assert manifest.features is not None
     assert (manifest.features.speculative_decoding_mode, manifest.features.max_draft_len) == (

@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
-from inflight_client.encoder_call import MODELS
+from inflight_client.encoder_call import Task
 
 from inflight.deploy.server.run_directory import ServerRunDirectory
 from tests.client.support import scripted_encoder
-from tests.standins.scripted_encoders.server import write_encoder
 from tests.standins.triton import serve_repository
+
+MAX_SEQ_LEN = 64
+_NAMES: Mapping[Task, str] = {"embed": "embed", "rerank": "rerank", "classify": "classify"}
+
+_COMMON = {
+    "inputs": ("truncate BOOL 1", "priority INT32 1"),
+    "outputs": ("num_input_tokens INT32 1", "truncated BOOL 1", "error STRING 1"),
+}
+_TEXTS = ("text_input STRING 1", "input_ids INT32 -1", "input_lengths INT32 1")
+_MODELS: dict[str, tuple[Task, tuple[str, ...], tuple[str, ...]]] = {
+    "embedding": ("embed", (*_TEXTS, "input_type STRING 1", "dimensions INT32 1"), ("embedding FP32 -1",)),
+    "classify": ("classify", _TEXTS, ("scores FP32 -1", "labels STRING -1")),
+    "rerank": ("rerank", ("query STRING 1", "documents STRING -1"), ("scores FP32 -1",)),
+}
 
 
 class EncoderServer(NamedTuple):
-    """Where it listens."""
-
     grpc_address: str
     http_address: str
     metrics_address: str
 
 
 @contextmanager
-def encoder_server() -> Iterator[EncoderServer]:
+def encoder_server(names: Mapping[Task, str] = _NAMES) -> Iterator[EncoderServer]:
+    """Start the server; `names` are those of its models for applications, for some tasks or for all."""
     run = ServerRunDirectory.create()
     try:
-        for task, name in MODELS.items():
-            write_encoder(run.path / "repository" / name, task, task, Path(scripted_encoder.__file__))
-        with serve_repository(run, "scripted") as ports:
+        for model, (task, _, _) in _MODELS.items():
+            if task in names:
+                directory = run.path / "repository" / model
+                (directory / "1").mkdir(parents=True)
+                (directory / "config.pbtxt").write_text(_config(model, names[task]))
+                shutil.copy(scripted_encoder.__file__, directory / "1" / "model.py")
+        with serve_repository(run, "key") as ports:
             yield EncoderServer(*(f"127.0.0.1:{port}" for port in (ports.grpc, ports.http, ports.metrics)))
     finally:
         run.close()
+
+
+def _config(model: str, served_name: str) -> str:
+    task, inputs, outputs = _MODELS[model]
+    lines = [f'name: "{model}"', 'backend: "python"', f"max_batch_size: {0 if task == 'rerank' else 256}"]
+    for side, own in (("input", inputs), ("output", outputs)):
+        for each in (*own, *_COMMON[f"{side}s"]):
+            name, datatype, size = each.split()
+            per_document = task == "rerank" and side == "output"
+            optional = " optional: true" if side == "input" and name not in ("query", "documents") else ""
+            size = "-1" if per_document else size
+            lines.append(f'{side} {{ name: "{name}" data_type: TYPE_{datatype} dims: {size}{optional} }}')
+    sizes = {"dimensions": scripted_encoder.DIMENSIONS, "max_seq_len": MAX_SEQ_LEN}
+    served = json.dumps({"model": served_name, "task": task, **sizes})
+    lines.append(f'parameters {{ key: "inflight_served" value {{ string_value: {json.dumps(served)} }} }}')
+    return "\n".join([*lines, ""])

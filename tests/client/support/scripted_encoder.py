@@ -1,13 +1,15 @@
 """A Triton model that embeds, reranks and classifies by a hash of the text. Triton's stub runs this file as model.py.
 
 A text may ask for more: `fail CODE` has an error, `nan` has no numbers, `once CODE ...` fails the first time that it
-comes, `request CODE` and `once request CODE ...` fail their whole request, and `wait SECONDS` takes so long.
+comes, `request CODE` and `once request CODE ...` fail their whole request, `wait SECONDS` takes so long, and
+`hold PATH` as long as there is such a file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from typing import Any
 
@@ -45,6 +47,8 @@ class TritonPythonModel:
                 return utils.InferenceResponse([], utils.TritonError(f"the whole request fails [{code}]"))
             if command == "wait":
                 time.sleep(float(argument))
+            while command == "hold" and os.path.exists(argument):
+                time.sleep(0.005)
             code = argument.split()[0] if command == "fail" or (command == "once" and self._new(text)) else ""
             errors.append(f"the text asks for it [{code}]" if code else "")
             kind = self._texts_of(given, "input_type")[place] if "input_type" in given else ""

@@ -45,7 +45,9 @@ def test_a_bound_stands_with_what_was_found_and_what_makes_it_unsure() -> None:
 
 def test_what_was_served_and_how_long_prompts_were_stands_before_the_times() -> None:
     served = {"served": {"model": "tea", "precision": "bf16", "kv_cache_precision": "u8", "max_sequences": 64}}
-    tokens = replace(typical_summary().tokens, input_per_request=357.0, first_input=357.0, first_input_requested=128.0)
+    tokens = typical_summary().tokens
+    assert tokens is not None
+    tokens = replace(tokens, input_per_request=357.0, first_input=357.0, first_input_requested=128.0)
     summary = replace(typical_summary(), metadata={**typical_summary().metadata, **served}, tokens=tokens)
     said = shown(show_summary, summary)
     assert said.startswith("tea (bf16 weights, u8 KV cache, at most 64 sequences)\n")

@@ -28,7 +28,7 @@ def test_sentences(tmp_path: Path) -> None:
         partial(files.list, "", limit=0),
         partial(files.list, "", order="up"),
         partial(files.list, "", after=FILE),
-        partial(batches.create, "", given, "/v1/embeddings", "24h"),
+        partial(batches.create, "", given, "/v1/images", "24h"),
         partial(batches.create, "", given, ENDPOINT, "48h"),
         partial(batches.create, "", given, ENDPOINT, "24h", {str(n): "" for n in range(17)}),
         partial(batches.create, "", given, ENDPOINT, "24h", {"a": "b" * 513}),

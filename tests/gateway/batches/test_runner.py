@@ -107,7 +107,7 @@ def test_a_hundred_errors_are_listed(stores: Stores) -> None:
 
 def test_a_model_that_is_not_served_fails_the_batch(stores: Stores) -> None:
     batch_id = stores.batch(lines([request(0), request(1)]))
-    with running(stores, [NOWHERE], models=lambda: ["other"]):
+    with running(stores, [NOWHERE], models=lambda endpoint: {"other": ()}):
         assert [one["code"] for one in stores.wait(batch_id)["errors"]["data"]] == ["model_not_found"]
 
 

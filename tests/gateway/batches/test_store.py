@@ -59,7 +59,7 @@ def test_a_new_batch(stores: Stores) -> None:
 @pytest.mark.parametrize(
     ("change", "naming"),
     [
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"endpoint": "/v1/images"}, "endpoint"),
         ({"endpoint": None}, "endpoint"),
         ({"completion_window": "48h"}, "completion_window"),
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),

@@ -53,7 +53,7 @@ def test_an_example_asks_for_what_can_be_made(example: str) -> None:
 
 def test_the_page_has_examples_files_and_profiles() -> None:
     assert EXAMPLES
-    assert set(FILES) == {"my-times.csv", "my-prompts.jsonl"}
+    assert set(FILES) == {"my-times.csv", "my-prompts.jsonl", "my-pairs.jsonl"}
     assert PROFILES
 
 

@@ -28,7 +28,7 @@ from inflight.runtime.messages import (
 from inflight.runtime.metrics.definitions import (
     BATCHER,
     DURATION,
-    FAMILIES,
+    ENGINE_FAMILIES,
     FIRST_TOKEN,
     GENERAL,
     INPUT_TOKENS,
@@ -69,7 +69,7 @@ class MemorySink(NullSink):
         assert family is REQUEST_ENDS
         self.counts[member] += count
 
-    def observe(self, family: MetricFamily, value: float) -> None:
+    def observe(self, family: MetricFamily, value: float, label_value: str = "") -> None:
         self.observed[family].append(value)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class BrokenSink(NullSink):
     def set(self, family: MetricFamily, member: str, value: float) -> None:
         raise OSError("no board")
 
-    def observe(self, family: MetricFamily, value: float) -> None:
+    def observe(self, family: MetricFamily, value: float, label_value: str = "") -> None:
         raise OSError("no board")
 
 
@@ -290,7 +290,7 @@ def test_every_gauge_of_the_table_has_a_value() -> None:
     limits = EngineLimits(vocabulary_size=1, max_seq_len=1, kv_block_tokens=1, kv_blocks=0, max_num_sequences=1)
     stats = EngineStats(waiting=0, running=0, kv_blocks_reserved=0, kv_blocks=0, steps=0)
     values = state_values(stats, limits, 0, reuses_blocks=False)
-    table = {(family, member) for family in FAMILIES if family.kind == "GAUGE" for member in family.label_values}
+    table = {(family, member) for family in ENGINE_FAMILIES if family.kind == "GAUGE" for member in family.label_values}
     assert set(values) == table - {(GENERAL, "timestamp")}
 
 

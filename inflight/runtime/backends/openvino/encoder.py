@@ -13,6 +13,8 @@ from inflight.runtime.encoders.encoder import EncoderInput
 from inflight.runtime.encoders.manifest import EncoderManifest
 
 _FILE = "openvino_model.xml"
+_CACHED_KERNELS = 256
+"""Kernels are made for each shape. OpenVINO keeps up to 5,000 of them by default, and memory grows until then."""
 
 
 class OpenVinoEncoder:
@@ -33,6 +35,7 @@ def load_encoders(engine_dir: str, manifest: EncoderManifest, threads: int, requ
     properties = {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": str(requests),
+        "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
         **({"INFERENCE_NUM_THREADS": threads} if threads else {}),
         **manifest.properties,
     }

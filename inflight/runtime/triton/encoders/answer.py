@@ -11,10 +11,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.messages import RequestError
+from inflight.runtime.triton.encoders.tasks import Outputs
 from inflight.runtime.triton.tensors import error_response
-
-Outputs = Callable[[Any], dict[str, Any]]
-"""Converts the rows [texts, dimensions] of a request to its output arrays by name; a failed text's row is NaN."""
 
 
 @dataclass(frozen=True)

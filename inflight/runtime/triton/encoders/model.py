@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -69,7 +69,7 @@ class EncoderModel:
             PlannerLimits(
                 positive(settings, "max_batch_tokens", 2048, "tokens"),
                 positive(settings, "max_batch_texts", 256, "texts"),
-                positive(settings, "max_wait_ms", 2000, "milliseconds") / 1000,
+                positive(settings, "max_wait_ms", 5000, "milliseconds") / 1000,
             ),
             positive(settings, "max_queue_texts", 16384, "texts"),
             self._metrics.computed,
@@ -108,7 +108,7 @@ class EncoderModel:
         self._client_versions.check(metadata_from(given))
         return self._task.read(Inputs(request))
 
-    def _start(self, work: Iterator[int], answer: EncoderAnswer, budget: int, characters: int) -> int:
+    def _start(self, work: Generator[int, None, None], answer: EncoderAnswer, budget: int, characters: int) -> int:
         """Tokenize a request within the budget of characters, or hand it to the other thread; return what is left."""
         for cost in work:
             if cost > budget:
@@ -122,7 +122,7 @@ class EncoderModel:
             budget -= cost
         return budget
 
-    def _queue_texts(self, request: TextRequest, answer: EncoderAnswer) -> Iterator[int]:
+    def _queue_texts(self, request: TextRequest, answer: EncoderAnswer) -> Generator[int, None, None]:
         """Tokenize a request's texts in pieces and queue them; yields the characters of each next piece."""
         left = len(request.texts)
         try:

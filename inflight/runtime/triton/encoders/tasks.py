@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -12,12 +13,14 @@ from inflight.runtime.encoders.manifest import EncoderManifest
 from inflight.runtime.encoders.tokenize import PlainText
 from inflight.runtime.messages import RequestError
 from inflight.runtime.text.tokenizer import decoded_text
-from inflight.runtime.triton.encoders.answer import Outputs
 from inflight.runtime.triton.inputs import Inputs
 
 MAX_DOCUMENTS = 1024
 _ALIASES = {"passage": "document", "document": "passage"}
 _ALWAYS_ACCEPTED = ("query", *_ALIASES)
+
+Outputs = Callable[[Any], dict[str, Any]]
+"""Converts the rows [texts, dimensions] of a request to its output arrays by name; a failed text's row is NaN."""
 
 
 @dataclass(frozen=True)

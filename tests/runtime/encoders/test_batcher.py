@@ -1,0 +1,161 @@
+"""Texts in, one result for each out, whatever the encoder does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inflight.runtime.encoders.batcher import Batcher, Computed
+from inflight.runtime.encoders.encoder import EncoderInput
+from inflight.runtime.encoders.planner import PlannerLimits
+from inflight.runtime.messages import RequestError
+from tests.fixtures.errors import raises
+from tests.fixtures.waiting import wait_until
+
+FAILS, NAN = 666, 777
+"""First token ids of texts that make a whole micro-batch fail, or their own row NaN."""
+
+
+class SumEncoder:
+    """Returns the first token and the sum of each text. `gate` is closed while a micro-batch must not end."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.batches: list[int] = []
+
+    def run(self, texts: Sequence[EncoderInput]) -> Any:
+        self.batches.append(len(texts))
+        self.gate.wait(30)
+        if any(text.token_ids[0] == FAILS for text in texts):
+            raise RuntimeError("a text that the engine does not take")
+        rows = np.array([[text.token_ids[0], text.token_ids.sum()] for text in texts], np.float32)
+        rows[rows[:, 0] == NAN] = np.nan
+        return rows
+
+
+class Asked:
+    """A request that keeps its results."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.results: dict[int, tuple[Any, RequestError | None]] = {}
+
+    def deliver(self, index: int, row: Any, error: RequestError | None) -> None:
+        assert index not in self.results
+        self.results[index] = row, error
+
+    def end_if_cancelled(self) -> bool:
+        return self.cancelled
+
+
+def text(first: int, tokens: int = 3) -> EncoderInput:
+    return EncoderInput(np.array([first, *[1] * (tokens - 1)], np.int32))
+
+
+@contextmanager
+def batching(
+    *encoders: SumEncoder, max_queue_texts: int = 1000, computed: Callable[[Computed], None] = lambda batch: None
+) -> Iterator[Batcher]:
+    batcher = Batcher(encoders, PlannerLimits(64, 16, 10.0), max_queue_texts, computed, lambda line: None)
+    try:
+        yield batcher
+    finally:
+        for encoder in encoders:
+            encoder.gate.set()
+        batcher.close()
+
+
+def ask(batcher: Batcher, firsts: Sequence[int], tokens: int = 3) -> Asked:
+    request = Asked()
+    batcher.reserve(len(firsts))
+    batcher.add(request, [(index, text(first, tokens)) for index, first in enumerate(firsts)], [0] * len(firsts))
+    return request
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_each_text_of_many_requests_gets_its_own_row(workers: int) -> None:
+    seen: list[Computed] = []
+    with batching(*(SumEncoder() for _ in range(workers)), computed=seen.append) as batcher:
+        requests = [ask(batcher, range(first, first + 7), 2 + first % 9) for first in range(0, 350, 7)]
+        wait_until(lambda: all(len(request.results) == 7 for request in requests))
+        wait_until(lambda: batcher.waiting_texts == 0 and sum(len(batch.waits) for batch in seen) == 350)
+    for number, request in enumerate(requests):
+        for index, (row, error) in request.results.items():
+            first, tokens = 7 * number + index, 2 + (7 * number) % 9
+            assert error is None
+            assert row.tolist() == [first, first + tokens - 1]
+    assert sum(batch.real_tokens for batch in seen) == sum(7 * (2 + first % 9) for first in range(0, 350, 7))
+    assert all(batch.padded_tokens >= batch.real_tokens for batch in seen)
+
+
+@pytest.mark.parametrize("bad", [FAILS, NAN])
+def test_only_the_text_at_fault_fails(bad: int) -> None:
+    encoder = SumEncoder()
+    with batching(encoder) as batcher:
+        encoder.gate.clear()
+        ask(batcher, [1])
+        wait_until(lambda: encoder.batches)
+        request = ask(batcher, [10, 11, bad, 12, 13])
+        encoder.gate.set()
+        wait_until(lambda: len(request.results) == 5)
+    assert encoder.batches[1] == 5
+    errors = {index: error.code for index, (_, error) in request.results.items() if error is not None}
+    assert errors == {2: "invalid_request"}
+    assert [request.results[index][0][0] for index in (0, 1, 3, 4)] == [10, 11, 12, 13]
+
+
+def test_more_texts_than_the_queue_takes_are_refused() -> None:
+    encoder = SumEncoder()
+    with batching(encoder, max_queue_texts=10) as batcher:
+        encoder.gate.clear()
+        first = ask(batcher, [1])
+        wait_until(lambda: encoder.batches)
+        large = ask(batcher, range(20))  # an empty queue takes any request
+        with raises(RequestError, "overloaded", naming="10"):
+            batcher.reserve(1)
+        encoder.gate.set()
+        wait_until(lambda: len(first.results) + len(large.results) == 21)
+        batcher.reserve(10)
+
+
+def test_the_texts_of_a_cancelled_request_leave_the_queue() -> None:
+    encoder = SumEncoder()
+    with batching(encoder) as batcher:
+        encoder.gate.clear()
+        ask(batcher, [1])
+        wait_until(lambda: encoder.batches)
+        left, kept = ask(batcher, range(9)), ask(batcher, [5])
+        left.cancelled = True
+        wait_until(lambda: batcher.waiting_texts == 1)
+        encoder.gate.set()
+        wait_until(lambda: kept.results)
+    assert not left.results
+    assert sum(encoder.batches) == 2
+
+
+def test_a_text_with_a_higher_priority_waits_for_the_running_micro_batch_only() -> None:
+    encoder = SumEncoder()
+    with batching(encoder) as batcher:
+        encoder.gate.clear()
+        bulk = ask(batcher, range(40), tokens=30)
+        wait_until(lambda: encoder.batches)
+        urgent = Asked()
+        batcher.reserve(1)
+        batcher.add(urgent, [(0, text(5, 10))], [1])
+        done_before: list[int] = []
+        deliver = urgent.deliver
+
+        def noted(index: int, row: Any, error: RequestError | None) -> None:
+            done_before.append(len(bulk.results))
+            deliver(index, row, error)
+
+        urgent.deliver = noted  # type: ignore[method-assign]
+        encoder.gate.set()
+        wait_until(lambda: done_before)
+    assert done_before[0] <= encoder.batches[0]
