@@ -130,6 +130,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             *("tokens_per_word", "prompt_format", "prefix_tokens", "prefix_count", "prefix_fraction", "turns"),
             *("turn_tokens", "think_time", "cancel_fraction", "cancel_after", "temperature", "ignore_eos", "seed"),
         ),
+        "Encoders": ("task", "texts_per_request", "text_tokens", "query_tokens", "input_type", "priority"),
         "Prompts and traces from files": (
             *("prompts", "order", "repeat", "trace", "trace_format", "trace_start", "input_scale", "output_scale"),
             "block_tokens",
