@@ -174,7 +174,8 @@ class RunOptions(_StrictModel):
 class Job(_StrictModel):
     """A whole job: `input`, `output`, `defaults` and `encode` are bound to its state, `run_options` are not.
 
-    `encode`: None for the task `generate`.
+    `encode`: None for the task `generate`. `compact_vectors`: this is a part of a job whose output has a column of
+    vectors, so that its lines have them in the same form.
     """
 
     input: InputSpec
@@ -182,6 +183,7 @@ class Job(_StrictModel):
     defaults: GenerationDefaults = Field(default_factory=lambda: GenerationDefaults())
     encode: EncodeSpec | None = None
     run_options: RunOptions = Field(default_factory=lambda: RunOptions())
+    compact_vectors: bool = False
 
     @property
     def task(self) -> Task:
