@@ -87,7 +87,7 @@ class ScriptedBackend:
         self.groups: list[list[str]] = []
         """The texts of each request."""
         self.dimensions = DIMENSIONS
-        self.group_ends = GROUP_ENDS
+        self.group_ends: Sequence[str] = GROUP_ENDS
         self._open: set[str] = set()
 
     async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:

@@ -344,8 +344,8 @@ class Endpoint:
             if ambiguous and (problem := await self._probe_answer()) is not None:
                 self._on_error(unhandled, problem, classify_failure(problem))
             else:
-                for some, error in ambiguous:
-                    self._on_error(some, error, FailureKind.AMBIGUOUS)
+                for some, refusal in ambiguous:
+                    self._on_error(some, refusal, FailureKind.AMBIGUOUS)
         except asyncio.CancelledError:  # the server is rejected, or the run ends
             if not self._queue.stopped:
                 self._requeue(unhandled)

@@ -146,10 +146,13 @@ def test_a_table_whose_creation_was_rolled_back_is_created_again(
 ) -> None:
     """Whether the connection was lost, so that the transaction is tried again, or the caller does that."""
     shop = Shop(postgresql.database())
-    commits = []
+    commits: list[str] = []
 
     def before_commit(name: str) -> None:
-        if name != "table.commit" or commits.append(name) or len(commits) > 1:
+        if name != "table.commit":
+            return
+        commits.append(name)
+        if len(commits) > 1:
             return
         if not retried:
             raise OSError(errno.ENOSPC, "no space")
