@@ -100,6 +100,11 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "limit",
         ),
         "Output": ("out", "output_format", "output_table", "key", "column", "write"),
+        "Retrieval": (
+            *("retrieve", "retrieve_table", "retrieve_column", "retrieve_text", "retrieve_id", "retrieve_query"),
+            *("retrieve_metric", "retrieve_top_k", "retrieve_rerank", "retrieve_candidates", "retrieve_input_type"),
+            *("retrieve_dimensions", "retrieve_server"),
+        ),
         "Task": ("task", "documents", "input_type", "dimensions", "truncate", "index", "metric"),
         "Sampling": (*_SAMPLING, "ignore_eos"),
         "Servers": (

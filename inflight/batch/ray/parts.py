@@ -106,6 +106,7 @@ class PartPlan:
             output=OutputSpec(address=str(self.path / f"{index:05}.jsonl")),
             defaults=whole.defaults,
             encode=whole.encode,
+            retrieval=whole.retrieval,
             run_options=running.model_copy(update={"runner": "local"}),
             compact_vectors=has_vector_column(whole),
         )
