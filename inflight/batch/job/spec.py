@@ -213,8 +213,8 @@ class Job(_StrictModel):
     """A whole job: `input`, `output`, `defaults`, `encode` and `retrieval` are bound to its state, `run_options` are
     not.
 
-    `encode`: None for the task `generate`. `retrieval`: None if its prompts have no passages. `compact_vectors`: this is
-    a part of a job whose output has a column of vectors, so that its lines have them in the same form.
+    `encode`: None for the task `generate`. `retrieval`: None if its prompts have no passages. `compact_vectors`: this
+    is a part of a job whose output has a column of vectors, so that its lines have them in the same form.
     """
 
     input: InputSpec
