@@ -213,7 +213,8 @@ class Job(_StrictModel):
     """A whole job: `input`, `output`, `defaults`, `encode` and `retrieval` are bound to its state, `run_options` are
     not.
 
-    `encode`: None for the task `generate`. `retrieval`: None if its prompts have no passages.
+    `encode`: None for the task `generate`. `retrieval`: None if its prompts have no passages. `compact_vectors`: this
+    is a part of a job whose output has a column of vectors, so that its lines have them in the same form.
     """
 
     input: InputSpec
@@ -222,6 +223,7 @@ class Job(_StrictModel):
     encode: EncodeSpec | None = None
     retrieval: RetrievalSpec | None = None
     run_options: RunOptions = Field(default_factory=lambda: RunOptions())
+    compact_vectors: bool = False
 
     @property
     def task(self) -> Task:

@@ -27,8 +27,8 @@ _LARGEST = 2**63
 class OutputTable:
     """A table, and its columns by the name of the answer's value that they receive.
 
-    `created`: in this process, from the first ids. `fold`: maps texts that the database treats as equal to the same
-    text.
+    `created_here`: this process created it, with a key for the ids of its first answers. `fold`: maps texts that the
+    database treats as equal to the same text.
     """
 
     table: Table

@@ -25,7 +25,7 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
     spec = job.input
     if spec.id is None and source.key_column is not None:
         spec = spec.model_copy(update={"id": source.key_column})
-    compact = resolve_format(job.output.address, job.output.format, "output_invalid") in ("parquet", "sql")
+    compact = has_vector_column(job)
     if spec.row_format == "openai" or (
         spec.row_format is None and _is_request_record(first) and not _plain_options(job, spec)
     ):
@@ -58,6 +58,12 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
     if source.columns is not None:
         _check_columns(form.columns(source.columns), source.columns, spec.shown)
     return form
+
+
+def has_vector_column(job: Job) -> bool:
+    """Return whether the answers of the task embed go to a column, not to JSON lines. Raises BatchError."""
+    output = job.output
+    return job.compact_vectors or resolve_format(output.address, output.format, "output_invalid") != "jsonl"
 
 
 def _is_request_record(first: InputRecord | None) -> bool:
