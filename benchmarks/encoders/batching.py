@@ -5,12 +5,14 @@ Each round embeds the same corpus in every way, one after the other: alone (batc
 of arrival, padded to the longest), dynamic (Triton's batching by size and window, with 64 callers), planned (through
 the server, which groups by length), sorted (a loop that may sort the whole corpus, the best case), and with
 sentence-transformers' OpenVINO backend and vLLM. Peers are stopped while others run. All times are from texts to
-vectors. `--chart FILE` draws the figures as an SVG.
+vectors. `--charts DIRECTORY` draws speed and padding as two SVGs, and with `--draw` those of the last run.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -63,26 +65,38 @@ class Way:
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "int8"]), default="fp32", show_default=True)
 @click.option("--peers/--no-peers", default=True, show_default=True)
 @click.option("--prepare", is_flag=True, help="Download, install and build only.")
-@click.option("--chart", type=click.Path(path_type=Path), help="Write an SVG of tokens/s.")
+@click.option("--charts", type=click.Path(path_type=Path), help="Directory for the charts.")
+@click.option("--draw", is_flag=True, help="Draw the figures of --out, without a measurement.")
 @out_option("encoders_batching")
 def main(
-    texts: int, rounds: int, precision: Precision, peers: bool, prepare: bool, chart: Path | None, out: Path
+    texts: int,
+    rounds: int,
+    precision: Precision,
+    peers: bool,
+    prepare: bool,
+    charts: Path | None,
+    draw: bool,
+    out: Path,
 ) -> None:
-    checkpoint, engine = minilm_checkpoint(), minilm_engine(precision)
-    same: Precision = "fp32" if precision == "fp32" else "bf16"
-    kinds = (SENTENCE_TRANSFORMERS, VLLM) if peers else ()
-    started = [Peer(kind, checkpoint, same) for kind in kinds]
-    try:
-        found = [] if prepare else _measure(engine, started, texts, rounds)
-    finally:
-        for peer in started:
-            peer.close()
-    if prepare:
-        return
-    report(out, list(_figures(found, precision)), {"texts": texts, "rounds": [_plain(one) for one in found]})
-    if chart is not None:
-        chart.write_text(_draw(found, texts, precision))
-        print(f"Chart: {chart}")
+    if not draw:
+        checkpoint, engine = minilm_checkpoint(), minilm_engine(precision)
+        same: Precision = "fp32" if precision == "fp32" else "bf16"
+        started = [Peer(kind, checkpoint, same) for kind in ((SENTENCE_TRANSFORMERS, VLLM) if peers else ())]
+        try:
+            found = [] if prepare else _measure(engine, started, texts, rounds)
+        finally:
+            for peer in started:
+                peer.close()
+        if prepare:
+            return
+        where = f"{find_processor().name}, {find_processor().cores} cores, {datetime.date.today():%d %B %Y}"
+        caption = f"MiniLM {precision}, {texts} texts; {where}"
+        report(out, list(_figures(found, precision)), {"caption": caption, "rounds": [_plain(one) for one in found]})
+    if charts is not None:
+        details = json.loads(out.read_text())["details"]
+        for name, chart in _charts(details["caption"], details["rounds"]).items():
+            (charts / name).write_text(chart)
+            print(f"Chart: {charts / name}")
 
 
 def _measure(engine: Path, peers: Sequence[Peer], count: int, rounds: int) -> list[dict[str, Way]]:
@@ -104,7 +118,8 @@ def _measure(engine: Path, peers: Sequence[Peer], count: int, rounds: int) -> li
             one = {name: ways[name]() for name in (*list(ways)[turn:], *list(ways)[:turn])}
             one["sorted"] = max((one[f"sorted {budget}"] for budget in SORTED_BUDGETS), key=_speed)
             found.append(one)
-            print(f"round {number + 1}, tokens/s:", ", ".join(f"{name} {_speed(way):.0f}" for name, way in one.items()))
+            speeds = ", ".join(f"{name} {_speed(way):.0f}" for name, way in one.items())
+            print(f"round {number + 1}, tokens/s: {speeds}", flush=True)
     return found
 
 
@@ -173,18 +188,18 @@ def _plain(one: dict[str, Way]) -> dict[str, Any]:
     return {name: vars(way) for name, way in one.items()}
 
 
-def _draw(found: Sequence[dict[str, Way]], texts: int, precision: Precision) -> str:
-    """Return the chart of the medians, with the processor and the date."""
-    bars = []
-    for name, words in _NAMES.items():
-        if name in found[0]:
-            speed = Figure(name, [_speed(one[name]) for one in found]).median
-            paddings = [padding for one in found if (padding := one[name].padding) is not None]
-            note = f", {Figure(name, paddings).median:.2f} padded / real" if paddings else ""
-            bars.append(Bar(words, speed, f"{speed:,.0f}{note}", name == _PLANNED))
-    processor = find_processor()
-    where = f"{processor.name}, {processor.cores} cores, {datetime.date.today():%d %B %Y}"
-    return bar_chart("Tokens per second by way of batching", f"MiniLM {precision}, {texts} texts; {where}", bars)
+def _charts(caption: str, rounds: Sequence[dict[str, dict[str, float | None]]]) -> dict[str, str]:
+    """Return the charts of the medians, by file name."""
+
+    def bars(field: str, form: str) -> list[Bar]:
+        values = {name: [one[name][field] for one in rounds if name in one] for name in _NAMES}
+        medians = {name: statistics.median(filter(None, found)) for name, found in values.items() if any(found)}
+        return [Bar(_NAMES[name], value, format(value, form), name == _PLANNED) for name, value in medians.items()]
+
+    return {
+        "batching-padding.svg": bar_chart("Padded tokens for each real one", caption, bars("padding", ".2f")),
+        "batching-speed.svg": bar_chart("Tokens per second", caption, bars("tokens_per_second", ",.0f")),
+    }
 
 
 if __name__ == "__main__":

@@ -92,7 +92,8 @@ class _Traffic:
 
     def run(self, seconds: float, *, bulk: bool, queries: bool) -> Round:
         server = self._server
-        before, began = EncoderMetrics(server), time.monotonic()
+        before = EncoderMetrics(server)
+        began = time.monotonic()
         end = began + seconds
         with ThreadPoolExecutor(BULK_CLIENTS + 1) as pool:
             jobs = [pool.submit(self._bulk, end) for _ in range(BULK_CLIENTS if bulk else 0)]
@@ -100,7 +101,8 @@ class _Traffic:
             for job in jobs:
                 job.result()
             times = asked.result() if asked else []
-        after, took = EncoderMetrics(server), time.monotonic() - began
+        took = time.monotonic() - began
+        after = EncoderMetrics(server)
         name = "inflight_encoder_queue_time_seconds"
         waited = after.since(before, f"{name}_count", priority="normal")
         in_time = after.since(before, f"{name}_bucket", priority="normal", le=f"{MAX_WAIT_SECONDS}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
 from pathlib import Path
 
@@ -18,10 +19,15 @@ def embedding_server(engine: Path, encoders: EncoderOptions | None = None) -> Se
     return Server(engine, DeploymentOptions(encoders=encoders or EncoderOptions()))
 
 
+_PUBLISHED_SECONDS = 0.5
+"""After an answer, its counters may be missing on the page for a moment."""
+
+
 class EncoderMetrics:
     """The counters of the encoder's model; `since` returns their increase."""
 
     def __init__(self, server: Server) -> None:
+        time.sleep(_PUBLISHED_SECONDS)
         with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=10) as response:
             page = Metrics.parse(response.read().decode())
         self._values = {
@@ -32,7 +38,7 @@ class EncoderMetrics:
 
     def total(self, name: str, **labels: str) -> float:
         """Return the sum of the series with this name and these labels."""
-        wanted = set(labels.items())
+        name, wanted = name.removesuffix("_total"), set(labels.items())
         return sum(value for (key, *own), value in self._values.items() if key == name and wanted <= set(own))
 
     def since(self, before: EncoderMetrics, name: str, **labels: str) -> float:

@@ -17,7 +17,7 @@ from build_engines.plan.openvino_memory import OVERHEAD
 from build_engines.plan.parameters import ParameterCounts, count_parameters
 from build_engines.plan.shape import read_shape
 
-MAX_BATCH_TOKENS = 4096
+MAX_BATCH_TOKENS = 2048
 """Default padded tokens of a micro-batch."""
 
 _PRECISIONS = ("fp32", "bf16", "int8")

@@ -85,7 +85,8 @@ def detect_task(directory: Path, config: dict[str, Any]) -> Literal["generate"] 
         return "rerank" if len(_labels(ConfigFile(config, str(directory), "built"))) == 1 else "classify"
     if (directory / _MODULES).is_file():
         return "embed"
-    return "embed" if config.get("model_type") in MODEL_TYPES and architecture.endswith("Model") else "generate"
+    known = config.get("model_type") in MODEL_TYPES
+    return "embed" if known and not architecture.endswith(_GENERATORS) else "generate"
 
 
 def read_settings(

@@ -11,10 +11,12 @@ from inflight_client import InflightError
 from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.dispatcher import Dispatcher
 from inflight.batch.dispatch.prefetcher import RowPrefetcher
+from inflight.batch.dispatch.retrieval import Encoders, RetrievalStep
 from inflight.batch.job.rows import Row, RowAnswer, RowStatus
 from inflight.batch.outputs.table_writer import TableWriter
 from inflight.batch.reporting.progress import JobState
 from inflight.batch.reporting.progress_reporter import ProgressReporter
+from inflight.batch.row_formats.retrieval import RetrievalRowFormat
 from inflight.batch.session import JobSession
 from inflight.batch.signals import CANCELLED, INTERRUPTED, StopSignals, stopping_message
 from inflight.batch.state.checkpointer import Checkpointer
@@ -36,7 +38,9 @@ class JobRun:
         replicator: StateReplicator,
         signals: StopSignals,
         on_message: Callable[[str], None],
+        encoders: Encoders | None = None,
     ) -> None:
+        """`encoders`: those of the job's retrieval, if it has one."""
         self.state, self.message = JobState.RUNNING, ""
         self._session, self._reporter, self._replicator = session, reporter, replicator
         self._signals, self._on_message = signals, on_message
@@ -44,10 +48,23 @@ class JobRun:
         self._prefetcher = RowPrefetcher(
             session.source, session.row_format, session.ledger, session.job, session.normalize_id
         )
+        self._retrieval: RetrievalStep | None = None
+        if encoders is not None:
+            assert isinstance(session.row_format, RetrievalRowFormat)
+            self._retrieval = RetrievalStep(
+                self._prefetcher,
+                session.job,
+                session.row_format,
+                encoders,
+                self._on_row_done,
+                lambda row: session.ledger.add(session.row_format.format_invalid(row)),
+                session.bind_encoder,
+                on_message,
+            )
         self._dispatcher = Dispatcher(
             backends,
             self._options,
-            self._prefetcher,
+            self._retrieval or self._prefetcher,
             self._on_row_done,
             session.ledger,
             session.bind_build,
@@ -72,6 +89,8 @@ class JobRun:
         reporting.add_done_callback(self._on_reporting_ended)
         self._prefetcher.start()
         try:
+            if self._retrieval is not None:
+                await self._retrieval.check()
             with self._signals.handled_by(lambda count: _from_thread(loop, self._on_signal, count)):
                 await self._dispatcher.run()
             over = self._prefetcher.exhausted and self.state is JobState.RUNNING
@@ -79,6 +98,8 @@ class JobRun:
             self._prefetcher.stop()
             for task in filter(None, (reporting, self._draining)):
                 task.cancel()
+            if self._retrieval is not None:
+                await self._retrieval.close()
             await self._dispatcher.close()
             await asyncio.to_thread(self._prefetcher.join)
             await asyncio.to_thread(checkpoints.finish)

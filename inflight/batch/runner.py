@@ -13,6 +13,7 @@ from inflight_client import InflightError
 from inflight.batch.close_rows import close_rows
 from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.ephemeral_server import ephemeral_server
+from inflight.batch.dispatch.retrieval import Encoders
 from inflight.batch.dispatch.triton_backend import TritonBackend
 from inflight.batch.errors import BatchError
 from inflight.batch.finalize import finalize
@@ -67,7 +68,7 @@ class JobResult:
 class JobRunner:
     """Runs a job. `on_progress` gets its progress each second, `on_message` sentences for people.
 
-    `backends` answer in place of the servers that the job names.
+    `backends` and `encoders` answer in place of the servers that the job names.
     """
 
     def __init__(
@@ -77,10 +78,11 @@ class JobRunner:
         on_progress: Callable[[JobProgress], None] = lambda progress: None,
         on_message: Callable[[str], None] = lambda sentence: None,
         backends: Sequence[Backend] | None = None,
+        encoders: Encoders | None = None,
     ) -> None:
         self._job, self._directory = job, directory
         self._on_progress, self._on_message = on_progress, on_message
-        self._backends = backends
+        self._backends, self._encoders = backends, encoders
         self._signals = StopSignals()
         self._replicator = StateReplicator(job.output, directory, on_message)
         self._closing: InflightError | None = None
@@ -177,7 +179,10 @@ class JobRunner:
     def _send_rows(self, session: JobSession, reporter: ProgressReporter) -> JobResult | None:
         """Send the rows; return why that ended early, if it did."""
         with self._servers() as backends:
-            run = JobRun(session, backends, reporter, self._replicator, self._signals, self._on_message)
+            encoders = self._encoders
+            if encoders is None and self._job.retrieval is not None:
+                encoders = Encoders.of_job(self._job, self._on_message)
+            run = JobRun(session, backends, reporter, self._replicator, self._signals, self._on_message, encoders)
             asyncio.run(run.run())
         return None if session.all_done else JobResult(run.state, session.ledger.counts, run.message)
 

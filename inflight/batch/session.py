@@ -11,7 +11,7 @@ from typing import Any
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowStatus
-from inflight.batch.job.spec import Job
+from inflight.batch.job.spec import Job, Task
 from inflight.batch.outputs.factory import create_output
 from inflight.batch.outputs.file import output_exists_error
 from inflight.batch.outputs.interface import OutputWriter
@@ -49,6 +49,10 @@ class JobSession:
         if self.output is not None:
             self.output.check_dimensions(dimensions)
         self._bind("dimensions", dimensions, "was started with vectors of another size", "job_mismatch")
+
+    def bind_encoder(self, task: Task, build: str) -> None:
+        """Check that an encoder of its retrieval is the one as before. Raises BatchError `job_mismatch`."""
+        self._bind(f"{task}_build", build, f"was started with another encoder for {task}", "job_mismatch")
 
     def _bind_directory(self) -> None:
         """Refuse a job that was moved while its output is on this disk: it would write to what is there now."""
@@ -154,6 +158,7 @@ _OPTIONS = {
     "output.format": "--output-format",
     "output.table": "--output-table",
     "output.columns": "--write",
+    "retrieval.address": "--retrieve",
 }
 """Options with other names than their fields."""
 
@@ -162,7 +167,7 @@ def _difference(bound: Any, wanted: dict[str, Any]) -> str:
     """Return what differs, by option."""
     before = bound or {}
     names = [
-        _OPTIONS.get(f"{part}.{name}", f"--{name.replace('_', '-')}")
+        _OPTIONS.get(f"{part}.{name}", f"--{'retrieve-' * (part == 'retrieval')}{name.replace('_', '-')}")
         for part in {**wanted, **before}
         for name in wanted.get(part) or before[part]
         if bound is not None and before.get(part, {}).get(name) != wanted.get(part, {}).get(name)

@@ -100,6 +100,11 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "limit",
         ),
         "Output": ("out", "output_format", "output_table", "key", "column", "write"),
+        "Retrieval": (
+            *("retrieve", "retrieve_table", "retrieve_column", "retrieve_text", "retrieve_id", "retrieve_query"),
+            *("retrieve_metric", "retrieve_top_k", "retrieve_rerank", "retrieve_candidates", "retrieve_input_type"),
+            *("retrieve_dimensions", "retrieve_server"),
+        ),
         "Task": ("task", "documents", "input_type", "dimensions", "truncate", "index", "metric"),
         "Sampling": (*_SAMPLING, "ignore_eos"),
         "Servers": (
@@ -125,6 +130,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             *("tokens_per_word", "prompt_format", "prefix_tokens", "prefix_count", "prefix_fraction", "turns"),
             *("turn_tokens", "think_time", "cancel_fraction", "cancel_after", "temperature", "ignore_eos", "seed"),
         ),
+        "Encoders": ("task", "texts_per_request", "text_tokens", "query_tokens", "input_type", "priority"),
         "Prompts and traces from files": (
             *("prompts", "order", "repeat", "trace", "trace_format", "trace_start", "input_scale", "output_scale"),
             "block_tokens",

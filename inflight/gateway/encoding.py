@@ -58,10 +58,10 @@ class Encoding:
             self._encoder.server.note_failure(each)
         found = _with_lost_texts(found)
         errors = found.errors
+        outcome.input_tokens = found.total_tokens  # also of a request that is refused for one text: it was computed
         if errors and not (wanted.return_errors and all(not each.retry for each in errors.values())):
             raise first_error(errors, self._texts, wanted.size == 1)
         outcome.answered, outcome.texts = True, wanted.size - len(errors)
-        outcome.input_tokens = found.total_tokens
         await self._write(request, found)
 
     async def _call(self) -> Encodings:

@@ -289,12 +289,11 @@ class ServerPool:
             return names.pop()
         if not self.models:
             raise self._not_ready()
-        raise ApiError(
-            f"the request has no model; set it to one that {_ABILITIES[task]}: {', '.join(sorted(names)) or 'none'} is"
-            " served",
-            "invalid_request",
-            "model",
-        )
+        if names:
+            problem = f"the request has no model; set it to one that {_ABILITIES[task]}: {', '.join(sorted(names))}"
+        else:
+            problem = f"no served model {_ABILITIES[task]}; serve one with `inflight serve --{task} ENGINE`"
+        raise ApiError(problem, "invalid_request", "model")
 
     def _encoders(self, task: Task) -> list[Encoder]:
         return [server.encoders[task] for server in self.servers if task in server.encoders]

@@ -315,7 +315,6 @@ class Summary:
     """Requests due in the measured part per second."""
     completed_per_second: float
     """Requests completed in the measured part per second, whenever they were due."""
-    tokens: Tokens | None
     latencies: Mapping[str, DistributionSummary]
     slo: tuple[SloResult, ...]
     goodput: Goodput | None
@@ -333,6 +332,7 @@ class Summary:
     """Empty if the load was constant."""
     offered_sessions_per_second: float | None = None
     """Sessions due in the measured part per second; None in reports by older versions."""
+    tokens: Tokens | None = None
     texts: Texts | None = None
 
     @property

@@ -87,10 +87,11 @@ class ScriptedBackend:
         self.groups: list[list[str]] = []
         """The texts of each request."""
         self.dimensions = DIMENSIONS
+        self.group_ends: Sequence[str] = GROUP_ENDS
         self._open: set[str] = set()
 
     async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
-        """Answer each with what the behaviour says of its text; `GROUP_ENDS` is raised for the whole request."""
+        """Answer each with what the behaviour says of its text; `group_ends` are raised for the whole request."""
         prompts = [text_of(request) for request in requests]
         self.asked += prompts
         self.groups.append(prompts)
@@ -105,7 +106,7 @@ class ScriptedBackend:
         finally:
             self._open.difference_update(prompts)
         for answer in answers:
-            if isinstance(answer, InflightError) and (len(answers) == 1 or answer.code in GROUP_ENDS):
+            if isinstance(answer, InflightError) and (len(answers) == 1 or answer.code in self.group_ends):
                 raise answer
         return [
             answer if isinstance(answer, InflightError) else answer_of(request, answer, self.dimensions)

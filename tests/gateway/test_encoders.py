@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -218,9 +219,16 @@ def test_fields_without_effect_are_in_the_header(front: GatewayProcesses) -> Non
 
 def test_texts_and_tokens_are_counted(front: GatewayProcesses) -> None:
     names = ("inflight_gateway_texts_total", "inflight_gateway_tokens_total")
-    before = [gauge(front, name) for name in names]
+    before = wait_until(lambda: settled(front, names))  # a request is counted after its response
     embed(front, ["green tea", "milk"])
-    assert [gauge(front, name) for name in names] == [before[0] + 2, before[1] + 3]
+    wait_until(lambda: [gauge(front, name) for name in names] == [before[0] + 2, before[1] + 3])
+
+
+def settled(front: GatewayProcesses, names: Sequence[str]) -> list[float]:
+    """Return the values if they stay the same for a moment, else nothing."""
+    before = [gauge(front, name) for name in names]
+    time.sleep(0.2)
+    return before if before == [gauge(front, name) for name in names] else []
 
 
 def test_a_client_that_leaves_frees_its_places(front: GatewayProcesses, gate: Path) -> None:
@@ -264,7 +272,7 @@ def test_each_model_is_answered_by_its_server_and_a_flood_holds_up_no_other(
 
 def test_keys_limit_models_and_input_tokens_count(encoders: str, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
-    limited = ApiKey.new("app", tenant="shop", models=(EMBEDDER,), quotas=Quotas(tokens_per_minute=20))
+    limited = ApiKey.new("app", tenant="shop", models=(EMBEDDER,), quotas=Quotas(tokens_per_minute=40))
     token = add_key(path, limited)
     with running_gateway(encoders, key_file=str(path)) as gateway, openai_client(gateway, api_key=token) as client:
         assert [each.id for each in client.models.list()] == [EMBEDDER]
@@ -273,10 +281,11 @@ def test_keys_limit_models_and_input_tokens_count(encoders: str, tmp_path: Path)
         body = {"model": RERANKER, "query": "tea", "documents": ["tea"]}
         assert post(gateway, "/v2/rerank", body, {"authorization": f"Bearer {token}"}).status == 403
         ask = partial(client.embeddings.with_raw_response.create, model=EMBEDDER, encoding_format="float")
-        assert ask(input=["one two three", "four"]).headers["x-ratelimit-limit-tokens"] == "20"
-        ask(input="word " * 12)  # after 4 tokens
+        assert ask(input=["one two three", "four"]).headers["x-ratelimit-limit-tokens"] == "40"
+        with pytest.raises(openai.BadRequestError):  # the texts before the refused one were computed, and count
+            ask(input=["word " * 15, "fail prompt_too_long"])
         with pytest.raises(openai.RateLimitError):
-            ask(input="twenty letters or so")
+            ask(input="word " * 18)
 
 
 def test_a_batch_of_embeddings_uses_the_servers_that_have_the_model(encoders: str, hurried_server: Server) -> None:

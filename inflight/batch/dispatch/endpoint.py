@@ -51,14 +51,18 @@ _CRASH_COOLDOWN_SECONDS = 12.0
 """A supervisor gives up a server that crashes again and again within its first ten seconds. So after some crashes under
 suspects the server does other work for so long before the next group is tried."""
 
+_Failure = tuple[Sequence[Row], InflightError]
+"""Rows, and the error that all of them had together."""
+
 
 class Endpoint:
     """Sends rows to one server.
 
     `check_build` is given the build of the model that the server has, and raises BatchError where that is not the
     job's; `on_message` gets sentences for people. `rejected` is why the server gets no row of this job any more.
-    `endpoint_is_unavailable` says of a server's name whether others should do what waits for it. `encode` is the task
-    if it is not `generate`; `check_dimensions` is given the size of the server's vectors, before the first row.
+    `endpoint_is_unavailable` says of a server's name whether others should do what waits for it. `encode` is the
+    job's; None for the task `generate`. `check_dimensions` is given the size of the server's vectors, before the first
+    row.
     """
 
     def __init__(
@@ -328,16 +332,23 @@ class Endpoint:
         for row in rows:
             self._queue.mark_in_flight(row)
         request_id = f"{self._run_id}-{rows[0].number}-{self._queue.next_attempt(rows[0])}"
+        unhandled = rows
         try:
             try:
                 answers = await self._backend.send([row.request for row in rows], request_id)
             except InflightError as error:
-                await self._on_error(rows, error)
+                ambiguous = self._on_errors([(rows, error)])
             else:
-                await self._on_answers(rows, answers)
+                ambiguous = self._on_answers(rows, answers)
+            unhandled = [row for some, _ in ambiguous for row in some]
+            if ambiguous and (problem := await self._probe_answer()) is not None:
+                self._on_error(unhandled, problem, classify_failure(problem))
+            else:
+                for some, refusal in ambiguous:
+                    self._on_error(some, refusal, FailureKind.AMBIGUOUS)
         except asyncio.CancelledError:  # the server is rejected, or the run ends
             if not self._queue.stopped:
-                self._requeue(rows)
+                self._requeue(unhandled)
             raise
         finally:
             self._in_flight -= 1
@@ -374,11 +385,13 @@ class Endpoint:
         self._crashed_rows, self._engine_died = [], False
         return crashed, died
 
-    async def _on_answers(self, rows: Sequence[Row], answers: Sequence[RowAnswer | InflightError]) -> None:
+    def _on_answers(self, rows: Sequence[Row], answers: Sequence[RowAnswer | InflightError]) -> list[_Failure]:
+        """Finish the rows that were answered, and handle errors; return the ambiguous ones."""
         tokens = answered = 0
+        failures: list[_Failure] = []
         for row, answer in zip(rows, answers, strict=True):
             if isinstance(answer, InflightError):
-                await self._on_error((row,), answer)
+                failures.append(((row,), answer))
             else:
                 answered += 1
                 tokens += _tokens(answer)
@@ -386,12 +399,20 @@ class Endpoint:
         if answered:
             self._last_answer_at = now = _now()
             self._limit.request_answered(tokens, now)
+        return self._on_errors(failures)
 
-    async def _on_error(self, rows: Sequence[Row], error: InflightError) -> None:
-        why = classify_failure(error)
-        if why is FailureKind.AMBIGUOUS:  # perhaps the server's doing: a probe shows it
-            error = await self._probe_answer() or error
+    def _on_errors(self, failures: Sequence[_Failure]) -> list[_Failure]:
+        """Handle errors, and return the ambiguous ones: perhaps they are the server's doing, which a probe shows."""
+        ambiguous = []
+        for rows, error in failures:
             why = classify_failure(error)
+            if why is FailureKind.AMBIGUOUS:
+                ambiguous.append((rows, error))
+            else:
+                self._on_error(rows, error, why)
+        return ambiguous
+
+    def _on_error(self, rows: Sequence[Row], error: InflightError, why: FailureKind) -> None:
         now = _now()
         if why in (FailureKind.PERMANENT, FailureKind.AMBIGUOUS, FailureKind.TRANSIENT):
             self._last_answer_at = now

@@ -16,6 +16,10 @@ FileFormat = Literal["jsonl", "csv", "parquet", "sql"]
 Task = Literal["generate", "embed", "classify", "rerank"]
 TEXT_COLUMNS: dict[Task, str] = {"generate": "prompt", "embed": "text", "classify": "text", "rerank": "query"}
 """The default of `InputSpec.prompt` by task."""
+SOURCES = "sources"
+"""The value of an answer with the ids and scores of its passages."""
+PASSAGES = "passages"
+"""The template's name for them."""
 
 
 Address = Annotated[str, AfterValidator(absolute_address)]
@@ -132,12 +136,46 @@ class EncodeSpec(_StrictModel):
     metric: Literal["cosine", "l2", "ip"] = _field("cosine", "Distance of that index; ip: inner product.")
 
 
+class RetrievalSpec(_StrictModel):
+    """Where the passages of each row's prompt are retrieved from, and how."""
+
+    address: Address = Field(
+        description="Retrieve {{ passages }} for the template of each row: URL of a PostgreSQL with pgvector."
+    )
+    table: str = Field(description="Table with the passages and their embeddings.")
+    column: str = _field("embedding", "Column of that table with the embeddings.")
+    text: str = _field("text", "Column of that table with the passages' texts.")
+    id: str | None = _field(None, "Column of that table with the passages' ids.  [default: its key, or id]")
+    query: str = _field("question", "Column of INPUT with the text to search for.")
+    metric: Literal["cosine", "l2", "ip"] = _field("cosine", "Distance; that of the table's index (--metric).")
+    top_k: int = _field(5, "Number of passages for each row.", ge=1, le=1000)
+    rerank: bool = _field(False, "Have a reranker choose the passages among the nearest ones.")
+    candidates: int | None = _field(
+        None, "Number of nearest passages for the reranker.  [default: 4 times --retrieve-top-k]", ge=1, le=1000
+    )
+    input_type: str = _field("query", "Name of the embedding model's prompt for questions.")
+    dimensions: int | None = _field(None, "Use only the first N values of each question's embedding.", ge=1)
+
+    @property
+    def nearest(self) -> int:
+        """The number of passages to search for."""
+        return max(self.candidates or min(4 * self.top_k, 1000), self.top_k) if self.rerank else self.top_k
+
+    @property
+    def shown(self) -> str:
+        """The address for messages, without secrets."""
+        return masked(self.address)
+
+
 class RunOptions(_StrictModel):
     """How the rows are run. Nothing here changes an answer, so all of it may change when a job is resumed."""
 
     servers: tuple[str, ...] = _field(("127.0.0.1:8001",), "Server: HOST:PORT or a URL (repeatable).")
     model: str | None = _field(None, "Model on the server.  [default: the server's text model]")
     headers: dict[str, str] = Field(default_factory=dict, exclude=True)
+    retrieve_servers: tuple[str, ...] = _field(
+        (), "Server with the encoders for --retrieve (repeatable).  [default: --server]"
+    )
     ephemeral: str | None = _field(None, "Start a server for this engine directory while the job runs, on free ports.")
     ephemeral_options: dict[str, Any] = Field(default_factory=dict)
     runner: Literal["local", "ray"] = _field("local", "Run rows in this process, or on Ray workers.")
@@ -146,7 +184,7 @@ class RunOptions(_StrictModel):
         None, "Maximum concurrent requests per server.  [default: found while the job runs]", ge=1, le=65536
     )
     texts_per_request: int = _field(
-        64, "Maximum texts of rows sent in one request, for embed and classify.", ge=1, le=256
+        64, "Maximum texts of rows sent in one request, for embed, classify and --retrieve.", ge=1, le=256
     )
     priority: int | None = _field(-1, "Request priority; interactive traffic has 0.", ge=-(2**31), le=2**31 - 1)
     window: int = _field(1024, "Number of rows to prefetch and reorder.", ge=1, le=1_000_000)
@@ -172,20 +210,29 @@ class RunOptions(_StrictModel):
 
 
 class Job(_StrictModel):
-    """A whole job: `input`, `output`, `defaults` and `encode` are bound to its state, `run_options` are not.
+    """A whole job: `input`, `output`, `defaults`, `encode` and `retrieval` are bound to its state, `run_options` are
+    not.
 
-    `encode`: None for the task `generate`.
+    `encode`: None for the task `generate`. `retrieval`: None if its prompts have no passages. `compact_vectors`: this
+    is a part of a job whose output has a column of vectors, so that its lines have them in the same form.
     """
 
     input: InputSpec
     output: OutputSpec
     defaults: GenerationDefaults = Field(default_factory=lambda: GenerationDefaults())
     encode: EncodeSpec | None = None
+    retrieval: RetrievalSpec | None = None
     run_options: RunOptions = Field(default_factory=lambda: RunOptions())
+    compact_vectors: bool = False
 
     @property
     def task(self) -> Task:
         return "generate" if self.encode is None else self.encode.task
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names of an answer's values after those of its task: kept columns, and the sources of retrieval."""
+        return self.input.keep if self.retrieval is None else (*self.input.keep, SOURCES)
 
     def binding(self) -> dict[str, Any]:
         """Return the values that must be the same when the job is resumed.
@@ -199,6 +246,7 @@ class Job(_StrictModel):
             "output": self.output.model_dump(mode="json"),
             "defaults": self.defaults.model_dump(mode="json"),
             **({} if self.encode is None else {"encode": self.encode.model_dump(mode="json")}),
+            **({} if self.retrieval is None else {"retrieval": self.retrieval.model_dump(mode="json")}),
         }
 
 

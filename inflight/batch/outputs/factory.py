@@ -33,7 +33,7 @@ def create_output(job: Job, directory: JobDirectory) -> OutputWriter | None:
 
 
 def _output_format(format: FileFormat, job: Job) -> OutputFormat:
-    output, keep = job.output, job.input.keep
+    output, keep = job.output, job.kept
     if format == "csv":
         from inflight.batch.outputs.csv import CsvOutputFormat
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ class TableOutput:
         self._job, self._output = job, job.output
         self._database = OutputDatabase(job.output.address)
         self._target: OutputTable | None = None
+        self._created_here = False
         self._missing_rows = 0
         self._missing_examples: list[Any] = []
 
@@ -57,14 +58,14 @@ class TableOutput:
         answers = [parse_answer(line, self._job.task) for line in lines]
         if answers:
             failpoint("table.put")
-            self._database.run(partial(self._write, answers=answers))
+            self._run_write(partial(self._write, answers=answers))
 
     def finalize(self, files: dict[RowStatus, Path], on_message: OnMessage = ignore_message) -> list[str]:
         """Check that the table has all answers; rows that were deleted since are counted, and inserted again if
         possible."""
         self._missing_rows, self._missing_examples = 0, []
         for answers in batched(read_answer_records(files.get(RowStatus.OK), self._job.task), _IDS_PER_QUERY):
-            self._database.run(partial(self._write_missing, answers=answers))
+            self._run_write(partial(self._write_missing, answers=answers))
         rest = [str(path) for kind, path in files.items() if kind is not RowStatus.OK and path.exists()]
         return [f"{self._database.shown} (table {self._output.table})", *rest]
 
@@ -96,8 +97,23 @@ class TableOutput:
 
     def _find_table(self, connection: Connection) -> OutputTable | None:
         if self._target is None:
-            self._target = tables.find_table(connection, self._job, self._database.shown)
+            found = tables.find_table(connection, self._job, self._database.shown)
+            self._target = None if found is None else replace(found, created_here=self._created_here)
         return self._target
+
+    def _run_write(self, write: Callable[[Connection], None]) -> None:
+        """Run a transaction that may create the table. If it is rolled back, the table is looked for again."""
+        known = self._target
+
+        def attempt(connection: Connection) -> None:
+            self._target = known
+            write(connection)
+
+        try:
+            self._database.run(attempt)
+        except BatchError:
+            self._target = known
+            raise
 
     def _write(self, connection: Connection, answers: list[AnswerRecord]) -> None:
         target = self._table_for(connection, answers)
@@ -109,9 +125,9 @@ class TableOutput:
         target = self._find_table(connection)
         if target is None:
             tables.create_table(connection, self._job, answers, self._column_types(answers))
+            self._created_here = True
             target = self._find_table(connection)
             assert target is not None
-            target = self._target = replace(target, created_here=True)
         return target
 
     def _column_types(self, answers: list[AnswerRecord]) -> dict[str, Any]:

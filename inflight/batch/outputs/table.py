@@ -27,8 +27,8 @@ _LARGEST = 2**63
 class OutputTable:
     """A table, and its columns by the name of the answer's value that they receive.
 
-    `created`: in this process, from the first ids. `fold`: maps texts that the database treats as equal to the same
-    text.
+    `created_here`: this process created it, with a key for the ids of its first answers. `fold`: maps texts that the
+    database treats as equal to the same text.
     """
 
     table: Table
@@ -88,7 +88,7 @@ def find_table(connection: Connection, job: Job, shown: str) -> OutputTable | No
         return None
     wanted = {**output.columns, "id": _key(table, job, shown), fields[1]: output.column or fields[1]}
     if not updates_existing_rows(job):
-        wanted = {name: name for name in (*fields[2:], *job.input.keep) if name in table.columns} | wanted
+        wanted = {name: name for name in (*fields[2:], *job.kept) if name in table.columns} | wanted
     missing = sorted(column for column in wanted.values() if column not in table.columns)
     if missing:
         raise BatchError(
@@ -126,7 +126,7 @@ def create_table(
     text = Text() if lite or connection.dialect.name == "postgresql" else String(255)
     columns = [Column(output.key or "id", BigInteger() if whole else text, primary_key=True, autoincrement=False)]
     columns += [Column(_column(job, name), type_) for name, type_ in types.items()]
-    columns += [Column(_column(job, name), kind(name)) for name in job.input.keep if name not in fields]
+    columns += [Column(_column(job, name), kind(name)) for name in job.kept if name not in fields]
     schema, name = _named(output)
     Table(name, MetaData(), *columns, schema=schema).create(connection, checkfirst=True)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     import psycopg
     from sqlalchemy import Connection
 
-_STAGING = "inflight_embeddings"
+_STAGING = f"inflight_{uuid.uuid4().hex}"
+"""The temporary table, whose name hides no other: temporary tables are found first."""
 _VECTOR = re.compile(r"(?:.*\.)?vector(?:\((\d+)\))?")
 _MAX_INDEXED = 2000
 """Most dimensions of a `vector` in an index of pgvector."""
@@ -280,6 +282,8 @@ def _cast(field: str, type_: str) -> str:
 
 def _copied_row(target: OutputTable, names: Sequence[str], key: str, answer: AnswerRecord) -> bytes:
     """Return a row in COPY's binary format: each value with its length before it, -1 for NULL."""
+    from sqlalchemy import JSON
+
     values = target.row(answer)
     parts = [struct.pack(">h", len(names))]
     for name in names:
@@ -291,7 +295,8 @@ def _copied_row(target: OutputTable, names: Sequence[str], key: str, answer: Ans
         if value is None:
             parts.append(struct.pack(">i", -1))
             continue
-        data = (value if isinstance(value, str) else orjson.dumps(value).decode()).encode()
+        is_text = isinstance(value, str) and not isinstance(target.columns[name].type, JSON)
+        data = value.encode() if is_text else orjson.dumps(value)
         parts += (struct.pack(">i", len(data)), data)
     return b"".join(parts)
 

@@ -14,6 +14,8 @@ from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import Position
 from inflight.batch.job.spec import InputPart, Job, OutputSpec
+from inflight.batch.ray.shared_facts import SharedFacts
+from inflight.batch.row_formats.factory import has_vector_column
 from inflight.batch.sources.interface import RowSource
 from inflight.common.atomic_files import make_directory
 
@@ -78,9 +80,8 @@ class PartPlan:
         return self.path / "plan.json"
 
     @property
-    def stop_file(self) -> Path:
-        """The file through which the head tells all workers to stop."""
-        return self.path / "stop"
+    def shared(self) -> SharedFacts:
+        return SharedFacts(self.path)
 
     def read(self) -> tuple[InputPart, ...] | None:
         """Return the plan; None if there is none yet. Raises BatchError `job_damaged`."""
@@ -105,5 +106,7 @@ class PartPlan:
             output=OutputSpec(address=str(self.path / f"{index:05}.jsonl")),
             defaults=whole.defaults,
             encode=whole.encode,
+            retrieval=whole.retrieval,
             run_options=running.model_copy(update={"runner": "local"}),
+            compact_vectors=has_vector_column(whole),
         )

@@ -59,7 +59,7 @@ class RayRunner(JobRunner):
     def _execute(self, session: JobSession) -> JobResult:
         if isinstance(session.ledger, RetryLedger):
             return super()._execute(session)
-        self._parts.stop_file.unlink(missing_ok=True)
+        self._parts.shared.stop.unlink(missing_ok=True)
         session.ledger.counts.runs += 1
         try:
             end = self._execute_parts(session)
@@ -106,13 +106,12 @@ class RayRunner(JobRunner):
     def _run_parts(self, session: JobSession, jobs: Sequence[Job], aggregate: AggregateStatus) -> None:
         """Wait until all parts have ended or were stopped."""
         created, found = int(session.ledger.recall("created")), session.source.fingerprint
-        order, build, run_id = self._parts.stop_file, self._parts.path / "build", uuid.uuid4().hex
+        shared, run_id = self._parts.shared, uuid.uuid4().hex
         if (bound := session.ledger.recall("build")) is not None:
-            session.bind_build(set_once(build, bound))
+            session.bind_build(set_once(shared.build, bound))
+        shared.dimensions_checked.unlink(missing_ok=True)
         tasks = [
-            PartTask(index, one, created, found, order, build, run_id)
-            for index, one in enumerate(jobs)
-            if not _finished(one)
+            PartTask(index, one, created, found, shared, run_id) for index, one in enumerate(jobs) if not _finished(one)
         ]
         if not tasks:
             return
@@ -123,11 +122,24 @@ class RayRunner(JobRunner):
                 while workers.is_alive() and time.monotonic() < self._until:
                     if self._directory.cancel.exists():
                         self._stop(JobState.CANCELLED, CANCELLED, NOW)
+                    self._check_dimensions(session)
                     aggregate.report(JobState.DRAINING if self._early_state else JobState.RUNNING)
                     workers.join(_LOOK_SECONDS)
                     aggregate.checkpoint()
         if self._failure is not None and self._early_state is None:
             raise self._failure
+
+    def _check_dimensions(self, session: JobSession) -> None:
+        """Check the size of the vectors, for which the parts wait before they send rows; stop them if it is wrong."""
+        shared = self._parts.shared
+        if shared.stop.exists() or shared.dimensions_checked.exists() or not shared.dimensions.exists():
+            return
+        try:
+            session.bind_dimensions(int(shared.dimensions.read_text()))
+            self._directory.write(shared.dimensions_checked, "")
+        except BatchError as error:
+            self._failure = error
+            self._write_stop_file(DRAIN)
 
     def _dispatch_parts(self, ray: Any, tasks: Sequence[PartTask]) -> None:
         """Assign each part to a free worker, in a separate thread. A worker that dies is replaced."""
@@ -162,7 +174,7 @@ class RayRunner(JobRunner):
         self._write_stop_file(order)
 
     def _write_stop_file(self, order: str) -> None:
-        self._directory.write(self._parts.stop_file, order)
+        self._directory.write(self._parts.shared.stop, order)
 
     def _early_end(self) -> JobResult | None:
         """Return how the job ended, unless all parts are done."""

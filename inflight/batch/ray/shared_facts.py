@@ -1,12 +1,40 @@
-"""Values that all parts of a job agree on; the first process on any machine sets them."""
+"""Values that all parts of a job agree on (the first process on any machine sets them), and the head's orders."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.batch.errors import map_disk_errors
 from inflight.batch.failpoints import failpoint
 from inflight.common.atomic_files import create_once
+
+
+@dataclass(frozen=True)
+class SharedFacts:
+    """Files in the directory of the parts, which the head and all workers see."""
+
+    path: Path
+
+    @property
+    def stop(self) -> Path:
+        """Through this, the head tells all workers to stop."""
+        return self.path / "stop"
+
+    @property
+    def build(self) -> Path:
+        """The build of the model."""
+        return self.path / "build"
+
+    @property
+    def dimensions(self) -> Path:
+        """The size of the model's vectors."""
+        return self.path / "dimensions"
+
+    @property
+    def dimensions_checked(self) -> Path:
+        """It exists once the head has found that vectors of this size fit the output."""
+        return self.path / "dimensions_checked"
 
 
 def set_once(path: Path, value: str) -> str:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from inflight.batch.dispatch.ephemeral_server import ephemeral_server
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import Job
-from inflight.batch.ray.shared_facts import set_once
+from inflight.batch.ray.shared_facts import SharedFacts, set_once
 from inflight.batch.reporting.progress import JobState
 from inflight.batch.runner import JobResult, JobRunner
 from inflight.batch.session import JobSession
+from inflight.batch.signals import StopEarlyError
 from inflight.batch.state.ledger import Ledger
 
 DRAIN, NOW = "drain", "now"
@@ -39,8 +40,7 @@ class PartTask:
     job: Job
     created: int
     fingerprint: str
-    stop_file: Path
-    build_file: Path
+    shared: SharedFacts
     run_id: str
 
 
@@ -56,27 +56,37 @@ class PartReport:
 
 @dataclass(frozen=True)
 class _PartSession(JobSession):
-    """A session bound to the build of all parts, so that another model is detected before any row is sent."""
+    """A session bound to the build and the dimensions of all parts, so that another model is detected before any row is
+    sent."""
 
-    build_file: Path = Path()
+    shared: SharedFacts = field(kw_only=True)
 
     def bind_build(self, build: str) -> None:
-        super().bind_build(set_once(self.build_file, build))
+        super().bind_build(set_once(self.shared.build, build))
         super().bind_build(build)
+
+    def bind_dimensions(self, dimensions: int) -> None:
+        """Wait also for the head, which checks that the vectors fit the whole job's output."""
+        super().bind_dimensions(int(set_once(self.shared.dimensions, str(dimensions))))
+        super().bind_dimensions(dimensions)
+        while not self.shared.dimensions_checked.exists():
+            if self.shared.stop.exists():
+                raise StopEarlyError
+            time.sleep(_LOOK_SECONDS)
 
 
 class PartRunner(JobRunner):
-    """Runs the job of a part. `build_file` contains the build of all parts."""
+    """Runs the job of a part."""
 
     def __init__(
-        self, job: Job, directory: JobDirectory, build_file: Path, backends: Sequence[Backend] | None = None
+        self, job: Job, directory: JobDirectory, shared: SharedFacts, backends: Sequence[Backend] | None = None
     ) -> None:
         super().__init__(job, directory, backends=backends)
-        self._build_file = build_file
+        self._shared = shared
 
     def _execute(self, session: JobSession) -> JobResult:
-        known = {field.name: getattr(session, field.name) for field in fields(session)}
-        return super()._execute(_PartSession(**known, build_file=self._build_file))
+        known = {one.name: getattr(session, one.name) for one in fields(session)}
+        return super()._execute(_PartSession(**known, shared=self._shared))
 
 
 class PartWorker:
@@ -97,11 +107,11 @@ class PartWorker:
             return asdict(PartReport(task.index, JobState.FAILED, sentence, "job_failed"))
 
     def _run_part(self, task: PartTask) -> PartReport:
-        if task.stop_file.exists():
+        if task.shared.stop.exists():
             return PartReport(task.index, JobState.STOPPED)
         directory = JobDirectory.from_output(task.job.output)
         _begin(directory, task)
-        runner = PartRunner(self._with_server(task.job), directory, task.build_file)
+        runner = PartRunner(self._with_server(task.job), directory, task.shared)
         ended: list[PartReport] = []
         failure: list[BaseException] = []
 
@@ -114,7 +124,7 @@ class PartWorker:
 
         thread = threading.Thread(target=live, name=f"part-{task.index}")
         thread.start()
-        _watch(thread, runner, task.stop_file)
+        _watch(thread, runner, task.shared.stop)
         if failure:
             raise failure[0]
         return ended[0]

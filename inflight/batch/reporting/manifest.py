@@ -131,9 +131,11 @@ def write_manifest(directory: JobDirectory, manifest: JobManifest) -> None:
 def _job_without_secrets(job: Job) -> dict[str, Any]:
     """Return the job as in its job.json, without secrets."""
     values = job.model_dump(mode="json")
-    for part in ("input", "output"):
-        values[part]["address"] = masked(values[part]["address"])
-    values["run_options"]["servers"] = [masked(one) for one in values["run_options"]["servers"]]
+    for part in ("input", "output", "retrieval"):
+        if values[part] is not None:
+            values[part]["address"] = masked(values[part]["address"])
+    for name in ("servers", "retrieve_servers"):
+        values["run_options"][name] = [masked(one) for one in values["run_options"][name]]
     return values
 
 

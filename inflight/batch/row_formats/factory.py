@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from inflight.batch.errors import BatchError
 from inflight.batch.job.file_formats import resolve_format
 from inflight.batch.job.rows import InputRecord
-from inflight.batch.job.spec import TEXT_COLUMNS, InputSpec, Job, Task
+from inflight.batch.job.spec import TEXT_COLUMNS, InputSpec, Job
 from inflight.batch.row_formats.detection import is_request
 from inflight.batch.row_formats.interface import RowFormat
 from inflight.batch.sources.interface import RowSource
@@ -25,11 +25,11 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
     spec = job.input
     if spec.id is None and source.key_column is not None:
         spec = spec.model_copy(update={"id": source.key_column})
-    compact = resolve_format(job.output.address, job.output.format, "output_invalid") in ("parquet", "sql")
+    compact = has_vector_column(job)
     if spec.row_format == "openai" or (
-        spec.row_format is None and _is_request_record(first) and not _plain_options(spec, job.task)
+        spec.row_format is None and _is_request_record(first) and not _plain_options(job, spec)
     ):
-        if named := _plain_options(spec, job.task):
+        if named := _plain_options(job, spec):
             raise BatchError(f"rows of OpenAI's format are whole requests; leave out {named}", "input_invalid")
         if source.columns is not None and "body" not in source.columns:
             raise BatchError(
@@ -43,7 +43,11 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
 
         return OpenAIRowFormat(job.defaults, created, job.encode, compact)
     form: PlainRowFormat
-    if job.encode is None:
+    if job.retrieval is not None:
+        from inflight.batch.row_formats.retrieval import RetrievalRowFormat
+
+        form = RetrievalRowFormat(spec, job.defaults, job.retrieval, overrides=source.format == "jsonl")
+    elif job.encode is None:
         from inflight.batch.row_formats.plain import GenerateRowFormat
 
         form = GenerateRowFormat(spec, job.defaults, overrides=source.format == "jsonl")
@@ -56,19 +60,26 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
     return form
 
 
+def has_vector_column(job: Job) -> bool:
+    """Return whether the answers of the task embed go to a column, not to JSON lines. Raises BatchError."""
+    output = job.output
+    return job.compact_vectors or resolve_format(output.address, output.format, "output_invalid") != "jsonl"
+
+
 def _is_request_record(first: InputRecord | None) -> bool:
     return first is not None and first.values is not None and is_request(first.values)
 
 
-def _plain_options(spec: InputSpec, task: Task) -> str:
+def _plain_options(job: Job, spec: InputSpec) -> str:
     """Return the given options that only plain rows have."""
     options = {
         "the template": spec.template is not None,
         "the system message": spec.system is not None,
         "chat": spec.chat,
-        "the column of the prompt": spec.prompt not in ("prompt", TEXT_COLUMNS[task]),
+        "the column of the prompt": spec.prompt not in ("prompt", TEXT_COLUMNS[job.task]),
         "the column of ids": spec.id not in (None, "custom_id"),
         "the columns to keep": bool(spec.keep),
+        "the retrieval": job.retrieval is not None,
     }
     return ", ".join(name for name, given in options.items() if given)
 

@@ -41,11 +41,12 @@ _MAX_INT32 = 2**31 - 1
 class PlainRowFormat(ABC):
     """Plain rows. An invalid row becomes a dead letter. Answers have the row's id and the kept columns."""
 
-    def __init__(self, spec: InputSpec, task: Task) -> None:
+    def __init__(self, spec: InputSpec, task: Task, own: Collection[str] = ()) -> None:
+        """`own`: names of the answers' values besides those of the task."""
         self._id, self._prompt, self._keep = spec.id, spec.prompt, spec.keep
         self._template = Template(spec.template) if spec.template is not None else None
         for name in spec.keep:
-            if name in ANSWER_FIELDS[task] and name != spec.id:
+            if name in (*ANSWER_FIELDS[task], *own) and name != spec.id:
                 raise BatchError(
                     f"the column {name!r} can't be kept: the answers have a value with that name; rename the column",
                     "input_invalid",
@@ -126,8 +127,10 @@ class GenerateRowFormat(PlainRowFormat):
     template uses.
     """
 
-    def __init__(self, spec: InputSpec, defaults: GenerationDefaults, overrides: bool = True) -> None:
-        super().__init__(spec, "generate")
+    def __init__(
+        self, spec: InputSpec, defaults: GenerationDefaults, overrides: bool = True, own: Collection[str] = ()
+    ) -> None:
+        super().__init__(spec, "generate", own)
         self._system = Template(spec.system, "the system message") if spec.system is not None else None
         self._chat = spec.chat or spec.system is not None
         self._max_tokens, self._sampling = defaults.max_tokens, sampling_from_defaults(defaults)

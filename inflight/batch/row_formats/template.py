@@ -82,6 +82,7 @@ def wanted_columns(job: Job) -> frozenset[str] | None:
     """Return the columns that a job's rows may need; None: any."""
     spec = job.input
     wanted = set() if job.encode is None else {job.encode.documents}
+    wanted |= set() if job.retrieval is None else {job.retrieval.query}
     wanted |= {spec.prompt, *spec.keep, *_ALWAYS} | ({spec.id} if spec.id is not None else set())
     for text in filter(None, (spec.template, spec.system)):
         template = Template(text)

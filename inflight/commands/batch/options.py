@@ -12,12 +12,14 @@ from inflight_client.address import parse_header
 from pydantic import ValidationError
 
 from inflight.batch.job.spec import (
+    PASSAGES,
     TEXT_COLUMNS,
     EncodeSpec,
     GenerationDefaults,
     InputSpec,
     Job,
     OutputSpec,
+    RetrievalSpec,
     RunOptions,
     Task,
 )
@@ -28,7 +30,8 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _INPUT = {"format": "input_format"}
 _OUTPUT = {"format": "output_format", "table": "output_table"}
-_RUNNING = {"servers": "server"}
+_RUNNING = {"servers": "server", "retrieve_servers": "retrieve_server"}
+_RETRIEVAL = {name: f"retrieve_{name}" for name in RetrievalSpec.model_fields} | {"address": "retrieve"}
 _EPHEMERAL = ("kv_cache_tokens", "max_num_sequences", "max_num_tokens")
 _SAMPLING = set(GenerationDefaults.model_fields) & set(Sampling.__dataclass_fields__)
 
@@ -55,6 +58,7 @@ def job_options(function: Decorated) -> Decorated:
         ),
         model_options(GenerationDefaults),
         model_options(EncodeSpec),
+        model_options(RetrievalSpec, _RETRIEVAL),
     ]  # fmt: skip
     for option in reversed(options):
         function = option(function)
@@ -99,7 +103,10 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
         output.setdefault("key", given.get("id"))
     defaults, encode = collect_options(GenerationDefaults, options), collect_options(EncodeSpec, options)
     _check_task(task, given, defaults, encode)
+    retrieval = _retrieval(task, given, options)
     running = run_options_from(options, RunOptions())
+    if retrieval is not None and running.ephemeral is not None and not running.retrieve_servers:
+        raise click.UsageError("a server of --ephemeral has no encoders; name one that has: --retrieve-server")
     try:
         Sampling(**{name: value for name, value in defaults.items() if name in _SAMPLING})
         return Job(
@@ -107,6 +114,7 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
             output=OutputSpec(address=options.pop("out"), **output),
             defaults=GenerationDefaults(**defaults),
             encode=None if task == "generate" else EncodeSpec(task=task, **encode),
+            retrieval=retrieval,
             run_options=running,
         )
     except InflightError as error:
@@ -132,6 +140,28 @@ def _check_task(task: Task, given: dict[str, Any], defaults: dict[str, Any], enc
         raise click.UsageError(
             f"the task {task} has no --{foreign[0].replace('_', '-')}; leave it out, or give another --task"
         )
+
+
+def _retrieval(task: Task, given: dict[str, Any], options: dict[str, Any]) -> RetrievalSpec | None:
+    """Return the retrieval that the options describe and remove them from `options`. `given`: the input's options."""
+    wanted = collect_options(RetrievalSpec, options, _RETRIEVAL)
+    if not wanted:
+        return None
+    if missing := [_RETRIEVAL[name] for name in ("address", "table") if name not in wanted]:
+        raise click.UsageError(
+            f"retrieval needs --{missing[0].replace('_', '-')} too; --retrieve names the database and --retrieve-table"
+            " the table of the passages"
+        )
+    if task != "generate":
+        raise click.UsageError(f"the task {task} has no prompt for passages; leave out --retrieve")
+    if not any(PASSAGES in given.get(name, "") for name in ("template", "system")):
+        raise click.UsageError(
+            "--retrieve needs a place for the passages; write {{ passages }} in --template, or in --system"
+        )
+    try:
+        return RetrievalSpec(**wanted)
+    except ValidationError as error:
+        raise usage_error(error, _RETRIEVAL) from None
 
 
 def run_options_from(options: dict[str, Any], base: RunOptions) -> RunOptions:

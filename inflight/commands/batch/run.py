@@ -44,10 +44,12 @@ def command(input_address: str, job: Path | None, **options: Any) -> None:
       inflight batch run tickets.csv --id ticket --template 'Summarize: {{ text }}' --chat --out s3://bucket/out.parquet
       inflight batch run sqlite:///shop.db --table products --template @ask.txt --out sqlite:///shop.db --column blurb
       inflight batch run prompts.jsonl --out answers.jsonl --ephemeral my-engine --price-per-hour 2.49
+      inflight batch run asked.csv --retrieve postgresql://db/shop --retrieve-table docs --template @ask.txt --out a.csv
       inflight batch run docs.parquet --task embed --id id --out 'postgresql://app:${PGPASSWORD}@db/shop' --table docs
     """  # fmt: skip
     wanted = job_from_options(input_address, options)
-    for address in (wanted.input.address, wanted.output.address):
+    stores = (wanted.input, wanted.output, wanted.retrieval)
+    for address in (store.address for store in stores if store is not None):
         if (sentence := password_warning(address)) is not None:
             click.echo(f"Warning: {sentence}", err=True)
     execute_job(wanted, JobDirectory.from_output(wanted.output, job), options)

@@ -76,7 +76,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "--wrap-token-ids", is_flag=True, help="Accept prompts of random token ids, as benchmarks send them."
         ),
         *(
-            click.option(f"--{task}", metavar="ENGINE", type=ModelName(), help=f"Engine {what}, to serve too.")
+            click.option(f"--{task}", metavar="ENGINE", type=ModelName(), help=f"Encoder {what}, to serve as well.")
             for task, what in _ENCODERS.items()
         ),
         click.option(

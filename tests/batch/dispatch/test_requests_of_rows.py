@@ -7,6 +7,8 @@ import asyncio
 import pytest
 from inflight_client import InflightError
 
+from inflight.batch.dispatch import endpoint
+from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import ClassifyRequest, EmbedRequest, RerankRequest, RowRequest
 from inflight.batch.job.spec import EncodeSpec
 from tests.batch.scripted_backend import DispatchRun, ListFeed, ScriptedBackend, echo
@@ -56,6 +58,53 @@ async def test_a_refused_text_fails_alone() -> None:
     assert run.errors == {7: "prompt_too_long"}
     assert len(run.answers) == 19
     assert len(server.groups) == 1
+
+
+async def test_texts_of_one_request_that_are_refused_without_a_code_cost_one_probe() -> None:
+    """The others have their answers before it."""
+    before_probe: list[int] = []
+
+    async def behaviour(server: ScriptedBackend, text: str) -> str | InflightError:
+        if text == "Hello":
+            before_probe.append(len(run.answers))
+        odd = text.endswith(("1", "3", "5"))
+        return InflightError("it is odd", "invalid_request") if odd else await echo(server, text)
+
+    server = ScriptedBackend(behaviour)
+    server.group_ends = ()
+    run = DispatchRun([server], ListFeed([f"text {n}" for n in range(20)], request=embed), encode=EMBED)
+    await run.run()
+    assert run.errors == dict.fromkeys((1, 3, 5, 11, 13, 15), "invalid_request")
+    assert len(server.groups[0]) == 20
+    assert server.groups[1:] == [["Hello"]]
+    assert before_probe == [14]
+
+
+async def test_rows_that_are_done_are_not_sent_again_where_their_server_is_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is rejected while a probe is in flight, and another server takes the row that the probe was for."""
+    monkeypatch.setattr(endpoint, "_BUILD_SECONDS", 0.05)
+    monkeypatch.setattr(endpoint, "_IDLE_TIMEOUT", 0.05)
+
+    async def behaviour(server: ScriptedBackend, text: str) -> str | InflightError:
+        if text == "Hello":
+            server.model = "two"
+            other.is_ready = True
+            await asyncio.sleep(600)
+        return InflightError("it is odd", "invalid_request") if text == "text 7" else await echo(server, text)
+
+    def check(build: str) -> None:
+        if build == "two":
+            raise BatchError("it is another model", "job_mismatch")
+
+    server, other = ScriptedBackend(behaviour), ScriptedBackend(name="other")
+    server.group_ends, other.is_ready = (), False
+    feed = ListFeed([f"text {n}" for n in range(20)], request=embed)
+    run = await DispatchRun([server, other], feed, check, encode=EMBED).run()
+    assert len(server.groups[0]) == 20
+    assert other.asked == ["text 7"]
+    assert len(run.answers) == 20
 
 
 @pytest.mark.parametrize("code", ["invalid_request", "deadline_exceeded"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sqlite3
 import threading
@@ -12,6 +13,7 @@ import pytest
 
 from inflight.batch import failpoints
 from inflight.batch.errors import BatchError
+from inflight.batch.outputs import database
 from inflight.batch.outputs.sql import TableOutput
 from inflight.batch.storage import database_engine
 from tests.batch.outputs.answers import job, plain
@@ -136,3 +138,38 @@ def test_an_address_without_its_driver(address: str, code: str) -> None:
     with raises(BatchError, code) as caught:
         TableOutput(job(address, table="answers"))
     assert "sEcr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize("retried", [True, False])
+def test_a_table_whose_creation_was_rolled_back_is_created_again(
+    retried: bool, postgresql: PostgreSql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the connection was lost, so that the transaction is tried again, or the caller does that."""
+    shop = Shop(postgresql.database())
+    commits: list[str] = []
+
+    def before_commit(name: str) -> None:
+        if name != "table.commit":
+            return
+        commits.append(name)
+        if len(commits) > 1:
+            return
+        if not retried:
+            raise OSError(errno.ENOSPC, "no space")
+        shop.do(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+
+    monkeypatch.setattr(database, "failpoint", before_commit)
+    destination = TableOutput(job(shop.address, table="answers"))
+    if not retried:
+        with raises(BatchError, "disk_full"):
+            destination.write_rows([plain(1)])
+    destination.write_rows([plain(1)])
+    assert len(commits) == 2
+    assert shop.rows("SELECT id FROM answers") == [(1,)]
+    with raises(BatchError, "output_invalid", naming="007"):
+        destination.write_rows([plain("007")])
+    destination.close()
+    shop.close()

@@ -29,11 +29,11 @@ def line(id_: Any, text: str, **kept: Any) -> bytes:
     return orjson.dumps({"id": id_, "embedding": vector, "input_tokens": 3, "truncated": False, **kept})
 
 
-def output(address: str, keep: tuple[str, ...] = (), **encode: Any) -> VectorTableOutput:
+def output(address: str, keep: tuple[str, ...] = (), table: str = "docs", **encode: Any) -> VectorTableOutput:
     return VectorTableOutput(
         Job(
             input=InputSpec(address="rows.jsonl", keep=keep),
-            output=OutputSpec(address=address, table="docs"),
+            output=OutputSpec(address=address, table=table),
             encode=EncodeSpec(task="embed", **encode),
         )
     )
@@ -69,6 +69,28 @@ def test_values_of_all_types_are_copied(shop: Shop) -> None:
     destination.close()
 
 
+def test_a_text_in_a_column_of_json_stays_a_text(shop: Shop) -> None:
+    shop.do(
+        "CREATE EXTENSION vector",
+        "CREATE TABLE docs (id INT PRIMARY KEY, embedding vector(8), one JSON, two JSONB)",
+    )
+    destination = output(shop.address, ("one", "two"))
+    kept = [{"one": value, "two": value} for value in ("abc", "12", "null", '"', 12)]
+    destination.write_rows([line(number, "tea", **values) for number, values in enumerate(kept)])
+    assert [{"one": one, "two": two} for one, two in shop.rows("SELECT one, two FROM docs ORDER BY id")] == kept
+    destination.close()
+
+
+def test_a_table_with_the_name_of_our_own_is_written(shop: Shop) -> None:
+    table = "inflight_embeddings"
+    destination = output(shop.address, table=table)
+    for text in ("old", "new"):
+        destination.write_rows([line(1, text)])
+    ((vector,),) = shop.rows(f"SELECT embedding::text FROM public.{table}")
+    assert np.array_equal(np.float32(json.loads(vector)), vector_of("new"))
+    destination.close()
+
+
 def test_an_index_that_is_there_is_kept_and_two_processes_build_one(shop: Shop, tmp_path: Path) -> None:
     lines = [line(n, f"text {n}") for n in range(50)]
     first = output(shop.address)
@@ -100,7 +122,8 @@ def test_a_dimension_that_can_not_be_indexed_is_refused(shop: Shop) -> None:
                 destination.check_dimensions(2001)
         destination.close()
     with raises(BatchError, "output_invalid", naming="2,500"):
-        output(shop.address, dimensions=2500).check()
+        (destination := output(shop.address, dimensions=2500)).check()
+    destination.close()
 
 
 def test_a_user_who_may_not_create_the_extension_is_told(shop: Shop) -> None:

@@ -9,9 +9,10 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.batch import failpoints
+from inflight.batch.finalize import finalize
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowStatus
-from inflight.batch.job.spec import InputPart, InputSpec, Job, OutputSpec
+from inflight.batch.job.spec import EncodeSpec, InputPart, InputSpec, Job, OutputSpec
 from inflight.batch.ray import merge as merge_module
 from inflight.batch.ray import parts as parts_module
 from inflight.batch.ray.merge import PartMerger
@@ -122,6 +123,28 @@ def test_a_merge_that_was_broken_off_is_finished_without_ray(
         assert sorted(mine.splitlines()) == sorted(others.splitlines()), kind
         assert kind is RowStatus.DEAD or mine == others
     assert verify(directory).complete
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_a_request_with_two_texts_is_refused_in_a_part_as_in_a_whole_job(suffix: str, tmp_path: Path) -> None:
+    def request(number: int) -> dict[str, object]:
+        texts = ["a", "b"] if number == 40 else f"text {number}"
+        body = {"model": "m", "input": texts}
+        return {"custom_id": f"row-{number}", "method": "POST", "url": "/v1/embeddings", "body": body}
+
+    rows = tmp_path / "in.jsonl"
+    rows.write_text("".join(json.dumps(request(number)) + "\n" for number in range(80)))
+    job = Job(
+        input=InputSpec(address=str(rows)),
+        output=OutputSpec(address=str(tmp_path / f"vectors.{suffix}")),
+        encode=EncodeSpec(task="embed"),
+    )
+    plan, directories = _parts_done(job)
+    with open_session(job, JobDirectory.from_output(job.output)) as whole:
+        PartMerger(whole, plan, directories, whole.ledger.checkpoint).run()
+        finalize(whole)
+        assert (whole.ledger.counts.ok, whole.ledger.counts.codes) == (79, {"unsupported_input": 1})
+    assert verify(JobDirectory.from_output(job.output)).complete
 
 
 def _parts_done(job: Job) -> tuple[tuple[InputPart, ...], list[JobDirectory]]:

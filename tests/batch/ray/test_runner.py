@@ -19,7 +19,11 @@ from inflight.batch.job.rows import RowStatus
 from inflight.batch.verify.checker import verify
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
+from tests.batch.outputs.shop import Shop
+from tests.client.support.encoder_server import EncoderServer
+from tests.client.support.scripted_encoder import DIMENSIONS
 from tests.fixtures.engines import TinyEngine
+from tests.fixtures.postgresql import PostgreSql
 from tests.fixtures.server import STEP_SECONDS, fake_engine
 from tests.fixtures.waiting import wait_until
 
@@ -121,6 +125,32 @@ def test_a_killed_worker_s_part_goes_on_elsewhere(jobs: Jobs, poisoned: Callable
     assert jobs.lines("ray.jsonl") == jobs.lines("local.jsonl")
     assert verify(JobDirectory.find(jobs.place / "ray.jsonl")).complete
     assert poisoned() == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_embeddings_of_parts_fill_a_table_that_fits_them(
+    scripted_encoders: EncoderServer, postgresql: PostgreSql, tmp_path: Path
+) -> None:
+    """A column of another size is found before a row is sent; the same job goes on once it fits."""
+    source = tmp_path / "docs.jsonl"
+    source.write_text("".join(json.dumps({"id": n, "text": f"text {n}"}) + "\n" for n in range(100)))
+    shop = Shop(postgresql.database())
+    command = [
+        *(INFLIGHT, "batch", "run", str(source), "--task", "embed", "--id", "id", "--out", shop.address),
+        *("--output-table", "docs", "--column", "embedding", "--job", str(tmp_path / "docs.job")),
+        *("--server", scripted_encoders.grpc_address, "--runner", "ray", "--workers", "2"),
+    ]
+    shop.do("CREATE EXTENSION vector", "CREATE TABLE docs (id BIGINT PRIMARY KEY, embedding vector(5))")
+    refused = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert (refused.returncode, "vector(5)" in refused.stdout) == (1, True), refused.stdout
+    parts = (tmp_path / "docs.job").glob("parts/*.job/progress.json")
+    assert sum(json.loads(path.read_text())["counts"]["ok"] for path in parts) == 0
+    shop.do(f"ALTER TABLE docs ALTER embedding TYPE vector({DIMENSIONS})")
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+    assert shop.rows("SELECT count(*), count(embedding) FROM docs") == [(100, 100)]
+    shop.close()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +15,21 @@ from inflight.batch import failpoints
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowResult, RowStatus
-from inflight.batch.job.spec import InputPart, InputSpec, Job, OutputSpec
+from inflight.batch.job.spec import EncodeSpec, InputPart, InputSpec, Job, OutputSpec
 from inflight.batch.ray.parts import PartPlan, StartPoint, split_input
+from inflight.batch.ray.runner import RayRunner
 from inflight.batch.ray.shared_facts import set_once
 from inflight.batch.ray.worker import MAX_ATTEMPTS, PartReport, PartRunner, PartTask, PartWorker, _begin
 from inflight.batch.reporting.progress import JobState
 from inflight.batch.runner import JobResult
+from inflight.batch.session import open_session
 from inflight.batch.sources.factory import open_source
 from inflight.batch.state.ledger import Ledger
+from tests.batch.outputs.shop import Shop
 from tests.batch.scripted_backend import ScriptedBackend
 from tests.fixtures.errors import raises
+from tests.fixtures.postgresql import PostgreSql
+from tests.fixtures.waiting import wait_until
 
 
 @pytest.fixture
@@ -42,9 +48,7 @@ def test_all_parts_ask_the_same_build(whole: Job) -> None:
     right, wrong, both = ScriptedBackend(build="one"), ScriptedBackend(build="two"), ScriptedBackend(build="one")
 
     def live(index: int, *servers: ScriptedBackend) -> JobResult:
-        return PartRunner(
-            jobs[index], JobDirectory.from_output(jobs[index].output), places.path / "build", servers
-        ).run()
+        return PartRunner(jobs[index], JobDirectory.from_output(jobs[index].output), places.shared, servers).run()
 
     assert live(0, right).state is JobState.FINISHED
     refused = live(1, wrong)
@@ -52,6 +56,40 @@ def test_all_parts_ask_the_same_build(whole: Job) -> None:
     assert live(1, wrong, both).state is JobState.FINISHED
     assert wrong.asked == []
     assert both.asked
+
+
+@pytest.mark.parametrize("size", [8, 5])
+def test_parts_send_no_row_until_the_head_knows_that_their_vectors_fit(
+    size: int, whole: Job, postgresql: PostgreSql
+) -> None:
+    shop = Shop(postgresql.database())
+    shop.do("CREATE EXTENSION vector", f"CREATE TABLE docs (id BIGINT PRIMARY KEY, embedding vector({size}))")
+    job = Job(
+        input=whole.input,
+        output=OutputSpec(address=shop.address, table="docs"),
+        encode=EncodeSpec(task="embed"),
+    )
+    directory = JobDirectory.from_output(job.output, Path(whole.output.address).with_suffix(".job"))
+    directory.path.mkdir()
+    places = PartPlan(directory)
+    places.write([InputPart(first=0, rows=40)])
+    head = RayRunner(job, directory)
+    part = places.job(job, 0, InputPart(first=0, rows=40))
+    server = ScriptedBackend()
+    runner = PartRunner(part, JobDirectory.from_output(part.output), places.shared, [server])
+    with open_session(job, directory) as session, ThreadPoolExecutor() as pool:
+        ended = pool.submit(runner.run)
+        wait_until(places.shared.dimensions.exists)
+        assert server.asked == ["Hello"]
+        head._check_dimensions(session)
+        end = ended.result()
+    if size == 8:
+        assert (end.state, end.counts.ok) == (JobState.FINISHED, 40)
+    else:
+        assert (end.state, server.asked) == (JobState.STOPPED, ["Hello"])
+        with raises(BatchError, "output_invalid", naming="vector(5)"):
+            raise head._failure or AssertionError
+    shop.close()
 
 
 @pytest.mark.parametrize(("point", "wanted"), [("agree", "second"), ("agreed", "first")])
@@ -73,7 +111,7 @@ def test_a_part_that_workers_only_die_of_is_given_up(whole: Job) -> None:
     places = PartPlan(JobDirectory.from_output(whole.output))
     part = places.job(whole, 0, InputPart(first=0, rows=40))
     directory = JobDirectory.from_output(part.output)
-    task = PartTask(0, part, 1, "found", places.stop_file, places.path / "build", "first")
+    task = PartTask(0, part, 1, "found", places.shared, "first")
     for _ in range(MAX_ATTEMPTS):
         _begin(directory, task)
     with closing(Ledger(directory)) as ledger:
@@ -94,9 +132,7 @@ def test_whatever_a_worker_fails_of_the_head_is_told(whole: Job, monkeypatch: py
 
     monkeypatch.setattr(PartRunner, "run", faulty)
     places = PartPlan(JobDirectory.from_output(whole.output))
-    task = PartTask(
-        0, places.job(whole, 0, InputPart(first=0, rows=40)), 1, "found", places.stop_file, places.path / "build", "one"
-    )
+    task = PartTask(0, places.job(whole, 0, InputPart(first=0, rows=40)), 1, "found", places.shared, "one")
     report = PartReport(**PartWorker()({"task": pickle.dumps(task)}))
     assert (report.state, report.code) == (JobState.FAILED, "job_failed")
     assert "00000.job failed: ValueError('a fault')" in report.message

@@ -48,6 +48,35 @@ def test_the_table_is_the_outputs_if_the_input_has_none() -> None:
     assert (job.input.table, job.output.table) == ("docs", "docs")
 
 
+RETRIEVE = ("--retrieve", POSTGRESQL, "--retrieve-table", "docs")
+
+
+def test_a_job_with_retrieval_is_bound_to_it() -> None:
+    arguments = ("--out", "a.jsonl", "--template", "{{ passages }}", *RETRIEVE, "--retrieve-server", "encoders:8001")
+    job = described("q.jsonl", *arguments, "--retrieve-top-k", "7", "--top-k", "3", "--retrieve-rerank")
+    assert job.retrieval is not None
+    assert (job.retrieval.table, job.retrieval.top_k, job.retrieval.nearest) == ("docs", 7, 28)
+    assert (job.defaults.top_k, job.run_options.retrieve_servers) == (3, ("encoders:8001",))
+    assert job.binding()["retrieval"]["address"] == POSTGRESQL
+    assert "retrieval" not in described("q.jsonl", "--out", "a.jsonl").binding()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--retrieve", POSTGRESQL, "--template", "{{ passages }}"), "--retrieve-table"),
+        (("--retrieve-rerank", "--template", "{{ passages }}"), "--retrieve"),
+        ((*RETRIEVE, "--template", "{{ question }}"), "passages"),
+        ((*RETRIEVE, "--task", "embed", "--template", "{{ passages }}"), "embed"),
+        ((*RETRIEVE, "--template", "{{ passages }}", "--retrieve-top-k", "0"), "--retrieve-top-k"),
+        ((*RETRIEVE, "--template", "{{ passages }}", "--ephemeral", "engine"), "--retrieve-server"),
+    ],
+)
+def test_a_retrieval_that_is_not_whole_is_refused(arguments: tuple[str, ...], named: str) -> None:
+    with pytest.raises(click.UsageError, match=named):
+        described("q.jsonl", "--out", "a.jsonl", *arguments)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -1,0 +1,361 @@
+"""Retrieves the passages of rows, many rows at a time, before the rows are sent to a model that generates."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from inflight_client import InflightError
+from inflight_client.encodings import Embeddings, Reranking
+
+from inflight.batch.dispatch.backend import Backend
+from inflight.batch.dispatch.failure_kind import FailureKind, classify_failure
+from inflight.batch.dispatch.row_queue import Feed, OnRowDone
+from inflight.batch.dispatch.triton_backend import TritonBackend
+from inflight.batch.errors import BatchError
+from inflight.batch.job.rows import EmbedRequest, InvalidRow, RerankRequest, Row, RowAnswer, RowRequest
+from inflight.batch.job.spec import Job, RunOptions, Task
+from inflight.batch.row_formats.retrieval import RetrievalRowFormat
+from inflight.batch.storage.database_engine import create_database_engine, database_error_text
+from inflight.retrieval.passages import Passages
+from inflight.retrieval.table import PassageTable
+
+if TYPE_CHECKING:
+    from inflight_client.encodings import Vectors
+    from sqlalchemy.exc import SQLAlchemyError
+
+_BATCHES = 4
+"""Batches of rows in work at a time: one is embedded while others are searched and reranked."""
+_RERANKS = 16
+"""Rerank requests in flight."""
+_WAIT_INITIAL, _WAIT_MAX = 0.25, 15.0
+_DATA_ERROR = "22"
+"""SQLSTATE class of values that the database does not accept."""
+_DENIED = ("28", "3D", "42501")
+"""SQLSTATEs of a refused user, an unknown database, and missing privileges."""
+_FINAL = (FailureKind.PERMANENT, FailureKind.AMBIGUOUS)
+_MAY_BE_OF_A_TEXT = (*_FINAL, FailureKind.TRANSIENT, FailureKind.CRASHED)
+
+
+@dataclass(frozen=True)
+class Encoders:
+    """The servers that embed, and those that rerank."""
+
+    embed: tuple[Backend, ...]
+    rerank: tuple[Backend, ...] = ()
+
+    @classmethod
+    def of_job(cls, job: Job, on_message: Callable[[str], None]) -> Encoders:
+        """Return the encoders of a job: of its servers for retrieval, or else of those that generate."""
+        assert job.retrieval is not None
+        options = job.run_options.model_copy(update={"model": None})
+        addresses = options.retrieve_servers or options.servers
+        embed = tuple(TritonBackend(one, options, on_message, "embed") for one in addresses)
+        if not job.retrieval.rerank:
+            return cls(embed)
+        return cls(embed, tuple(TritonBackend(one, options, on_message, "rerank") for one in addresses))
+
+
+class RetrievalStep:
+    """The feed of a job whose prompts contain passages, between the feed of rows as read and the queue.
+
+    A row that fails gets its error through `on_row_done`, or `on_invalid` if its template can't be filled in. Servers
+    and a database that are down are asked again until the job's wait timeout. `bind_encoder` is given the task and the
+    build of each encoder, and raises BatchError where that is not the job's.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        job: Job,
+        row_format: RetrievalRowFormat,
+        encoders: Encoders,
+        on_row_done: OnRowDone,
+        on_invalid: Callable[[InvalidRow], None],
+        bind_encoder: Callable[[Task, str], None],
+        on_message: Callable[[str], None],
+    ) -> None:
+        assert job.retrieval is not None
+        self._feed, self._spec, self._options, self._format = feed, job.retrieval, job.run_options, row_format
+        self._on_row_done, self._on_invalid = on_row_done, on_invalid
+        self._embedders = _Pool("embed", encoders.embed, self._options, bind_encoder, on_message)
+        self._rerankers = _Pool("rerank", encoders.rerank, self._options, bind_encoder, on_message)
+        self._engine = create_database_engine(self._spec.address, "input_invalid", pooled=True)
+        spec = self._spec
+        self._table = PassageTable(
+            self._engine, spec.table, column=spec.column, text=spec.text, id=spec.id, metric=spec.metric
+        )
+        self._database = _Patience(spec.shown, self._options.server_wait_timeout, "storage_unreachable", on_message)
+        self._reading = asyncio.Lock()
+        self._rerank_slots = asyncio.Semaphore(_RERANKS)
+        self._batches: deque[asyncio.Task[list[Row] | None]] = deque()
+        self._ready: deque[Row] = deque()
+
+    async def check(self) -> None:
+        """Check the table, before the first row. Raises BatchError."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            await asyncio.to_thread(self._table.check)
+        except InflightError as error:
+            raise BatchError(f"{self._spec.shown}: {error}", error.code) from None
+        except SQLAlchemyError as error:
+            raise self._to_batch_error(error) from error
+
+    async def get(self) -> Row | None:
+        """Return the next row with its prompt; None at the end. Raises BatchError, and what the feed raises."""
+        while not self._ready:
+            while len(self._batches) < _BATCHES:
+                self._batches.append(asyncio.ensure_future(self._next_batch()))
+            rows = await self._batches.popleft()
+            if rows is None:
+                return None
+            self._ready.extend(rows)
+        return self._ready.popleft()
+
+    async def close(self) -> None:
+        for task in self._batches:
+            task.cancel()
+        await asyncio.gather(*self._batches, return_exceptions=True)
+        for backend in (*self._embedders.all, *self._rerankers.all):
+            await backend.close()
+        await asyncio.to_thread(self._engine.dispose)
+
+    async def _next_batch(self) -> list[Row] | None:
+        """Read the next rows and return those that got their passages; None at the end."""
+        rows: list[Row] = []
+        async with self._reading:
+            while len(rows) < self._options.texts_per_request and (row := await self._feed.get()) is not None:
+                rows.append(row)
+        return await self._retrieve(rows) if rows else None
+
+    async def _retrieve(self, rows: Sequence[Row]) -> list[Row]:
+        embedded = await self._embedders.send([row.request for row in rows])
+        left = [(row, one.vectors[0]) for row, one in zip(rows, embedded, strict=True) if isinstance(one, Embeddings)]
+        failed = [(row, one) for row, one in zip(rows, embedded, strict=True) if isinstance(one, InflightError)]
+        found: list[Passages | InflightError] = []
+        if left:
+            try:
+                self._table.check_dimensions(len(left[0][1]))
+            except InflightError as error:
+                raise BatchError(f"{self._spec.shown}: {error}", error.code) from None
+            found = await self._search([vector for _, vector in left])
+        if self._spec.rerank:
+            found = await self._rerank_all([row for row, _ in left], found)
+        failed += [(row, one) for (row, _), one in zip(left, found, strict=True) if isinstance(one, InflightError)]
+        for row, why in failed:
+            self._on_row_done(row, why, 1)
+        whole = [
+            self._format.with_passages(row, one)
+            for (row, _), one in zip(left, found, strict=True)
+            if isinstance(one, Passages)
+        ]
+        for one in whole:
+            if isinstance(one, InvalidRow):
+                self._on_invalid(one)
+        return [one for one in whole if isinstance(one, Row)]
+
+    async def _search(self, vectors: Sequence[Vectors]) -> list[Passages | InflightError]:
+        """Search until the database answers. Values that it does not accept fail alone."""
+        from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+        from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+        while True:
+            try:
+                found: list[Passages | InflightError] = list(
+                    await asyncio.to_thread(self._table.search, vectors, self._spec.nearest)
+                )
+            except SQLAlchemyError as error:
+                state = _sqlstate(error)
+                lost = isinstance(error, OperationalError | InterfaceError | PoolTimeoutError) or (
+                    isinstance(error, DBAPIError) and error.connection_invalidated
+                )
+                if lost and not state.startswith(_DENIED):
+                    await self._database.wait(self._error_text(error))
+                    continue
+                if not state.startswith(_DATA_ERROR):
+                    raise self._to_batch_error(error) from error
+                if len(vectors) > 1:
+                    return [one for vector in vectors for one in await self._search([vector])]
+                return [InflightError(f"the search failed: {self._error_text(error)}", "row_invalid")]
+            self._database.answered()
+            return found
+
+    async def _rerank_all(
+        self, rows: Sequence[Row], found: Sequence[Passages | InflightError]
+    ) -> list[Passages | InflightError]:
+        pairs = zip(rows, found, strict=True)
+        tasks = [asyncio.ensure_future(self._rerank(row, passages)) for row, passages in pairs]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _rerank(self, row: Row, passages: Passages | InflightError) -> Passages | InflightError:
+        if isinstance(passages, InflightError) or not passages:
+            return passages
+        assert isinstance(row.request, EmbedRequest)
+        (question,) = row.request.texts
+        async with self._rerank_slots:
+            (answer,) = await self._rerankers.send([RerankRequest(str(question), passages.texts, truncate=True)])
+        if isinstance(answer, InflightError):
+            return answer
+        assert isinstance(answer, Reranking)
+        return passages.reranked(answer.scores, self._spec.top_k)
+
+    def _to_batch_error(self, error: SQLAlchemyError) -> BatchError:
+        from sqlalchemy.exc import DBAPIError
+
+        state, words = _sqlstate(error), self._error_text(error)
+        if state.startswith(_DENIED):
+            return BatchError(f"{self._spec.shown} refuses access ({words}); check the user's rights", "storage_denied")
+        if isinstance(error, DBAPIError) and state and not state.startswith(("08", "53", "57", "58")):
+            return BatchError(f"{self._spec.shown} can't be searched: {words}", "input_invalid")
+        return BatchError(
+            f"{self._spec.shown} can't be reached ({words}); check its address, or try again later",
+            "storage_unreachable",
+        )
+
+    def _error_text(self, error: SQLAlchemyError) -> str:
+        return database_error_text(self._spec.address, getattr(error, "orig", None) or error)
+
+
+class _Patience:
+    """How long something that does not answer has been asked again."""
+
+    def __init__(self, name: str, timeout: float, code: str, on_message: Callable[[str], None]) -> None:
+        self._name, self._timeout, self._code, self._on_message = name, timeout, code, on_message
+        self._down_since: float | None = None
+        self._pause = _WAIT_INITIAL
+
+    async def wait(self, reason: object) -> None:
+        """Wait before the next attempt. Raises BatchError once the timeout is over."""
+        now = asyncio.get_running_loop().time()
+        if self._down_since is None:
+            self._down_since = now
+            self._on_message(f"{self._name} does not answer for retrieval; the job keeps trying: {reason}")
+        if now - self._down_since > self._timeout:
+            raise BatchError(
+                f"{self._name} has not answered for {self._timeout:g} seconds ({reason}); start it, and resume the job",
+                self._code,
+            )
+        pause, self._pause = self._pause, min(self._pause * 1.5, _WAIT_MAX)
+        await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+
+    def answered(self) -> None:
+        if self._down_since is not None:
+            self._on_message(f"{self._name} answers.")
+        self._down_since, self._pause = None, _WAIT_INITIAL
+
+
+class _Pool:
+    """The servers of a task. One of them is asked, and the next one if it does not answer."""
+
+    def __init__(
+        self,
+        task: Task,
+        backends: Sequence[Backend],
+        options: RunOptions,
+        bind_encoder: Callable[[Task, str], None],
+        on_message: Callable[[str], None],
+    ) -> None:
+        self.all = tuple(backends)
+        self._task, self._left, self._options = task, list(backends), options
+        self._bind_encoder, self._on_message = bind_encoder, on_message
+        names = ", ".join(dict.fromkeys(backend.name for backend in backends))
+        self._patience = _Patience(names, options.server_wait_timeout, "server_unreachable", on_message)
+        self._checked: set[Backend] = set()
+        """Servers whose build was compared since they last failed."""
+        self._alone = asyncio.Lock()
+        """Held for a request that may be the cause of a crash."""
+        self._run_id = uuid.uuid4().hex
+
+    async def send(self, requests: Sequence[RowRequest]) -> list[RowAnswer | InflightError]:
+        """Return the answer or the error of each request, as soon as a server answers. Raises BatchError if none takes
+        any, or none answers within the wait timeout.
+        """
+        failures = crashes = 0
+        while True:
+            backend = self._left[0]
+            try:
+                if not await self._is_ours(backend):
+                    continue
+                answers = list(await backend.send(requests, f"{self._run_id}-{self._task}"))
+                if len(answers) == 1 and isinstance(answers[0], InflightError):
+                    raise answers[0]
+            except InflightError as error:
+                kind = classify_failure(error)
+                if kind is FailureKind.REJECTED:
+                    self._reject(backend, error)
+                elif len(requests) > 1 and kind in _MAY_BE_OF_A_TEXT:
+                    return await self._send_alone(requests)  # any of them may be the cause
+                elif kind in _FINAL:
+                    return [error]
+                elif kind is FailureKind.TRANSIENT:
+                    failures += 1
+                    if failures >= self._options.max_attempts:
+                        return [error]
+                    await asyncio.sleep(min(_WAIT_INITIAL * 2**failures, _WAIT_MAX) * random.uniform(0.5, 1.0))
+                else:
+                    crashes += kind is FailureKind.CRASHED
+                    if crashes >= self._options.max_engine_crashes and len(requests) == 1:
+                        return [InflightError(f"encoders crashed {crashes} times on it: {error}", "row_crashed_engine")]
+                    await self._wait(backend, error)
+                continue
+            self._patience.answered()
+            for place, answer in enumerate(answers):
+                if isinstance(answer, InflightError) and classify_failure(answer) not in _FINAL:
+                    answers[place] = (await self.send([requests[place]]))[0]
+            return answers
+
+    async def _send_alone(self, requests: Sequence[RowRequest]) -> list[RowAnswer | InflightError]:
+        answers = []
+        async with self._alone:
+            for request in requests:
+                answers += await self.send([request])
+        return answers
+
+    async def _is_ours(self, backend: Backend) -> bool:
+        """Return whether a server has the job's encoder; ask it unless it has answered since. Raises InflightError."""
+        if backend in self._checked:
+            return True
+        build = await backend.build()
+        try:
+            self._bind_encoder(self._task, build)
+        except BatchError as error:
+            if error.code != "job_mismatch":
+                raise
+            self._reject(backend, error)
+            return False
+        self._checked.add(backend)
+        return True
+
+    async def _wait(self, backend: Backend, error: InflightError) -> None:
+        """Ask the next server after a pause."""
+        self._checked.discard(backend)
+        if self._left[0] is backend:
+            self._left.append(self._left.pop(0))
+        await self._patience.wait(error)
+
+    def _reject(self, backend: Backend, error: Exception) -> None:
+        """Ask a server no more. Raises BatchError if it was the last one."""
+        code = getattr(error, "code", "unsupported_deployment")
+        if backend in self._left and len(self._left) > 1:
+            self._left.remove(backend)
+            self._on_message(f"{backend.name} is no longer used to {self._task} for retrieval: {error}")
+        elif backend in self._left:
+            raise BatchError(
+                f"{backend.name} can't {self._task} for retrieval: {error}; name a server with that encoder:"
+                " --retrieve-server",
+                code,
+            )
+
+
+def _sqlstate(error: SQLAlchemyError) -> str:
+    return str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")

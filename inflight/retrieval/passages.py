@@ -1,0 +1,51 @@
+"""Passages that were retrieved for a question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A passage of a document, by the id of its row. As a text, it is its own.
+
+    `score`: the similarity to the question, higher for nearer ones: cosine, inner product, or minus the L2 distance.
+    `rerank_score`: the reranker's, if it was asked.
+    """
+
+    id: int | str
+    text: str
+    score: float
+    rerank_score: float | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    def source(self) -> dict[str, Any]:
+        """Return the id and the scores, to trace an answer."""
+        found = {"id": self.id, "score": self.score}
+        return found if self.rerank_score is None else {**found, "rerank_score": self.rerank_score}
+
+
+class Passages(tuple[Passage, ...]):
+    """The passages for a question, best first. As a text, they are paragraphs numbered from 1: `[1] ...`."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"[{number}] {passage.text}" for number, passage in enumerate(self, 1))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(passage.text for passage in self)
+
+    def sources(self) -> list[dict[str, Any]]:
+        """Return the ids and scores in order."""
+        return [passage.source() for passage in self]
+
+    def reranked(self, scores: Sequence[float], top_k: int) -> Passages:
+        """Return the best `top_k` by a reranker's scores, which are in the order of these passages."""
+        scored = [replace(passage, rerank_score=score) for passage, score in zip(self, scores, strict=True)]
+        return Passages(sorted(scored, key=lambda one: -(one.rerank_score or 0.0))[:top_k])
