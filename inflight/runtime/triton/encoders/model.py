@@ -59,18 +59,24 @@ class EncoderModel:
         )
         requests = positive(settings, "num_requests", 1, "infer requests")
         encoders = load_encoders(engine_dir, self._manifest, int(settings.get("threads", 0)), requests)
-        for encoder in encoders:  # the first pass allocates memory, and shows whether the engine works
-            encoder.run([EncoderInput([self._manifest.pad_id] * 2)])
+        limits = PlannerLimits(
+            positive(settings, "max_batch_tokens", 2048, "tokens"),
+            positive(settings, "max_batch_texts", 256, "texts"),
+            positive(settings, "max_wait_ms", 5000, "milliseconds") / 1000,
+        )
+        # A full micro-batch shows whether the engine works, and allocates memory that it would otherwise need later.
+        longest = min(limits.max_batch_tokens, self._manifest.max_seq_len)
+        full = [EncoderInput([self._manifest.pad_id] * longest)] * min(
+            limits.max_batch_tokens // longest, limits.max_batch_texts
+        )
+        for encoder in encoders:
+            encoder.run(full)
         self._metrics = EncoderMetrics(
             create_metrics_sink(args, ENCODER_FAMILIES), lambda: self._batcher.waiting_texts, pb_utils.Logger.log_error
         )
         self._batcher = Batcher(
             encoders,
-            PlannerLimits(
-                positive(settings, "max_batch_tokens", 2048, "tokens"),
-                positive(settings, "max_batch_texts", 256, "texts"),
-                positive(settings, "max_wait_ms", 5000, "milliseconds") / 1000,
-            ),
+            limits,
             positive(settings, "max_queue_texts", 16384, "texts"),
             self._metrics.computed,
             pb_utils.Logger.log_error,
