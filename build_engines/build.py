@@ -54,14 +54,14 @@ def build_engine(
     `directory` is where a model of the hub was downloaded; without it, it is downloaded.
 
     An existing complete engine from the same content, options, versions and kind of GPU is kept unless `force`.
-    `out` is replaced only when the new engine is complete. Without a task, it is what the checkpoint is for. Raises
-    BuildError with a code of the table.
+    `out` is replaced only when the new engine is complete. Without a task, an engine for OpenVINO has the checkpoint's.
+    Raises BuildError with a code of the table.
     """
     progress = progress or NoBuildProgress()
     target = find_target(options)
     check_replaceable(out, is_engine, "engine")
     place = directory or locate_checkpoint(checkpoint, progress)
-    if options.task is None and (task := find_task(place)) != "generate":
+    if options.task is None and options.target == "openvino" and (task := find_task(place)) != "generate":
         progress.step(f"Task of the checkpoint: {task}")
         options = replace(options, task=task)
         target = find_target(options)

@@ -31,7 +31,7 @@ CONFIG_FILES = (
 """What a plan needs of a model of the hub."""
 
 _CLASSIFIER = "ForSequenceClassification"
-_GENERATORS = ("ForCausalLM", "LMHeadModel")
+_HEADLESS = ("Model", "ForMaskedLM")  # and not LMHeadModel, whose types are not in MODEL_TYPES
 _MODULES = "modules.json"
 _LONGEST = 1 << 20  # A tokenizer without a limit has a huge number here.
 _POOLINGS: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last_token"}
@@ -78,7 +78,7 @@ def find_task(directory: Path) -> Literal["generate"] | EncoderTask:
 def detect_task(directory: Path, config: dict[str, Any]) -> Literal["generate"] | EncoderTask:
     """Return what the checkpoint is for: its heads decide, then the files of sentence-transformers.
 
-    A model without a head that generates is taken for an encoder, since nothing else can be done with it.
+    A model without a head, or with one that predicts masked tokens, embeds: nothing else can be done with it.
     """
     architecture = ConfigFile(config, str(directory), "built").first_identifier("architectures") or ""
     if architecture.endswith(_CLASSIFIER):
@@ -86,7 +86,7 @@ def detect_task(directory: Path, config: dict[str, Any]) -> Literal["generate"] 
     if (directory / _MODULES).is_file():
         return "embed"
     known = config.get("model_type") in MODEL_TYPES
-    return "embed" if known and not architecture.endswith(_GENERATORS) else "generate"
+    return "embed" if known and architecture.endswith(_HEADLESS) else "generate"
 
 
 def read_settings(

@@ -27,6 +27,7 @@ def test_each_option_can_be_set_in_the_file(config: Path, monkeypatch: pytest.Mo
     """What a file sets for each option is what the same words set on the command line."""
     monkeypatch.delenv("INFLIGHT_SERVE_GATEWAY", raising=False)  # the tests' own default, which overrides a file
     examples: dict[str, str] = {"--grpc-tls-ca": "/a.pem", "--lora": "/b", "--set": "a=1", "--cors-origin": "http://a"}
+    examples |= dict.fromkeys(("--embed", "--rerank", "--classify"), "/c")
     lines, words = ["engine: /my-engine"], ["/my-engine"]
     for option in command.params:
         if not isinstance(option, click.Option) or option.name in ("config", "help"):

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from inflight.commands.options.deployment import deployment_options, deployment_options_from
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.model_names import option_name
-from inflight.deploy.repository.options import DeploymentOptions
+from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
 from inflight.deploy.repository.tensorrt_llm.backend import read_parameters
 from tests.fixtures.errors import raises
 from tests.fixtures.manifests import manifest
@@ -89,8 +89,8 @@ def test_a_file_that_holds_no_parameters_is_refused(tmp_path: Path, content: str
 
 def test_messages_name_the_flags_that_people_type() -> None:
     known = {text for option in command.params for text in (*option.opts, *option.secondary_opts)}
-    for one in fields(DeploymentOptions):
-        if one.name not in ("chunked_context", "parameters"):  # for programs alone
+    for one in (*fields(DeploymentOptions), *fields(EncoderOptions)):
+        if one.name not in ("chunked_context", "parameters", "encoders"):  # for programs alone
             assert option_name(one.name).split(" ")[0] in known, one.name
     for given in (["--lora", "a"], ["--draft-engine", "a"]):
         options = run_options(*given)

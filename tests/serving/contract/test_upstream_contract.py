@@ -12,15 +12,18 @@ from inflight_client.sampling import Guide, Sampling
 
 from inflight.deploy.repository.configure import committed_repository
 from inflight.deploy.repository.model_configs import Configs, load
+from inflight.deploy.repository.model_names import ENCODER_MODELS
 from tests.client.support.deployments import OURS, find, repository
 from tests.serving.contract.upstream_contract import DIFFERENCES, Key, differences, listed, ours, upstreams
 
+ENCODERS = set(ENCODER_MODELS.values())
 MODELS = sorted({model for model, _, _ in upstreams()})
 
 
 @pytest.fixture
 def configs() -> Configs:
-    return load(committed_repository())
+    """The committed models that upstream has too; encoders are ours alone."""
+    return {name: config for name, config in load(committed_repository()).items() if name not in ENCODERS}
 
 
 def found(configs: Configs) -> dict[Key, str]:
