@@ -108,7 +108,7 @@ def test_a_gateway_with_encoders_alone_is_healthy(
         found = client.embed(["tea", "fail prompt_too_long", "nan"], return_errors=True)
         assert {index: error.code for index, error in found.errors.items()} == {
             1: "prompt_too_long",
-            2: "answer_damaged",
+            2: "text_not_computed",
         }
         assert np.array_equal(found[0], expected_vector("tea"))
         assert client.classify("tea")[0].scores.keys() == set(LABELS)
