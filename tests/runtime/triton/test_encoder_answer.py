@@ -17,7 +17,7 @@ _MODULES = ("inflight.runtime.triton.encoders.answer", "inflight.runtime.triton.
 
 
 class Sender:
-    """Keeps the responses; refuses those with tensors if it is told to."""
+    """Keeps the responses, or refuses those with tensors."""
 
     def __init__(self, refuses: bool = False) -> None:
         self._refuses = refuses
