@@ -20,7 +20,9 @@ from inflight.common.schema.validation_errors import first_error
 
 FILE_NAME = "engine.json"
 FORMAT = 1
-TARGETS = ("openvino", "tensorrt-llm", "llmapi")
+GENERATION_TARGETS = ("openvino", "tensorrt-llm", "llmapi")
+ENCODER_TARGETS = ("openvino", "llmapi", "tensorrt")
+TARGETS = tuple(dict.fromkeys((*GENERATION_TARGETS, *ENCODER_TARGETS)))
 # Engines up to this size are hashed before serving: about two seconds at 1.2 GB/s.
 _HASH_LIMIT_BYTES = 2 << 30
 _CHUNK = 1 << 22

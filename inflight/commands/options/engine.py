@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from build_engines.manifest import TARGETS
-from build_engines.target import PRECISIONS
+from build_engines.target import ENCODER_PRECISIONS, PRECISIONS
 
 AUTO = "auto"
 """The target's choice, as without the option."""
@@ -40,7 +40,7 @@ def target_option(help: str | None = None, *, default: str | None = "openvino") 
 
 
 def precision_option(help: str) -> Option:
-    known = {target: (AUTO, *names) for target, names in PRECISIONS.items()}
+    known = {target: (AUTO, *names) for target, names in (ENCODER_PRECISIONS | PRECISIONS).items()}
     return click.option(
         "--precision",
         type=TargetPrecision(known),

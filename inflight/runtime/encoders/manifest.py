@@ -15,6 +15,7 @@ TASKS = ("embed", "rerank", "classify")
 class EncoderDescription:
     """The fields of an encoder's engine.json that the runtime uses; build_engines/manifest.py describes them."""
 
+    target: str
     task: str
     inputs: tuple[str, ...]
     max_seq_len: int
@@ -38,6 +39,7 @@ class EncoderDescription:
             raise ValueError(f"{engine_dir} is an engine with the task {task}; name one with {', '.join(TASKS)}")
         dimensions = content["dimensions"]
         return cls(
+            target=content["target"],
             task=task,
             inputs=tuple(content["inputs"]),
             max_seq_len=content["max_seq_len"],

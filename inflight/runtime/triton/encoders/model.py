@@ -10,9 +10,8 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from inflight.common.cpu_affinity import use_engine_cores
-from inflight.runtime.backends.openvino.encoder import load_encoders
 from inflight.runtime.encoders.batcher import Batcher
-from inflight.runtime.encoders.encoder import EncoderInput
+from inflight.runtime.encoders.encoder import EncoderInput, find_loader
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.planner import PlannerLimits
 from inflight.runtime.encoders.tokenize import EncoderTokenizer, PlainText, TokenizedText
@@ -58,12 +57,13 @@ class EncoderModel:
             load_tokenizer(engine_dir), self._manifest.max_seq_len, self._manifest.vocabulary_size, with_types
         )
         requests = positive(settings, "num_requests", 1, "infer requests")
-        encoders = load_encoders(engine_dir, self._manifest, int(settings.get("threads", 0)), requests)
         limits = PlannerLimits(
             positive(settings, "max_batch_tokens", 2048, "tokens"),
             positive(settings, "max_batch_texts", 256, "texts"),
             positive(settings, "max_wait_ms", 5000, "milliseconds") / 1000,
         )
+        load_encoders = find_loader(self._manifest.target)
+        encoders = load_encoders(engine_dir, self._manifest, int(settings.get("threads", 0)), requests, limits)
         # A full micro-batch shows whether the engine works, and allocates memory that it would otherwise need later.
         longest = min(limits.max_batch_tokens, self._manifest.max_seq_len)
         full = [EncoderInput([self._manifest.pad_id] * longest)] * min(
