@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from build_engines.manifest import EncoderManifest
 from inflight.deploy.repository import model_configs
 from inflight.deploy.repository.options import DeploymentOptions
 
 
-def configure_encoder(config: Any, engine: Path, options: DeploymentOptions) -> None:
+def configure_encoder(config: Any, engine: Path, manifest: EncoderManifest, options: DeploymentOptions) -> None:
     """Apply an encoder's directory and the options to its committed configuration. Raises DeployError."""
     asked = options.encoders
     given = {
         "max_batch_tokens": asked.max_batch_tokens,
         "max_queue_texts": asked.max_queue_texts,
         "max_wait_ms": asked.max_wait_ms,
-        "threads": asked.encoder_threads,
+        "threads": asked.encoder_threads if manifest.target == "openvino" else None,
     }
     values = {name: str(value) for name, value in given.items() if value is not None}
     own = options.parameters.get(config.name, {})

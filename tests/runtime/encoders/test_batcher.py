@@ -25,6 +25,8 @@ FAILS, NAN = 666, 777
 class SumEncoder:
     """Returns the first token and the sum of each text. `gate` is closed while a micro-batch must not end."""
 
+    packed = False
+
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
