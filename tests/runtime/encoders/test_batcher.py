@@ -100,6 +100,16 @@ def test_each_text_of_many_requests_gets_its_own_row(workers: int) -> None:
     assert all(batch.padded_tokens >= batch.real_tokens for batch in seen)
 
 
+def test_an_encoder_that_packs_texts_computes_no_padding() -> None:
+    seen: list[Computed] = []
+    encoder = SumEncoder()
+    encoder.packed = True
+    with batching(encoder, computed=seen.append) as batcher:
+        requests = [ask(batcher, [1, 2], tokens) for tokens in (3, 9)]
+        wait_until(lambda: all(len(request.results) == 2 for request in requests))
+    assert sum(batch.padded_tokens for batch in seen) == sum(batch.real_tokens for batch in seen) == 24
+
+
 @pytest.mark.parametrize("bad", [FAILS, NAN])
 def test_only_the_text_at_fault_fails(bad: int) -> None:
     encoder = SumEncoder()
