@@ -46,9 +46,7 @@ class LlmApiLibrary:
             package = importlib.import_module("tensorrt_llm")
             llmapi = importlib.import_module("tensorrt_llm.llmapi")
         except ImportError as error:
-            raise RuntimeError(
-                f"TensorRT-LLM can't be imported here ({error}); serve this engine {place}"
-            ) from error
+            raise RuntimeError(f"TensorRT-LLM can't be imported here ({error}); serve this engine {place}") from error
         return cls(package, llmapi, _version(package.__version__))
 
     def sampler(self, settings: LlmApiSettings) -> Sampler:
