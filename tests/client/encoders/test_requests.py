@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from inflight_client import InflightError
 from inflight_client.encoder_call import EncoderOptions, EncoderRequest
@@ -54,6 +54,7 @@ def requests(texts: list[Any], options: EncoderOptions = EMBED) -> list[EncoderR
 _IDS = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=3000)
 
 
+@example([[1] * 16_000, *[[1]] * 255])
 @given(st.lists(st.integers(0, 90_000).map("x".__mul__) | _IDS, max_size=30))
 def test_requests_have_bounds_and_all_texts_in_order(texts: list[Any]) -> None:
     places: list[int] = []
@@ -63,7 +64,7 @@ def test_requests_have_bounds_and_all_texts_in_order(texts: list[Any]) -> None:
         sizes = (
             [len(text) for text in inputs["text_input"].values]
             if "text_input" in inputs
-            else [4 * length for length in inputs["input_lengths"].values]
+            else [4 * inputs["input_ids"].shape[1]] * len(inputs["input_lengths"].values)  # with their padding
         )
         assert len(sizes) <= MAX_TEXTS["embed"]
         assert len(sizes) == 1 or sum(sizes) <= MAX_CHARACTERS
