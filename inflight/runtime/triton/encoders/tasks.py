@@ -16,7 +16,8 @@ from inflight.runtime.text.tokenizer import decoded_text
 from inflight.runtime.triton.inputs import Inputs
 
 MAX_DOCUMENTS = 1024
-_ALIASES = {"passage": "document", "document": "passage"}
+_ALIASES = {"passage": ("document", "corpus"), "document": ("passage", "corpus")}
+"""The other names under which a model may have the prompt; sentence-transformers looks for all three."""
 _ALWAYS_ACCEPTED = ("query", *_ALIASES)
 
 Outputs = Callable[[Any], dict[str, Any]]
@@ -75,7 +76,7 @@ class Embed:
         if not raw:
             return self._manifest.prompts.get(self._manifest.default_prompt or "", "")
         name = decoded_text(raw, "input_type")
-        for known in (name, _ALIASES.get(name, name)):
+        for known in (name, *_ALIASES.get(name, ())):
             if known in self._manifest.prompts:
                 return self._manifest.prompts[known]
         if name in _ALWAYS_ACCEPTED:
