@@ -66,7 +66,7 @@ def test_sentences(tmp_path: Path) -> None:
     causes: list[Cause] = [
         *(partial(words.check_ids, np.array(ids, np.int32), False) for ids in ([], [9999], [5] * 99)),
         lambda: raise_first(words.tokenize([PlainText("w1 " * 20, truncate=False)])),
-        lambda: raise_first(words.tokenize([PlainText("w1 " * 20, truncate=True, document="w1")])),
+        *(partial(words.check_query, query) for query in ("w1 " * 20, " " * 5000)),
         lambda: raise_first(words.tokenize([PlainText("w1 " * 9000, truncate=False)])),
         lambda: raise_first(words.tokenize([PlainText(" " * (1 << 21), truncate=True)])),
         *(partial(not_computed, first) for first in (test_batcher.FAILS, test_batcher.NAN)),

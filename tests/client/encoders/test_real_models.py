@@ -84,6 +84,12 @@ def test_texts_over_the_limit_are_refused_or_cut(client: Client) -> None:
     assert not np.isnan(cut.vectors).any()
 
 
+def test_a_query_that_is_too_long_is_not_a_document_s_error(client: Client) -> None:
+    with raises(InflightError, "prompt_too_long", naming="query") as refused:
+        client.rerank("leaves " * 600, ["tea", "milk"], truncate=True)
+    assert "documents[" not in str(refused.value)
+
+
 def test_a_text_that_becomes_nan_fails_alone(client: Client, alone: Any) -> None:
     with raises(InflightError, "text_not_computed", naming="2"):
         client.embed(["tea", "coffee", f"tea {NAN_WORD}"])

@@ -142,6 +142,8 @@ class EncoderModel:
                 yield cost
                 if answer.ended:
                     return
+                if request.query is not None and not first:
+                    self._tokenizer.check_query(request.query)
                 queued, priorities = [], []
                 for index, text in enumerate(self._tokenized(request.texts[first:last]), first):
                     if isinstance(text, RequestError):
@@ -156,7 +158,9 @@ class EncoderModel:
                 left -= len(queued)
                 self._batcher.add(answer, queued, priorities)
         except Exception as error:
-            answer.fail(as_request_error(error, self._model))
+            failure = as_request_error(error, self._model)
+            self._metrics.refused(failure.code)
+            answer.fail(failure)
         finally:
             self._batcher.release(left)
 

@@ -34,16 +34,22 @@ class TokenIds:
 
 @dataclass(frozen=True)
 class TextRequest:
-    """The texts of a request: each to be tokenized, as token ids, or refused; and their priorities."""
+    """The texts of a request: each to be tokenized, as token ids, or refused; and their priorities.
+
+    `query` is that of all pairs, to be checked before them.
+    """
 
     texts: list[PlainText | TokenIds | RequestError]
     priorities: list[int]
     outputs: Outputs
+    query: str | None = None
 
     @property
     def characters(self) -> int:
-        """Return the characters to tokenize."""
-        return sum(text.characters for text in self.texts if isinstance(text, PlainText))
+        """Return the characters that are held: the query once, as all pairs share it."""
+        plain = (text for text in self.texts if isinstance(text, PlainText))
+        own = sum(len(text.text if text.document is None else text.document) for text in plain)
+        return own + len(self.query or "")
 
 
 class Task(Protocol):
@@ -133,7 +139,7 @@ class Rerank:
                 texts.append(PlainText(asked, truncate, decoded_text(raw, "the document")))
             except RequestError as error:
                 texts.append(error)
-        return TextRequest(texts, [priority] * len(texts), self._outputs)
+        return TextRequest(texts, [priority] * len(texts), self._outputs, asked)
 
     def _outputs(self, rows: Any) -> dict[str, Any]:
         return {"scores": np.ascontiguousarray(activated(rows, self._activation)[:, -1])}
