@@ -89,6 +89,14 @@ def test_token_ids_are_padded_to_the_longest_of_their_request() -> None:
     assert inputs["input_lengths"] == ("INT32", (2, 1), (3, 1))
 
 
+@pytest.mark.parametrize(("left", "sent"), [(None, None), (0.0, 1), (1.2341, 1235), (1e9, 2**31 - 1)])
+@pytest.mark.parametrize("task", ["embed", "rerank"])
+def test_the_server_is_told_how_long_the_client_waits(task: Any, left: float | None, sent: int | None) -> None:
+    [request] = requests(["tea", "milk"], EncoderOptions(task, task, query="?" if task == "rerank" else None))
+    found = request.build(left).inputs.get("deadline_ms")
+    assert (found and set(found.values)) == (sent and {sent})
+
+
 @pytest.mark.parametrize(
     "changed",
     [
