@@ -16,9 +16,7 @@ from build_engines.plan.model import stored_parameters
 from build_engines.plan.openvino_memory import OVERHEAD
 from build_engines.plan.parameters import ParameterCounts, count_parameters
 from build_engines.plan.shape import read_shape
-
-MAX_BATCH_TOKENS = 2048
-"""Default padded tokens of a micro-batch."""
+from inflight.common.micro_batch import default_batch_tokens
 
 _PRECISIONS = ("fp32", "bf16", "int8")
 
@@ -90,7 +88,7 @@ def plan_encoder(
     device: str,
     weights: Sequence[WeightFormat] = (),
     max_seq_len: int | None = None,
-    max_batch_tokens: int = MAX_BATCH_TOKENS,
+    max_batch_tokens: int | None = None,
 ) -> EncoderPlan:
     """Return the plan of the checkpoint `directory` (or its config.json); its weights need not exist.
 
@@ -104,6 +102,7 @@ def plan_encoder(
     longest = min(longest, max_seq_len or longest)
     shape, counts = read_encoder_shape(config, str(directory), task)
     total = stored or counts.total
+    max_batch_tokens = max_batch_tokens or default_batch_tokens(0)
     tokens = max(max_batch_tokens // longest * longest, longest)
     formats = weights or [OPENVINO_WEIGHTS[name] for name in _PRECISIONS]
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from build_engines.encoders.memory import MAX_BATCH_TOKENS, plan_encoder
+from build_engines.encoders.memory import plan_encoder
 from build_engines.encoders.settings import CONFIG_FILES, find_task
 from build_engines.errors import BuildError
 from build_engines.manifest import TARGETS, EncoderTask
@@ -92,9 +92,7 @@ class _ParsedValue(click.ParamType[Any]):
 @click.option(
     "--max-batch-tokens",
     type=click.IntRange(1),
-    default=MAX_BATCH_TOKENS,
-    show_default=True,
-    help="embed, rerank, classify: padded tokens of a micro-batch.",
+    help="embed, rerank, classify: padded tokens of a micro-batch.  [default: 256 for each core]",
 )
 @click.option(
     "--input-tokens",
@@ -125,7 +123,7 @@ def command(
     kv_cache_precision: tuple[str, ...],
     max_seq_len: int | None,
     max_num_sequences: int | None,
-    max_batch_tokens: int,
+    max_batch_tokens: int | None,
     input_tokens: int,
     output_tokens: int,
     no_speed: bool,
@@ -229,7 +227,7 @@ def _plan_encoder(
     request: PlanRequest,
     precision: tuple[str, ...],
     max_seq_len: int | None,
-    max_batch_tokens: int,
+    max_batch_tokens: int | None,
     as_json: bool,
 ) -> NoReturn:
     """Show the plan of an encoder, and exit as the command does."""

@@ -10,6 +10,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from inflight.common.cpu_affinity import use_engine_cores
+from inflight.common.micro_batch import default_batch_tokens
 from inflight.runtime.encoders.batcher import Batcher
 from inflight.runtime.encoders.encoder import EncoderInput, find_loader
 from inflight.runtime.encoders.manifest import EncoderDescription
@@ -57,13 +58,14 @@ class EncoderModel:
             load_tokenizer(engine_dir), self._manifest.max_seq_len, self._manifest.vocabulary_size, with_types
         )
         requests = positive(settings, "num_requests", 1, "infer requests")
+        threads = int(settings.get("threads", 0))
         limits = PlannerLimits(
-            positive(settings, "max_batch_tokens", 2048, "tokens"),
+            int(settings.get("max_batch_tokens", 0)) or default_batch_tokens(threads),
             positive(settings, "max_batch_texts", 256, "texts"),
             positive(settings, "max_wait_ms", 5000, "milliseconds") / 1000,
         )
         load_encoders = find_loader(self._manifest.target)
-        encoders = load_encoders(engine_dir, self._manifest, int(settings.get("threads", 0)), requests, limits)
+        encoders = load_encoders(engine_dir, self._manifest, threads, requests, limits)
         # A full micro-batch shows whether the engine works, and allocates memory that it would otherwise need later.
         longest = min(limits.max_batch_tokens, self._manifest.max_seq_len)
         full = [EncoderInput([self._manifest.pad_id] * longest)] * min(
