@@ -1,9 +1,9 @@
 """Builds a TensorRT plan from an ONNX model: `python3 build_plan.py TASK`, in the Python that has TensorRT.
 
-That need not have inflight, so this script imports nothing of it. TASK is a JSON file: `onnx` and `plan` are the paths of
-the model and of the plan to write, `inputs` the names of the model's inputs, `profiles` the shapes that they may have (for
-each profile the smallest, the usual and the largest [texts, tokens]), and `tf32` says whether operators in 32 bits may
-round their inputs.
+That need not have inflight, so this script imports nothing of it. TASK is a JSON file: `onnx` and `plan` are the paths
+of the model and of the plan to write, `inputs` and `output` the names of the model's, `profiles` the shapes that the
+inputs may have (for each profile the smallest, the usual and the largest [texts, tokens]), and `tf32` says whether
+operators in 32 bits may round their inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
     task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     logger = tensorrt.Logger(tensorrt.Logger.WARNING)
     builder = tensorrt.Builder(logger)
-    # From TensorRT 11 on, every network is strongly typed: each operator is computed in the type that it has in the model.
+    # Each operator is computed in the type that it has in the model. From TensorRT 11 on, all networks are so.
     network = builder.create_network(1 << int(tensorrt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = tensorrt.OnnxParser(network, logger)
     if not parser.parse_from_file(task["onnx"]):

@@ -73,7 +73,11 @@ class TensorRtEncoderTarget:
         versions = {name: found[name] for name in ("tensorrt", "cuda") if name in found}
         container = programs.container()
         return Host(
-            {**builder_versions("transformers", "torch"), **versions, **({"container": container} if container else {})},
+            {
+                **builder_versions("transformers", "torch"),
+                **versions,
+                **({"container": container} if container else {}),
+            },
             machine.built_on,
         )
 
@@ -119,8 +123,9 @@ def target(options: BuildOptions) -> TensorRtEncoderTarget:
 def profiles(max_seq_len: int, limits: EncoderLimits) -> Iterator[tuple[Shape, Shape, Shape]]:
     """Yield the optimization profiles: their smallest, usual and largest [texts, tokens].
 
-    TensorRT needs memory for the largest shape of a profile and knows no budget of tokens. So there is one for texts of up
-    to 128 tokens, one for up to 256, and so on: each has at most twice the budget in its largest shape, or short texts.
+    TensorRT needs memory for the largest shape of a profile and knows no budget of tokens. So there is one for texts of
+    up to 128 tokens, one for up to 256, and so on: the largest shape of each has at most twice the budget, or short
+    texts.
     """
     longest = 0
     while longest < max_seq_len:

@@ -74,16 +74,16 @@ def load_encoders(
 ) -> list[TensorRtEncoder]:
     """Load the plan and return its execution contexts, which share the weights. `threads` has no effect.
 
-    Raises ValueError for micro-batches that the plan is not for, and if another GPU or TensorRT built it; RuntimeError if
-    the GPU has too little memory.
+    Raises ValueError for micro-batches that the plan is not for, and if another GPU or TensorRT built it; RuntimeError
+    if the GPU has too little memory.
     """
     _check_limits(engine_dir, manifest, limits)
     plan = (Path(engine_dir) / _FILE).read_bytes()
     engine = tensorrt.Runtime(tensorrt.Logger(tensorrt.Logger.WARNING)).deserialize_cuda_engine(plan)
     if engine is None:
         raise ValueError(
-            f"TensorRT {tensorrt.__version__} can't load {engine_dir}, which TensorRT {manifest.versions['tensorrt']} built"
-            f" for GPUs of compute capability {manifest.compute_capability}; build the engine again on this machine"
+            f"TensorRT {tensorrt.__version__} can't load {engine_dir}, which TensorRT {manifest.versions['tensorrt']}"
+            f" built for GPUs of compute capability {manifest.compute_capability}; build the engine again on this machine"
         )
     return [TensorRtEncoder(engine, manifest) for _ in range(requests)]
 

@@ -1,4 +1,4 @@
-"""A stand-in for NVIDIA's tensorrt package: what inflight calls of it, and plans that OpenVINO computes on the processor.
+"""A stand-in for NVIDIA's tensorrt package: what inflight calls of it, and plans that OpenVINO computes.
 
 Names, arguments and refusals are those of the Python bindings of TensorRT 10.12 to 11.1 (python/src and
 python/docstrings of NVIDIA/TensorRT), and the operators those of ONNX that its parser supports in which types
@@ -28,7 +28,14 @@ def _settings() -> dict[str, Any]:
     return found
 
 
-__version__ = _settings()["versions"]["tensorrt"]
+def _version() -> str:
+    return str(_settings()["versions"]["tensorrt"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
+    raise AttributeError(name)
 
 
 class DataType(IntEnum):
@@ -102,7 +109,7 @@ class Builder:
         self._logger = logger
 
     def create_network(self, flags: int = 0) -> INetworkDefinition:
-        strong = int(__version__.split(".")[0]) >= 11 or flags & 1 << int(NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+        strong = int(_version().split(".")[0]) >= 11 or flags & 1 << int(NetworkDefinitionCreationFlag.STRONGLY_TYPED)
         return INetworkDefinition(bool(strong))
 
     def create_builder_config(self) -> IBuilderConfig:
@@ -114,7 +121,9 @@ class Builder:
     def build_serialized_network(self, network: INetworkDefinition, config: IBuilderConfig) -> IHostMemory | None:
         wished = str(_settings().get("fail", ""))
         if wished == "plan:memory":
-            self._logger.log(Logger.ERROR, "IBuilder::buildSerializedNetwork: Error Code 2: OutOfMemory (Requested size")
+            self._logger.log(
+                Logger.ERROR, "IBuilder::buildSerializedNetwork: Error Code 2: OutOfMemory (Requested size"
+            )
             return None
         if not network.strong:
             self._logger.log(Logger.ERROR, "the stand-in has no weakly typed networks, which pick types of their own")
@@ -122,12 +131,13 @@ class Builder:
         names = set(network.inputs)
         if not config.profiles or any(set(profile.shapes) != names for profile in config.profiles):
             self._logger.log(
-                Logger.ERROR, "IBuilder::buildSerializedNetwork: Error Code 4: Internal Error (Network has dynamic or "
-                "shape inputs, but no optimization profile has been defined.)"
+                Logger.ERROR,
+                "IBuilder::buildSerializedNetwork: Error Code 4: Internal Error (Network has dynamic or "
+                "shape inputs, but no optimization profile has been defined.)",
             )
             return None
         head = {
-            "tensorrt": __version__,
+            "tensorrt": _version(),
             "compute_capability": _settings()["gpus"][0]["compute_capability"],
             "inputs": network.inputs,
             "outputs": network.outputs,
@@ -144,10 +154,10 @@ class Runtime:
     def deserialize_cuda_engine(self, serialized_engine: bytes) -> execution.ICudaEngine | None:
         line, _, model = bytes(serialized_engine).partition(b"\n")
         head = json.loads(line.removeprefix(_MAGIC))
-        if head["tensorrt"] != __version__:
+        if head["tensorrt"] != _version():
             self._refuse(
                 "The engine plan file is not compatible with this version of TensorRT, expecting library version "
-                f"{head['tensorrt']} got {__version__}, please rebuild."
+                f"{head['tensorrt']} got {_version()}, please rebuild."
             )
             return None
         here = _settings()["gpus"][0]["compute_capability"]
@@ -160,6 +170,4 @@ class Runtime:
         return execution.ICudaEngine(head, model, self._logger, DataType)
 
     def _refuse(self, why: str) -> None:
-        self._logger.log(
-            Logger.ERROR, f"IRuntime::deserializeCudaEngine: Error Code 6: API Usage Error ({why})"
-        )
+        self._logger.log(Logger.ERROR, f"IRuntime::deserializeCudaEngine: Error Code 6: API Usage Error ({why})")

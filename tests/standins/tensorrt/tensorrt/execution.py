@@ -62,7 +62,9 @@ class IExecutionContext:
     def set_input_shape(self, name: str, shape: Any) -> bool:
         smallest, _, largest = self._head["profiles"][self._profile][name]
         if not all(low <= size <= high for low, size, high in zip(smallest, shape, largest, strict=True)):
-            self._log(f"IExecutionContext::setInputShape: Error Code 3: API Usage Error (Parameter check failed: {shape})")
+            self._log(
+                f"IExecutionContext::setInputShape: Error Code 3: API Usage Error (Parameter check failed: {shape})"
+            )
             return False
         self._shapes[name] = tuple(shape)
         return True

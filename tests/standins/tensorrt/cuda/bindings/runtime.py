@@ -57,9 +57,7 @@ def cudaStreamSynchronize(stream: cudaStream_t) -> tuple[cudaError_t]:
     return (_OK if is_stream(int(stream)) else cudaError_t.cudaErrorInvalidResourceHandle,)
 
 
-def cudaMemcpyAsync(
-    to: int, source: int, size: int, kind: cudaMemcpyKind, stream: cudaStream_t
-) -> tuple[cudaError_t]:
+def cudaMemcpyAsync(to: int, source: int, size: int, kind: cudaMemcpyKind, stream: cudaStream_t) -> tuple[cudaError_t]:
     device = to if cudaMemcpyKind(kind) == cudaMemcpyKind.cudaMemcpyHostToDevice else source
     if not isinstance(stream, cudaStream_t) or not is_stream(int(stream)):
         return (cudaError_t.cudaErrorInvalidResourceHandle,)
