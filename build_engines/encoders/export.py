@@ -64,7 +64,7 @@ def export(task: EncoderExportTask, on_step: Callable[[str], None]) -> EncoderEx
         on_step(f"Compressing the weights to {task.precision}")
         model = compress_weights(model, task.precision)
     _save(model, out, task.precision)
-    write_tokenizer(tokenizer, out, task.lower_case)
+    write_encoder_tokenizer(tokenizer, out, task.lower_case)
     facts = describe(graph, tokenizer, inputs, model.output(0).get_partial_shape()[1].get_length())
     if task.smoke_test:
         on_step("Testing the engine")
@@ -172,7 +172,7 @@ def _save(model: Any, out: Path, precision: str) -> None:
     openvino.save_model(model, out / "openvino_model.xml", compress_to_fp16=precision in ("bf16", "fp16"))
 
 
-def write_tokenizer(tokenizer: Any, out: Path, lower_case: bool) -> None:
+def write_encoder_tokenizer(tokenizer: Any, out: Path, lower_case: bool) -> None:
     """Write the tokenizer without truncation and padding, which are the server's."""
     from tokenizers import Tokenizer, normalizers
 

@@ -21,7 +21,7 @@ from build_engines.encoders.export import (
     graph_inputs,
     load_graph,
     smoke_test_inputs,
-    write_tokenizer,
+    write_encoder_tokenizer,
 )
 from build_engines.errors import BuildError
 
@@ -59,7 +59,7 @@ def export(task: OnnxExportTask, on_step: Callable[[str], None]) -> EncoderExpor
     with torch.no_grad():
         dimensions = graph(**example).shape[1]
     write_onnx(graph, example, out / ONNX_DIRECTORY / MODEL)
-    write_tokenizer(tokenizer, out, task.lower_case)
+    write_encoder_tokenizer(tokenizer, out, task.lower_case)
     facts = describe(graph, tokenizer, inputs, dimensions)
     if task.smoke_test:
         on_step("Testing the model")

@@ -28,6 +28,7 @@ from build_engines.target import BuildOptions, CompiledEncoder, Host
 from build_engines.tensorrt_llm.commands import Command
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for
 from build_engines.tensorrt_llm.run import logging_to, run_command
+from inflight.common.micro_batch import default_batch_tokens
 
 DEFAULT_PRECISION: Precision = "fp16"
 PLAN = "model.plan"
@@ -47,7 +48,7 @@ Shape = tuple[int, int]
 class TensorRtSettings:
     """The target's settings besides those of the graph: limits, and where the plan is built."""
 
-    limits: EncoderLimits = field(default_factory=lambda: EncoderLimits(max_batch_texts=256, max_batch_tokens=16384))
+    limits: EncoderLimits = EncoderLimits(max_batch_texts=256, max_batch_tokens=default_batch_tokens(0, "tensorrt"))
     programs: Programs = field(default_factory=Native)
 
 

@@ -151,6 +151,9 @@ def _dry_run(checkpoint: str, out: Path, options: Any, as_json: bool) -> None:
     if options.target == "tensorrt":
         show_encoder_command(directory, out, options)
         return
+
+    from build_engines.encoders import llmapi_target
     from build_engines.llmapi.target import model_yaml
 
-    click.echo(model_yaml(directory, options), nl=False)
+    show = model_yaml if options.task in (None, "generate") else llmapi_target.model_yaml
+    click.echo(show(directory, options), nl=False)

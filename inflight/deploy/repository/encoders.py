@@ -21,7 +21,7 @@ def configure_encoder(config: Any, engine: Path, manifest: EncoderManifest, opti
         "max_batch_tokens": asked.max_batch_tokens,
         "max_queue_texts": asked.max_queue_texts,
         "max_wait_ms": asked.max_wait_ms,
-        "threads": asked.encoder_threads,
+        "threads": asked.encoder_threads if manifest.target == "openvino" else None,
     }
     values = {name: str(value) for name, value in given.items() if value is not None}
     own = options.parameters.get(config.name, {})

@@ -7,6 +7,7 @@ compiled on, and needs as many of them as it was split for. The LLM API compiles
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.environment import container_name, world_size
 from inflight.deploy.repository.model_names import CPP_BACKEND
 
+_FIRST_WITH_ENCODE = (1, 3)
 _NAMES = {"tensorrt_llm": "TensorRT-LLM", "tensorrt": "TensorRT"}
 
 
@@ -54,6 +56,7 @@ def find_problems(manifest: Manifest | EncoderManifest, machine: Machine, backen
         return
     gpus = visible_gpus(machine.gpus)
     if isinstance(manifest, EncoderManifest):
+        yield from _encode(manifest, machine)
         yield from _versions(manifest, machine)
         yield from _gpus(manifest, gpus)
         yield from _gpu_model(manifest, gpus)
@@ -128,6 +131,17 @@ def _versions(manifest: EngineManifest, here: Machine) -> Iterator[Problem]:
                 f" serve it in {place}, or build it again here.",
                 "engine_incompatible",
             )
+
+
+def _encode(manifest: EncoderManifest, here: Machine) -> Iterator[Problem]:
+    found = here.software.tensorrt_llm or ""
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    if manifest.target == "llmapi" and numbers and tuple(map(int, numbers.groups())) < _FIRST_WITH_ENCODE:
+        yield Problem(
+            f"The engine {manifest.name} needs LLM.encode, which TensorRT-LLM {found} here doesn't have; serve it where"
+            " 1.3 or later is installed, or build it with --target tensorrt.",
+            "engine_incompatible",
+        )
 
 
 def _gpus(manifest: Manifest | EncoderManifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:

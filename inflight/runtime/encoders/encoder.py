@@ -28,7 +28,12 @@ class EncoderInput:
 
 
 class Encoder(Protocol):
-    """A compiled graph and the memory for one forward pass at a time; each thread has its own."""
+    """A compiled graph and the memory for one forward pass at a time; each thread has its own.
+
+    A `packed` one computes the tokens of a micro-batch one after the other, without padding.
+    """
+
+    packed: bool
 
     def padded_length(self, tokens: int) -> int:
         """Return the length to which a micro-batch is padded whose longest text has so many tokens."""

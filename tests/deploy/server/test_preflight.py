@@ -7,7 +7,7 @@ import pytest
 
 from build_engines import machine
 from build_engines.machine import Gpu, Machine, Software
-from build_engines.manifest import GpuMachine, Manifest
+from build_engines.manifest import EncoderManifest, GpuMachine, Manifest
 from build_engines.processor import Processor
 from inflight import __version__
 from inflight.deploy.errors import DeployError
@@ -43,7 +43,7 @@ def all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "find_processor", lambda: Processor("Xeon", 2, ("AMX",)))
 
 
-def found(of: Manifest, here: Machine, backends: Path) -> list[tuple[str | None, str]]:
+def found(of: Manifest | EncoderManifest, here: Machine, backends: Path) -> list[tuple[str | None, str]]:
     return [(problem.code, problem.sentence) for problem in preflight.find_problems(of, here, backends)]
 
 
@@ -172,6 +172,15 @@ def test_the_llm_api_needs_gpus_enough_but_no_version_of_its_own(tmp_path: Path)
     assert found(api, Machine((gpu(0), gpu(1)), Software(VERSIONS)), tmp_path) == []
     assert found(api, Machine((gpu(),), Software(VERSIONS)), tmp_path)[0][0] == "gpu_missing"
     assert found(api, Machine(), tmp_path)[0][0] is None, "it says itself what it misses"
+
+
+@pytest.mark.parametrize(("version", "code"), [("1.2.1", "engine_incompatible"), ("1.3.0rc20", None), (None, None)])
+def test_an_encoder_of_the_llm_api_needs_a_version_that_encodes(
+    tmp_path: Path, version: str | None, code: str | None
+) -> None:
+    here = Machine((gpu(),), Software({"tensorrt_llm": version} if version else {}))
+    problems = found(encoder_manifest("embed", target="llmapi"), here, tmp_path)
+    assert [problem[0] for problem in problems] == ([code] if code else [])
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,15 @@ class LlmApiLibrary:
             arguments["sampler_type"] = sampler_type
         return self.package.LLM(model=settings.checkpoint, **self._typed(arguments))
 
+    def create_encoder(self, checkpoint: str, arguments: dict[str, Any]) -> Any:
+        """Start an LLM that only encodes, in this process. Raises RuntimeError for a version that has none."""
+        if not hasattr(self.package.LLM, "encode"):
+            raise RuntimeError(
+                f"TensorRT-LLM {self.package.__version__} has no LLM.encode, which came with 1.3; serve this engine"
+                " where a later version is installed, or build it with --target tensorrt"
+            )
+        return self.package.LLM(model=checkpoint, **self._typed(arguments))
+
     def _typed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Convert nested settings to the library's own types, with its own function if it has one."""
         try:

@@ -22,6 +22,8 @@ a MiB with each shape of a small model."""
 class OpenVinoEncoder:
     """One infer request of a compiled graph."""
 
+    packed = False
+
     def __init__(self, request: Any, manifest: EncoderDescription) -> None:
         self._request = request
         self._manifest = manifest

@@ -23,6 +23,8 @@ _ID_BYTES, _VALUE_BYTES = 8, 4
 class TensorRtEncoder:
     """One execution context of a plan, with a stream and the memory of its largest micro-batch."""
 
+    packed = False
+
     def __init__(self, engine: Any, manifest: EncoderDescription) -> None:
         self._manifest = manifest
         self._context = engine.create_execution_context()
