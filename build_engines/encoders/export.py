@@ -82,8 +82,11 @@ def describe(graph: Any, tokenizer: Any, inputs: list[str], dimensions: int) -> 
     )
 
 
-def load_graph(task: EncoderExportTask, checkpoint: Path) -> Any:
-    """Return the `EncoderGraph` of the checkpoint in fp32. Raises BuildError for errors in the checkpoint."""
+def load_graph(task: EncoderExportTask, checkpoint: Path, attention: str = "sdpa") -> Any:
+    """Return the `EncoderGraph` of the checkpoint in fp32, with one of transformers' implementations of attention.
+
+    Raises BuildError for errors in the checkpoint.
+    """
     import torch
     from transformers import AutoModel, AutoModelForSequenceClassification
 
@@ -94,7 +97,7 @@ def load_graph(task: EncoderExportTask, checkpoint: Path) -> Any:
         model, loading = kind.from_pretrained(
             checkpoint,
             dtype=torch.float32,
-            attn_implementation="sdpa",
+            attn_implementation=attention,
             trust_remote_code=False,
             local_files_only=True,
             use_safetensors=True,

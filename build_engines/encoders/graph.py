@@ -40,20 +40,29 @@ class EncoderGraph(torch.nn.Module):  # type: ignore[misc]
         else:
             if token_type_ids is None:
                 token_type_ids = torch.zeros_like(input_ids)
-            hidden = self.base.embeddings(input_ids=input_ids, token_type_ids=token_type_ids)
+            hidden = self.base.embeddings(
+                input_ids=input_ids, token_type_ids=token_type_ids, position_ids=self._positions(input_ids)
+            )
             hidden = self.base.encoder(hidden, attention_mask=self._additive(attention_mask[:, None, None, :]))[0]
         return self.head(hidden.to(torch.float32), attention_mask)
 
     def _additive(self, allowed: torch.Tensor) -> torch.Tensor:
         return _additive(allowed).to(self.base.dtype)
 
+    def _positions(self, input_ids: torch.Tensor) -> torch.Tensor | None:
+        """Return the positions of RoBERTa's tokens, which begin after the id of padding; None for BERT's own."""
+        padding = getattr(self.base.embeddings, "padding_idx", None)
+        if padding is None:
+            return None
+        real = (input_ids != padding).to(torch.float32)
+        return (_count(real) * real).to(input_ids.dtype) + padding
+
     def _decode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         places = torch.arange(input_ids.shape[1])
         earlier = (places[:, None] >= places[None, :]).to(attention_mask.dtype)
         mask = self._additive(attention_mask[:, None, None, :] * earlier[None, None])
-        # Counted from the first token of the text, so that padding before it changes nothing. TensorRT has no
-        # cumulative sum of integers.
-        positions = torch.relu(attention_mask.to(torch.float32).cumsum(1) - 1).to(input_ids.dtype)
+        # Counted from the first token of the text, so that padding before it changes nothing.
+        positions = torch.relu(_count(attention_mask) - 1).to(input_ids.dtype)
         found = self.base(input_ids=input_ids, attention_mask=mask, position_ids=positions, use_cache=False)
         return found.last_hidden_state
 
@@ -124,6 +133,11 @@ def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: Pooling) -
     # No clamp, which TensorRT has for floating-point numbers only.
     place = torch.relu(place)
     return hidden.gather(1, place[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
+
+
+def _count(real: torch.Tensor) -> torch.Tensor:
+    """Count the tokens up to each one, as floating-point numbers: TensorRT has no cumulative sum of integers."""
+    return real.to(torch.float32).cumsum(1)
 
 
 def _additive(allowed: torch.Tensor) -> torch.Tensor:

@@ -50,7 +50,9 @@ def export(task: OnnxExportTask, on_step: Callable[[str], None]) -> EncoderExpor
     checkpoint, out = Path(task.checkpoint), Path(task.out)
     on_step("Loading the exporter")
     tokenizer = read_fast_tokenizer(checkpoint)
-    graph = load_graph(task, checkpoint)
+    # torch can't export the other implementation in bf16.
+    graph = load_graph(task, checkpoint, attention="eager")
+    write_encoder_tokenizer(tokenizer, out, task.lower_case)
     graph.base.to(getattr(torch, _DTYPES[task.precision]))
     graph.head.to(torch.float32)  # layers of it may be the model's
     on_step(f"Converting {type(graph.base).__name__} to ONNX")
@@ -59,7 +61,6 @@ def export(task: OnnxExportTask, on_step: Callable[[str], None]) -> EncoderExpor
     with torch.no_grad():
         dimensions = graph(**example).shape[1]
     write_onnx(graph, example, out / ONNX_DIRECTORY / MODEL)
-    write_encoder_tokenizer(tokenizer, out, task.lower_case)
     facts = describe(graph, tokenizer, inputs, dimensions)
     if task.smoke_test:
         on_step("Testing the model")

@@ -31,6 +31,7 @@ from build_engines.tensorrt_llm.run import logging_to, run_command
 from inflight.common.micro_batch import default_batch_tokens
 
 DEFAULT_PRECISION: Precision = "fp16"
+DEFAULT_LIMITS = EncoderLimits(max_batch_texts=256, max_batch_tokens=default_batch_tokens(0, "tensorrt"))
 PLAN = "model.plan"
 _SCRIPT = Path(__file__).with_name("build_plan.py")
 _TASK = "task.json"
@@ -48,7 +49,7 @@ Shape = tuple[int, int]
 class TensorRtSettings:
     """The target's settings besides those of the graph: limits, and where the plan is built."""
 
-    limits: EncoderLimits = EncoderLimits(max_batch_texts=256, max_batch_tokens=default_batch_tokens(0, "tensorrt"))
+    limits: EncoderLimits = DEFAULT_LIMITS
     programs: Programs = field(default_factory=Native)
 
 

@@ -85,7 +85,7 @@ def load_encoders(
     if engine is None:
         raise ValueError(
             f"TensorRT {tensorrt.__version__} can't load {engine_dir}, which TensorRT {manifest.versions['tensorrt']}"
-            f" built for GPUs of compute capability {manifest.compute_capability}; build the engine again on this machine"
+            f" built for GPUs of compute capability {manifest.compute_capability}; build the engine again here"
         )
     return [TensorRtEncoder(engine, manifest) for _ in range(requests)]
 
@@ -94,8 +94,8 @@ def _check_limits(engine_dir: str, manifest: EncoderDescription, limits: Planner
     for name, asked in (("max_batch_tokens", limits.max_batch_tokens), ("max_batch_texts", limits.max_batch_texts)):
         if asked > manifest.limits[name]:
             raise ValueError(
-                f"{name} is {asked}, and {engine_dir} was built for {manifest.limits[name]} at most; lower it, or build"
-                " the engine again"
+                f"{name} is {asked}, and {engine_dir} was built for {manifest.limits[name]} at most; lower it, or"
+                " build the engine again"
             )
 
 
