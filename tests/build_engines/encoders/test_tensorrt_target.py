@@ -121,7 +121,7 @@ def test_a_plan_is_built_with_its_profiles(tmp_path: Path, tensorrt_programs: Nv
 @pytest.mark.parametrize(
     ("operator", "changes", "fail", "said"),
     [
-        ("Det", {}, "", "[E] In node 0"),
+        ("Clip", {}, "", "[E] In node 0"),
         ("Abs", {}, "", "TypeError: The plan has the tensors"),
         ("Cast", {"profiles": []}, "", "[E] IBuilder::buildSerializedNetwork: Error Code 4"),
         ("Cast", {"profiles": [[[1, 9], [2, 8], [4, 16]]]}, "", "RuntimeError: Shape provided for opt"),

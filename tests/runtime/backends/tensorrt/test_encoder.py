@@ -31,7 +31,10 @@ def texts(*lengths: int) -> list[EncoderInput]:
     return [EncoderInput(generator.integers(10, 200, length).astype(np.int32)) for length in lengths]
 
 
-@pytest.mark.parametrize(("task", "family"), [("embed", "bert"), ("rerank", "bert"), ("classify", "qwen3")])
+@pytest.mark.parametrize(
+    ("task", "family"),
+    [("embed", "bert"), ("rerank", "bert"), pytest.param("classify", "qwen3", marks=pytest.mark.slow)],
+)
 def test_vectors_are_those_of_openvino(
     tensorrt_programs: NvidiaPrograms,
     tensorrt_encoder: TensorRtEncoder,
@@ -78,7 +81,9 @@ def test_a_plan_of_another_gpu_or_version_is_refused_when_it_is_loaded(
         load(directory)
 
 
-def test_an_error_of_cuda_is_said(tensorrt_programs: NvidiaPrograms, tensorrt_encoder: TensorRtEncoder) -> None:
+def test_a_shape_beyond_all_profiles_is_an_error(
+    tensorrt_programs: NvidiaPrograms, tensorrt_encoder: TensorRtEncoder
+) -> None:
     (encoder,) = load(tensorrt_encoder("embed"))
     with pytest.raises(RuntimeError, match="TensorRT accepts no input input_ids of the shape"):
         encoder.run(texts(*[128] * 33))
