@@ -173,7 +173,8 @@ def check_precisions(options: BuildOptions) -> None:
     of_task = ENCODER_PRECISIONS if options.task not in (None, "generate") else PRECISIONS
     if options.task is not None and options.target not in of_task:
         raise _wrong_target(options.target, options.task, of_task)
-    _check(options.target, "--precision", options.precision, ENCODER_PRECISIONS | of_task)
+    further = {target: names for target, names in ENCODER_PRECISIONS.items() if target not in of_task}
+    _check(options.target, "--precision", options.precision, of_task | further)
     _check(options.target, "--kv-cache-precision", options.kv_precision, KV_PRECISIONS)
 
 

@@ -14,7 +14,7 @@ from build_engines.encoders.export import write_encoder_tokenizer
 from build_engines.encoders.settings import EncoderSettings, read_settings
 from build_engines.errors import BuildError
 from build_engines.llmapi.arguments import LlmArguments
-from build_engines.llmapi.target import CHECKPOINT, DTYPES, MODEL_FILE, NOT_TRIED, as_yaml, link_checkpoint
+from build_engines.llmapi.target import CHECKPOINT, DTYPES, MODEL_FILE, as_yaml, link_checkpoint
 from build_engines.manifest import EncoderTask, Precision
 from build_engines.progress import BuildProgress
 from build_engines.target import BuildOptions, CompiledEncoder, Host
@@ -24,7 +24,10 @@ _CLASSIFIER = "BertForSequenceClassification"
 _EMBEDDERS = (_EMBEDDER, "Qwen3ForCausalLM", "Qwen3Model")
 """The architectures that `LLM.encode` runs: modeling_qwen3.py and modeling_bert.py of TensorRT-LLM 1.4.0rc1. It runs
 other causal language models too, but returns the logits of their next token."""
-_NEEDS_ENCODE = "It needs a TensorRT-LLM with LLM.encode (1.3 or later); NVIDIA's Triton container 26.07 has 1.2.1."
+_NOT_TRIED = (
+    "The engine is untested: TensorRT-LLM loads it on a GPU when it is first served. It needs LLM.encode, which version"
+    " 1.3 has; NVIDIA's Triton container 26.07 has 1.2.1."
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class LlmApiEncoderTarget:
             default_prompt=settings.default_prompt,
             activation=settings.activation,
             labels=settings.labels,
-            notes=(NOT_TRIED, _NEEDS_ENCODE, *settings.notes),
+            notes=(_NOT_TRIED, *settings.notes),
         )
 
     def keywords(self, checkpoint: Checkpoint) -> dict[str, Any]:

@@ -45,7 +45,7 @@ _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES}
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _PRECISIONS: dict[str, Precision] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _KV_PRECISIONS: dict[str, KvPrecision] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-NOT_TRIED = "The engine is untested: TensorRT-LLM loads it on a GPU, in NVIDIA's container, when it is first served."
+_NOT_TRIED = "The engine is untested: TensorRT-LLM loads it on a GPU, in NVIDIA's container, when it is first served."
 
 _NARROWED = "The checkpoint's weights are float32 and the engine computes in bfloat16; --precision fp32 keeps float32."
 _UNTYPED = (
@@ -139,7 +139,7 @@ class LlmApiTarget:
                 speculative_decoding_mode=(said.speculative_config or {}).get("decoding_type"),
                 max_draft_len=(said.speculative_config or {}).get("max_draft_len") or 0,
             ),
-            notes=(NOT_TRIED, *self.notes, *self._notes(checkpoint, facts)),
+            notes=(_NOT_TRIED, *self.notes, *self._notes(checkpoint, facts)),
         )
 
     def keywords(self, checkpoint: Checkpoint, facts: ModelFacts) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -153,7 +154,9 @@ def _dry_run(checkpoint: str, out: Path, options: Any, as_json: bool) -> None:
         return
 
     from build_engines.encoders import llmapi_target
+    from build_engines.encoders.settings import find_task
     from build_engines.llmapi.target import model_yaml
 
-    show = model_yaml if options.task in (None, "generate") else llmapi_target.model_yaml
-    click.echo(show(directory, options), nl=False)
+    chosen = replace(options, task=options.task or find_task(directory))
+    show = model_yaml if chosen.task == "generate" else llmapi_target.model_yaml
+    click.echo(show(directory, chosen), nl=False)

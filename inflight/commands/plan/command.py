@@ -235,8 +235,9 @@ def _plan_encoder(
 ) -> NoReturn:
     """Show the plan of an encoder, and exit as the command does."""
     weights = _formats("--precision", precision, lambda name: weight_format(name, openvino=True))
-    for name in [one.name for one in weights] or [None]:
-        check_precision(BuildOptions(request.target, cast(Precision | None, name), task=task))
+    check_precision(BuildOptions(request.target, task=task))
+    for one in weights:
+        check_precision(BuildOptions(request.target, cast(Precision, one.name), task=task))
     if request.devices > 1:
         raise click.UsageError(f"A model that is built to {task} runs on one GPU; leave --gpus out.")
     plan = plan_encoder(

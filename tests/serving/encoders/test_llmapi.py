@@ -11,6 +11,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from build_engines.build import BuildOptions, build_engine
+from build_engines.manifest import EncoderTask
 from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
 from inflight.runtime.encoders.encoder import EncoderInput, find_loader
 from inflight.runtime.encoders.manifest import EncoderDescription
@@ -31,7 +32,8 @@ QUERY = "what is tea?"
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BagServer]:
     """`embedding` and `rerank` on engines of the target llmapi; shared, so no test may harm it."""
     place = tmp_path_factory.mktemp("llmapi")
-    for task, family in (("embed", "qwen3"), ("rerank", "bert")):
+    families: dict[EncoderTask, str] = {"embed": "qwen3", "rerank": "bert"}
+    for task, family in families.items():
         build_engine(str(tiny_encoder_checkpoint(task, family)), place / task, BuildOptions("llmapi", task=task))
     options = DeploymentOptions(encoders=EncoderOptions(rerank=place / "rerank"))
     with pytest.MonkeyPatch.context() as patch:

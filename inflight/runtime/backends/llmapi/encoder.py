@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from inflight.runtime.backends.llmapi.library import LlmApiLibrary
+from inflight.runtime.backends.llmapi.library import ENCODING_PLACE, LlmApiLibrary
 from inflight.runtime.backends.llmapi.settings import CHECKPOINT, MODEL_FILE, read_arguments
 from inflight.runtime.encoders.encoder import EncoderInput
 from inflight.runtime.encoders.manifest import EncoderDescription
@@ -76,7 +76,7 @@ def load_encoders(
         "max_num_tokens": max(limits.max_batch_tokens, manifest.max_seq_len),
     }
     arguments = {**read_arguments(directory / MODEL_FILE), **sizes}
-    llm = LlmApiLibrary.load().create_encoder(str(directory / CHECKPOINT), arguments)
+    llm = LlmApiLibrary.load(ENCODING_PLACE).create_encoder(str(directory / CHECKPOINT), arguments)
     return [LlmApiEncoder(llm, manifest)]
 
 

@@ -12,6 +12,7 @@ from inflight.runtime.messages import RequestError
 
 CONTAINER = "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
 """Contains TensorRT-LLM 1.2.1."""
+ENCODING_PLACE = "where TensorRT-LLM 1.3 or later is installed"
 
 _FULL_SAMPLER_VERSION = (1, 3, 24)
 """From 1.3.0rc24 on, the PyTorch sampler supports penalties and bad words (upstream's sampling page)."""
@@ -39,15 +40,13 @@ class LlmApiLibrary:
     version: tuple[int, int, int]
 
     @classmethod
-    def load(cls) -> LlmApiLibrary:
-        """Import it. Raises RuntimeError that names a container with TensorRT-LLM."""
+    def load(cls, place: str = f"in NVIDIA's container ({CONTAINER})") -> LlmApiLibrary:
+        """Import it. Raises RuntimeError that names `place`, which has it."""
         try:
             package = importlib.import_module("tensorrt_llm")
             llmapi = importlib.import_module("tensorrt_llm.llmapi")
         except ImportError as error:
-            raise RuntimeError(
-                f"TensorRT-LLM can't be imported here ({error}); serve this engine in NVIDIA's container ({CONTAINER})"
-            ) from error
+            raise RuntimeError(f"TensorRT-LLM can't be imported here ({error}); serve this engine {place}") from error
         return cls(package, llmapi, _version(package.__version__))
 
     def sampler(self, settings: LlmApiSettings) -> Sampler:
@@ -74,7 +73,7 @@ class LlmApiLibrary:
         if not hasattr(self.package.LLM, "encode"):
             raise RuntimeError(
                 f"TensorRT-LLM {self.package.__version__} has no LLM.encode, which came with 1.3; serve this engine"
-                " where a later version is installed, or build it with --target tensorrt"
+                f" {ENCODING_PLACE}, or build it with --target tensorrt"
             )
         return self.package.LLM(model=checkpoint, **self._typed(arguments))
 

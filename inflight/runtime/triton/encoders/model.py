@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -66,6 +67,8 @@ class EncoderModel:
             positive(settings, "max_batch_texts", 256, "texts"),
             positive(settings, "max_wait_ms", 5000, "milliseconds") / 1000,
         )
+        # Triton's isolated stub ignores PYTHONPATH, which engines in processes of their own get.
+        sys.path.extend(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
         load_encoders = find_loader(self._manifest.target)
         encoders = load_encoders(engine_dir, self._manifest, threads, requests, limits)
         # A full micro-batch shows whether the engine works, and allocates memory that it would otherwise need later.

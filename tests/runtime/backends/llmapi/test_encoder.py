@@ -128,5 +128,10 @@ def test_a_version_that_encodes_nothing_is_named(engines: dict[EncoderTask, Path
         loaded(engines["embed"])
 
 
+def test_a_missing_library_is_named_with_the_version_that_encodes(engines: dict[EncoderTask, Path]) -> None:
+    with raises(RuntimeError, naming=("tensorrt_llm", "1.3")):
+        loaded(engines["embed"])
+
+
 def _description(directory: Path) -> EncoderDescription:
     return EncoderDescription.from_directory(str(directory))
