@@ -25,7 +25,7 @@ from tests.fixtures.errors import raises
 from tests.fixtures.nvidia import A100, NvidiaPrograms
 from tests.fixtures.tensorrt import TensorRtEncoder
 
-TEXTS = ["tea", "a longer text about coffee", "word " * 300] * 9
+TEXTS = ["tea", "a longer text about coffee", "word " * 150] * 9
 
 
 def test_an_assembled_repository_is_served(
