@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from inflight.runtime.backends.llmapi.library import ENCODING_PLACE, LlmApiLibrary
+from inflight.runtime.backends.llmapi.library import ENCODING_PLACE, LlmApiLibrary, device_tensor
 from inflight.runtime.backends.llmapi.settings import CHECKPOINT, MODEL_FILE, read_arguments
 from inflight.runtime.encoders.encoder import EncoderInput
 from inflight.runtime.encoders.manifest import EncoderDescription
@@ -34,24 +34,22 @@ class LlmApiEncoder:
         return tokens
 
     def run(self, texts: Sequence[EncoderInput]) -> Any:
-        import torch  # part of NVIDIA's container; other engines don't need it
-
         lengths = [len(text.token_ids) for text in texts]
         keywords: dict[str, Any] = {"return_raw_logits": True} if self._raw else {}
         if self._with_types:
-            types = np.concatenate([_types(text) for text in texts])
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-            keywords["token_type_ids"] = torch.from_numpy(types).to(device)
+            keywords["token_type_ids"] = device_tensor(np.concatenate([_types(text) for text in texts]))
         found = self._llm.encode([np.asarray(text.token_ids).tolist() for text in texts], **keywords)
-        if not self._raw:
-            found = torch.cat([torch.atleast_2d(one.logits) for one in found])
-        rows = self._pooled(found.float().cpu().numpy(), lengths)
+        rows = _array(found) if self._raw else np.concatenate([np.atleast_2d(_array(one.logits)) for one in found])
+        rows = self._pooled(rows, lengths)
         if self._manifest.normalize:
             rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _SMALLEST_NORM)
         return rows
 
     def _pooled(self, rows: Any, lengths: Sequence[int]) -> Any:
-        """Return one row for each text: the model's, or that of the last token if it has one for each token."""
+        """Return one row for each text: the model's, or that of the last token if it has one for each token.
+
+        NVIDIA's documentation says neither of Qwen3ForTextEmbedding, so both are accepted.
+        """
         if rows.ndim == 2 and rows.shape[1] == self._manifest.dimensions:
             if len(rows) == len(lengths):
                 return rows
@@ -78,6 +76,10 @@ def load_encoders(
     arguments = {**read_arguments(directory / MODEL_FILE), **sizes}
     llm = LlmApiLibrary.load(ENCODING_PLACE).create_encoder(str(directory / CHECKPOINT), arguments)
     return [LlmApiEncoder(llm, manifest)]
+
+
+def _array(tensor: Any) -> Any:
+    return tensor.float().cpu().numpy()
 
 
 def _types(text: EncoderInput) -> Any:

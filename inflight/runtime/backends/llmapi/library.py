@@ -125,6 +125,12 @@ class LlmApiLibrary:
         return executor is not None and not executor.is_shutdown()
 
 
+def device_tensor(values: Any) -> Any:
+    """Return an array as a tensor of PyTorch, which comes with the library, on the GPU if there is one."""
+    torch = importlib.import_module("torch")
+    return torch.from_numpy(values).to("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def _version(text: str) -> tuple[int, int, int]:
     found = re.match(r"(\d+)\.(\d+)(?:\.\d+)?(?:rc(\d+))?", text)
     if found is None:
