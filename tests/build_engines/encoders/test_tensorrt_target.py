@@ -90,7 +90,7 @@ def run_script(directory: Path, operator: str = "Cast", **changes: Any) -> subpr
     shape = ["texts", "tokens"]
     given = helper.make_tensor_value_info("input_ids", TensorProto.INT64, shape)
     kind = TensorProto.FLOAT if operator == "Cast" else TensorProto.INT64
-    attributes = {"to": kind} if operator == "Cast" else {}
+    attributes: dict[str, Any] = {"to": kind} if operator == "Cast" else {}
     node = helper.make_node(operator, ["input_ids"], ["output"], **attributes)
     graph = helper.make_graph([node], "graph", [given], [helper.make_tensor_value_info("output", kind, shape)])
     onnx.save(
