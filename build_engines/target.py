@@ -12,6 +12,7 @@ from build_engines.checkpoints.checkpoint import Checkpoint
 from build_engines.errors import BuildError
 from build_engines.manifest import (
     TARGETS,
+    EncoderLimits,
     EncoderTask,
     GpuFeatures,
     GpuKvPrecision,
@@ -125,6 +126,7 @@ class CompiledEncoder:
     default_prompt: str | None
     activation: Literal["sigmoid", "softmax", "none"]
     labels: tuple[str, ...]
+    limits: EncoderLimits | None = None
     suited_to: SuitedTo | None = None
     notes: tuple[str, ...] = ()
 

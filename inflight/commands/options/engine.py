@@ -16,7 +16,8 @@ AUTO = "auto"
 Option = Callable[[Any], Any]
 PRECISION_HELP = (
     "Weight precision. openvino: auto (what suits the processor: bf16 with AMX, otherwise int8), bf16, fp16, fp32 "
-    "(same tokens as transformers), int8, int4. tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it."
+    "(same tokens as transformers), int8, int4. tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it. "
+    "tensorrt: fp16 (default), bf16, fp32."
 )
 
 

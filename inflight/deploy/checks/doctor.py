@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
 # The package that loads an engine, by target; tensorrt-llm needs a backend of Triton instead of a package.
-_LIBRARIES = {"openvino": "openvino-genai", "llmapi": "tensorrt_llm"}
-_ENCODER_LIBRARIES = {"openvino": "openvino", "llmapi": "tensorrt_llm", "tensorrt": "tensorrt"}
+_LIBRARIES = {"openvino": "openvino-genai", "llmapi": "tensorrt_llm", "tensorrt": "tensorrt"}
+_ENCODER_LIBRARIES = _LIBRARIES | {"openvino": "openvino"}
 _INSTALL_REMEDY = "`make setup`, or `pip install '.[serve]'` in a checkout"
 _CONTAINER_REMEDY = "serve it in NVIDIA's container with TensorRT-LLM"
 _ENCODE_REMEDY = "serve it where TensorRT-LLM 1.3 or later is installed"

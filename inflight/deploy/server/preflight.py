@@ -149,7 +149,7 @@ def _gpus(manifest: Manifest | EncoderManifest, gpus: tuple[Gpu, ...]) -> Iterat
     if len(gpus) >= needed:
         return
     # The LLM API itself reports what is missing; it decides on machines without nvidia-smi.
-    fatal = bool(gpus) or manifest.target == "tensorrt-llm"
+    fatal = bool(gpus) or manifest.target != "llmapi"
     found = f"this machine has {len(gpus)} visible" if gpus else "nvidia-smi lists no GPUs here"
     split, smaller = "", ""
     if isinstance(manifest, Manifest):
@@ -176,6 +176,12 @@ def _gpu_model(manifest: EngineManifest, gpus: tuple[Gpu, ...]) -> Iterator[Prob
                 "engine_incompatible",
             )
             return
+    if manifest.target == "tensorrt" and gpus and gpus[0].name != built.gpu:
+        yield Problem(
+            f"The engine {manifest.name} was compiled on {built.gpu} and GPU {gpus[0].index} here is {gpus[0].name};"
+            " if it does not load, or is slow, build it again here.",
+            None,
+        )
 
 
 def _driver(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:

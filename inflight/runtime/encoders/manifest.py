@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ class EncoderDescription:
     activation: str
     labels: tuple[str, ...]
     properties: Mapping[str, Any]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    compute_capability: str = ""
 
     @classmethod
     def from_directory(cls, engine_dir: str) -> EncoderDescription:
@@ -53,4 +56,7 @@ class EncoderDescription:
             activation=content.get("activation", "none"),
             labels=tuple(content.get("labels", ())) or tuple(f"LABEL_{index}" for index in range(dimensions)),
             properties=content["properties"],
+            versions=content["versions"],
+            limits=content.get("limits") or {},
+            compute_capability=(content.get("machine") or {}).get("compute_capability", ""),
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from build_engines.manifest import EncoderManifest, Manifest
+from build_engines.manifest import EncoderLimits, EncoderManifest, Manifest
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository
 from inflight.deploy.repository.configure import build_id, configure_repository
@@ -72,6 +72,24 @@ def test_options_are_parameters_of_all_encoders_and_those_of_one_win(tmp_path: P
         "embedding": ["/engines/demo", "100", "9", "300", "3", "4", kept],
         "rerank": ["/engines/demo", "100", "9", "7", "2", "4", kept],
     }
+
+
+def test_an_encoder_with_limits_is_configured_by_them(tmp_path: Path) -> None:
+    limits = EncoderLimits(max_batch_texts=32, max_batch_tokens=1024)
+    engines = engine_set("/engines/demo", encoder_manifest("embed", target="tensorrt", limits=limits))
+
+    def configured(name: str, **options: Any) -> tuple[str, str]:
+        found = parameters(configure_repository(engines, tmp_path / name, DeploymentOptions(**options))["embedding"])
+        return found["max_batch_tokens"], found["max_batch_texts"]
+
+    assert configured("usual") == ("1024", "32")
+    assert configured("lower", encoders=EncoderOptions(max_batch_tokens=100)) == ("100", "32")
+    for options in (
+        {"encoders": EncoderOptions(max_batch_tokens=1025)},
+        {"parameters": {"embedding": {"max_batch_texts": "33"}}},
+    ):
+        with raises(DeployError, "invalid_parameter", naming=("embed-demo", "at most")):
+            configured("higher", **options)
 
 
 def test_threads_are_for_encoders_on_the_processor(tmp_path: Path) -> None:

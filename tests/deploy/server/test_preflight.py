@@ -136,6 +136,30 @@ def test_each_thing_that_does_not_fit_is_one_sentence_with_what_to_do(
     assert said in problem[1]
 
 
+@pytest.mark.parametrize(
+    ("here", "code", "said"),
+    [
+        (Machine((gpu(),), Software({"tensorrt": "10.14.1.48"})), None, ""),
+        (
+            Machine((gpu(),), Software({"tensorrt": "11.1.0"})),
+            "engine_incompatible",
+            "by TensorRT 10.14.1.48, and 11.1.0",
+        ),
+        (Machine((gpu(name="A100", capability="8.0"),), Software(VERSIONS)), "engine_incompatible", "A100 (8.0)"),
+        (Machine((gpu(name="NVIDIA H200"),), Software(VERSIONS)), None, "GPU 0 here is NVIDIA H200"),
+        (Machine((), Software(VERSIONS)), "gpu_missing", "nvidia-smi lists no GPUs"),
+    ],
+)
+def test_a_plan_of_tensorrt_needs_its_version_and_its_gpu(
+    tmp_path: Path, here: Machine, code: str | None, said: str
+) -> None:
+    compiled = GpuMachine(gpu="NVIDIA H100", compute_capability="9.0", driver="590.48.01")
+    made = encoder_manifest("embed", target="tensorrt", machine=compiled, versions={"tensorrt": "10.14.1.48"})
+    problems = list(preflight.find_problems(made, here, tmp_path))
+    assert [problem.code for problem in problems] == ([code] if said else [])
+    assert all(said in problem.sentence for problem in problems)
+
+
 def test_a_triton_without_the_backend_is_told_before_all_else(tmp_path: Path) -> None:
     [first, *_] = found(engine(), Machine(), tmp_path)
     assert first[0] == "server_not_found"

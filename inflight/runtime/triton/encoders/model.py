@@ -63,7 +63,9 @@ class EncoderModel:
         requests = positive(settings, "num_requests", 1, "infer requests")
         threads = int(settings.get("threads", 0))
         limits = PlannerLimits(
-            int(settings.get("max_batch_tokens", 0)) or default_batch_tokens(threads, self._manifest.target),
+            int(settings.get("max_batch_tokens", 0))
+            or self._manifest.limits.get("max_batch_tokens")
+            or default_batch_tokens(threads, self._manifest.target),
             positive(settings, "max_batch_texts", 256, "texts"),
             positive(settings, "max_wait_ms", 5000, "milliseconds") / 1000,
         )
