@@ -31,7 +31,10 @@ from inflight.deploy.server.server import Server
 AIPERF = "aiperf==0.13.0"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mteb"
 _RERANKER = "tiny-bert-rerank"
+_CLIENT = Path(__file__).parents[2] / "client"
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+_ENVIRONMENT = {**_OFFLINE, "PYTHONPATH": str(_CLIENT)}
+"""Of mteb, which needs the client of this checkout."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def _figures(load: Load, found: Mapping[str, Any], requests: int) -> list[Figure
 def _mteb(*side: str) -> dict[str, float]:
     packages = ["--requirement", str(EXAMPLE / "requirements.txt")]
     python = shared_environment("mteb-venv", packages, beside=[sentence_transformers_python()])
-    output = _run([str(python.absolute()), str(EXAMPLE / "evaluate.py"), *side], BENCH_DIRECTORY, _OFFLINE)
+    output = _run([str(python.absolute()), str(EXAMPLE / "evaluate.py"), *side], BENCH_DIRECTORY, _ENVIRONMENT)
     found: dict[str, float] = json.loads(output.splitlines()[-1])
     return found
 
