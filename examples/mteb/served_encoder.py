@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inflight_client import Client
-from mteb import ModelMeta
+from mteb.models import ModelMeta
 from mteb.models.abs_encoder import AbsEncoder
 from mteb.types import PromptType
 
