@@ -71,8 +71,10 @@ else:
     pytest_plugins = ["tests.fixtures.runtime_only"]
 
 # How long an example takes to draw or to try says how busy this machine is.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", BUSY)  # `make test-all`
+settings.register_profile("quick", BUSY, max_examples=50)
+settings.load_profile("quick")
 
 # Tiny models spend more time on handing work to torch's threads than on the work: tenfold where cores are busy.
 os.environ["OMP_NUM_THREADS"] = "1"
