@@ -1,5 +1,6 @@
 """Fixtures are grouped by what they make: engines (and checkpoints), server (a Triton), browser (a Chromium), ..."""
 
+import gc
 import importlib.util
 import os
 import signal
@@ -84,6 +85,11 @@ os.environ["INFLIGHT_SERVE_GATEWAY"] = "0"
 
 # A run that a shell started in the background ignores SIGINT, and so would all that its tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the modules and the collected tests from garbage collection: those that collect it take a second less."""
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
