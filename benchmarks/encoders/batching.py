@@ -2,8 +2,8 @@
 percentile 200 tokens.
 
 Each round embeds the same corpus in every way, one after the other: alone (batches of one), static (32 texts in order
-of arrival, padded to the longest), dynamic (Triton's batching by size and window, with 64 callers), planned (through
-the server, which groups by length), sorted (a loop that may sort the whole corpus, the best case), and with
+of arrival, padded to the longest), dynamic (Triton's own batching by size and window, with 64 callers), planned
+(through the server, which groups by length), sorted (a loop that may sort the whole corpus, the best case), and with
 sentence-transformers' OpenVINO backend and vLLM. Peers are stopped while others run. All times are from texts to
 vectors. `--charts DIRECTORY` draws speed and padding as two SVGs, and with `--draw` those of the last run.
 """
@@ -23,7 +23,7 @@ import click
 from inflight_client import Client
 
 from benchmarks.encoders.chart import Bar, bar_chart
-from benchmarks.encoders.dynamic import DynamicBatcher
+from benchmarks.encoders.dynamic_batching.server import SIZE, WINDOW_MS, DynamicBatchingServer
 from benchmarks.encoders.engine_loop import EngineLoop
 from benchmarks.encoders.minilm import minilm_checkpoint, minilm_engine
 from benchmarks.encoders.peers import SENTENCE_TRANSFORMERS, VLLM, Peer
@@ -36,14 +36,13 @@ from inflight.deploy.server.server import Server
 
 STATIC_SIZE = 32
 DYNAMIC_CALLERS = 64
-DYNAMIC_WINDOW = 0.005
 SORTED_BUDGETS = (512, 1024, 2048)
 """Padded tokens of a batch of the sorted loop; the fastest counts."""
 _PLANNED = "planned"
 _NAMES = {
     "alone": "batches of one",
     "static": f"static, {STATIC_SIZE} in order of arrival",
-    "dynamic": f"dynamic, up to {STATIC_SIZE} or {DYNAMIC_WINDOW * 1e3:g} ms",
+    "dynamic": f"Triton's dynamic, up to {SIZE} or {WINDOW_MS} ms",
     _PLANNED: "planned (this server)",
     "sorted": "whole corpus sorted, no server",
     SENTENCE_TRANSFORMERS: "sentence-transformers, OpenVINO",
@@ -105,10 +104,11 @@ def _measure(engine: Path, peers: Sequence[Peer], count: int, rounds: int) -> li
     with (
         embedding_server(engine) as server,
         Client(server.grpc_address) as client,
-        DynamicBatcher(loop, STATIC_SIZE, DYNAMIC_WINDOW) as dynamic,
+        DynamicBatchingServer(engine) as dynamic,
     ):
         warm = [text.text for text in maker.log_normal(200)]
         client.embed(warm)
+        dynamic.embed(warm, DYNAMIC_CALLERS)
         loop.sorted_by_length(warm, max(SORTED_BUDGETS))
         for number in range(rounds):
             corpus = maker.log_normal(count)
@@ -124,13 +124,13 @@ def _measure(engine: Path, peers: Sequence[Peer], count: int, rounds: int) -> li
 
 
 def _ways(
-    loop: EngineLoop, dynamic: DynamicBatcher, peers: Sequence[Peer], texts: list[str], total: int
+    loop: EngineLoop, dynamic: DynamicBatchingServer, peers: Sequence[Peer], texts: list[str], total: int
 ) -> dict[str, Callable[[], Way]]:
     """Return all ways but that of the server."""
     return {
         "alone": lambda: _in_process(loop, total, lambda: loop.in_order(texts, 1)),
         "static": lambda: _in_process(loop, total, lambda: loop.in_order(texts, STATIC_SIZE)),
-        "dynamic": lambda: _in_process(loop, total, lambda: dynamic.embed(texts, DYNAMIC_CALLERS)),
+        "dynamic": lambda: _dynamic(dynamic, texts, total),
         **{f"sorted {budget}": _sorted(loop, texts, total, budget) for budget in SORTED_BUDGETS},
         **{peer.kind: _of_peer(peer, texts, total) for peer in peers},
     }
@@ -140,6 +140,12 @@ def _in_process(loop: EngineLoop, total: int, run: Callable[[], Any]) -> Way:
     real, padded = loop.real_tokens, loop.padded_tokens
     seconds = _seconds(run)
     return Way(total / seconds, (loop.padded_tokens - padded) / (loop.real_tokens - real))
+
+
+def _dynamic(server: DynamicBatchingServer, texts: list[str], total: int) -> Way:
+    began = time.perf_counter()
+    padded = server.embed(texts, DYNAMIC_CALLERS)
+    return Way(total / (time.perf_counter() - began), padded / total)
 
 
 def _sorted(loop: EngineLoop, texts: list[str], total: int, budget: int) -> Callable[[], Way]:

@@ -59,10 +59,11 @@ def _vllm_python() -> Path:
 
 def _st_python() -> Path:
     python = _ST_VENV / "bin" / "python"
-    if not python.exists():
-        venv.create(_ST_VENV, with_pip=True)
-        site = Path(sysconfig.get_path("purelib", vars={"base": str(_ST_VENV), "platbase": str(_ST_VENV)}))
-        (site / "environment.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(_ST_VENV), "platbase": str(_ST_VENV)}))
+    inherits = site / "environment.pth"
+    if not inherits.exists() or inherits.read_text().strip() != sysconfig.get_path("purelib"):
+        venv.create(_ST_VENV, with_pip=True, clear=True)
+        inherits.write_text(f"{sysconfig.get_path('purelib')}\n")
         pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
         same = [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in ("torch", "openvino")]
         package = f"sentence-transformers[openvino]=={ST_VERSION}"

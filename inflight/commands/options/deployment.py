@@ -84,7 +84,8 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "max_batch_tokens",
             envvar=f"INFLIGHT_{command.upper()}_ENCODER_BATCH_TOKENS",
             type=click.IntRange(1),
-            help="Maximum tokens of an encoder's micro-batch: its texts times the longest of them.",
+            help="Maximum tokens of an encoder's micro-batch: its texts times the longest of them."
+            "  [default: 256 for each thread]",
         ),
         click.option(
             "--encoder-queue-size",

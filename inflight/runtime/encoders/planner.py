@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
@@ -77,7 +77,8 @@ class Planner(Generic[Item]):
 
     The anchor of a micro-batch is the oldest text if that is overdue, else the oldest of the highest priority. Texts
     of the same length or the next shorter ones join it, up to the budget. While the micro-batch is less than an eighth
-    full, also those join that are up to one length class shorter or longer. If all texts are overdue, priorities would
+    full, also those join that are up to one length class shorter or longer, and texts of a lower priority than the
+    anchor; so an urgent text is not delayed by a full micro-batch around it. If all texts are overdue, priorities would
     have no effect; so a text of a higher priority goes after each micro-batch with an overdue anchor.
     """
 
@@ -147,20 +148,22 @@ class Planner(Generic[Item]):
         batch, longest, real = [anchor], anchor.tokens, anchor.tokens
         lowest = longest - _CLASS_STEPS * _length_step(longest)
         highest = longest + _CLASS_STEPS * _length_step(longest + 1)
-        for text in self._shorter(longest):
+
+        def filled() -> bool:
+            return len(batch) * longest >= self._limits.max_batch_tokens * _MIN_FILL
+
+        for text in self._shorter(longest, lambda text: text.priority >= anchor.priority or not filled()):
             padded = (len(batch) + 1) * longest
             if not self._fits(len(batch) + 1, longest):
                 break
             padding = padded - real - text.tokens
-            filled = len(batch) * longest >= self._limits.max_batch_tokens * _MIN_FILL
-            if padding > padded * _MAX_PADDING and (filled or text.tokens < lowest):
+            if padding > padded * _MAX_PADDING and (filled() or text.tokens < lowest):
                 break
             self._take(text)
             batch.append(text)
             real += text.tokens
         for text in self._longer(longest, highest):
-            filled = len(batch) * longest >= self._limits.max_batch_tokens * _MIN_FILL
-            if filled or not self._fits(len(batch) + 1, text.tokens):
+            if filled() or not self._fits(len(batch) + 1, text.tokens):
                 break
             self._take(text)
             batch.append(text)
@@ -175,29 +178,34 @@ class Planner(Generic[Item]):
         self._waiting -= 1
         self._ended += 1
 
-    def _shorter(self, longest: int) -> Iterator[WaitingText[Item]]:
-        """Yield the waiting texts of at most this length: the longest first, each to be taken before the next."""
+    def _shorter(self, longest: int, accepts: Callable[[WaitingText[Item]], bool]) -> Iterator[WaitingText[Item]]:
+        """Yield the waiting texts of at most this length: the longest first, each to be taken before the next.
+
+        The texts of a length come in order; the rest of it is left out from the first that is not accepted.
+        """
         position = bisect_left(self._lengths, longest + 1)
         while position:
             position -= 1
-            yield from self._of_length(self._lengths[position])
+            yield from self._of_length(self._lengths[position], accepts)
 
     def _longer(self, longest: int, highest: int) -> Iterator[WaitingText[Item]]:
         """Yield the waiting texts that are longer, up to a length: the shortest first."""
         position = bisect_left(self._lengths, longest + 1)
         while position < len(self._lengths) and self._lengths[position] <= highest:
             length = self._lengths[position]
-            yield from self._of_length(length)
+            yield from self._of_length(length, lambda _: True)
             # Lengths without waiting texts have just been removed.
             position = bisect_left(self._lengths, length + 1)
 
-    def _of_length(self, length: int) -> Iterator[WaitingText[Item]]:
+    def _of_length(self, length: int, accepts: Callable[[WaitingText[Item]], bool]) -> Iterator[WaitingText[Item]]:
         queue = self._by_length[length]
         while queue:
-            if queue[0].waiting:
+            if not queue[0].waiting:
+                heapq.heappop(queue)
+            elif accepts(queue[0]):
                 yield queue[0]
             else:
-                heapq.heappop(queue)
+                return
         del self._by_length[length]
         self._lengths.pop(bisect_left(self._lengths, length))
 

@@ -104,6 +104,19 @@ def test_no_urgent_text_waits_for_two_micro_batches_of_a_backlog(arrivals: list[
     assert -1 in [text.item for text in next_two]
 
 
+@given(LIMITS, ARRIVALS)
+@settings(max_examples=200, deadline=None)
+def test_texts_of_a_lower_priority_join_an_urgent_one_only_while_little_is_planned(
+    limits: PlannerLimits, arrivals: list[tuple[int, int, int]]
+) -> None:
+    for now, _, batch in plan(limits, arrivals):
+        if batch and now - batch[0].arrival < limits.max_wait_s:
+            longest, budget = 0, limits.max_batch_tokens / 8
+            for size, text in enumerate(batch):
+                assert text.priority >= batch[0].priority or size * longest < budget
+                longest = max(longest, text.tokens)
+
+
 @given(ARRIVALS, st.data())
 @settings(max_examples=100, deadline=None)
 def test_dropped_texts_are_not_planned(arrivals: list[tuple[int, int, int]], data: st.DataObject) -> None:
