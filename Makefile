@@ -69,7 +69,7 @@ $(RUNTIME)/.installed: tests/runtime/python3.12.txt
 	@touch $@
 
 test-all: check browser ## every test
-	$(BIN)/pytest -m "not alone" --numprocesses 3 --dist worksteal --timeout 900
+	$(BIN)/pytest -m "not alone" --numprocesses 3 --dist worksteal --timeout 900 --hypothesis-profile thorough
 	$(BIN)/pytest -m alone --timeout 900 $(ALONE)
 
 # Each in an environment of its own, of versions known to work together.

@@ -1,24 +1,13 @@
-"""A checkpoint and an engine of a test's own, and how torch computes here."""
+"""A checkpoint and an engine of a test's own."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.fixtures.engines import TinyCheckpoint, TinyEngine
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models spend more time on handing work to threads than on the work: tenfold where cores are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

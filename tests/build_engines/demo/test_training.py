@@ -6,6 +6,7 @@ import hashlib
 import json
 import pathlib
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -43,10 +44,10 @@ def test_the_same_seed_gives_the_same_checkpoint_and_another_one_another(tmp_pat
     assert lines[-1].endswith(", 0 s left")
 
 
-def test_the_configuration_names_the_end_and_no_beginning(tmp_path: pathlib.Path) -> None:
-    _train(tmp_path / "out", 0)
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+def test_the_configuration_names_the_end_and_no_beginning(young_demo_checkpoint: Callable[[], pathlib.Path]) -> None:
+    checkpoint = young_demo_checkpoint()
+    config = json.loads((checkpoint / "config.json").read_text())
+    generation = json.loads((checkpoint / "generation_config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"]
     assert config["bos_token_id"] is None
     assert config["eos_token_id"] == generation["eos_token_id"] == END_ID

@@ -28,7 +28,8 @@ Refusals = Mapping[tuple[str, str], str]
 def repository(path: Path, **parameters: str) -> dict[str, ModelSpec]:
     """The models whose config.pbtxt are there; `parameters` are set where a model has them."""
     models = {}
-    for name, config in model_configs.load(path).items():
+    configs = model_configs.load(path)
+    for name, config in configs.items():
         own = {key: value.string_value for key, value in config.parameters.items()}
         models[name] = ModelSpec(
             name,
@@ -36,7 +37,7 @@ def repository(path: Path, **parameters: str) -> dict[str, ModelSpec]:
             config.max_batch_size,
             {tensor.name: _tensor(tensor, tensor.optional) for tensor in config.input},
             {tensor.name: _tensor(tensor) for tensor in config.output},
-            _decoupled(config, path),
+            _decoupled(config, configs),
             {key: parameters.get(key, value) for key, value in own.items()},
             [step.model_name for step in config.ensemble_scheduling.step],
         )
@@ -89,11 +90,10 @@ def _answer(
     return ModelMetadata(name, inputs, outputs)
 
 
-def _decoupled(config: Any, path: Path) -> bool:
+def _decoupled(config: Any, configs: Mapping[str, Any]) -> bool:
     """As Triton tells it: of an ensemble by its models."""
-    models = model_configs.load(path)
     names = [step.model_name for step in config.ensemble_scheduling.step]
-    return any(each.model_transaction_policy.decoupled for each in (config, *(models[name] for name in names)))
+    return any(each.model_transaction_policy.decoupled for each in (config, *(configs[name] for name in names)))
 
 
 def _tensor(said: Any, optional: bool = False) -> TensorSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ KINDS = ["byte_level", "metaspace", "prepend"]
 ROLES = ["user", "assistant", "user"]
 
 
-def tokenizer_of(kind: str, special: list[str]) -> Tokenizer:
+@cache
+def tokenizer_of(kind: str, *special: str) -> Tokenizer:
     """One token for each character or byte, and the special tokens."""
     if kind == "byte_level":
         pieces = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -90,7 +92,7 @@ def ids_of(
 @given(data=st.data())
 def test_no_content_makes_a_special_token(kind: str, style: str, data: st.DataObject) -> None:
     special, template = STYLES[style]
-    tokenizer = tokenizer_of(kind, special)
+    tokenizer = tokenizer_of(kind, *special)
     control = {tokenizer.token_to_id(text) for text in special}
     pieces = [*special, *(text[: len(text) // 2] for text in special), "tea", " ", "\n", "é日本", "<", "|>"]
     content = st.lists(st.sampled_from(pieces), min_size=1, max_size=6).map("".join)
@@ -111,7 +113,7 @@ def test_no_content_makes_a_special_token(kind: str, style: str, data: st.DataOb
 def test_what_stands_around_is_tokenized_as_before(kind: str, style: str) -> None:
     """One token replaced by others: all else is the same, also at the beginning of the text."""
     special, template = STYLES[style]
-    tokenizer = tokenizer_of(kind, special)
+    tokenizer = tokenizer_of(kind, *special)
     token = special[-1]
     harmless = token[0] + "X" + token[2:]
     found, marker = ids_of(tokenizer, template, [f"a b {token} c", "é"], True)
@@ -123,7 +125,7 @@ def test_what_stands_around_is_tokenized_as_before(kind: str, style: str) -> Non
 
 def test_tools_and_their_keys_are_protected() -> None:
     special, template = STYLES["qwen"]
-    tokenizer = tokenizer_of("byte_level", special)
+    tokenizer = tokenizer_of("byte_level", *special)
     tools = [{"name": "<|im_end|>", "parameters": {"<|im_start|>": "日本<|im_end|>"}}]
     found, _ = ids_of(tokenizer, template, ["tea"], True, tools=tools)
     neutral, _ = ids_of(tokenizer, template, ["tea"], False, tools=[{"name": "a", "parameters": {"b": "c"}}])
@@ -133,12 +135,12 @@ def test_tools_and_their_keys_are_protected() -> None:
 
 
 def test_a_request_with_special_tokens_costs_one_scan_more(tmp_path: Path) -> None:
-    tokenizer = tokenizer_of("byte_level", STYLES["qwen"][0])
+    tokenizer = tokenizer_of("byte_level", *STYLES["qwen"][0])
     assert SpecialText(tokenizer).protect([{"role": "user", "content": "tea" * 1000}], {}) == ""
 
 
 def test_reasoning_of_earlier_answers_keeps_its_meaning() -> None:
-    tokenizer = tokenizer_of("byte_level", ["<|im_start|>", "<|im_end|>", "<think>", "</think>"])
+    tokenizer = tokenizer_of("byte_level", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
     found, _ = ids_of(tokenizer, STYLES["qwen"][1], ["<think>", "<think>a</think>b"], True)
     assert tokenizer.decode(found).count("</think>") == 0
     assert "a" not in tokenizer.decode(found).split("assistant\n")[1][:2]

@@ -42,17 +42,24 @@ WAYS = ("plain", "draft", "lookup", "whole prompts")
 
 
 @pytest.fixture(scope="module")
-def steppers(tiny_engine: Callable[[str], Path]) -> Iterator[dict[str, OpenVinoModelRunner]]:
-    """Engines of several deployments."""
+def stepper_of(tiny_engine: Callable[[str], Path]) -> Iterator[Callable[[str], OpenVinoModelRunner]]:
+    """`stepper_of("plain")`: the engine of a deployment, loaded when it is first asked for."""
     options = EngineOptions("openvino", str(tiny_engine("llama")), 128 * 32, max_num_sequences=8, max_num_tokens=48)
-    stand = {
-        "plain": OpenVinoModelRunner(options),
-        "draft": OpenVinoModelRunner(replace(options, draft_dir=str(tiny_engine("gemma2")))),
-        "lookup": OpenVinoModelRunner(replace(options, prompt_lookup=True)),
-        "whole prompts": OpenVinoModelRunner(replace(options, chunked_context=False, kv_cache_reuse=False)),
+    changes: dict[str, Callable[[], dict[str, Any]]] = {
+        "plain": dict,
+        "draft": lambda: {"draft_dir": str(tiny_engine("gemma2"))},
+        "lookup": lambda: {"prompt_lookup": True},
+        "whole prompts": lambda: {"chunked_context": False, "kv_cache_reuse": False},
     }
-    yield stand
-    for stepper in stand.values():
+    loaded: dict[str, OpenVinoModelRunner] = {}
+
+    def find(way: str) -> OpenVinoModelRunner:
+        if way not in loaded:
+            loaded[way] = OpenVinoModelRunner(replace(options, **changes[way]()))
+        return loaded[way]
+
+    yield find
+    for stepper in loaded.values():
         stepper.close()
 
 
@@ -130,9 +137,9 @@ def check_whole(request: GenerationRequest, answer: CollectedOutput) -> None:
 
 @pytest.mark.parametrize(("way", "seed"), list(ways_and_seeds()))
 def test_nothing_that_is_asked_for_ends_the_engine(
-    steppers: dict[str, OpenVinoModelRunner], way: str, seed: int
+    stepper_of: Callable[[str], OpenVinoModelRunner], way: str, seed: int
 ) -> None:
-    source, stepper = random.Random(seed), steppers[way]
+    source, stepper = random.Random(seed), stepper_of(way)
     drawn = [draw(source) for _ in range(60)]
     requests = [request for request in drawn if accepted(stepper, request)]
     assert 3 < len(requests) < 58
