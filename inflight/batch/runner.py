@@ -170,7 +170,8 @@ class JobRunner:
                 )
             self._replicator.upload_final(session.ledger)
         except StopEarlyError:
-            result = JobResult(JobState.STOPPED, session.ledger.counts, f"{INTERRUPTED} before any row was sent")
+            when = "before the output was complete" if session.all_done else "before any row was sent"
+            result = JobResult(JobState.STOPPED, session.ledger.counts, f"{INTERRUPTED} {when}")
         except BatchError as error:
             result = JobResult.from_error(error, session.ledger.counts)
         reporter.end(result.state, result.message)

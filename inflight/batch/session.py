@@ -133,8 +133,13 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
         one._bind_directory()
         one._bind("job", job.binding(), _difference(ledger.recall("job"), job.binding()), "job_mismatch")
         one._bind("input", source.fingerprint, "was started with another input than the current one", "input_changed")
-        if not one.finished:
+        index = None if job.encode is None else [job.encode.index, job.encode.metric]
+        if one.finished:
+            one._bind("index", index, "was finished with another --index or --metric", "job_mismatch")
+        else:
             ledger.recover()
+            if ledger.recall("index") != index:
+                ledger.remember("index", index)
         directory.write_job(job)
         yield one
     finally:

@@ -19,7 +19,8 @@ def stopping_message(seconds: float) -> str:
 
 
 class StopEarlyError(BaseException):
-    """A signal before any row was sent. A BaseException, so that no `except Exception` catches it."""
+    """A signal before any row was sent, or after the last one. A BaseException, so that no `except Exception` catches
+    it."""
 
 
 class StopSignals:

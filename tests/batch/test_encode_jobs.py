@@ -253,6 +253,22 @@ def test_rows_of_a_table_get_their_embeddings_in_it(postgresql: PostgreSql, tmp_
     shop.close()
 
 
+def test_an_index_that_can_not_be_built_can_be_left_out(postgresql: PostgreSql, tmp_path: Path) -> None:
+    shop = Shop(postgresql.database())
+    shop.do(
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no''; END'",
+        "CREATE EVENT TRIGGER one ON ddl_command_start WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION refuse()",
+    )
+    source = write_rows(tmp_path / "docs.jsonl", documents(5))
+    job = job_of(source, shop.address, "embed", table="docs")
+    _, result = run(job)
+    assert (result.code, result.counts.ok) == ("output_failed", 5)
+    run_whole(job_of(source, shop.address, "embed", table="docs", index="none"))
+    with raises(BatchError, "job_mismatch", naming="--index"):
+        run(job)
+    shop.close()
+
+
 def test_embeddings_need_postgresql(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "docs.jsonl", documents(5))
     with raises(BatchError, "output_invalid", naming="shop.db"):

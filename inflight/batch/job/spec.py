@@ -93,7 +93,11 @@ class OutputSpec(_StrictModel):
     format: FileFormat | None = _field(None, "Format of the output.  [default: by the address]")
     table: str | None = _field(None, "Table to write, if --out is a database.  [default: --table]")
     key: str | None = _field(None, "Column of the table with the row ids.  [default: --id]")
-    column: str | None = _field(None, "Column of existing rows to write the answer to.  [default: create a new table]")
+    column: str | None = _field(
+        None,
+        "Column to write the answer to, in existing rows; for embed, the column of the embeddings."
+        "  [default: create a new table; embed: embedding]",
+    )
     columns: dict[str, str] = Field(default_factory=dict)
 
     @property
@@ -136,6 +140,9 @@ class EncodeSpec(_StrictModel):
     metric: Literal["cosine", "l2", "ip"] = _field("cosine", "Distance of that index; ip: inner product.")
 
 
+_INDEX_FIELDS = {"index", "metric"}
+
+
 class RetrievalSpec(_StrictModel):
     """Where the passages of each row's prompt are retrieved from, and how."""
 
@@ -171,7 +178,7 @@ class RunOptions(_StrictModel):
     """How the rows are run. Nothing here changes an answer, so all of it may change when a job is resumed."""
 
     servers: tuple[str, ...] = _field(("127.0.0.1:8001",), "Server: HOST:PORT or a URL (repeatable).")
-    model: str | None = _field(None, "Model on the server.  [default: the server's text model]")
+    model: str | None = _field(None, "Model on the server.  [default: the server's model for --task]")
     headers: dict[str, str] = Field(default_factory=dict, exclude=True)
     retrieve_servers: tuple[str, ...] = _field(
         (),
@@ -239,7 +246,8 @@ class Job(_StrictModel):
     def binding(self) -> dict[str, Any]:
         """Return the values that must be the same when the job is resumed.
 
-        An input file may have another path, on another machine: its content is bound, by its fingerprint.
+        An input file may have another path, on another machine: its content is bound, by its fingerprint. The index may
+        change until it is built.
         """
         address = self.input.address
         name = local_path(address).name if is_local(address) else address
@@ -247,7 +255,7 @@ class Job(_StrictModel):
             "input": {**self.input.model_dump(mode="json"), "address": name},
             "output": self.output.model_dump(mode="json"),
             "defaults": self.defaults.model_dump(mode="json"),
-            **({} if self.encode is None else {"encode": self.encode.model_dump(mode="json")}),
+            **({} if self.encode is None else {"encode": self.encode.model_dump(mode="json", exclude=_INDEX_FIELDS)}),
             **({} if self.retrieval is None else {"retrieval": self.retrieval.model_dump(mode="json")}),
         }
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _RETRY_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds between attempts after a lost connection; the server may be about to return."""
+_CANCEL_SECONDS = 5.0
 _FULL = {"53100"}  # PostgreSQL's disk_full, https://www.postgresql.org/docs/current/errcodes-appendix.html
 
 _PERMANENT_CLASSES = {"0A", "22", "23", "28", "3D", "3F", "42", "44"}
@@ -50,7 +52,7 @@ class OutputDatabase:
 
         for pause in (*(_RETRY_WAITS if retry else ()), None):
             try:
-                with self._engine.begin() as connection:
+                with self._engine.begin() as connection, _discarded_if_interrupted(connection):
                     done = work(connection)
                     failpoint("table.commit")
                 failpoint("table.committed")
@@ -109,6 +111,22 @@ class OutputDatabase:
             f"{self.shown} can't be written ({reason}); check it",
             "output_invalid" if _is_permanent(cause) else "output_failed",
         )
+
+
+@contextmanager
+def _discarded_if_interrupted(connection: Connection) -> Iterator[None]:
+    """Cancel the statement and close the connection if a signal interrupts it: it can't be rolled back any more."""
+    driver = connection.connection.dbapi_connection
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        with suppress(Exception):
+            if (cancel := getattr(driver, "cancel_safe", None)) is not None:  # psycopg's
+                cancel(timeout=_CANCEL_SECONDS)
+        connection.invalidate()
+        raise
 
 
 def _is_permanent(cause: BaseException | None) -> bool:

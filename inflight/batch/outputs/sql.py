@@ -97,9 +97,12 @@ class TableOutput:
 
     def _find_table(self, connection: Connection) -> OutputTable | None:
         if self._target is None:
-            found = tables.find_table(connection, self._job, self._database.shown)
+            found = self._read_table(connection)
             self._target = None if found is None else replace(found, created_here=self._created_here)
         return self._target
+
+    def _read_table(self, connection: Connection) -> OutputTable | None:
+        return tables.find_table(connection, self._job, self._database.shown)
 
     def _run_write(self, write: Callable[[Connection], None]) -> None:
         """Run a transaction that may create the table. If it is rolled back, the table is looked for again."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -85,15 +86,18 @@ def find_table(connection: Connection, job: Job, shown: str) -> OutputTable | No
                 f"create a table",
                 "output_invalid",
             ) from None
+        _check_distinct(_new_columns(job).values(), job)
         return None
-    wanted = {**output.columns, "id": _key(table, job, shown), fields[1]: output.column or fields[1]}
+    key = _key(table, job, shown)
+    wanted = {**output.columns, "id": key, fields[1]: output.column or fields[1]}
     if not updates_existing_rows(job):
-        wanted = {name: name for name in (*fields[2:], *job.kept) if name in table.columns} | wanted
+        wanted = {name: name for name in fields[2:] if name in table.columns} | _kept_columns(job, key) | wanted
+    _check_distinct(wanted.values(), job)
     missing = sorted(column for column in wanted.values() if column not in table.columns)
     if missing:
         raise BatchError(
-            f"the table {output.table!r} of {shown} has no column {missing[0]!r}; it has"
-            f" {', '.join(column.name for column in table.columns)}",
+            f"the table {output.table!r} of {shown} has no column {missing[0]!r}, but has"
+            f" {', '.join(column.name for column in table.columns)}; add it, or name another column or a new table",
             "output_invalid",
         )
     columns = {name: table.columns[column] for name, column in wanted.items()}
@@ -107,11 +111,10 @@ def create_table(
     the usual one."""
     from sqlalchemy import BigInteger, Boolean, Column, Double, MetaData, Numeric, String, Table, Text
 
-    output, fields = job.output, ANSWER_FIELDS[job.task]
-
+    key, *others = _new_columns(job).items()
     whole = all(type(answer.id) is int for answer in answers)
     usual = {"input_tokens": BigInteger(), "output_tokens": BigInteger(), "truncated": Boolean(), "score": Double()}
-    types = {name: usual.get(name, Text()) for name in fields[1:]} | dict(types or {})
+    types = {name: usual.get(name, Text()) for name in ANSWER_FIELDS[job.task][1:]} | dict(types or {})
 
     def kind(name: str) -> Any:
         values = [value for answer in answers if (value := answer.kept.get(name)) is not None]
@@ -124,11 +127,20 @@ def create_table(
     lite = connection.dialect.name == "sqlite"
     # MySQL and MariaDB require a length for a key.
     text = Text() if lite or connection.dialect.name == "postgresql" else String(255)
-    columns = [Column(output.key or "id", BigInteger() if whole else text, primary_key=True, autoincrement=False)]
-    columns += [Column(_column(job, name), type_) for name, type_ in types.items()]
-    columns += [Column(_column(job, name), kind(name)) for name in job.kept if name not in fields]
-    schema, name = _named(output)
+    columns = [Column(key[1], BigInteger() if whole else text, primary_key=True, autoincrement=False)]
+    columns += [Column(column, types[name] if name in types else kind(name)) for name, column in others]
+    schema, name = _named(job.output)
+    lock(connection, f"table {job.output.table}")
     Table(name, MetaData(), *columns, schema=schema).create(connection, checkfirst=True)
+
+
+def lock(connection: Connection, name: str) -> None:
+    """Wait until no other job does this in the database; until the transaction ends, others wait. PostgreSQL only:
+    IF NOT EXISTS fails there if two transactions create at once."""
+    from sqlalchemy import func, select
+
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(f"inflight {name}"))))
 
 
 def _key(table: Table, job: Job, shown: str) -> str:
@@ -153,9 +165,28 @@ def _named(output: OutputSpec) -> tuple[str | None, str]:
     return schema or None, name
 
 
-def _column(job: Job, name: str) -> str:
-    main = name == ANSWER_FIELDS[job.task][1]
-    return job.output.column if main and job.output.column is not None else job.output.columns.get(name, name)
+def _new_columns(job: Job) -> dict[str, str]:
+    """Return the columns of a new table by the values that they receive; first the key."""
+    output, (id_, main, *more) = job.output, ANSWER_FIELDS[job.task]
+    key = output.key or id_
+    named = {name: output.columns.get(name, name) for name in (main, *more)}
+    return {id_: key, **named, main: output.column or named[main], **_kept_columns(job, key)}
+
+
+def _kept_columns(job: Job, key: str) -> dict[str, str]:
+    """Return the columns of the kept values, without those that the task's fields or the key have."""
+    columns = {name: job.output.columns.get(name, name) for name in job.kept if name not in ANSWER_FIELDS[job.task]}
+    return {name: column for name, column in columns.items() if column != key}
+
+
+def _check_distinct(columns: Iterable[str], job: Job) -> None:
+    name, times = Counter(columns).most_common(1)[0]
+    if times > 1:
+        raise BatchError(
+            f"two values of an answer go to the column {name!r} of the table {job.output.table}; choose another"
+            " --column, --write or --keep",
+            "output_invalid",
+        )
 
 
 def _fold(connection: Connection, key: Column[Any]) -> Callable[[str], str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import struct
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -43,6 +44,14 @@ _HEADER, _TRAILER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0), struct.pac
 """https://www.postgresql.org/docs/current/sql-copy.html, binary format."""
 
 
+@dataclass(frozen=True)
+class VectorTable(OutputTable):
+    """A table for embeddings. `types`: those of its columns by name. `updates_only`: no row is inserted."""
+
+    types: Mapping[str, str] = field(default_factory=dict)
+    updates_only: bool = False
+
+
 class VectorTableOutput(TableOutput):
     """Writes embeddings. The row with an embedding's id is updated, and a missing one is inserted, except in the table
     that the job reads. The table is created if it does not exist; its index is built at the end.
@@ -52,9 +61,6 @@ class VectorTableOutput(TableOutput):
         assert job.encode is not None
         super().__init__(job)
         self._encode = job.encode
-        self._types: dict[str, str] = {}
-        """The table's columns and their types."""
-        self._updates_only = tables.updates_existing_rows(job)
 
     def check(self) -> None:
         if self._database.dialect != "postgresql":
@@ -68,7 +74,8 @@ class VectorTableOutput(TableOutput):
             self.check_dimensions(self._encode.dimensions)
 
     def check_dimensions(self, dimensions: int) -> None:
-        """Raises BatchError `output_invalid` if the column has another size, or an index over it is impossible."""
+        """Raises BatchError `output_invalid` if the column has another size, an index over it is impossible, or rows
+        can't be written."""
         if self._encode.index != "none" and dimensions > _MAX_INDEXED:
             raise BatchError(
                 f"embeddings of {dimensions:,} dimensions can't be indexed, at most {_MAX_INDEXED:,}; reduce them with"
@@ -76,16 +83,29 @@ class VectorTableOutput(TableOutput):
                 "output_invalid",
             )
         self._database.run(self._create_extension)
-        if self._target is None:
-            return
-        column = self._target.columns["embedding"].name
-        found = _VECTOR.fullmatch(self._types[column])
+        self._database.run(partial(self._try_write, dimensions=dimensions))
+
+    def _try_write(self, connection: Connection, dimensions: int) -> None:
+        """Create the table if it does not exist, and write no rows, which checks all privileges; roll that back."""
+        with connection.begin_nested() as trial:
+            target = self._read_table(connection)
+            if target is None:
+                tables.create_table(connection, self._job, [], _vector_type(dimensions))
+                target = self._read_table(connection)
+                assert target is not None
+            self._check_column(target, dimensions)
+            self._stage_and_move(connection, target, [])
+            trial.rollback()
+
+    def _check_column(self, target: VectorTable, dimensions: int) -> None:
+        column = target.columns["embedding"].name
+        found = _VECTOR.fullmatch(target.types[column])
         size = found[1] if found else None
         if found and (size == str(dimensions) or (size is None and self._encode.index == "none")):
             return
         remedy = "set its size" if found and size is None else "choose another column"
         raise BatchError(
-            f"the column {column!r} of the table {self._output.table} has the type {self._types[column]}, but the"
+            f"the column {column!r} of the table {self._output.table} has the type {target.types[column]}, but the"
             f" embeddings need vector({dimensions}); {remedy}, or write to a new table",
             "output_invalid",
         )
@@ -103,29 +123,29 @@ class VectorTableOutput(TableOutput):
                 self._database.run(partial(self._build_index, on_message=on_message, workers=0))
         return written
 
-    def _find_table(self, connection: Connection) -> OutputTable | None:
-        known = self._target
-        target = super()._find_table(connection)
-        if target is not None and known is None:
-            self._check_columns(connection, target)
-        return target
+    def _find_table(self, connection: Connection) -> VectorTable | None:
+        return cast("VectorTable | None", super()._find_table(connection))
 
-    def _check_columns(self, connection: Connection, target: OutputTable) -> None:
-        """Read the columns' types, and check that rows can be inserted."""
+    def _read_table(self, connection: Connection) -> VectorTable | None:
+        """Read the columns' types too, and check that rows can be inserted."""
         from sqlalchemy import text
 
+        target = super()._read_table(connection)
+        if target is None:
+            return None
         columns = text(
             "SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''"
             " FROM pg_attribute WHERE attrelid = CAST(:name AS regclass) AND attnum > 0 AND NOT attisdropped"
         )
         found = connection.execute(columns, {"name": _quoted(connection, target)}).all()
-        self._types = {name: type_ for name, type_, _ in found}
+        types = {name: type_ for name, type_, _ in found}
         written = {column.name for column in target.columns.values()}
         required = [name for name, _, needed in found if needed and name not in written]
-        if required and self._job.input.address == self._output.address:
-            self._updates_only = True
-        if self._updates_only:
-            return
+        queried = self._job.input.query is not None and self._job.input.address == self._output.address
+        updates_only = tables.updates_existing_rows(self._job) or (bool(required) and queried)
+        described = VectorTable(target.table, target.columns, fold=target.fold, types=types, updates_only=updates_only)
+        if updates_only:
+            return described
         if required:
             raise BatchError(
                 f"the table {self._output.table} requires a value for its column {required[0]!r}, which new rows lack;"
@@ -134,25 +154,27 @@ class VectorTableOutput(TableOutput):
             )
         unique = text(
             "SELECT count(*) FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = indkey[0]"
-            " WHERE indrelid = CAST(:name AS regclass) AND indisunique AND indpred IS NULL AND indnkeyatts = 1"
-            " AND attname = :key"
+            " WHERE indrelid = CAST(:name AS regclass) AND indisunique AND indimmediate AND indpred IS NULL"
+            " AND indnkeyatts = 1 AND attname = :key"
         )
         names = {"name": _quoted(connection, target), "key": target.key.name}
         if not connection.execute(unique, names).scalar_one():
             raise BatchError(
-                f"the column {target.key.name!r} of the table {self._output.table} is not unique, so that rows could be"
-                " written twice; make it the primary key",
+                f"the column {target.key.name!r} of the table {self._output.table} is not unique, or is DEFERRABLE, so"
+                " that rows could be written twice; make it the primary key",
                 "output_invalid",
             )
+        return described
 
     def _create_extension(self, connection: Connection) -> None:
         from sqlalchemy import text
         from sqlalchemy.exc import DBAPIError
 
-        if connection.execute(text("SELECT count(*) FROM pg_extension WHERE extname = 'vector'")).scalar_one():
-            return
+        tables.lock(connection, "extension")
+        schema = text("SELECT CAST(extnamespace AS regnamespace) FROM pg_extension WHERE extname = 'vector'")
         try:
-            connection.execute(text("CREATE EXTENSION IF NOT EXISTS vector"))
+            if (there := connection.execute(schema).scalar()) is None:
+                connection.execute(text("CREATE EXTENSION vector"))
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise
@@ -161,28 +183,42 @@ class VectorTableOutput(TableOutput):
                 " administrator to install pgvector and to run CREATE EXTENSION vector",
                 "output_invalid",
             ) from error
+        if connection.execute(text("SELECT to_regtype('vector')")).scalar() is None:
+            raise BatchError(
+                f"pgvector is in the schema {there} of {self._database.shown}, which this user's search_path lacks; add"
+                " it with ALTER ROLE … SET search_path",
+                "output_invalid",
+            )
+        method = self._encode.index
+        known = text("SELECT count(*) FROM pg_am WHERE amname = :method")
+        if method != "none" and not connection.execute(known, {"method": method}).scalar_one():
+            raise BatchError(
+                f"the pgvector of {self._database.shown} has no index {method}; update it, or choose another --index",
+                "output_invalid",
+            )
 
     def _column_types(self, answers: list[AnswerRecord]) -> dict[str, Any]:
-        from sqlalchemy.types import UserDefinedType
-
-        size = len(vector_of(answers[0].content))
-
-        class Vector(UserDefinedType[Any]):
-            def get_col_spec(self, **_: Any) -> str:
-                return f"vector({size})"
-
-        return {"embedding": Vector()}
+        return _vector_type(len(vector_of(answers[0].content)))
 
     def _write(self, connection: Connection, answers: list[AnswerRecord]) -> None:
         if self._find_table(connection) is None:
             self._create_extension(connection)
-        target = self._table_for(connection, answers)
+        target = cast("VectorTable", self._table_for(connection, answers))
         by_key = self._by_key(target, answers)
-        names = list(target.columns)
-        if self._updates_only:
+        if target.updates_only:
             rows = [(str(answer.id), answer) for answer in by_key.values() if target.convert_id(answer.id) is not None]
         else:
             rows = [(str(self._new_id(target, answer)), answer) for answer in by_key.values()]
+        self._stage_and_move(connection, target, rows)
+        if target.updates_only:
+            there = self._existing_ids(connection, target, answers)
+            self._count_missing([answer.id for key, answer in by_key.items() if key not in there])
+
+    def _stage_and_move(
+        self, connection: Connection, target: VectorTable, rows: Sequence[tuple[str, AnswerRecord]]
+    ) -> None:
+        """Copy the answers, each with its id as a text, to a temporary table, and from there to the target."""
+        names = list(target.columns)
         fields = [f"c{place}" for place in range(len(names))]
         types = [
             f"{one} {'vector' if name == 'embedding' else 'text'}" for one, name in zip(fields, names, strict=True)
@@ -190,19 +226,16 @@ class VectorTableOutput(TableOutput):
         _execute(connection, f"CREATE TEMPORARY TABLE {_STAGING} ({', '.join(types)}) ON COMMIT DROP")
         _copy(connection, (_copied_row(target, names, key, answer) for key, answer in rows))
         self._move(connection, target, dict(zip(names, fields, strict=True)))
-        if self._updates_only:
-            there = self._existing_ids(connection, target, answers)
-            self._count_missing([answer.id for key, answer in by_key.items() if key not in there])
 
-    def _move(self, connection: Connection, target: OutputTable, fields: dict[str, str]) -> None:
+    def _move(self, connection: Connection, target: VectorTable, fields: dict[str, str]) -> None:
         """Write the staged rows to the table. `fields`: the column of the staging table by the answer's field."""
         quote = partial(_quoted_name, connection)
         columns = {name: quote(column.name) for name, column in target.columns.items()}
-        values = {name: _assigned(field, self._types[target.columns[name].name]) for name, field in fields.items()}
+        values = {name: _assigned(field, target.types[target.columns[name].name]) for name, field in fields.items()}
         table = _quoted(connection, target)
-        if self._updates_only:
+        if target.updates_only:
             changes = ", ".join(f"{columns[name]} = {values[name]}" for name in fields if name != "id")
-            key = f"{table}.{columns['id']} = {_cast(fields['id'], self._types[target.key.name])}"
+            key = f"{table}.{columns['id']} = {_cast(fields['id'], target.types[target.key.name])}"
             _execute(connection, f"UPDATE {table} SET {changes} FROM {_STAGING} WHERE {key}")
             return
         changes = ", ".join(f"{columns[name]} = EXCLUDED.{columns[name]}" for name in fields if name != "id")
@@ -226,7 +259,8 @@ class VectorTableOutput(TableOutput):
             return
         encode, column = self._encode, target.columns["embedding"].name
         table, operators = _quoted(connection, target), _OPERATORS[encode.metric]
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"inflight index {table}"})
+        _set(connection, "statement_timeout", "0")
+        tables.lock(connection, f"index {table}")
         existing = text(
             "SELECT count(*) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid JOIN pg_am ON pg_am.oid = relam"
             " JOIN pg_opclass ON pg_opclass.oid = indclass[0]"
@@ -239,22 +273,36 @@ class VectorTableOutput(TableOutput):
             return
         rows = connection.execute(select(func.count()).select_from(target.table)).scalar_one()
         on_message(f"Building the {encode.index} index of {self._output.table}.{column} over {rows:,} rows.")
-        size = int((_VECTOR.fullmatch(self._types[column]) or [0, 0])[1] or 0)
+        size = int((_VECTOR.fullmatch(target.types[column]) or [0, 0])[1] or 0)
         least, most = _INDEX_MEMORY_MB
-        settings = {
-            "maintenance_work_mem": f"{max(least, min(most, rows * (size * 4 + 512) // 2**20))}MB",
-            "client_connection_check_interval": "1s",  # a build whose job was killed ends
-            **({} if workers is None else {"max_parallel_maintenance_workers": str(workers)}),
-        }
-        for name, value in settings.items():  # where the server's version has the setting
-            chosen = text("SELECT set_config(name, :value, true) FROM pg_settings WHERE name = :name")
-            connection.execute(chosen, {"name": name, "value": value})
-        quote = partial(_quoted_name, connection)
-        name = quote(f"{target.table.name}_{column}_{encode.index}_{encode.metric}"[-63:])
+        current = text("SELECT CAST(setting AS bigint) FROM pg_settings WHERE name = 'maintenance_work_mem'")
+        kilobytes = max(least, min(most, rows * (size * 4 + 512) // 2**20)) * 1024
+        _set(connection, "maintenance_work_mem", f"{max(kilobytes, connection.execute(current).scalar_one())}kB")
+        _set(connection, "client_connection_check_interval", "1s")  # a build whose job was killed ends
+        if workers is not None:
+            _set(connection, "max_parallel_maintenance_workers", str(workers))
         lists = f" WITH (lists = {_lists(rows)})" if encode.index == "ivfflat" else ""
-        _execute(
-            connection, f"CREATE INDEX {name} ON {table} USING {encode.index} ({quote(column)} {operators}){lists}"
-        )
+        quoted = _quoted_name(connection, column)
+        _execute(connection, f"CREATE INDEX ON {table} USING {encode.index} ({quoted} {operators}){lists}")
+
+
+def _vector_type(dimensions: int) -> dict[str, Any]:
+    """Return the type of a new table's column for embeddings."""
+    from sqlalchemy.types import UserDefinedType
+
+    class Vector(UserDefinedType[Any]):
+        def get_col_spec(self, **_: Any) -> str:
+            return f"vector({dimensions})"
+
+    return {"embedding": Vector()}
+
+
+def _set(connection: Connection, name: str, value: str) -> None:
+    """Change a setting for this transaction, where the server's version has it."""
+    from sqlalchemy import text
+
+    chosen = text("SELECT set_config(name, :value, true) FROM pg_settings WHERE name = :name")
+    connection.execute(chosen, {"name": name, "value": value})
 
 
 def _lists(rows: int) -> int:

@@ -103,6 +103,7 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
         output.setdefault("key", given.get("id"))
     defaults, encode = collect_options(GenerationDefaults, options), collect_options(EncodeSpec, options)
     _check_task(task, given, defaults, encode)
+    _check_index(options["out"], encode)
     retrieval = _retrieval(task, given, options)
     running = run_options_from(options, RunOptions())
     if retrieval is not None and running.ephemeral is not None and not running.retrieve_servers:
@@ -140,6 +141,13 @@ def _check_task(task: Task, given: dict[str, Any], defaults: dict[str, Any], enc
         raise click.UsageError(
             f"the task {task} has no --{foreign[0].replace('_', '-')}; leave it out, or give another --task"
         )
+
+
+def _check_index(out: str, encode: dict[str, Any]) -> None:
+    """Refuse options of an index where there is none."""
+    named = [name for name in ("index", "metric") if name in encode]
+    if named and not is_database(out):
+        raise click.UsageError(f"{out} is a file and has no index; leave out --{named[0]}, or write to PostgreSQL")
 
 
 def _retrieval(task: Task, given: dict[str, Any], options: dict[str, Any]) -> RetrievalSpec | None:

@@ -20,6 +20,7 @@ from tests.batch.outputs.answers import job, plain
 from tests.batch.outputs.shop import Shop
 from tests.fixtures.errors import raises
 from tests.fixtures.postgresql import PostgreSql
+from tests.fixtures.waiting import wait_until
 
 
 def test_a_locked_file_is_waited_for(lite: Shop, tmp_path: Path) -> None:
@@ -173,3 +174,33 @@ def test_a_table_whose_creation_was_rolled_back_is_created_again(
         destination.write_rows([plain("007")])
     destination.close()
     shop.close()
+
+
+def test_two_jobs_that_create_a_table_at_once_write_to_one(
+    postgresql: PostgreSql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(postgresql.database())
+    first, second = (TableOutput(job(shop.address, table="answers")) for _ in range(2))
+    errors: list[Exception] = []
+
+    def write() -> None:
+        try:
+            second.write_rows([plain(2)])
+        except Exception as error:
+            errors.append(error)
+
+    other = threading.Thread(target=write)
+
+    def before_commit(name: str) -> None:
+        if name == "table.commit" and not other.ident:
+            other.start()
+            waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            wait_until(lambda: shop.rows(waiting))
+
+    monkeypatch.setattr(database, "failpoint", before_commit)
+    first.write_rows([plain(1)])
+    other.join()
+    assert errors == []
+    assert shop.rows("SELECT id FROM answers ORDER BY id") == [(1,), (2,)]
+    for one in (first, second, shop):
+        one.close()

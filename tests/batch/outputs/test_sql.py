@@ -172,3 +172,25 @@ def test_nothing_answered_is_nothing_written(lite: Shop, tmp_path: Path) -> None
         f"{lite.address} (table answers)"
     ]
     destination.close()
+
+
+@pytest.mark.parametrize(
+    ("keep", "columns", "named"),
+    [
+        (("name",), {}, None),
+        (("title", "id"), {"title": "name"}, None),
+        (("title",), {}, "title"),
+        (("name",), {"output_tokens": "name"}, "name"),
+    ],
+)
+def test_each_kept_value_needs_a_column_of_its_own(
+    keep: tuple[str, ...], columns: dict[str, str], named: str | None, lite: Shop
+) -> None:
+    lite.do("CREATE TABLE answers (id INTEGER PRIMARY KEY, text TEXT, name TEXT)")
+    destination = TableOutput(job(lite.address, keep=keep, table="answers", columns=columns))
+    if named is None:
+        destination.check()
+    else:
+        with raises(BatchError, "output_invalid", naming=named):
+            destination.check()
+    destination.close()

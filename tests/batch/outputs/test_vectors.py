@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +15,18 @@ import numpy as np
 import orjson
 import psycopg
 import pytest
+from sqlalchemy import Engine, event
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.spec import EncodeSpec, InputSpec, Job, OutputSpec
 from inflight.batch.outputs.vectors import VectorTableOutput
+from inflight.batch.signals import StopEarlyError, StopSignals
 from tests.batch.outputs.answers import files
 from tests.batch.outputs.shop import Shop
 from tests.batch.scripted_backend import vector_of
 from tests.fixtures.errors import raises
 from tests.fixtures.postgresql import PostgreSql
+from tests.fixtures.waiting import wait_until
 
 
 def line(id_: Any, text: str, **kept: Any) -> bytes:
@@ -29,11 +34,13 @@ def line(id_: Any, text: str, **kept: Any) -> bytes:
     return orjson.dumps({"id": id_, "embedding": vector, "input_tokens": 3, "truncated": False, **kept})
 
 
-def output(address: str, keep: tuple[str, ...] = (), table: str = "docs", **encode: Any) -> VectorTableOutput:
+def output(
+    address: str, keep: tuple[str, ...] = (), table: str = "docs", column: str | None = None, **encode: Any
+) -> VectorTableOutput:
     return VectorTableOutput(
         Job(
             input=InputSpec(address="rows.jsonl", keep=keep),
-            output=OutputSpec(address=address, table=table),
+            output=OutputSpec(address=address, table=table, column=column),
             encode=EncodeSpec(task="embed", **encode),
         )
     )
@@ -84,8 +91,10 @@ def test_a_text_in_a_column_of_json_stays_a_text(shop: Shop) -> None:
 def test_a_table_with_the_name_of_our_own_is_written(shop: Shop) -> None:
     table = "inflight_embeddings"
     destination = output(shop.address, table=table)
+    destination.check()
+    destination.check_dimensions(8)  # creates a table, but not for long: its ids would be numbers
     for text in ("old", "new"):
-        destination.write_rows([line(1, text)])
+        destination.write_rows([line("a text", text)])
     ((vector,),) = shop.rows(f"SELECT embedding::text FROM public.{table}")
     assert np.array_equal(np.float32(json.loads(vector)), vector_of("new"))
     destination.close()
@@ -146,4 +155,168 @@ def test_a_server_that_is_gone_for_a_moment_gets_the_rows(postgresql: PostgreSql
     destination.write_rows([line(1, "uno"), line(2, "two")])
     rows = shop.rows("SELECT id FROM docs ORDER BY id")
     assert rows == [(1,), (2,)]
+    destination.close()
+
+
+def before_an_index_is_built(shop: Shop, statement: str) -> None:
+    """Execute a statement of PL/pgSQL then."""
+    shop.do(
+        f"CREATE FUNCTION first() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN {statement}; END'",
+        "CREATE EVENT TRIGGER first ON ddl_command_start WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION first()",
+    )
+
+
+def name_of(shop: Shop) -> str:
+    return shop.address.partition("@/")[2].partition("?")[0]
+
+
+def test_a_signal_ends_the_build_of_an_index(shop: Shop, tmp_path: Path) -> None:
+    lines = [line(1, "one")]
+    destination = output(shop.address)
+    destination.write_rows(lines)
+    before_an_index_is_built(shop, "PERFORM pg_sleep(5)")
+    building = (
+        "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'CREATE INDEX%'"
+        " AND datname = current_database()"
+    )
+
+    def send() -> None:
+        wait_until(lambda: shop.rows(building))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    sender = threading.Thread(target=send)
+    said: list[str] = []
+    sender.start()
+    with StopSignals().caught(), pytest.raises(StopEarlyError):
+        destination.finalize(files(tmp_path, lines), said.append)
+    sender.join()
+    wait_until(lambda: not shop.rows(building), seconds=2)
+    assert len(said) == 1
+    destination.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE INDEX docs_embedding_hnsw_cosine ON docs_old USING hnsw (embedding vector_cosine_ops)",
+        "ALTER DATABASE {} SET statement_timeout = '200ms'",
+    ],
+)
+def test_an_index_is_built_whatever_the_database_has(statement: str, shop: Shop, tmp_path: Path) -> None:
+    shop.do("CREATE EXTENSION vector", "CREATE TABLE docs_old (embedding vector(8))", statement.format(name_of(shop)))
+    before_an_index_is_built(shop, "PERFORM pg_sleep(0.3)")
+    lines = [line(1, "one")]
+    destination = output(shop.address)
+    destination.write_rows(lines)
+    said: list[str] = []
+    destination.finalize(files(tmp_path, lines), said.append)
+    assert len(said) == 1
+    assert shop.rows("SELECT count(*) FROM pg_indexes WHERE tablename = 'docs' AND indexdef LIKE '%hnsw%'") == [(1,)]
+    destination.close()
+
+
+def test_an_index_is_built_with_the_memory_that_the_database_allows(shop: Shop, tmp_path: Path) -> None:
+    shop.do("CREATE TABLE seen (memory TEXT)", f"ALTER DATABASE {name_of(shop)} SET maintenance_work_mem = '100MB'")
+    before_an_index_is_built(shop, "INSERT INTO seen SELECT current_setting(''maintenance_work_mem'')")
+    lines = [line(1, "one")]
+    destination = output(shop.address)
+    destination.write_rows(lines)
+    destination.finalize(files(tmp_path, lines))
+    assert shop.rows("SELECT memory FROM seen") == [("100MB",)]
+    destination.close()
+
+
+def test_a_pgvector_without_the_index_is_refused(shop: Shop) -> None:
+    shop.do(
+        "CREATE EXTENSION vector",
+        "ALTER EXTENSION vector DROP ACCESS METHOD hnsw",
+        *(
+            f"ALTER EXTENSION vector DROP OPERATOR {kind} vector_{name}_ops USING hnsw"
+            for name in ("cosine", "l2", "ip")
+            for kind in ("CLASS", "FAMILY")
+        ),
+        "DROP ACCESS METHOD hnsw CASCADE",
+    )
+    with raises(BatchError, "output_invalid", naming="hnsw"):
+        (destination := output(shop.address)).check_dimensions(8)
+    destination.close()
+    (destination := output(shop.address, index="none")).check_dimensions(8)
+    destination.close()
+
+
+def test_rows_that_can_not_be_inserted_are_refused_unless_a_query_may_have_read_them(shop: Shop) -> None:
+    shop.do(
+        "CREATE EXTENSION vector",
+        "CREATE TABLE texts (id INT PRIMARY KEY, text TEXT)",
+        "CREATE TABLE docs (id INT PRIMARY KEY, title TEXT NOT NULL, embedding vector(8))",
+    )
+    of_table, of_query = (
+        VectorTableOutput(
+            Job(input=source, output=OutputSpec(address=shop.address, table="docs"), encode=EncodeSpec(task="embed"))
+        )
+        for source in (
+            InputSpec(address=shop.address, table="texts"),
+            InputSpec(address=shop.address, query="SELECT id, text FROM texts", id="id"),
+        )
+    )
+    with raises(BatchError, "output_invalid", naming="title"):
+        of_table.check()
+    of_query.check()
+    of_query.write_rows([line(1, "one")])
+    assert len(of_query.notes()) == 1
+    of_table.close()
+    of_query.close()
+
+
+@pytest.mark.parametrize(
+    ("statements", "options", "named"),
+    [
+        (("CREATE SCHEMA ext", "CREATE EXTENSION vector SCHEMA ext"), {}, "ext"),
+        (("CREATE EXTENSION vector", "CREATE TABLE docs (id INT PRIMARY KEY, embedding vector(8))",
+          "GRANT SELECT, UPDATE ON docs TO {guest}"), {}, "docs"),
+        (("CREATE EXTENSION vector", "REVOKE CREATE ON SCHEMA public FROM public"), {}, "public"),
+        (("CREATE EXTENSION vector", "CREATE TABLE docs (id INT PRIMARY KEY DEFERRABLE, embedding vector(8))",
+          "GRANT ALL ON docs TO {guest}"), {}, "DEFERRABLE"),
+        (("CREATE EXTENSION vector", "GRANT CREATE ON SCHEMA public TO {guest}"), {"keep": ("v",), "column": "v"}, "v"),
+    ],
+)  # fmt: skip
+def test_a_table_that_can_not_be_written_is_refused_before_the_first_row(
+    statements: tuple[str, ...], options: dict[str, Any], named: str, shop: Shop
+) -> None:
+    guest = f"{name_of(shop)}_guest"
+    shop.do(f"CREATE ROLE {guest} LOGIN", *(statement.format(guest=guest) for statement in statements))
+    destination = output(shop.address.replace("inflight@", f"{guest}@"), **options)
+    with raises(BatchError, "output_invalid", naming=named):
+        destination.check()
+        destination.check_dimensions(8)
+    destination.close()
+    shop.do(f"DROP OWNED BY {guest}", f"DROP ROLE {guest}")
+
+
+def test_a_server_may_connect_during_the_first_write(shop: Shop) -> None:
+    shop.do("CREATE EXTENSION vector")
+    destination = output(shop.address)
+    errors: list[Exception] = []
+
+    def check() -> None:
+        try:
+            destination.check_dimensions(8)
+        except Exception as error:
+            errors.append(error)
+
+    other = threading.Thread(target=check)
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+    def before_types_are_read(_1: Any, _2: Any, statement: str, *_: Any) -> None:
+        if "NOT atthasdef" in statement and not other.ident:
+            other.start()
+            wait_until(lambda: not other.is_alive() or shop.rows(waiting))
+
+    event.listen(Engine, "before_cursor_execute", before_types_are_read)
+    try:
+        destination.write_rows([line(1, "one")])
+    finally:
+        event.remove(Engine, "before_cursor_execute", before_types_are_read)
+    other.join()
+    assert errors == []
     destination.close()

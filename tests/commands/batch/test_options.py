@@ -92,3 +92,10 @@ def test_a_retrieval_that_is_not_whole_is_refused(arguments: tuple[str, ...], na
 def test_an_option_of_another_task_is_refused(arguments: tuple[str, ...]) -> None:
     with pytest.raises(click.UsageError):
         described("docs.jsonl", "--out", "v.jsonl", *arguments)
+
+
+@pytest.mark.parametrize("option", [("--index", "none"), ("--metric", "l2")])
+def test_an_index_needs_a_table(option: tuple[str, str]) -> None:
+    with pytest.raises(click.UsageError, match=option[0]):
+        described("docs.jsonl", "--out", "v.parquet", "--task", "embed", *option)
+    described("docs.jsonl", "--out", POSTGRESQL, "--table", "docs", "--task", "embed", *option)
