@@ -151,6 +151,12 @@ def test_a_text_that_fails_fails_the_request_or_alone_if_asked(
     assert (ranked.status, ranked.error["code"]) == (status, code)
 
 
+def test_an_exception_of_the_model_s_code_is_500_without_its_traceback(front: GatewayProcesses) -> None:
+    for answer in (embed(front, "raise"), rerank(front, ["tea", "raise"])):
+        assert (answer.status, answer.error["code"]) == (500, "model_failed")
+        assert "model.py" not in answer.error["message"]
+
+
 def test_a_full_queue_is_429_with_the_time_to_come_back(front: GatewayProcesses) -> None:
     busy = "request overloaded"
     for answer in (embed(front, busy), embed(front, ["tea", busy], return_errors=True), rerank(front, [busy])):
