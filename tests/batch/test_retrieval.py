@@ -129,6 +129,31 @@ def test_a_row_whose_retrieval_fails_has_that_error(shop: Shop, tmp_path: Path) 
     assert verify(directory).complete
 
 
+@pytest.mark.parametrize(("code", "dead"), [("engine_died", {3}), ("server_gone", set())])
+def test_a_crash_counts_only_for_a_question_that_was_sent_alone(
+    code: str, dead: set[int], shop: Shop, tmp_path: Path
+) -> None:
+    """Question 3 ends its server with all that is in flight: always, or twice, as a server that is killed."""
+    crashes = 0
+
+    async def crash(server: ScriptedBackend, text: str) -> str | InflightError:
+        nonlocal crashes
+        before = crashes
+        if text == QUESTIONS[3] and (code == "engine_died" or crashes < 2):
+            await asyncio.sleep(0.002)
+            crashes += 1
+        else:
+            await asyncio.sleep(0.01)
+        return InflightError("gone", code) if crashes > before else text
+
+    job = job_of(tmp_path, shop, rerank=True, max_engine_crashes=1)
+    encoders = Encoders((ScriptedBackend(name="embedder"),), (ScriptedBackend(crash, name="reranker"),))
+    directory = JobDirectory.from_output(job.output)
+    result = JobRunner(job, directory, backends=[ScriptedBackend()], encoders=encoders).run()
+    assert (result.counts.ok, result.counts.codes) == (50 - len(dead), {"row_crashed_engine": 1} if dead else {})
+    assert {line["id"] for line in lines_of(tmp_path / "answers.jsonl")} == {*range(50)} - dead
+
+
 def test_encoders_that_do_not_answer_are_asked_again_and_the_next_one_is_asked(shop: Shop, tmp_path: Path) -> None:
     left = 3
 
