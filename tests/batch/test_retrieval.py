@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psycopg
 import pyarrow.parquet as pq
 import pytest
 from inflight_client import InflightError
@@ -25,6 +27,7 @@ from tests.batch.scripted_backend import ScriptedBackend, echo, vector_of
 from tests.batch.test_encode_jobs import lines_of, write_rows
 from tests.fixtures.errors import raises
 from tests.fixtures.postgresql import PostgreSql
+from tests.fixtures.waiting import wait_until
 
 TEXTS = [f"passage {n} about {'tea' if n % 2 else 'coffee'}" for n in range(40)]
 QUESTIONS = [f"question {n} about tea" for n in range(50)]
@@ -221,6 +224,28 @@ def test_a_database_that_restarts_is_asked_again(shop: Shop, postgresql: Postgre
     assert verify(directory).complete
 
 
+@pytest.mark.parametrize(("timeout", "code"), [(600.0, ""), (0.3, "storage_unreachable")])
+def test_a_job_ends_while_its_searches_are_blocked(timeout: float, code: str, shop: Shop, tmp_path: Path) -> None:
+    """When it is stopped, or after its wait timeout."""
+
+    async def lock(server: ScriptedBackend, text: str) -> str | InflightError:
+        if text == QUESTIONS[0]:
+            await asyncio.to_thread(other.execute, "LOCK TABLE docs")
+        return text
+
+    job = job_of(tmp_path, shop, server_wait_timeout=timeout)
+    encoders = Encoders((ScriptedBackend(lock, name="encoder"),))
+    runner = JobRunner(job, JobDirectory.from_output(job.output), backends=[ScriptedBackend()], encoders=encoders)
+    with ThreadPoolExecutor() as pool, psycopg.connect(shop.address) as other:
+        running = pool.submit(runner.run)
+        wait_until(lambda: shop.rows("SELECT pid FROM pg_locks WHERE NOT granted"))
+        if not code:
+            runner.stop()
+            runner.stop()
+        result = running.result(timeout=10)
+    assert (result.exit_code, result.code) == (75, code)
+
+
 def test_a_job_whose_database_is_down_when_it_begins_stops_and_a_resume_finishes_it(
     shop: Shop, postgresql: PostgreSql, tmp_path: Path
 ) -> None:
@@ -244,6 +269,7 @@ def test_a_job_whose_database_is_down_when_it_begins_stops_and_a_resume_finishes
         ({"text": "body"}, "input_not_found", "body"),
         ({"dimensions": 4}, "input_invalid", "docs"),
         ({"table": "empty"}, "input_invalid", "empty"),
+        ({"table": "unsized"}, "input_invalid", "unsized"),
         ({"address": "sqlite:///docs.db"}, "input_invalid", "docs.db"),
         ({"address": "postgresql://app:s3cret@127.0.0.1:1/shop"}, "storage_unreachable", "***"),
     ],
@@ -251,7 +277,10 @@ def test_a_job_whose_database_is_down_when_it_begins_stops_and_a_resume_finishes
 def test_a_table_that_does_not_fit_is_refused_before_the_first_row(
     change: dict[str, Any], code: str, named: str, shop: Shop, tmp_path: Path
 ) -> None:
-    shop.do("CREATE TABLE empty (id INT PRIMARY KEY, text TEXT, embedding vector(8))")
+    shop.do(
+        "CREATE TABLE empty (id INT PRIMARY KEY, text TEXT, embedding vector(8))",
+        "CREATE TABLE unsized AS SELECT 1 AS id, 'tea' AS text, CAST('[1, 2, 3]' AS vector) AS embedding",
+    )
     server = ScriptedBackend()
     job = job_of(tmp_path, shop, **change)
     encoders = Encoders((ScriptedBackend(name="encoder"),))

@@ -89,11 +89,16 @@ class RetrievalStep:
         self._embedders = _Pool("embed", encoders.embed, self._options, suspects, bind_encoder, on_message)
         self._rerankers = _Pool("rerank", encoders.rerank, self._options, suspects, bind_encoder, on_message)
         self._engine = create_database_engine(self._spec.address, "input_invalid", pooled=True)
-        spec = self._spec
+        spec, timeout = self._spec, self._options.server_wait_timeout
         self._table = PassageTable(
-            self._engine, spec.table, column=spec.column, text=spec.text, id=spec.id, metric=spec.metric
+            *(self._engine, spec.table),
+            column=spec.column,
+            text=spec.text,
+            id=spec.id,
+            metric=spec.metric,
+            timeout=timeout,
         )
-        self._database = _Outage(spec.shown, self._options.server_wait_timeout, "storage_unreachable", on_message)
+        self._database = _Outage(spec.shown, timeout, "storage_unreachable", on_message)
         self._reading = asyncio.Lock()
         self._rerank_slots = asyncio.Semaphore(_RERANKS)
         self._batches: deque[asyncio.Task[list[Row] | None]] = deque()
@@ -127,6 +132,7 @@ class RetrievalStep:
         await asyncio.gather(*self._batches, return_exceptions=True)
         for backend in (*self._embedders.all, *self._rerankers.all):
             await backend.close()
+        await asyncio.to_thread(self._table.close)
         await asyncio.to_thread(self._engine.dispose)
 
     async def _next_batch(self) -> list[Row] | None:
