@@ -104,12 +104,13 @@ def test_a_reranker_chooses_among_more_passages(shop: Shop, tmp_path: Path) -> N
     assert verify(directory).complete
 
 
-def test_a_template_may_go_through_the_passages(shop: Shop, tmp_path: Path) -> None:
-    template = "{% for one in passages %}{{ loop.index }}: {{ one.text }} ({{ one.id }}) {% endfor %}"
+def test_a_template_may_go_through_the_passages_and_take_some(shop: Shop, tmp_path: Path) -> None:
+    template = "{{ passages[1:] }}{% for one in passages %}{{ loop.index }}: {{ one.text }} ({{ one.id }}) {% endfor %}"
     run(job_of(tmp_path, shop, template=template, limit=1))
     (line,) = lines_of(tmp_path / "answers.jsonl")
     wanted = nearest(QUESTIONS[0], 3)
-    assert line["text"] == "".join(f"{n}: {TEXTS[place]} ({place}) " for n, place in enumerate(wanted, 1))
+    slice_ = f"[1] {TEXTS[wanted[1]]}\n\n[2] {TEXTS[wanted[2]]}"
+    assert line["text"] == slice_ + "".join(f"{n}: {TEXTS[place]} ({place}) " for n, place in enumerate(wanted, 1))
 
 
 def test_a_row_whose_retrieval_fails_has_that_error(shop: Shop, tmp_path: Path) -> None:
