@@ -16,7 +16,9 @@ from build_engines.checkpoints.locate import checkpoint_name, locate_checkpoint
 from build_engines.encoders.settings import find_task
 from build_engines.errors import BuildError
 from build_engines.manifest import (
+    ENCODER_TARGETS,
     FILE_NAME,
+    GENERATION_TARGETS,
     EncoderManifest,
     EngineFile,
     EngineManifest,
@@ -54,17 +56,19 @@ def build_engine(
     `directory` is where a model of the hub was downloaded; without it, it is downloaded.
 
     An existing complete engine from the same content, options, versions and kind of GPU is kept unless `force`.
-    `out` is replaced only when the new engine is complete. Without a task, an engine for OpenVINO has the checkpoint's.
+    `out` is replaced only when the new engine is complete. Without a task, it is what the checkpoint is for, if the
+    target has encoders.
     Raises BuildError with a code of the table.
     """
     progress = progress or NoBuildProgress()
-    target = find_target(options)
+    if options.task is not None or options.target in GENERATION_TARGETS:
+        find_target(options)  # refuses wrong options before anything is downloaded
     check_replaceable(out, is_engine, "engine")
     place = directory or locate_checkpoint(checkpoint, progress)
-    if options.task is None and options.target == "openvino" and (task := find_task(place)) != "generate":
+    if options.task is None and options.target in ENCODER_TARGETS and (task := find_task(place)) != "generate":
         progress.step(f"Task of the checkpoint: {task}")
         options = replace(options, task=task)
-        target = find_target(options)
+    target = find_target(options)
     found = read_checkpoint(place, check=target.check_supported)
     name = options.name or checkpoint_name(checkpoint)
     with exclusive_writer(out, progress.step):

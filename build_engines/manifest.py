@@ -20,7 +20,9 @@ from inflight.common.schema.validation_errors import first_error
 
 FILE_NAME = "engine.json"
 FORMAT = 1
-TARGETS = ("openvino", "tensorrt-llm", "llmapi")
+GENERATION_TARGETS = ("openvino", "tensorrt-llm", "llmapi")
+ENCODER_TARGETS = ("openvino", "llmapi", "tensorrt")
+TARGETS = tuple(dict.fromkeys((*GENERATION_TARGETS, *ENCODER_TARGETS)))
 # Engines up to this size are hashed before serving: about two seconds at 1.2 GB/s.
 _HASH_LIMIT_BYTES = 2 << 30
 _CHUNK = 1 << 22
@@ -76,6 +78,14 @@ class GpuLimits(_Frozen):
     max_num_tokens: int
     max_input_len: int
     max_beam_width: int = 1
+
+
+class EncoderLimits(_Frozen):
+    """Limits of a micro-batch that an encoder for GPUs was compiled for: its texts, and its padded tokens (texts times
+    the longest of them); one text may have `max_seq_len` tokens in any case."""
+
+    max_batch_texts: int
+    max_batch_tokens: int
 
 
 class GpuFeatures(_Frozen):
@@ -175,7 +185,7 @@ class EncoderManifest(EngineManifest):
     normalized to length 1 with `normalize`, or logits, from which `activation` makes scores. `prompts` are texts that
     are put before an input, by name; `default_prompt` is the name of the one for inputs that name none.
     `padding_side` is where shorter texts of a batch are padded. `labels` are a classifier's, in the order of the
-    logits.
+    logits. `limits` belong to engines that were compiled for a largest micro-batch.
     """
 
     task: EncoderTask
@@ -189,6 +199,7 @@ class EncoderManifest(EngineManifest):
     default_prompt: str | None = None
     activation: Literal["sigmoid", "softmax", "none"] = "none"
     labels: tuple[str, ...] = ()
+    limits: EncoderLimits | None = None
 
     @classmethod
     def read(cls, directory: Path) -> EncoderManifest:

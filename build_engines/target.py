@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -10,6 +11,8 @@ from typing import Any, Literal, Protocol, get_args
 from build_engines.checkpoints.checkpoint import Checkpoint
 from build_engines.errors import BuildError
 from build_engines.manifest import (
+    TARGETS,
+    EncoderLimits,
     EncoderTask,
     GpuFeatures,
     GpuKvPrecision,
@@ -34,10 +37,16 @@ _MODULES = {
     "llmapi": "build_engines.llmapi.target",
 }
 _ENCODERS = "build_engines.encoders.target"
+_FLOATS = ("bf16", "fp16", "fp32")
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "openvino": get_args(Precision),
-    "tensorrt-llm": ("bf16", "fp16", "fp32", *get_args(GpuPrecision)),
-    "llmapi": ("bf16", "fp16", "fp32", "fp8", "nvfp4"),
+    "tensorrt-llm": (*_FLOATS, *get_args(GpuPrecision)),
+    "llmapi": (*_FLOATS, "fp8", "nvfp4"),
+}
+ENCODER_PRECISIONS: dict[str, tuple[str, ...]] = {
+    "openvino": get_args(Precision),
+    "llmapi": _FLOATS,
+    "tensorrt": _FLOATS,
 }
 KV_PRECISIONS: dict[str, tuple[str, ...]] = {
     "openvino": get_args(KvPrecision),
@@ -117,6 +126,7 @@ class CompiledEncoder:
     default_prompt: str | None
     activation: Literal["sigmoid", "softmax", "none"]
     labels: tuple[str, ...]
+    limits: EncoderLimits | None = None
     suited_to: SuitedTo | None = None
     notes: tuple[str, ...] = ()
 
@@ -143,27 +153,42 @@ class Target(Protocol):
 def find_target(options: BuildOptions) -> Target:
     """Return the target that `options` name; without a task, the one that generates.
 
-    Raises BuildError (`invalid_parameter`) for an unsupported precision, and the target's own errors.
+    Raises BuildError (`invalid_parameter`) as `check_precisions` does, and the target's own errors.
     """
     check_precisions(options)
+    if options.task is None and options.target not in _MODULES:
+        raise _wrong_target(options.target, "generate", _MODULES)
     module = _MODULES[options.target] if options.task in (None, "generate") else _ENCODERS
     found: Target = importlib.import_module(module).target(options)
     return found
 
 
 def check_precisions(options: BuildOptions) -> None:
-    """Raise BuildError (`invalid_parameter`) for an unsupported precision, naming a target that supports it."""
-    if options.target not in _MODULES:
+    """Raise BuildError (`invalid_parameter`) for a target that is not for the task, and for an unsupported precision,
+    naming a target that supports it. Without a task, the target may be for any."""
+    if options.target not in TARGETS:
         raise BuildError(
-            f"There is no target {options.target}; choose one of {', '.join(_MODULES)}.", "invalid_parameter"
+            f"There is no target {options.target}; choose one of {', '.join(TARGETS)}.", "invalid_parameter"
         )
-    _check(options.target, "--precision", options.precision, PRECISIONS)
+    of_task = ENCODER_PRECISIONS if options.task not in (None, "generate") else PRECISIONS
+    if options.task is not None and options.target not in of_task:
+        raise _wrong_target(options.target, options.task, of_task)
+    further = {target: names for target, names in ENCODER_PRECISIONS.items() if target not in of_task}
+    _check(options.target, "--precision", options.precision, of_task | further)
     _check(options.target, "--kv-cache-precision", options.kv_precision, KV_PRECISIONS)
 
 
+def _wrong_target(target: str, task: str, known: Iterable[str]) -> BuildError:
+    return BuildError(
+        f"--target {target} has no engines that {task} texts; choose one of {', '.join(known)}.", "invalid_parameter"
+    )
+
+
 def _check(target: str, flag: str, value: str | None, known: dict[str, tuple[str, ...]]) -> None:
-    if value is None or value in known[target]:
+    if value is None or value in known.get(target, ()):
         return
+    if target not in known:
+        raise BuildError(f"--target {target} has no {flag}; leave it out.", "invalid_parameter")
     others = " or ".join(f"--target {other}" for other, values in known.items() if value in values)
     raise BuildError(
         f"--target {target} has no {flag} {value}; choose one of {', '.join(known[target])}"

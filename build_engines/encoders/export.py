@@ -56,30 +56,37 @@ def export(task: EncoderExportTask, on_step: Callable[[str], None]) -> EncoderEx
     checkpoint, out = Path(task.checkpoint), Path(task.out)
     on_step("Loading the exporter")
     tokenizer = read_fast_tokenizer(checkpoint)
-    graph = _load(task, checkpoint)
+    graph = load_graph(task, checkpoint)
     on_step(f"Converting {type(graph.base).__name__} to OpenVINO")
-    pairs = task.task == "rerank" and getattr(graph.base.config, "type_vocab_size", 1) > 1
-    inputs = ["input_ids", "attention_mask", *["token_type_ids"] * pairs]
+    inputs = graph_inputs(task, graph)
     model = _convert(graph, inputs)
     if task.precision in ("int8", "int4"):
         on_step(f"Compressing the weights to {task.precision}")
         model = compress_weights(model, task.precision)
     _save(model, out, task.precision)
-    _write_tokenizer(tokenizer, out, task.lower_case)
-    facts = EncoderExportResult(
-        inputs=inputs,
-        dimensions=model.output(0).get_partial_shape()[1].get_length(),
-        vocab_size=graph.base.config.vocab_size,
-        pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else graph.base.config.pad_token_id,
-        padding_side=tokenizer.padding_side if graph.kind in DECODERS else "right",
-    )
+    write_encoder_tokenizer(tokenizer, out, task.lower_case)
+    facts = describe(graph, tokenizer, inputs, model.output(0).get_partial_shape()[1].get_length())
     if task.smoke_test:
         on_step("Testing the engine")
         _smoke_test(out, task.properties, facts)
     return facts
 
 
-def _load(task: EncoderExportTask, checkpoint: Path) -> Any:
+def describe(graph: Any, tokenizer: Any, inputs: list[str], dimensions: int) -> EncoderExportResult:
+    return EncoderExportResult(
+        inputs=inputs,
+        dimensions=dimensions,
+        vocab_size=graph.base.config.vocab_size,
+        pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else graph.base.config.pad_token_id,
+        padding_side=tokenizer.padding_side if graph.kind in DECODERS else "right",
+    )
+
+
+def load_graph(task: EncoderExportTask, checkpoint: Path, attention: str = "sdpa") -> Any:
+    """Return the `EncoderGraph` of the checkpoint in fp32, with one of transformers' implementations of attention.
+
+    Raises BuildError for errors in the checkpoint.
+    """
     import torch
     from transformers import AutoModel, AutoModelForSequenceClassification
 
@@ -90,7 +97,7 @@ def _load(task: EncoderExportTask, checkpoint: Path) -> Any:
         model, loading = kind.from_pretrained(
             checkpoint,
             dtype=torch.float32,
-            attn_implementation="sdpa",
+            attn_implementation=attention,
             trust_remote_code=False,
             local_files_only=True,
             use_safetensors=True,
@@ -130,15 +137,29 @@ def _dense(place: Path, tanh: bool) -> list[Any]:
     return [layer, *[torch.nn.Tanh()] * tanh]
 
 
+def graph_inputs(task: EncoderExportTask, graph: Any) -> list[str]:
+    """Return the names of the graph's inputs: segments only if the model tells those of a pair apart."""
+    pairs = task.task == "rerank" and getattr(graph.base.config, "type_vocab_size", 1) > 1
+    return ["input_ids", "attention_mask", *["token_type_ids"] * pairs]
+
+
+def example_inputs(inputs: list[str]) -> dict[str, Any]:
+    """Return inputs with which the graph is traced."""
+    import torch
+
+    ids = torch.ones((2, 16), dtype=torch.int64)
+    return {name: torch.zeros_like(ids) if name == "token_type_ids" else ids for name in inputs}
+
+
 def _convert(graph: Any, inputs: list[str]) -> Any:
     import openvino
     import torch
 
-    ids = torch.ones((2, 16), dtype=torch.int64)
-    example = {name: torch.zeros_like(ids) if name == "token_type_ids" else ids for name in inputs}
     with torch.no_grad():
         model = openvino.convert_model(
-            graph, example_input=example, input=[(name, [-1, -1], openvino.Type.i64) for name in inputs]
+            graph,
+            example_input=example_inputs(inputs),
+            input=[(name, [-1, -1], openvino.Type.i64) for name in inputs],
         )
     for number, name in enumerate(inputs):
         model.input(number).get_tensor().set_names({name})
@@ -154,7 +175,7 @@ def _save(model: Any, out: Path, precision: str) -> None:
     openvino.save_model(model, out / "openvino_model.xml", compress_to_fp16=precision in ("bf16", "fp16"))
 
 
-def _write_tokenizer(tokenizer: Any, out: Path, lower_case: bool) -> None:
+def write_encoder_tokenizer(tokenizer: Any, out: Path, lower_case: bool) -> None:
     """Write the tokenizer without truncation and padding, which are the server's."""
     from tokenizers import Tokenizer, normalizers
 
@@ -172,10 +193,9 @@ def _write_tokenizer(tokenizer: Any, out: Path, lower_case: bool) -> None:
     rules.save(str(path))
 
 
-def _smoke_test(out: Path, properties: dict[str, Any], facts: EncoderExportResult) -> None:
-    """Load the engine as in serving, and compute two texts as one batch."""
+def smoke_test_inputs(out: Path, facts: EncoderExportResult) -> dict[str, Any]:
+    """Return two texts as a batch of arrays."""
     import numpy
-    import openvino
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
@@ -187,7 +207,15 @@ def _smoke_test(out: Path, properties: dict[str, Any], facts: EncoderExportResul
         arrays["input_ids"][row] = facts.pad_id or 0
         arrays["input_ids"][row, place] = ids
         arrays["attention_mask"][row, place] = 1
+    return arrays
+
+
+def _smoke_test(out: Path, properties: dict[str, Any], facts: EncoderExportResult) -> None:
+    """Load the engine as in serving, and compute two texts as one batch."""
+    import numpy
+    import openvino
+
     compiled = openvino.Core().compile_model(out / "openvino_model.xml", "CPU", properties)
-    found = compiled(arrays)[0]
-    if found.shape != (len(tokens), facts.dimensions) or not numpy.isfinite(found).all():
+    found = compiled(smoke_test_inputs(out, facts))[0]
+    if found.shape != (len(_TEXTS), facts.dimensions) or not numpy.isfinite(found).all():
         raise RuntimeError(f"The engine returned {found.shape} values, {json.dumps(found.tolist())[:100]}.")

@@ -1,5 +1,7 @@
 """The graph of an encoder: the model with its masks, the pooling or the head, and the normalization.
 
+The model may be in 16 bits; the pooling and what follows are in 32.
+
 The masks are ours rather than those of transformers: one value blocks a token in every precision, so that a row of
 padding alone gives finite numbers, and the same text gives the same numbers in any batch.
 """
@@ -38,16 +40,29 @@ class EncoderGraph(torch.nn.Module):  # type: ignore[misc]
         else:
             if token_type_ids is None:
                 token_type_ids = torch.zeros_like(input_ids)
-            hidden = self.base.embeddings(input_ids=input_ids, token_type_ids=token_type_ids)
-            hidden = self.base.encoder(hidden, attention_mask=_additive(attention_mask[:, None, None, :]))[0]
-        return self.head(hidden, attention_mask)
+            hidden = self.base.embeddings(
+                input_ids=input_ids, token_type_ids=token_type_ids, position_ids=self._positions(input_ids)
+            )
+            hidden = self.base.encoder(hidden, attention_mask=self._additive(attention_mask[:, None, None, :]))[0]
+        return self.head(hidden.to(torch.float32), attention_mask)
+
+    def _additive(self, allowed: torch.Tensor) -> torch.Tensor:
+        return _additive(allowed).to(self.base.dtype)
+
+    def _positions(self, input_ids: torch.Tensor) -> torch.Tensor | None:
+        """Return the positions of RoBERTa's tokens, which begin after the id of padding; None for BERT's own."""
+        padding = getattr(self.base.embeddings, "padding_idx", None)
+        if padding is None:
+            return None
+        real = (input_ids != padding).to(torch.float32)
+        return (_count(real) * real).to(input_ids.dtype) + padding
 
     def _decode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         places = torch.arange(input_ids.shape[1])
         earlier = (places[:, None] >= places[None, :]).to(attention_mask.dtype)
-        mask = _additive(attention_mask[:, None, None, :] * earlier[None, None])
+        mask = self._additive(attention_mask[:, None, None, :] * earlier[None, None])
         # Counted from the first token of the text, so that padding before it changes nothing.
-        positions = (attention_mask.cumsum(1) - 1).clamp(min=0)
+        positions = torch.relu(_count(attention_mask) - 1).to(input_ids.dtype)
         found = self.base(input_ids=input_ids, attention_mask=mask, position_ids=positions, use_cache=False)
         return found.last_hidden_state
 
@@ -58,8 +73,8 @@ class EncoderGraph(torch.nn.Module):  # type: ignore[misc]
         )
         everywhere = attention_mask[:, None, None, :]
         masks = {
-            "attention_mask": _additive(everywhere),
-            "sliding_window_mask": _additive(everywhere * near[None, None]),
+            "attention_mask": self._additive(everywhere),
+            "sliding_window_mask": self._additive(everywhere * near[None, None]),
         }
         hidden = self.base.embeddings(input_ids=input_ids)
         for layer in self.base.layers:
@@ -115,8 +130,14 @@ def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: Pooling) -
     if pooling == "cls":
         # With padding on the left, the first token is not at 0.
         place = place - attention_mask.sum(1) + 1
-    place = place.clamp(min=0)
+    # No clamp, which TensorRT has for floating-point numbers only.
+    place = torch.relu(place)
     return hidden.gather(1, place[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
+
+
+def _count(real: torch.Tensor) -> torch.Tensor:
+    """Count the tokens up to each one, as floating-point numbers: TensorRT has no cumulative sum of integers."""
+    return real.to(torch.float32).cumsum(1)
 
 
 def _additive(allowed: torch.Tensor) -> torch.Tensor:

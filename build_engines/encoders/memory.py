@@ -12,6 +12,7 @@ from build_engines.checkpoints.config_file import ConfigFile
 from build_engines.encoders.settings import DECODERS, read_settings
 from build_engines.manifest import EncoderTask
 from build_engines.plan.formats import OPENVINO_WEIGHTS, WeightFormat
+from build_engines.plan.gpu_memory import OVERHEAD as GPU_OVERHEAD
 from build_engines.plan.model import stored_parameters
 from build_engines.plan.openvino_memory import OVERHEAD
 from build_engines.plan.parameters import ParameterCounts, count_parameters
@@ -89,9 +90,11 @@ def plan_encoder(
     weights: Sequence[WeightFormat] = (),
     max_seq_len: int | None = None,
     max_batch_tokens: int | None = None,
+    target: str = "openvino",
 ) -> EncoderPlan:
     """Return the plan of the checkpoint `directory` (or its config.json); its weights need not exist.
 
+    On a GPU, a forward pass is counted as on the processor, which was not measured.
     Raises BuildError as `read_config` and `read_settings` do.
     """
     directory = checkpoint_directory(directory)
@@ -102,14 +105,16 @@ def plan_encoder(
     longest = min(longest, max_seq_len or longest)
     shape, counts = read_encoder_shape(config, str(directory), task)
     total = stored or counts.total
-    max_batch_tokens = max_batch_tokens or default_batch_tokens(0)
+    max_batch_tokens = max_batch_tokens or default_batch_tokens(0, target)
     tokens = max(max_batch_tokens // longest * longest, longest)
-    formats = weights or [OPENVINO_WEIGHTS[name] for name in _PRECISIONS]
+    on_gpu = target != "openvino"
+    formats = weights or [OPENVINO_WEIGHTS[name] for name in (("bf16",) if on_gpu else _PRECISIONS)]
+    overhead = GPU_OVERHEAD if on_gpu else OVERHEAD
 
     def fit(one: WeightFormat) -> EncoderFit:
         size = int(one.checkpoint_bytes(counts) * total / counts.total)
         active = activation_bytes(shape, tokens, longest) // (1 if one.name == "fp32" else 2)
-        return EncoderFit(one.name, size, active, OVERHEAD, size + active + OVERHEAD <= memory)
+        return EncoderFit(one.name, size, active, overhead, size + active + overhead <= memory)
 
     return EncoderPlan(
         where=str(directory),

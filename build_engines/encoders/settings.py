@@ -6,7 +6,7 @@ The files are those of sentence-transformers (`modules.json`, `config_sentence_t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,12 +95,27 @@ def read_settings(
     task: EncoderTask,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
+    max_seq_len: int | None = None,
 ) -> EncoderSettings:
-    """Return the settings of the checkpoint `directory` for `task`; `pooling` and `normalize` are the user's.
+    """Return the settings of the checkpoint `directory` for `task`; `pooling`, `normalize` and `max_seq_len` are the
+    user's.
 
     Raises BuildError: `unsupported_architecture` for a model or a module that can't be built, `checkpoint_damaged` and
     `not_a_checkpoint` for files that can't be read, `invalid_parameter` for options that don't fit the task.
     """
+    found = _read_task(directory, config, task, pooling, normalize)
+    if max_seq_len is not None and max_seq_len > found.max_seq_len:
+        raise BuildError(
+            f"{directory} can be built for {found.max_seq_len} tokens at most, so --max-seq-len {max_seq_len} is too "
+            "high; lower it.",
+            "invalid_parameter",
+        )
+    return replace(found, max_seq_len=max_seq_len or found.max_seq_len)
+
+
+def _read_task(
+    directory: Path, config: dict[str, Any], task: EncoderTask, pooling: Pooling | None, normalize: bool | None
+) -> EncoderSettings:
     file = ConfigFile(config, str(directory), "built")
     architecture = str(config["architectures"][0])
     _check_model(directory, file, architecture)

@@ -42,7 +42,7 @@ _SUFFIXES = {".json", ".model", ".txt", ".jinja", ".tiktoken"}
 # The checkpoint's code may read other files too; larger ones are copies of the weights in another format.
 _MAX_OWN_FILE_BYTES = 16 << 20
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES}
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _PRECISIONS: dict[str, Precision] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _KV_PRECISIONS: dict[str, KvPrecision] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _NOT_TRIED = "The engine is untested: TensorRT-LLM loads it on a GPU, in NVIDIA's container, when it is first served."
@@ -82,7 +82,7 @@ class LlmApiTarget:
                 f"{directory} is quantized to {has}, so --precision {self.precision} is not possible; leave it out.",
                 "invalid_parameter",
             )
-        if has is None and self.precision not in (None, *_DTYPES):
+        if has is None and self.precision not in (None, *DTYPES):
             raise BuildError(
                 f"{directory} is not quantized, and --target llmapi quantizes nothing, so --precision {self.precision}"
                 " is not possible; quantize it with ModelOpt first, or use --target tensorrt-llm.",
@@ -106,7 +106,7 @@ class LlmApiTarget:
         config = text_config(checkpoint.config)
         facts = read_facts(checkpoint.directory, config)
         keywords = self.keywords(checkpoint, facts)
-        _link_checkpoint(checkpoint, out / CHECKPOINT, self.arguments.trust_remote_code)
+        link_checkpoint(checkpoint, out / CHECKPOINT, self.arguments.trust_remote_code)
         tokenizer = read_fast_tokenizer(checkpoint.directory)
         write_fast_tokenizer(tokenizer, out)
         (out / MODEL_FILE).write_text(as_yaml(keywords), encoding="utf-8")
@@ -152,8 +152,8 @@ class LlmApiTarget:
                 "invalid_parameter",
             )
         said = self.arguments.keywords(length)
-        if self.precision in _DTYPES:
-            said["dtype"] = _DTYPES[self.precision]
+        if self.precision in DTYPES:
+            said["dtype"] = DTYPES[self.precision]
         elif self._narrows(facts):
             said["dtype"] = "bfloat16"
         if self.kv_precision is not None:
@@ -186,7 +186,7 @@ def target(options: BuildOptions) -> LlmApiTarget:
     Raises BuildError (`invalid_parameter`) if the two differ.
     """
     arguments = options.settings if isinstance(options.settings, LlmArguments) else LlmArguments()
-    if arguments.dtype != "auto" and _DTYPES.get(options.precision or "", arguments.dtype) != arguments.dtype:
+    if arguments.dtype != "auto" and DTYPES.get(options.precision or "", arguments.dtype) != arguments.dtype:
         raise BuildError(
             f"--precision is {options.precision} and dtype is {arguments.dtype}; leave one out.", "invalid_parameter"
         )
@@ -214,7 +214,7 @@ def as_yaml(keywords: dict[str, Any]) -> str:
     return f"# Arguments of tensorrt_llm.LLM except the model; the checkpoint is in {CHECKPOINT}/.\n{said}"
 
 
-def _link_checkpoint(checkpoint: Checkpoint, into: Path, own_code: bool) -> None:
+def link_checkpoint(checkpoint: Checkpoint, into: Path, own_code: bool) -> None:
     """Link the weights, or copy them if linking fails; copy the other files, which users edit in place."""
     into.mkdir()
     for path in checkpoint.weights:

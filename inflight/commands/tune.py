@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from build_engines.atomic_directory import exclusive_writer
-from build_engines.manifest import FILE_NAME, TARGETS, Manifest
+from build_engines.manifest import FILE_NAME, GENERATION_TARGETS, Manifest
 from inflight.commands.load.options import validated_plan
 from inflight.commands.models.argument import kind_of
 from inflight.commands.options.quiet import quiet_option
@@ -52,7 +52,7 @@ _COUNT = click.IntRange(1, 1_000_000)
 @click.option("--input-tokens", help="Tokens per generated prompt: a number or a distribution.  [default: 128]")
 @click.option("--output-tokens", help="Tokens per answer: a number or a distribution.  [default: 64]")
 @click.option("--users", type=_COUNT, default=32, show_default=True, help="Requests in flight.")
-@click.option("--target", type=click.Choice(TARGETS), default=OPENVINO, show_default=True)
+@click.option("--target", type=click.Choice(GENERATION_TARGETS), default=OPENVINO, show_default=True)
 @click.option(
     "--precision",
     multiple=True,

@@ -164,7 +164,7 @@ class PassageTable:
                 if self._closed:
                     raise InflightError(f"the table {self._table!r} is no longer searched", "cancelled")
                 if self._timeout is not None:
-                    _set(connection, "statement_timeout", f"{max(1, round(self._timeout * 1000))}ms")
+                    _set(connection, "statement_timeout", f"{min(max(1, round(self._timeout * 1000)), 2**31 - 1)}ms")
                 yield connection
             finally:
                 self._open.discard(driver)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +12,12 @@ import click
 from build_engines.manifest import Manifest, Pooling
 from build_engines.target import KV_PRECISIONS, TASKS
 from inflight.commands.build.llmapi_options import llmapi_options, llmapi_settings
-from inflight.commands.build.tensorrt_llm_options import show_commands, tensorrt_llm_options, tensorrt_llm_settings
+from inflight.commands.build.tensorrt_llm_options import (
+    show_commands,
+    show_encoder_command,
+    tensorrt_llm_options,
+    tensorrt_llm_settings,
+)
 from inflight.commands.option_sections import SectionedCommand
 from inflight.commands.options.engine import (
     PRECISION_HELP,
@@ -67,7 +73,8 @@ from inflight.commands.terminal.build_progress import show_build_progress
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Write nothing. tensorrt-llm: print the commands that would run (needs no GPU). llmapi: print the model.yaml.",
+    help="Write nothing. tensorrt-llm, tensorrt: print the commands that would run (needs no GPU). llmapi: print the "
+    "model.yaml.",
 )
 @tensorrt_llm_options
 @llmapi_options
@@ -96,6 +103,7 @@ def command(
     inflight build ./my-checkpoint --precision fp32 --kv-cache-precision f32 --out ./exact --json
     inflight build ./my-checkpoint --target tensorrt-llm --precision fp8 --tensor-parallel 2 --out ./on-h100 --dry-run
     inflight build ./my-checkpoint --target llmapi --llm-argument tensor_parallel_size=2 --out ./for-gpus --dry-run
+    inflight build ./all-MiniLM-L6-v2 --target tensorrt --docker --out ./minilm-on-h100
     """
     from build_engines.build import BuildOptions, build_engine
 
@@ -135,13 +143,21 @@ def command(
 def _dry_run(checkpoint: str, out: Path, options: Any, as_json: bool) -> None:
     from build_engines.checkpoints.locate import locate_checkpoint
 
-    if options.target not in ("llmapi", "tensorrt-llm"):
+    if options.target == "openvino":
         raise click.UsageError(f"--dry-run is not for --target {options.target}; leave it out.")
     with show_build_progress() as progress:
         directory = locate_checkpoint(checkpoint, progress)
     if options.target == "tensorrt-llm":
         show_commands(directory, out, options, as_json)
         return
+    if options.target == "tensorrt":
+        show_encoder_command(directory, out, options)
+        return
+
+    from build_engines.encoders import llmapi_target
+    from build_engines.encoders.settings import find_task
     from build_engines.llmapi.target import model_yaml
 
-    click.echo(model_yaml(directory, options), nl=False)
+    chosen = replace(options, task=options.task or find_task(directory))
+    show = model_yaml if chosen.task == "generate" else llmapi_target.model_yaml
+    click.echo(show(directory, chosen), nl=False)

@@ -1,4 +1,7 @@
-"""Options of `inflight build --target tensorrt-llm`: a recipe, and where to run NVIDIA's programs."""
+"""Options of `inflight build --target tensorrt-llm`: a recipe, and where to run NVIDIA's programs.
+
+The target `tensorrt` of encoders has some of them too.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from build_engines.tensorrt_llm.recipe import Recipe
 from inflight.common.schema.cli_options import nested_options
 
 TARGET = "tensorrt-llm"
+ENCODER_TARGET = "tensorrt"
 _DIRECTORY = click.Path(path_type=Path)
 # The recipe field of each flag; use --set for all others.
 _FIELDS = {
@@ -38,6 +42,10 @@ _PROGRAM_OPTIONS = ("docker", "image", "docker_gpus", "docker_shm_size", "exampl
 # Options that all targets share under another name, and their flags.
 _SAME_AS = {"quantization": ("precision", "--precision"), "kv_cache_dtype": ("kv_precision", "--kv-cache-precision")}
 _PREFIX = "tensorrt-llm: "
+_PREFIX_OF_BOTH = f"tensorrt-llm, {ENCODER_TARGET}: "
+# The options that the target of encoders has too: the limits of a micro-batch, and its programs.
+_LIMITS = {"max_batch_size": "max_batch_texts", "max_num_tokens": "max_batch_tokens"}
+_OF_ENCODERS = (*_LIMITS, *(name for name in _PROGRAM_OPTIONS if name != "examples_dir"))
 
 
 def tensorrt_llm_options(command: Any) -> Any:
@@ -64,7 +72,7 @@ def _recipe_options() -> list[Callable[[Any], Any]]:
             help=_PREFIX + "A field of the recipe, with a YAML value (repeatable): lora.max_rank=16.",
         ),
         *(
-            replace(option, name=name.replace("_", "-"), help=_PREFIX + option.help + _alias_note(name)).add_to
+            replace(option, name=name.replace("_", "-"), help=_PREFIX + option.help + _note(name)).add_to
             for name, path in _FIELDS.items()
             if (option := options[tuple(path.split("."))])
         ),
@@ -72,20 +80,25 @@ def _recipe_options() -> list[Callable[[Any], Any]]:
     ]
 
 
-def _alias_note(name: str) -> str:
+def _note(name: str) -> str:
+    if name in _LIMITS:
+        unit = name.removeprefix("max_").removeprefix("num_").replace("batch_size", "texts")
+        return f" {ENCODER_TARGET}: {unit} of the largest micro-batch."
     return f" Same as {_SAME_AS[name][1]}." if name in _SAME_AS else ""
 
 
 def _program_options() -> list[Callable[[Any], Any]]:
     return [
         click.option(
-            "--docker", is_flag=True, help=_PREFIX + "Run NVIDIA's programs in a container instead of on this machine."
+            "--docker",
+            is_flag=True,
+            help=_PREFIX_OF_BOTH + "Run NVIDIA's programs in a container instead of on this machine.",
         ),
-        click.option("--image", help=f"{_PREFIX}Image of the container.  [default: {DEFAULT_CONTAINER.image}]"),
+        click.option("--image", help=f"{_PREFIX_OF_BOTH}Image of the container.  [default: {DEFAULT_CONTAINER.image}]"),
         click.option(
-            "--docker-gpus", help=_PREFIX + "GPUs of the container, as for docker run --gpus.  [default: all]"
+            "--docker-gpus", help=_PREFIX_OF_BOTH + "GPUs of the container, as for docker run --gpus.  [default: all]"
         ),
-        click.option("--docker-shm-size", help=_PREFIX + "Shared memory of the container.  [default: 8g]"),
+        click.option("--docker-shm-size", help=_PREFIX_OF_BOTH + "Shared memory of the container.  [default: 8g]"),
         click.option(
             "--examples-dir",
             type=_DIRECTORY,
@@ -106,10 +119,19 @@ def tensorrt_llm_settings(target: str, options: dict[str, Any]) -> object:
     if target == TARGET:
         _refuse_duplicates(given, options)
         return _settings(given)
-    if given:
-        flag = {"recipe_fields": "set"}.get(first := next(iter(given)), first).replace("_", "-")
+    allowed = _OF_ENCODERS if target == ENCODER_TARGET else ()
+    if other := [name for name in given if name not in allowed]:
+        flag = {"recipe_fields": "set"}.get(other[0], other[0]).replace("_", "-")
         raise click.UsageError(f"--{flag} is for --target {TARGET}, not {target}; leave it out.")
-    return None
+    return _encoder_settings(given) if target == ENCODER_TARGET else None
+
+
+def _encoder_settings(given: dict[str, Any]) -> object:
+    from build_engines.encoders.tensorrt_target import TensorRtSettings
+
+    settings = TensorRtSettings(programs=_programs(given))
+    limits = {field: given[name] for name, field in _LIMITS.items() if name in given}
+    return replace(settings, limits=settings.limits.model_copy(update=limits))
 
 
 def _refuse_duplicates(given: dict[str, Any], options: dict[str, Any]) -> None:
@@ -175,3 +197,14 @@ def show_commands(directory: Path, out: Path, options: Any, as_json: bool) -> No
         for one in found.commands
     ]
     click.echo(json.dumps({"environment": found.environment, "commands": commands, "lines": found.lines}, indent=2))
+
+
+def show_encoder_command(directory: Path, out: Path, options: Any) -> None:
+    """Print the command that builds the plan of the encoder `directory` in `out`."""
+    from build_engines.encoders.settings import find_task
+    from build_engines.encoders.tensorrt_target import TensorRtEncoderTarget, dry_run
+    from build_engines.target import find_target
+
+    target = find_target(replace(options, task=options.task or find_task(directory)))
+    assert isinstance(target, TensorRtEncoderTarget)
+    click.echo(dry_run(directory, out, target))

@@ -9,14 +9,15 @@ from typing import Any
 import click
 
 from build_engines.manifest import TARGETS
-from build_engines.target import PRECISIONS
+from build_engines.target import ENCODER_PRECISIONS, PRECISIONS
 
 AUTO = "auto"
 """The target's choice, as without the option."""
 Option = Callable[[Any], Any]
 PRECISION_HELP = (
     "Weight precision. openvino: auto (bf16 on a processor with AMX, otherwise int8; for encoders fp32), bf16, fp16, "
-    "fp32 (same tokens as transformers), int8, int4. tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it."
+    "fp32 (same tokens as transformers), int8, int4. tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it. "
+    "tensorrt: fp16 (default), bf16, fp32."
 )
 
 
@@ -40,7 +41,7 @@ def target_option(help: str | None = None, *, default: str | None = "openvino") 
 
 
 def precision_option(help: str) -> Option:
-    known = {target: (AUTO, *names) for target, names in PRECISIONS.items()}
+    known = {target: (AUTO, *names) for target, names in (ENCODER_PRECISIONS | PRECISIONS).items()}
     return click.option(
         "--precision",
         type=TargetPrecision(known),

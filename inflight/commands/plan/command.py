@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import click
 
 from build_engines.encoders.memory import plan_encoder
 from build_engines.encoders.settings import CONFIG_FILES, find_task
 from build_engines.errors import BuildError
-from build_engines.manifest import TARGETS, EncoderTask
+from build_engines.manifest import TARGETS, EncoderTask, Precision
 from build_engines.plan.formats import (
     GPU_KV,
     GPU_WEIGHTS,
@@ -28,7 +28,8 @@ from build_engines.plan.machine_memory import available_bytes
 from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
 from build_engines.plan.size import parse_size
 from build_engines.plan.speed import ANSWER_TOKENS, PROMPT_TOKENS, SpeedPlan, plan_speed
-from build_engines.target import TASKS, Task
+from build_engines.target import TASKS, BuildOptions, Task
+from inflight.commands.options.engine import check_precision
 
 T = TypeVar("T")
 
@@ -147,6 +148,8 @@ def command(
     directory = _locate(checkpoint)
     task = task or find_task(directory)
     if task != "generate":
+        if target is None and not request.is_openvino:
+            request = replace(request, target="tensorrt")
         _plan_encoder(directory, task, request, precision, max_seq_len, max_batch_tokens, as_json)
     request = replace(
         request,
@@ -231,16 +234,21 @@ def _plan_encoder(
     as_json: bool,
 ) -> NoReturn:
     """Show the plan of an encoder, and exit as the command does."""
-    if not request.is_openvino:
-        raise click.UsageError(f"A model that is built to {task} runs on the processor; pass --target openvino.")
+    weights = _formats("--precision", precision, lambda name: weight_format(name, openvino=True))
+    check_precision(BuildOptions(request.target, task=task))
+    for one in weights:
+        check_precision(BuildOptions(request.target, cast(Precision, one.name), task=task))
+    if request.devices > 1:
+        raise click.UsageError(f"A model that is built to {task} runs on one GPU; leave --gpus out.")
     plan = plan_encoder(
         directory,
         task,
         memory=request.memory,
         device=request.device,
-        weights=_formats("--precision", precision, lambda name: weight_format(name, openvino=True)),
+        weights=weights,
         max_seq_len=max_seq_len,
         max_batch_tokens=max_batch_tokens,
+        target=request.target,
     )
     if as_json:
         click.echo(json.dumps(plan.as_json(), indent=2))

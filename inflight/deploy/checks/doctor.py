@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
 # The package that loads an engine, by target; tensorrt-llm needs a backend of Triton instead of a package.
-_LIBRARIES = {"openvino": "openvino-genai", "llmapi": "tensorrt_llm"}
-_ENCODER_LIBRARIES = {"openvino": "openvino"}
+_LIBRARIES = {"openvino": "openvino-genai", "llmapi": "tensorrt_llm", "tensorrt": "tensorrt"}
+_ENCODER_LIBRARIES = _LIBRARIES | {"openvino": "openvino"}
 _INSTALL_REMEDY = "`make setup`, or `pip install '.[serve]'` in a checkout"
 _CONTAINER_REMEDY = "serve it in NVIDIA's container with TensorRT-LLM"
+_ENCODE_REMEDY = "serve it where TensorRT-LLM 1.3 or later is installed"
 _DEFAULT_PORTS = (8000, 8001, 8002)
 _ENCODE_TIMEOUT = 60.0
 _MEBI, _GIBI = 1 << 20, 1 << 30
@@ -238,9 +239,9 @@ def _engine(location: str | Path) -> Iterator[Finding]:
             if library is not None and _version(library) is None:
                 fit = False
                 found = f"{manifest.name} is for target {manifest.target}, which needs the package {library}"
-                yield Finding(
-                    "engine", "missing", found, _INSTALL_REMEDY if manifest.target == "openvino" else _CONTAINER_REMEDY
-                )
+                encodes = manifest.task != "generate" and manifest.target == "llmapi"
+                on_gpu = _ENCODE_REMEDY if encodes else _CONTAINER_REMEDY
+                yield Finding("engine", "missing", found, _INSTALL_REMEDY if manifest.target == "openvino" else on_gpu)
             for problem in find_problems(manifest, machine.detect_machine(), backends) if backends else ():
                 fit = False
                 finding = _missing("engine", problem.sentence)

@@ -106,9 +106,8 @@ class AssemblyRequest:
 
     def notes(self, destination: object) -> list[str]:
         """Return notes for the operator of the Triton server."""
-        generator = self.engines.generator
-        place = required_environment(generator) if generator else None
-        found = [f"the engine runs in {place}."] if place else []
+        places = {one.name: place for one in self.engines.all if (place := required_environment(one))}
+        found = [f"the engine {name} runs in {place}." for name, place in places.items()]
         if self._is_for_cpp_backend and self.engine_path is None:
             if isinstance(destination, Path):
                 found.append(

@@ -132,7 +132,7 @@ def configure_repository(
         _configure_generator(of_generator, engines, options, show_directories)
     for model, (task, manifest) in encoders.items():
         directory = engines.directories[task]
-        configure_encoder(configs[model], directory, options)
+        configure_encoder(configs[model], directory, manifest, options)
         shown = directory if show_directories else None
         info = served_encoder_info(engines.model_names[task], manifest, configs[model], shown)
         _add_identity({model: configs[model]}, manifest, {model: configs[model]}, info)

@@ -11,9 +11,9 @@ def world_size(manifest: EngineManifest) -> int:
     return manifest.tensor_parallel * manifest.pipeline_parallel if isinstance(manifest, Manifest) else 1
 
 
-def required_environment(manifest: Manifest) -> str | None:
-    """Describe where an engine of TensorRT-LLM runs; None for engines that run anywhere."""
-    if manifest.target != "tensorrt-llm":
+def required_environment(manifest: EngineManifest) -> str | None:
+    """Describe where an engine of TensorRT or TensorRT-LLM runs; None for engines that run anywhere."""
+    if manifest.target not in ("tensorrt-llm", "tensorrt"):
         return None
     place = container_name(manifest) or "where its versions are"
     if manifest.machine is not None:
@@ -28,4 +28,6 @@ def container_name(manifest: EngineManifest) -> str | None:
     said = manifest.versions.get("tensorrt_llm", "")
     found = containers.container_for(said)
     image = found.image if found else manifest.versions.get("container")
-    return f"the container {image} (TensorRT-LLM {said})" if image else None
+    if image is None:
+        return None
+    return f"the container {image} (TensorRT-LLM {said})" if said else f"the container {image}"

@@ -42,6 +42,12 @@ def check_options(options: DeploymentOptions, engines: EngineSet) -> None:
         )
     if not engines.encoders and (given := given_options(options.encoders)):
         raise invalid(f"{', '.join(map(option_name, given))} is for encoders, and none is served; leave it out.")
+    on_processor = any(manifest.target == "openvino" for manifest in engines.encoders.values())
+    if options.encoders.encoder_threads is not None and not on_processor:
+        raise invalid(
+            f"The option {option_name('encoder_threads')} is for encoders that compute on the processor, and all that"
+            " are served compute on the GPU; leave it out."
+        )
 
 
 def _check_generator_options(options: DeploymentOptions, engine: Path, manifest: Manifest) -> None:

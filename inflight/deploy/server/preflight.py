@@ -7,6 +7,7 @@ compiled on, and needs as many of them as it was split for. The LLM API compiles
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.environment import container_name, world_size
 from inflight.deploy.repository.model_names import CPP_BACKEND
 
+_FIRST_WITH_ENCODE = (1, 3)
 _NAMES = {"tensorrt_llm": "TensorRT-LLM", "tensorrt": "TensorRT"}
 
 
@@ -54,6 +56,7 @@ def find_problems(manifest: Manifest | EncoderManifest, machine: Machine, backen
         return
     gpus = visible_gpus(machine.gpus)
     if isinstance(manifest, EncoderManifest):
+        yield from _encode(manifest, machine)
         yield from _versions(manifest, machine)
         yield from _gpus(manifest, gpus)
         yield from _gpu_model(manifest, gpus)
@@ -130,12 +133,23 @@ def _versions(manifest: EngineManifest, here: Machine) -> Iterator[Problem]:
             )
 
 
+def _encode(manifest: EncoderManifest, here: Machine) -> Iterator[Problem]:
+    found = here.software.tensorrt_llm or ""
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    if manifest.target == "llmapi" and numbers and tuple(map(int, numbers.groups())) < _FIRST_WITH_ENCODE:
+        yield Problem(
+            f"The engine {manifest.name} needs LLM.encode, which TensorRT-LLM {found} here doesn't have; serve it where"
+            " 1.3 or later is installed, or build it with --target tensorrt.",
+            "engine_incompatible",
+        )
+
+
 def _gpus(manifest: Manifest | EncoderManifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
     needed = world_size(manifest)
     if len(gpus) >= needed:
         return
     # The LLM API itself reports what is missing; it decides on machines without nvidia-smi.
-    fatal = bool(gpus) or manifest.target == "tensorrt-llm"
+    fatal = bool(gpus) or manifest.target != "llmapi"
     found = f"this machine has {len(gpus)} visible" if gpus else "nvidia-smi lists no GPUs here"
     split, smaller = "", ""
     if isinstance(manifest, Manifest):
@@ -162,6 +176,12 @@ def _gpu_model(manifest: EngineManifest, gpus: tuple[Gpu, ...]) -> Iterator[Prob
                 "engine_incompatible",
             )
             return
+    if manifest.target == "tensorrt" and gpus and gpus[0].name != built.gpu:
+        yield Problem(
+            f"The engine {manifest.name} was compiled on {built.gpu} and GPU {gpus[0].index} here is {gpus[0].name};"
+            " if it does not load, or is slow, build it again here.",
+            None,
+        )
 
 
 def _driver(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:

@@ -78,7 +78,7 @@ class Batcher:
         report: Callable[[str], None],
     ) -> None:
         self._planner: Planner[_Entry] = Planner(limits)
-        self._padded_length = encoders[0].padded_length
+        self._padded_length, self._packed = encoders[0].padded_length, encoders[0].packed
         self._max_queue_texts = max_queue_texts
         self._computed = computed
         self._report = report
@@ -196,7 +196,7 @@ class Batcher:
                 partial(entry.request.deliver, entry.index, None if error is not None else row, error)
             )
         real = sum(len(text.item.text.token_ids) for text in batch)
-        padded = len(batch) * max(text.tokens for text in batch)
+        padded = real if self._packed else len(batch) * max(text.tokens for text in batch)
         waits = tuple((text.priority, started - text.arrival) for text in batch)
         self._computed(Computed(real, padded, seconds, waits))
 

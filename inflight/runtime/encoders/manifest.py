@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ TASKS = ("embed", "rerank", "classify")
 class EncoderDescription:
     """The fields of an encoder's engine.json that the runtime uses; build_engines/manifest.py describes them."""
 
+    target: str
     task: str
     inputs: tuple[str, ...]
     max_seq_len: int
@@ -28,6 +29,9 @@ class EncoderDescription:
     activation: str
     labels: tuple[str, ...]
     properties: Mapping[str, Any]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    compute_capability: str = ""
 
     @classmethod
     def from_directory(cls, engine_dir: str) -> EncoderDescription:
@@ -38,6 +42,7 @@ class EncoderDescription:
             raise ValueError(f"{engine_dir} is an engine with the task {task}; name one with {', '.join(TASKS)}")
         dimensions = content["dimensions"]
         return cls(
+            target=content["target"],
             task=task,
             inputs=tuple(content["inputs"]),
             max_seq_len=content["max_seq_len"],
@@ -51,4 +56,7 @@ class EncoderDescription:
             activation=content.get("activation", "none"),
             labels=tuple(content.get("labels", ())) or tuple(f"LABEL_{index}" for index in range(dimensions)),
             properties=content["properties"],
+            versions=content["versions"],
+            limits=content.get("limits") or {},
+            compute_capability=(content.get("machine") or {}).get("compute_capability", ""),
         )

@@ -68,7 +68,9 @@ def test_dense_layers_and_lower_case_are_built_in(tmp_path: Path) -> None:
     ("options", "code", "naming"),
     [
         (BuildOptions(max_seq_len=513), "invalid_parameter", "--max-seq-len 513"),
-        (BuildOptions("llmapi", task="embed"), "invalid_parameter", "--target llmapi"),
+        (BuildOptions("llmapi", task="embed"), "unsupported_architecture", "BertModel"),
+        (BuildOptions("llmapi"), "unsupported_architecture", "BertModel"),
+        (BuildOptions("tensorrt", task="generate"), "invalid_parameter", "--target tensorrt"),
         (BuildOptions("tensorrt-llm", task="rerank"), "invalid_parameter", "--target tensorrt-llm"),
         (BuildOptions(task="embed", kv_precision="u8"), "invalid_parameter", "--kv-cache-precision"),
         (BuildOptions(task="generate"), "unsupported_architecture", "BertModel"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,22 @@ CASES: tuple[tuple[EncoderTask, str], ...] = (
 )
 
 
+@dataclass(frozen=True)
 class Engine:
-    """The compiled graph of an engine directory."""
+    """A compiled graph and what its manifest says of it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.manifest = EncoderManifest.read(directory)
-        self.compiled = openvino.Core().compile_model(directory / "openvino_model.xml", "CPU", self.manifest.properties)
+    compiled: Any
+    inputs: tuple[str, ...]
+    pad_id: int | None
+    padding_side: str
+    vocabulary: int
+    pooling: Pooling | None
+
+    @classmethod
+    def read(cls, directory: Path) -> Engine:
+        found = EncoderManifest.read(directory)
+        compiled = openvino.Core().compile_model(directory / "openvino_model.xml", "CPU", found.properties)
+        return cls(compiled, found.inputs, found.pad_id, found.padding_side, found.vocab_size, found.pooling)
 
     def __call__(
         self, texts: list[list[int]], *, tokens: int | None = None, types: list[list[int]] | None = None, side: str = ""
@@ -42,14 +53,14 @@ class Engine:
         """Compute the texts as one batch, padded to `tokens` on `side`."""
         shape = (len(texts), tokens or max(map(len, texts)))
         arrays = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
-        arrays["input_ids"][:] = self.manifest.pad_id or 0
+        arrays["input_ids"][:] = self.pad_id or 0
         for row, ids in enumerate(texts):
-            left = (side or self.manifest.padding_side) == "left"
+            left = (side or self.padding_side) == "left"
             place = slice(shape[1] - len(ids), None) if left else slice(len(ids))
             arrays["input_ids"][row, place] = ids
             arrays["attention_mask"][row, place] = 1
             arrays["token_type_ids"][row, place] = types[row] if types else 0
-        found = self.compiled({name: arrays[name] for name in self.manifest.inputs})[0]
+        found = self.compiled({name: arrays[name] for name in self.inputs})[0]
         assert found.dtype == np.float32
         return np.array(found)
 
@@ -93,14 +104,14 @@ def assert_close(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], task
 def test_an_engine_computes_what_transformers_does_in_any_batch(
     tiny_encoder: TinyEncoder, task: EncoderTask, family: str
 ) -> None:
-    engine = Engine(tiny_encoder(task, family))
-    texts = random_texts(engine.manifest.vocab_size)
-    paired = "token_type_ids" in engine.manifest.inputs
+    engine = Engine.read(tiny_encoder(task, family))
+    texts = random_texts(engine.vocabulary)
+    paired = "token_type_ids" in engine.inputs
     types = [[0] * (len(ids) // 2) + [1] * (len(ids) - len(ids) // 2) for ids in texts] if paired else None
     alone = np.concatenate([engine([ids], types=types and [types[row]]) for row, ids in enumerate(texts)])
     assert_close(
         alone,
-        expected(tiny_encoder_checkpoint(task, family), task, engine.manifest.pooling, texts, types),
+        expected(tiny_encoder_checkpoint(task, family), task, engine.pooling, texts, types),
         task,
         0.9999,
     )
@@ -116,16 +127,16 @@ def test_an_engine_computes_what_transformers_does_in_any_batch(
 
 
 def test_a_decoder_accepts_padding_on_either_side(tiny_encoder: TinyEncoder) -> None:
-    engine = Engine(tiny_encoder("embed", "qwen3"))
-    assert engine.manifest.padding_side == "left"
-    texts = random_texts(engine.manifest.vocab_size)
+    engine = Engine.read(tiny_encoder("embed", "qwen3"))
+    assert engine.padding_side == "left"
+    texts = random_texts(engine.vocabulary)
     assert_close(engine(texts, side="right"), engine(texts, side="left"), "embed", 0.99999)
 
 
 def test_minilm_embeds_like_transformers(minilm_checkpoint: Path, minilm_engine: MinilmEngine) -> None:
-    engine = Engine(minilm_engine())
-    assert engine.manifest.max_seq_len == 256
-    texts = [ids for ids in random_texts(engine.manifest.vocab_size) if len(ids) <= 256]
+    engine = Engine.read(minilm_engine())
+    assert EncoderManifest.read(minilm_engine()).max_seq_len == 256
+    texts = [ids for ids in random_texts(engine.vocabulary) if len(ids) <= 256]
     alone = np.concatenate([engine([ids]) for ids in texts])
     assert_close(alone, expected(minilm_checkpoint, "embed", "mean", texts, None), "embed", 0.9999)
     assert_close(engine(texts, tokens=300), alone, "embed", 0.99999)

@@ -74,7 +74,7 @@ def test_the_part_may_have_the_ids_that_end_an_answer(checkpoint: Path, tmp_path
         ("T5ForConditionalGeneration", {"is_encoder_decoder": True}, ("encoder",)),
         ("WhisperForConditionalGeneration", {"is_encoder_decoder": True}, ("encoder",)),
         ("BertModel", {}, ("…ForCausalLM",)),
-        ("BertForSequenceClassification", {}, ("…ForCausalLM",)),
+        ("BertForSequenceClassification", {}, ("model_type",)),
         ("GPT2LMHeadModel", {}, ("--target tensorrt-llm", "--llm-argument trust_remote_code=true")),
         ("Gemma2ForCausalLM", {}, ("--target tensorrt-llm", "--llm-argument trust_remote_code=true")),
         ("BrandNewForCausalLM", {}, ("--llm-argument trust_remote_code=true",)),

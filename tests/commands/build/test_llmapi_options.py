@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from build_engines.manifest import Manifest
 from inflight.cli import cli
+from tests.fixtures.encoders import tiny_encoder_checkpoint
 from tests.fixtures.engines import TinyCheckpoint
 
 
@@ -33,6 +34,13 @@ def test_a_dry_run_prints_the_model_file_and_writes_nothing(tiny_checkpoint: Tin
     assert done.exit_code == 0, done.output
     said = yaml.safe_load(done.stdout)
     assert (said["tensor_parallel_size"], said["max_batch_size"], said["max_seq_len"]) == (2, 16, 512)
+    assert not (tmp_path / "engine").exists()
+
+
+def test_a_dry_run_of_an_encoder_prints_what_only_encodes(tmp_path: Path) -> None:
+    done = build(tiny_encoder_checkpoint("rerank"), tmp_path / "engine", "--dry-run", "--max-seq-len", "100")
+    assert done.exit_code == 0, done.output
+    assert yaml.safe_load(done.stdout) == {"encode_only": True, "dtype": "float16", "max_seq_len": 100}
     assert not (tmp_path / "engine").exists()
 
 

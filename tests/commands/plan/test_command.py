@@ -14,6 +14,7 @@ from build_engines.processor import find_processor
 from inflight.cli import main
 from tests.build_engines.plan.published import SHAPES
 from tests.commands.plan.plan_reports import GPU, plan, report, write
+from tests.fixtures.encoders import tiny_encoder_checkpoint
 from tests.fixtures.hub import NAME, Hub, HubModelFiles
 
 
@@ -137,6 +138,19 @@ def test_a_quantized_checkpoint_is_planned_as_its_original(checkpoint: Path) -> 
     config = checkpoint / "config.json"
     config.write_text(config.read_text()[:-1] + ', "quantization_config": {"quant_method": "awq"}}')
     assert "already quantized (awq)" in report(checkpoint, *GPU)["notes"][0]
+
+
+def test_encoders_are_planned_for_one_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = str(tiny_encoder_checkpoint("rerank"))
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", checkpoint, "--gpu", "h100", "--target", "llmapi", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, found["recommended"], found["max_batch_tokens"]) == (0, "bf16", 8192)
+    for arguments in (["--target", "tensorrt-llm"], ["--precision", "int8"], ["--gpus", "2"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["plan", checkpoint, "--gpu", "h100", *arguments])
+        assert ended.value.code == 2
+        assert arguments[-1 if arguments[0] != "--gpus" else 0] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

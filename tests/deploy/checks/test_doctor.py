@@ -111,6 +111,14 @@ def test_an_engine_of_the_llm_api_misses_tensorrt_llm_here(gpu_engine: GpuEngine
     assert found.endswith("is for target llmapi, which needs the package tensorrt_llm")
 
 
+def test_an_encoder_of_the_llm_api_misses_a_version_that_encodes(tmp_path: Path, installed: Install) -> None:
+    encoder_manifest("embed", target="llmapi").write(tmp_path)
+    installed(tensorrt_llm=None)
+    name, found, remedy = missing(tmp_path)[0]
+    assert (name, remedy) == ("engine", "serve it where TensorRT-LLM 1.3 or later is installed")
+    assert "tensorrt_llm" in found
+
+
 def test_a_machine_that_loads_no_engine_at_all_is_told_so(installed: Install) -> None:
     installed(tensorrt_llm=None, **{"openvino-genai": None})
     assert [name for name, _, _ in missing()] == ["engines"]

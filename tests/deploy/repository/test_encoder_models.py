@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from build_engines.manifest import EncoderManifest, Manifest
+from build_engines.manifest import EncoderLimits, EncoderManifest, Manifest
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository
 from inflight.deploy.repository.configure import build_id, configure_repository
@@ -27,6 +27,7 @@ from tests.fixtures.manifests import encoder_manifest, engine_set, manifest
 
 GENERATION = {"ensemble", "preprocessing", "postprocessing", "tensorrt_llm", "tensorrt_llm_bls"}
 EMBED, RERANK, CLASSIFY = encoder_manifest("embed"), encoder_manifest("rerank"), encoder_manifest("classify")
+ON_GPU = encoder_manifest("embed", target="llmapi")
 
 
 def parameters(config: Any) -> dict[str, str]:
@@ -73,6 +74,30 @@ def test_options_are_parameters_of_all_encoders_and_those_of_one_win(tmp_path: P
     }
 
 
+def test_an_encoder_with_limits_is_configured_by_them(tmp_path: Path) -> None:
+    limits = EncoderLimits(max_batch_texts=32, max_batch_tokens=1024)
+    engines = engine_set("/engines/demo", encoder_manifest("embed", target="tensorrt", limits=limits))
+
+    def configured(name: str, **options: Any) -> tuple[str, str]:
+        found = parameters(configure_repository(engines, tmp_path / name, DeploymentOptions(**options))["embedding"])
+        return found["max_batch_tokens"], found["max_batch_texts"]
+
+    assert configured("usual") == ("1024", "32")
+    assert configured("lower", encoders=EncoderOptions(max_batch_tokens=100)) == ("100", "32")
+    for options in (
+        {"encoders": EncoderOptions(max_batch_tokens=1025)},
+        {"parameters": {"embedding": {"max_batch_texts": "33"}}},
+    ):
+        with raises(DeployError, "invalid_parameter", naming=("embed-demo", "at most")):
+            configured("higher", **options)
+
+
+def test_threads_are_for_encoders_on_the_processor(tmp_path: Path) -> None:
+    options = DeploymentOptions(encoders=EncoderOptions(encoder_threads=4))
+    configs = configure_repository(engine_set("/engines/demo", ON_GPU, RERANK), tmp_path / "out", options)
+    assert [parameters(configs[model])["threads"] for model in ("embedding", "rerank")] == ["0", "4"]
+
+
 def test_clients_read_what_an_encoder_is(tmp_path: Path) -> None:
     engines = replace(engine_set(tmp_path, CLASSIFY), served_model_name="mood")
     config = configure_repository(engines, tmp_path / "out", DeploymentOptions(), show_directories=True)["classify"]
@@ -108,6 +133,7 @@ def test_an_encoder_that_answers_otherwise_is_another_build(changes: dict[str, A
         ((EMBED, RERANK), {"served_model_name": "tea"}, "tea"),
         ((manifest(),), {"encoders": EncoderOptions(max_wait_ms=5)}, "--encoder-max-wait-ms"),
         ((gpu_manifest(),), {"encoders": EncoderOptions(encoder_threads=5)}, "--encoder-threads"),
+        ((ON_GPU,), {"encoders": EncoderOptions(encoder_threads=5)}, "--encoder-threads"),
     ],
 )
 def test_options_that_would_have_no_effect_are_refused(

@@ -7,14 +7,14 @@ import pytest
 
 from build_engines import machine
 from build_engines.machine import Gpu, Machine, Software
-from build_engines.manifest import GpuMachine, Manifest
+from build_engines.manifest import EncoderManifest, GpuMachine, Manifest
 from build_engines.processor import Processor
 from inflight import __version__
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.environment import required_environment
 from inflight.deploy.server import preflight
 from tests.fixtures.errors import raises
-from tests.fixtures.manifests import manifest
+from tests.fixtures.manifests import encoder_manifest, manifest
 from tests.fixtures.nvidia import A100, NvidiaPrograms
 
 VERSIONS = {"tensorrt_llm": "1.2.1", "tensorrt": "10.14.1.48", "cuda": "13.1.0.036"}
@@ -43,7 +43,7 @@ def all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "find_processor", lambda: Processor("Xeon", 2, ("AMX",)))
 
 
-def found(of: Manifest, here: Machine, backends: Path) -> list[tuple[str | None, str]]:
+def found(of: Manifest | EncoderManifest, here: Machine, backends: Path) -> list[tuple[str | None, str]]:
     return [(problem.code, problem.sentence) for problem in preflight.find_problems(of, here, backends)]
 
 
@@ -136,6 +136,30 @@ def test_each_thing_that_does_not_fit_is_one_sentence_with_what_to_do(
     assert said in problem[1]
 
 
+@pytest.mark.parametrize(
+    ("here", "code", "said"),
+    [
+        (Machine((gpu(),), Software({"tensorrt": "10.14.1.48"})), None, ""),
+        (
+            Machine((gpu(),), Software({"tensorrt": "11.1.0"})),
+            "engine_incompatible",
+            "by TensorRT 10.14.1.48, and 11.1.0",
+        ),
+        (Machine((gpu(name="A100", capability="8.0"),), Software(VERSIONS)), "engine_incompatible", "A100 (8.0)"),
+        (Machine((gpu(name="NVIDIA H200"),), Software(VERSIONS)), None, "GPU 0 here is NVIDIA H200"),
+        (Machine((), Software(VERSIONS)), "gpu_missing", "nvidia-smi lists no GPUs"),
+    ],
+)
+def test_a_plan_of_tensorrt_needs_its_version_and_its_gpu(
+    tmp_path: Path, here: Machine, code: str | None, said: str
+) -> None:
+    compiled = GpuMachine(gpu="NVIDIA H100", compute_capability="9.0", driver="590.48.01")
+    made = encoder_manifest("embed", target="tensorrt", machine=compiled, versions={"tensorrt": "10.14.1.48"})
+    problems = list(preflight.find_problems(made, here, tmp_path))
+    assert [problem.code for problem in problems] == ([code] if said else [])
+    assert all(said in problem.sentence for problem in problems)
+
+
 def test_a_triton_without_the_backend_is_told_before_all_else(tmp_path: Path) -> None:
     [first, *_] = found(engine(), Machine(), tmp_path)
     assert first[0] == "server_not_found"
@@ -148,6 +172,15 @@ def test_the_llm_api_needs_gpus_enough_but_no_version_of_its_own(tmp_path: Path)
     assert found(api, Machine((gpu(0), gpu(1)), Software(VERSIONS)), tmp_path) == []
     assert found(api, Machine((gpu(),), Software(VERSIONS)), tmp_path)[0][0] == "gpu_missing"
     assert found(api, Machine(), tmp_path)[0][0] is None, "it says itself what it misses"
+
+
+@pytest.mark.parametrize(("version", "code"), [("1.2.1", "engine_incompatible"), ("1.3.0rc20", None), (None, None)])
+def test_an_encoder_of_the_llm_api_needs_a_version_that_encodes(
+    tmp_path: Path, version: str | None, code: str | None
+) -> None:
+    here = Machine((gpu(),), Software({"tensorrt_llm": version} if version else {}))
+    problems = found(encoder_manifest("embed", target="llmapi"), here, tmp_path)
+    assert [problem[0] for problem in problems] == ([code] if code else [])
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ FAILS, NAN = 666, 777
 class SumEncoder:
     """Returns the first token and the sum of each text. `gate` is closed while a micro-batch must not end."""
 
+    packed = False
+
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
@@ -96,6 +98,16 @@ def test_each_text_of_many_requests_gets_its_own_row(workers: int) -> None:
             assert row.tolist() == [first, first + tokens - 1]
     assert sum(batch.real_tokens for batch in seen) == sum(7 * (2 + first % 9) for first in range(0, 350, 7))
     assert all(batch.padded_tokens >= batch.real_tokens for batch in seen)
+
+
+def test_an_encoder_that_packs_texts_computes_no_padding() -> None:
+    seen: list[Computed] = []
+    encoder = SumEncoder()
+    encoder.packed = True
+    with batching(encoder, computed=seen.append) as batcher:
+        requests = [ask(batcher, [1, 2], tokens) for tokens in (3, 9)]
+        wait_until(lambda: all(len(request.results) == 2 for request in requests))
+    assert sum(batch.padded_tokens for batch in seen) == sum(batch.real_tokens for batch in seen) == 24
 
 
 @pytest.mark.parametrize("bad", [FAILS, NAN])

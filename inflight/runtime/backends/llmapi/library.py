@@ -12,6 +12,7 @@ from inflight.runtime.messages import RequestError
 
 CONTAINER = "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
 """Contains TensorRT-LLM 1.2.1."""
+ENCODING_PLACE = "where TensorRT-LLM 1.3 or later is installed"
 
 _FULL_SAMPLER_VERSION = (1, 3, 24)
 """From 1.3.0rc24 on, the PyTorch sampler supports penalties and bad words (upstream's sampling page)."""
@@ -39,15 +40,13 @@ class LlmApiLibrary:
     version: tuple[int, int, int]
 
     @classmethod
-    def load(cls) -> LlmApiLibrary:
-        """Import it. Raises RuntimeError that names a container with TensorRT-LLM."""
+    def load(cls, place: str = f"in NVIDIA's container ({CONTAINER})") -> LlmApiLibrary:
+        """Import it. Raises RuntimeError that names `place`, which has it."""
         try:
             package = importlib.import_module("tensorrt_llm")
             llmapi = importlib.import_module("tensorrt_llm.llmapi")
         except ImportError as error:
-            raise RuntimeError(
-                f"TensorRT-LLM can't be imported here ({error}); serve this engine in NVIDIA's container ({CONTAINER})"
-            ) from error
+            raise RuntimeError(f"TensorRT-LLM can't be imported here ({error}); serve this engine {place}") from error
         return cls(package, llmapi, _version(package.__version__))
 
     def sampler(self, settings: LlmApiSettings) -> Sampler:
@@ -68,6 +67,15 @@ class LlmApiLibrary:
         if not arguments.get("sampler_type") and (sampler_type := self._sampler_type(settings)):
             arguments["sampler_type"] = sampler_type
         return self.package.LLM(model=settings.checkpoint, **self._typed(arguments))
+
+    def create_encoder(self, checkpoint: str, arguments: dict[str, Any]) -> Any:
+        """Start an LLM that only encodes, in this process. Raises RuntimeError for a version that has none."""
+        if not hasattr(self.package.LLM, "encode"):
+            raise RuntimeError(
+                f"TensorRT-LLM {self.package.__version__} has no LLM.encode, which came with 1.3; serve this engine"
+                f" {ENCODING_PLACE}, or build it with --target tensorrt"
+            )
+        return self.package.LLM(model=checkpoint, **self._typed(arguments))
 
     def _typed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Convert nested settings to the library's own types, with its own function if it has one."""
@@ -115,6 +123,12 @@ class LlmApiLibrary:
             return bool(check())
         executor = getattr(llm, "_executor", None)
         return executor is not None and not executor.is_shutdown()
+
+
+def device_tensor(values: Any) -> Any:
+    """Return an array as a tensor of PyTorch, which comes with the library, on the GPU if there is one."""
+    torch = importlib.import_module("torch")
+    return torch.from_numpy(values).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _version(text: str) -> tuple[int, int, int]:

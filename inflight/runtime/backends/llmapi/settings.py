@@ -79,13 +79,19 @@ def _check(options: EngineOptions) -> None:
         )
 
 
-def _arguments(path: Path, options: EngineOptions) -> dict[str, Any]:
-    """Read model.yaml; a deployment can disable reuse and chunked prefill, and lower cache and step sizes."""
+def read_arguments(path: Path) -> dict[str, Any]:
+    """Read model.yaml. Raises ValueError if it holds something else, OSError if it is missing."""
     import yaml  # part of NVIDIA's container; other engines don't need it
 
     arguments = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(arguments, dict):
         raise ValueError(f"{path} holds no arguments by name; build the engine again")
+    return arguments
+
+
+def _arguments(path: Path, options: EngineOptions) -> dict[str, Any]:
+    """Read model.yaml; a deployment can disable reuse and chunked prefill, and lower cache and step sizes."""
+    arguments = read_arguments(path)
     cache = dict(arguments.get("kv_cache_config") or {})
     if not options.kv_cache_reuse:
         cache["enable_block_reuse"] = False

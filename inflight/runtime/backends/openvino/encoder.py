@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openvino
 
 from inflight.runtime.encoders.encoder import EncoderInput
 from inflight.runtime.encoders.manifest import EncoderDescription
-from inflight.runtime.encoders.planner import padded_length
+from inflight.runtime.encoders.padding import model_inputs
+from inflight.runtime.encoders.planner import PlannerLimits, padded_length
 
 _FILE = "openvino_model.xml"
 _CACHED_KERNELS = 256
@@ -21,6 +21,8 @@ a MiB with each shape of a small model."""
 
 class OpenVinoEncoder:
     """One infer request of a compiled graph."""
+
+    packed = False
 
     def __init__(self, request: Any, manifest: EncoderDescription) -> None:
         self._request = request
@@ -35,7 +37,9 @@ class OpenVinoEncoder:
         return self._request.infer(arrays, share_inputs=True)[0]
 
 
-def load_encoders(engine_dir: str, manifest: EncoderDescription, threads: int, requests: int) -> list[OpenVinoEncoder]:
+def load_encoders(
+    engine_dir: str, manifest: EncoderDescription, threads: int, requests: int, limits: PlannerLimits
+) -> list[OpenVinoEncoder]:
     """Compile the graph and return its infer requests, which share `threads` threads; 0 means one for each core."""
     properties = {
         "PERFORMANCE_HINT": "LATENCY",
@@ -49,25 +53,3 @@ def load_encoders(engine_dir: str, manifest: EncoderDescription, threads: int, r
     if missing := set(manifest.inputs) - names:
         raise ValueError(f"the graph of {engine_dir} has no input {', '.join(sorted(missing))}; build the engine again")
     return [OpenVinoEncoder(model.create_infer_request(), manifest) for _ in range(requests)]
-
-
-def model_inputs(texts: Sequence[EncoderInput], manifest: EncoderDescription) -> dict[str, Any]:
-    """Return the graph's inputs, int64 [texts, padded length of the longest], padded on the manifest's side.
-
-    Positions count a text's own tokens from 0, as if it were not padded.
-    """
-    lengths = [len(text.token_ids) for text in texts]
-    shape = len(texts), padded_length(max(lengths), manifest.max_seq_len)
-    ids = np.full(shape, manifest.pad_id, dtype=np.int64)
-    mask = np.zeros(shape, dtype=np.int64)
-    types = np.zeros(shape, dtype=np.int64)
-    for row, (text, length) in enumerate(zip(texts, lengths, strict=True)):
-        place = slice(shape[1] - length, None) if manifest.padding_side == "left" else slice(length)
-        ids[row, place] = text.token_ids
-        mask[row, place] = 1
-        if text.type_ids is not None:
-            types[row, place] = text.type_ids
-    arrays = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-    if "position_ids" in manifest.inputs:
-        arrays["position_ids"] = np.maximum(mask.cumsum(axis=1) - 1, 0)
-    return {name: arrays[name] for name in manifest.inputs}

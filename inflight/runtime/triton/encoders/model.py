@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -11,9 +12,8 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.common.cpu_affinity import use_engine_cores
 from inflight.common.micro_batch import default_batch_tokens
-from inflight.runtime.backends.openvino.encoder import load_encoders
 from inflight.runtime.encoders.batcher import Batcher
-from inflight.runtime.encoders.encoder import EncoderInput
+from inflight.runtime.encoders.encoder import EncoderInput, find_loader
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.planner import PlannerLimits
 from inflight.runtime.encoders.tokenize import EncoderTokenizer, PlainText, TokenizedText
@@ -60,12 +60,17 @@ class EncoderModel:
         )
         requests = positive(settings, "num_requests", 1, "infer requests")
         threads = int(settings.get("threads", 0))
-        encoders = load_encoders(engine_dir, self._manifest, threads, requests)
         limits = PlannerLimits(
-            int(settings.get("max_batch_tokens", 0)) or default_batch_tokens(threads),
+            int(settings.get("max_batch_tokens", 0))
+            or self._manifest.limits.get("max_batch_tokens")
+            or default_batch_tokens(threads, self._manifest.target),
             positive(settings, "max_batch_texts", 256, "texts"),
             positive(settings, "max_wait_ms", 5000, "milliseconds") / 1000,
         )
+        # Triton's isolated stub ignores PYTHONPATH, which engines in processes of their own get.
+        sys.path.extend(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+        load_encoders = find_loader(self._manifest.target)
+        encoders = load_encoders(engine_dir, self._manifest, threads, requests, limits)
         # A full micro-batch shows whether the engine works, and allocates memory that it would otherwise need later.
         longest = min(limits.max_batch_tokens, self._manifest.max_seq_len)
         full = [EncoderInput([self._manifest.pad_id] * longest)] * min(

@@ -51,11 +51,18 @@ def imported(version: str = "1.2.1") -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VERSION, version)
         patch.syspath_prepend(str(STANDIN))
+        outer = _forget()
         try:
             yield importlib.import_module("tensorrt_llm")
         finally:
-            for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
-                del sys.modules[name]
+            _forget()
+            sys.modules.update(outer)
+
+
+def _forget() -> dict[str, Any]:
+    """Remove the stand-in's modules from those of this process, and return them."""
+    names = [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]
+    return {name: sys.modules.pop(name) for name in names}
 
 
 def answered(engine: EngineProcess, request: GenerationRequest) -> EventWaiter:

@@ -62,6 +62,15 @@ def test_its_answers_have_upstreams_names(package: Any) -> None:
     assert [name for name in wanted if name not in told] == []
 
 
+def test_later_versions_encode_as_upstreams_do() -> None:
+    with imported("1.4.0rc1") as later:
+        llm = importlib.import_module("tensorrt_llm.llmapi.llm")
+        settings = importlib.import_module("tensorrt_llm.llmapi").TorchLlmArgs.model_fields
+        assert list(inspect.signature(later.LLM.encode).parameters)[1:] == LATER["encode"]["parameters"]
+        assert {field.name for field in dataclasses.fields(llm.EncoderOutput)} == {*LATER["encode"]["results"]}
+        assert set(settings) - {*NOW["LLM"]["committed"], *NOW["LLM"]["others"]} == {*LATER["LLM"]["added"]}
+
+
 def test_the_adapter_uses_only_what_every_version_knows() -> None:
     """All that it can ask of SamplingParams, at once."""
     settings = LlmApiSettings("", {"guided_decoding_backend": "xgrammar"}, 8, 64, 4, 32, 8, (2, 3))

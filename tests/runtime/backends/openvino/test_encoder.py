@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inflight.runtime.backends.openvino.encoder import OpenVinoEncoder, model_inputs
+from inflight.runtime.backends.openvino.encoder import OpenVinoEncoder
 from inflight.runtime.encoders.encoder import EncoderInput
 from inflight.runtime.encoders.manifest import EncoderDescription
+from inflight.runtime.encoders.padding import model_inputs
 
 
 def description(padding_side: str) -> EncoderDescription:
     return EncoderDescription(
+        target="openvino",
         task="embed",
         inputs=("input_ids", "attention_mask", "position_ids"),
         max_seq_len=62,

@@ -19,10 +19,10 @@ from typing import Any
 from .. import version
 from ..executor import CppExecutorError, LoRARequest, RequestError
 from ..sampling_params import SamplingParams
+from .encoder import DEFAULT_MAX_BATCH_SIZE, EncoderExecutor, EncoderOutput
 from .llm_args import TorchLlmArgs
 
 WORKER = Path(__file__).parents[1] / "worker.py"
-DEFAULT_MAX_BATCH_SIZE = 2048
 
 
 @dataclass(slots=True)
@@ -147,6 +147,10 @@ class LLM:
         self._last_id = 1
         self._shutting_down = False
         self._executor: LLM | None = self
+        self._encoder_executor: EncoderExecutor | None = None
+        if getattr(self.args, "encode_only", False):
+            self._executor, self._encoder_executor = None, EncoderExecutor(self.args)
+            return
         self._start()
         if "late_error" in self._wishes:
             self._fail_late(Path(model), self._wishes["late_error"])
@@ -185,6 +189,8 @@ class LLM:
         scheduling_params: Any = None,
         cache_salt: str | None = None,
     ) -> RequestOutput:
+        if self._encoder_executor is not None:
+            raise RuntimeError("generate_async() is not available with encode_only=True; use encode()")
         if self._executor is None or self.is_shutdown():
             raise RuntimeError("LLM is shutting down")
         if not isinstance(sampling_params, SamplingParams):
@@ -243,9 +249,33 @@ class LLM:
     def shutdown(self) -> None:
         self._shutting_down = True
         self._executor = None
+        if self._encoder_executor is not None:
+            return
         self._connection.close()
         self._worker.terminate()
         self._worker.wait()
+
+    if version.ENCODES:
+
+        def encode(
+            self,
+            inputs: Any,
+            add_special_tokens: bool = True,
+            batch_indexed_model_output: bool = True,
+            copy_logits_to_host: bool = True,
+            return_raw_logits: bool = False,
+            **model_kwargs: Any,
+        ) -> EncoderOutput | list[EncoderOutput] | Any:
+            """Take token ids alone: the engines tokenize."""
+            if self._encoder_executor is None:
+                raise RuntimeError("encode() needs encode_only=True in the LLM constructor")
+            alone = isinstance(inputs[0], int)
+            prompts = [inputs] if alone else inputs
+            logits = self._encoder_executor.batch_forward(prompts, **model_kwargs)
+            if return_raw_logits:
+                return logits
+            found = [EncoderOutput(row, prompt) for row, prompt in zip(logits, prompts, strict=True)]
+            return found[0] if alone else found
 
     if version.CHECKS_HEALTH:
 

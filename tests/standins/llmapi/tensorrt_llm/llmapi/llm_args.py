@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from ..version import ENCODES
+
 
 class KvCacheConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -107,3 +109,5 @@ class TorchLlmArgs(BaseModel):
     orchestrator_type: Literal["rpc", "ray"] | None = None
     sparse_attention_config: Any = None
     ray_worker_extension_cls: str | None = None
+    if ENCODES:
+        encode_only: bool = False

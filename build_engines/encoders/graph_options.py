@@ -1,0 +1,94 @@
+"""What the targets have in common that compile the graph of an encoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from build_engines.checkpoints.checkpoint import Checkpoint
+from build_engines.encoders.export import EncoderExportTask
+from build_engines.encoders.settings import EncoderSettings, read_settings
+from build_engines.manifest import EncoderLimits, EncoderTask, Pooling, Precision
+from build_engines.target import BuildOptions, CompiledEncoder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ExportTask = TypeVar("ExportTask", bound=EncoderExportTask)
+
+
+@dataclass(frozen=True)
+class GraphOptions:
+    """The user's options for the graph."""
+
+    task: EncoderTask
+    precision: Precision
+    max_seq_len: int | None
+    pooling: Pooling | None
+    normalize: bool | None
+    smoke_test: bool
+
+    @classmethod
+    def of(cls, options: BuildOptions, default: Precision) -> GraphOptions:
+        """Return them, with the target's default precision."""
+        return cls(
+            cast(EncoderTask, options.task),
+            cast(Precision, options.precision or default),
+            options.max_seq_len,
+            options.pooling,
+            options.normalize,
+            options.smoke_test,
+        )
+
+    def cache_key(self) -> list[Any]:
+        """Return what affects the graph."""
+        return [self.task, self.precision, self.max_seq_len, self.pooling, self.normalize]
+
+    def settings(self, directory: Path, config: dict[str, Any]) -> EncoderSettings:
+        """Return the checkpoint's settings with these options. Raises BuildError as `read_settings` does."""
+        return read_settings(directory, config, self.task, self.pooling, self.normalize, self.max_seq_len)
+
+    def export_task(
+        self,
+        kind: type[ExportTask],
+        checkpoint: Checkpoint,
+        settings: EncoderSettings,
+        out: Path,
+        properties: dict[str, Any],
+    ) -> ExportTask:
+        return kind(
+            checkpoint=str(checkpoint.directory),
+            out=str(out),
+            task=self.task,
+            precision=self.precision,
+            pooling=settings.pooling,
+            normalize=settings.normalize,
+            dense=[(dense.path, dense.tanh) for dense in settings.dense],
+            lower_case=settings.lower_case,
+            properties=properties,
+            smoke_test=self.smoke_test,
+        )
+
+    def compiled(
+        self,
+        settings: EncoderSettings,
+        facts: dict[str, Any],
+        properties: dict[str, Any],
+        limits: EncoderLimits | None = None,
+    ) -> CompiledEncoder:
+        """Return the facts for the manifest; `facts` are those of an `EncoderExportResult`."""
+        return CompiledEncoder(
+            task=self.task,
+            precision=self.precision,
+            max_seq_len=settings.max_seq_len,
+            properties=properties,
+            pooling=settings.pooling,
+            normalize=settings.normalize,
+            prompts=dict(settings.prompts),
+            default_prompt=settings.default_prompt,
+            activation=settings.activation,
+            labels=settings.labels,
+            limits=limits,
+            notes=settings.notes,
+            **facts | {"inputs": tuple(facts["inputs"])},
+        )
