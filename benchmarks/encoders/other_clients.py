@@ -31,7 +31,10 @@ from inflight.deploy.server.server import Server
 AIPERF = "aiperf==0.13.0"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mteb"
 _RERANKER = "tiny-bert-rerank"
+_CLIENT = Path(__file__).parents[2] / "client"
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+_ENVIRONMENT = {**_OFFLINE, "PYTHONPATH": str(_CLIENT)}
+"""Of mteb, which needs the client of this checkout."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def _aiperf(load: Load, url: str, requests: int, concurrency: int, work: Path) -
         *("--request-count", str(requests), "--concurrency", str(concurrency), "--random-seed", "7"),
         *("--artifact-dir", str(directory.absolute()), "--ui", "none", "--no-gpu-telemetry", "--no-server-metrics"),
     ]
-    _run(command, directory.parent)
+    _run(command, directory.parent)  # in offline mode, it would take the tokenizer's path for a name in the hub's cache
     found: dict[str, Any] = json.loads(next(directory.rglob("profile_export_aiperf.json")).read_text())
     return found
 
@@ -116,16 +119,15 @@ def _figures(load: Load, found: Mapping[str, Any], requests: int) -> list[Figure
 def _mteb(*side: str) -> dict[str, float]:
     packages = ["--requirement", str(EXAMPLE / "requirements.txt")]
     python = shared_environment("mteb-venv", packages, beside=[sentence_transformers_python()])
-    output = _run([str(python.absolute()), str(EXAMPLE / "evaluate.py"), *side], BENCH_DIRECTORY)
+    output = _run([str(python.absolute()), str(EXAMPLE / "evaluate.py"), *side], BENCH_DIRECTORY, _ENVIRONMENT)
     found: dict[str, float] = json.loads(output.splitlines()[-1])
     return found
 
 
-def _run(command: Sequence[str], directory: Path) -> str:
+def _run(command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> str:
     directory.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        command, cwd=directory, env={**os.environ, **_OFFLINE}, stdout=subprocess.PIPE, text=True, check=True
-    )
+    everything = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, cwd=directory, env=everything, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout
 
 

@@ -1,7 +1,7 @@
 """Whether served embeddings are torch's: texts of 1 to 512 tokens in random order, from 32 clients at once.
 
 Clients send calls of random sizes, 1 to 5 ms apart, with refused texts among the others. Compared are the vectors with
-torch in fp32, computed text by text, and with the server's own for each text alone.
+torch in fp32, computed without padding, and with the server's own for each text alone.
 
 With --sts-b, the pairs of sentences of the STS benchmark are compared too: Spearman's correlation of the cosines of
 their vectors with the scores that people gave, for the served vectors and for torch's.
@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ CLIENTS = 32
 LARGEST_CALL = 40
 _REFUSED = ("too long " * MAX_TOKENS, "far too long " * 20 * MAX_TOKENS)
 """Texts that the server refuses, each alone."""
+_TORCH_BATCH = 32
 _SPLIT, _SCORE, _SENTENCES = "split", "score", ("sentence1", "sentence2")
 """Columns of the STS benchmark's file."""
 
@@ -111,7 +112,8 @@ def main(texts: int, sts_b: Path | None, out: Path) -> None:
 
 
 def _torch(checkpoint: Path, texts: Sequence[str], tokens: Sequence[int] = ()) -> Vectors:
-    """Return the mean of the last hidden states, of length 1, as the checkpoint's modules say.
+    """Return the mean of the last hidden states, of length 1, as the checkpoint's modules say. Texts of a batch have
+    the same number of tokens.
 
     Raises RuntimeError if a text has another number of tokens than `tokens` says.
     """
@@ -120,15 +122,19 @@ def _torch(checkpoint: Path, texts: Sequence[str], tokens: Sequence[int] = ()) -
 
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     model = AutoModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    rows = []
+    ids = tokenizer(list(texts))["input_ids"]
+    rows: dict[int, Any] = {}
     with torch.inference_mode():
-        for text, wanted in zip_longest(texts, tokens):
-            inputs = tokenizer(text, return_tensors="pt")
-            if wanted not in (None, inputs["input_ids"].shape[1]):
-                raise RuntimeError(f"a text has {inputs['input_ids'].shape[1]} tokens and not {wanted}")
-            states = model(**inputs).last_hidden_state[0]
-            rows.append(torch.nn.functional.normalize(states.mean(0), dim=0).numpy())
-    return np.stack(rows)
+        for length, places in groupby(
+            sorted(range(len(ids)), key=lambda place: len(ids[place])), lambda place: len(ids[place])
+        ):
+            while own := list(islice(places, _TORCH_BATCH)):
+                if any(tokens and tokens[place] != length for place in own):
+                    raise RuntimeError(f"a text has {length} tokens and should have another number")
+                inputs = torch.tensor([ids[place] for place in own])
+                states = model(input_ids=inputs, attention_mask=torch.ones_like(inputs)).last_hidden_state
+                rows |= zip(own, torch.nn.functional.normalize(states.mean(1), dim=1).numpy(), strict=True)
+    return np.stack([rows[place] for place in range(len(ids))])
 
 
 def _from_many_clients(address: str, corpus: Sequence[Text]) -> Answers:

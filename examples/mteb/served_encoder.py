@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from inflight_client import Client
-from mteb import ModelMeta
+from mteb.models import ModelMeta
 from mteb.models.abs_encoder import AbsEncoder
 from mteb.types import PromptType
 
 
-class ServedEncoder(AbsEncoder):
+class ServedEncoder(AbsEncoder):  # type: ignore[misc]
     """Texts go to the server in calls of many; long ones are cut at the model's limit, as sentence-transformers does.
 
     The server puts the model's prompts for queries and documents before the texts.
