@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,9 +19,10 @@ from typing import Any, TypeAlias
 import jinja2
 import uvicorn
 from inflight_client import AsyncClient, InflightError
-from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from inflight.batch.errors import BatchError
+from inflight.batch.storage.database_engine import create_database_engine
 from inflight.retrieval.retriever import Retriever
 from inflight.retrieval.table import PassageTable
 
@@ -104,8 +104,11 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128, help="longest answer")
     parser.add_argument("--port", type=int, default=8090, help="port on 127.0.0.1")
     given = parser.parse_args()
-    url = make_url(os.path.expandvars(given.database)).set(drivername="postgresql+psycopg")
-    table = PassageTable(create_engine(url, pool_pre_ping=True, hide_parameters=True), given.table)
+    try:  # as `inflight batch run --retrieve` does
+        engine = create_database_engine(given.database, "input_invalid", pooled=True)
+    except BatchError as error:
+        parser.error(str(error))
+    table = PassageTable(engine, given.table)
     client = AsyncClient(given.server)
     retriever = Retriever(client, table, top_k=given.top_k, candidates=20 if given.rerank else None)
     uvicorn.run(Service(client, retriever, given.chat, given.max_tokens), host="127.0.0.1", port=given.port)

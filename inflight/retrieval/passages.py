@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,14 @@ class Passages(tuple[Passage, ...]):
     """The passages for a question, best first. As a text, they are paragraphs numbered from 1: `[1] ...`."""
 
     __slots__ = ()
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Passage: ...
+    @overload
+    def __getitem__(self, key: slice) -> Passages: ...
+    def __getitem__(self, key: SupportsIndex | slice) -> Passage | Passages:
+        """Return a passage, or those of a slice: a template may have {{ passages[:2] }}."""
+        return Passages(super().__getitem__(key)) if isinstance(key, slice) else super().__getitem__(key)
 
     def __str__(self) -> str:
         return "\n\n".join(f"[{number}] {passage.text}" for number, passage in enumerate(self, 1))

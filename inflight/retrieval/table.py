@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal
 
 from inflight_client import InflightError
 
@@ -13,14 +15,19 @@ from inflight.retrieval.passages import Passage, Passages
 
 if TYPE_CHECKING:
     from inflight_client.encodings import Vectors
+    from psycopg import Connection as DriverConnection
     from sqlalchemy import Connection, Engine
 
 Metric = Literal["cosine", "l2", "ip"]
 _OPERATORS: dict[Metric, str] = {"cosine": "<=>", "l2": "<->", "ip": "<#>"}
 """pgvector's distances; `<#>` is the negative inner product."""
-_VECTOR = re.compile(r"((?:.*\.)?(?:half)?vec(?:tor)?)(?:\((\d+)\))?")
+_VECTOR = re.compile(r"((?:.*\.)?(?:half)?vec(?:tor)?)(?:\(\d+\))?")
 _MIN_EF_SEARCH, _MAX_EF_SEARCH = 100, 1000
 """Candidates that a search of an hnsw index keeps (`hnsw.ef_search`); pgvector's default is 40, its limit 1,000."""
+_ITERATIVE = {"hnsw.iterative_scan": "strict_order", "ivfflat.iterative_scan": "relaxed_order"}
+"""Settings of pgvector 0.8 and later: an index is read on while a filter leaves too few rows."""
+_CLOSE_SECONDS = 5.0
+"""Seconds for cancelled searches to end."""
 
 
 class PassageTable:
@@ -28,7 +35,7 @@ class PassageTable:
     statement for all questions.
 
     `id`: the column with the ids, by default the primary key, or `id`. `metric` must be that of the vectors' index, or
-    each search reads the whole table. SQLAlchemy's errors are raised as they are.
+    each search reads the whole table. `timeout`: seconds for a statement. SQLAlchemy's errors are raised as they are.
     """
 
     def __init__(
@@ -40,21 +47,26 @@ class PassageTable:
         text: str = "text",
         id: str | None = None,
         metric: Metric = "cosine",
+        timeout: float | None = None,
     ) -> None:
         self._engine, self._table = engine, table
         self._column, self._text, self._id, self._metric = column, text, id, metric
+        self._timeout = timeout
         self.dimensions: int | None = None
-        """The size of the vectors; None if the column's type does not say."""
+        """The size of the vectors, once `check` has read it."""
         self._statement = "", ""
         """The parts before and after the limit, which is no parameter: a plan for any limit may use no index."""
         self._probes = 1
+        self._iterative: dict[str, str] = {}
+        self._open: set[DriverConnection[Any]] = set()
+        self._closed = False
 
     def check(self) -> None:
         """Read the table's description. Raises InflightError (`input_not_found`, `input_invalid`) if it does not fit or
         has no vector."""
         if self._engine.dialect.name != "postgresql":
             raise InflightError("passages are retrieved from PostgreSQL with pgvector; name one", "input_invalid")
-        with self._engine.connect() as connection:
+        with self._transaction() as connection:
             quote = connection.dialect.identifier_preparer.quote
             name = ".".join(quote(part) for part in self._table.split(".", 1))
             types = self._types(connection, name.replace("%%", "%"))
@@ -72,7 +84,6 @@ class PassageTable:
                     " the one with the vectors",
                     "input_invalid",
                 )
-            self.dimensions = int(found[2]) if found[2] else None
             self._probes = self._ivfflat_probes(connection, name.replace("%%", "%"))
             vector, text = quote(self._column), quote(self._text)
             distance = f"{vector} {_OPERATORS[self._metric]} question.vector"
@@ -82,16 +93,25 @@ class PassageTable:
                 " FROM unnest(CAST(%(vectors)s AS text[])) WITH ORDINALITY AS given (vector, number))"
                 " SELECT number, nearest.id, nearest.text, nearest.distance FROM question CROSS JOIN LATERAL"
                 f" (SELECT {quote(key)} AS id, CAST({text} AS text) AS text, {distance} AS distance FROM {name}"
-                f" WHERE {vector} IS NOT NULL AND {text} IS NOT NULL ORDER BY {distance} LIMIT ",
+                f" WHERE {vector} IS NOT NULL AND {text} IS NOT NULL ORDER BY ({distance})",
                 ") AS nearest ORDER BY number, distance, id",
             )
-            there = f"SELECT 1 FROM {name} WHERE {vector} IS NOT NULL AND {text} IS NOT NULL LIMIT %(one)s"
-            if connection.exec_driver_sql(there, {"one": 1}).first() is None:
+            first = (
+                f"SELECT vector_dims({vector}) FROM {name} WHERE {vector} IS NOT NULL AND {text} IS NOT NULL"
+                " LIMIT %(one)s"
+            )
+            row = connection.exec_driver_sql(first, {"one": 1}).first()
+            if row is None:
                 raise InflightError(
                     f"the table {self._table!r} has no passages with vectors; fill it with `inflight batch run --task"
                     " embed`",
                     "input_invalid",
                 )
+            self.dimensions = int(row[0])
+            known = connection.exec_driver_sql(  # of the extension, which that query has loaded
+                "SELECT name FROM pg_settings WHERE name = ANY(%(names)s)", {"names": list(_ITERATIVE)}
+            ).all()
+            self._iterative = {str(setting): _ITERATIVE[setting] for (setting,) in known}
 
     def check_dimensions(self, dimensions: int) -> None:
         """Raises InflightError `input_invalid` if vectors of questions have another size than those of the table."""
@@ -104,7 +124,7 @@ class PassageTable:
 
     def search(self, vectors: Sequence[Vectors], top_k: int) -> list[Passages]:
         """Return the nearest `top_k` passages of each vector. `check` was called before."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             effort = min(max(_MIN_EF_SEARCH, 2 * top_k), _MAX_EF_SEARCH)
             for setting, value in (("hnsw.ef_search", effort), ("ivfflat.probes", self._probes)):
                 connection.exec_driver_sql(  # a larger value of the database or its user is kept
@@ -112,8 +132,50 @@ class PassageTable:
                     " ''), '1') AS int), %(value)s) AS text), true)",
                     {"name": setting, "value": value},
                 )
-            texts = [str(vector.tolist()) for vector in vectors]
-            rows = connection.exec_driver_sql(f"{top_k:d}".join(self._statement), {"vectors": texts}).all()
+            for setting, mode in self._iterative.items():
+                _set(connection, setting, mode)
+            found = self._nearest(connection, vectors, top_k)
+            few = [place for place, passages in enumerate(found) if len(passages) < top_k]
+            if few:  # there are no more, or a view's filter left out most of what an index found
+                exact = self._nearest(connection, [vectors[place] for place in few], top_k, use_index=False)
+                for place, passages in zip(few, exact, strict=True):
+                    found[place] = passages
+        return found
+
+    def close(self) -> None:
+        """End the searches of other threads. Later ones are refused."""
+        from psycopg import OperationalError
+
+        self._closed = True
+        until = time.monotonic() + _CLOSE_SECONDS
+        while self._open and time.monotonic() < until:
+            for driver in list(self._open):
+                with suppress(OperationalError):
+                    driver.cancel_safe(timeout=1.0)
+            time.sleep(0.02)  # one between two statements is cancelled in the next round
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """A transaction that `close` ends."""
+        with self._engine.begin() as connection:
+            driver: Any = connection.connection.driver_connection
+            self._open.add(driver)
+            try:
+                if self._closed:
+                    raise InflightError(f"the table {self._table!r} is no longer searched", "cancelled")
+                if self._timeout is not None:
+                    _set(connection, "statement_timeout", f"{min(max(1, round(self._timeout * 1000)), 2**31 - 1)}ms")
+                yield connection
+            finally:
+                self._open.discard(driver)
+
+    def _nearest(
+        self, connection: Connection, vectors: Sequence[Vectors], top_k: int, use_index: bool = True
+    ) -> list[Passages]:
+        before, after = self._statement
+        texts = [str(vector.tolist()) for vector in vectors]
+        order = before if use_index else f"{before} + 0"  # no index is on that
+        rows = connection.exec_driver_sql(f"{order} LIMIT {top_k:d}{after}", {"vectors": texts}).all()
         found: list[list[Passage]] = [[] for _ in vectors]
         for number, id_, text, distance in rows:
             score = 1 - distance if self._metric == "cosine" else 0.0 - distance
@@ -149,3 +211,8 @@ class PassageTable:
             {"name": name},
         ).all()
         return max((math.ceil(math.sqrt(lists)) for (lists,) in rows), default=1)
+
+
+def _set(connection: Connection, setting: str, value: str) -> None:
+    """Change a setting for a transaction."""
+    connection.exec_driver_sql("SELECT set_config(%(name)s, %(value)s, true)", {"name": setting, "value": value})

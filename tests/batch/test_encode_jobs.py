@@ -151,20 +151,29 @@ def test_requests_of_openais_format_are_answered_in_it(tmp_path: Path) -> None:
         request("ids", input=[5, 6, 7], encoding_format="base64"),
         request("chat", "/v1/chat/completions", messages=[]),
         request("odd", input=5),
+        request("errors", input=["tea", "cup"], return_errors=True),
+        request("urgent", input="tea", priority=7),
+        request("unnamed", input="tea", model=None),
     ]
     source = write_rows(tmp_path / "batch.jsonl", rows)
     _, result = run(job_of(source, str(tmp_path / "out.jsonl"), "embed", id=None))
-    assert (result.counts.ok, result.counts.error, result.counts.dead, result.counts.texts) == (3, 1, 1, 4)
+    assert (result.counts.ok, result.counts.error, result.counts.dead, result.counts.texts) == (4, 3, 1, 5)
     found = {one["custom_id"]: one for one in lines_of(tmp_path / "out.jsonl")}
     bodies = {name: one["response"]["body"] for name, one in found.items()}
-    assert all(body["object"] == "list" and body["model"] == "minilm" for body in bodies.values())
+    assert all(body["object"] == "list" for body in bodies.values())
+    assert {name: body["model"] for name, body in bodies.items()} == {
+        **dict.fromkeys(("one", "many", "ids"), "minilm"),
+        "unnamed": "embedding",
+    }
     assert np.float32(bodies["one"]["data"][0]["embedding"]) == pytest.approx(vector_of("tea"))
     assert [item["index"] for item in bodies["many"]["data"]] == [0, 1]
     assert np.float32(bodies["many"]["data"][1]["embedding"]) == pytest.approx(vector_of("cup", 4))
     raw = base64.b64decode(bodies["ids"]["data"][0]["embedding"])
     assert np.array_equal(np.frombuffer(raw, "<f4"), vector_of("(5, 6, 7)"))
-    (error,) = lines_of(JobDirectory.find(tmp_path / "out.jsonl").result_file(RowStatus.ERROR))
-    assert (error["custom_id"], error["response"]["status_code"]) == ("odd", 400)
+    errors = lines_of(JobDirectory.find(tmp_path / "out.jsonl").result_file(RowStatus.ERROR))
+    params = {one["custom_id"]: one["response"]["body"]["error"]["param"] for one in errors}
+    assert params == {"odd": "input", "errors": "return_errors", "urgent": "priority"}
+    assert {one["response"]["status_code"] for one in errors} == {400}
 
 
 def test_requests_of_openais_format_fill_a_column_of_vectors(tmp_path: Path) -> None:

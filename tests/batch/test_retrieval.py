@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psycopg
 import pyarrow.parquet as pq
 import pytest
 from inflight_client import InflightError
@@ -25,6 +27,7 @@ from tests.batch.scripted_backend import ScriptedBackend, echo, vector_of
 from tests.batch.test_encode_jobs import lines_of, write_rows
 from tests.fixtures.errors import raises
 from tests.fixtures.postgresql import PostgreSql
+from tests.fixtures.waiting import wait_until
 
 TEXTS = [f"passage {n} about {'tea' if n % 2 else 'coffee'}" for n in range(40)]
 QUESTIONS = [f"question {n} about tea" for n in range(50)]
@@ -101,12 +104,13 @@ def test_a_reranker_chooses_among_more_passages(shop: Shop, tmp_path: Path) -> N
     assert verify(directory).complete
 
 
-def test_a_template_may_go_through_the_passages(shop: Shop, tmp_path: Path) -> None:
-    template = "{% for one in passages %}{{ loop.index }}: {{ one.text }} ({{ one.id }}) {% endfor %}"
+def test_a_template_may_go_through_the_passages_and_take_some(shop: Shop, tmp_path: Path) -> None:
+    template = "{{ passages[1:] }}{% for one in passages %}{{ loop.index }}: {{ one.text }} ({{ one.id }}) {% endfor %}"
     run(job_of(tmp_path, shop, template=template, limit=1))
     (line,) = lines_of(tmp_path / "answers.jsonl")
     wanted = nearest(QUESTIONS[0], 3)
-    assert line["text"] == "".join(f"{n}: {TEXTS[place]} ({place}) " for n, place in enumerate(wanted, 1))
+    slice_ = f"[1] {TEXTS[wanted[1]]}\n\n[2] {TEXTS[wanted[2]]}"
+    assert line["text"] == slice_ + "".join(f"{n}: {TEXTS[place]} ({place}) " for n, place in enumerate(wanted, 1))
 
 
 def test_a_row_whose_retrieval_fails_has_that_error(shop: Shop, tmp_path: Path) -> None:
@@ -127,6 +131,31 @@ def test_a_row_whose_retrieval_fails_has_that_error(shop: Shop, tmp_path: Path) 
     dead = {line["id"]: line["code"] for line in lines_of(directory.result_file(RowStatus.DEAD))}
     assert dead == {"3": "row_crashed_engine", "5": "invalid_text", "6": "row_invalid", "7": "row_invalid"}
     assert verify(directory).complete
+
+
+@pytest.mark.parametrize(("code", "dead"), [("engine_died", {3}), ("server_gone", set())])
+def test_a_crash_counts_only_for_a_question_that_was_sent_alone(
+    code: str, dead: set[int], shop: Shop, tmp_path: Path
+) -> None:
+    """Question 3 ends its server with all that is in flight: always, or twice, as a server that is killed."""
+    crashes = 0
+
+    async def crash(server: ScriptedBackend, text: str) -> str | InflightError:
+        nonlocal crashes
+        before = crashes
+        if text == QUESTIONS[3] and (code == "engine_died" or crashes < 2):
+            await asyncio.sleep(0.002)
+            crashes += 1
+        else:
+            await asyncio.sleep(0.01)
+        return InflightError("gone", code) if crashes > before else text
+
+    job = job_of(tmp_path, shop, rerank=True, max_engine_crashes=1)
+    encoders = Encoders((ScriptedBackend(name="embedder"),), (ScriptedBackend(crash, name="reranker"),))
+    directory = JobDirectory.from_output(job.output)
+    result = JobRunner(job, directory, backends=[ScriptedBackend()], encoders=encoders).run()
+    assert (result.counts.ok, result.counts.codes) == (50 - len(dead), {"row_crashed_engine": 1} if dead else {})
+    assert {line["id"] for line in lines_of(tmp_path / "answers.jsonl")} == {*range(50)} - dead
 
 
 def test_encoders_that_do_not_answer_are_asked_again_and_the_next_one_is_asked(shop: Shop, tmp_path: Path) -> None:
@@ -196,6 +225,28 @@ def test_a_database_that_restarts_is_asked_again(shop: Shop, postgresql: Postgre
     assert verify(directory).complete
 
 
+@pytest.mark.parametrize(("timeout", "code"), [(600.0, ""), (0.3, "storage_unreachable")])
+def test_a_job_ends_while_its_searches_are_blocked(timeout: float, code: str, shop: Shop, tmp_path: Path) -> None:
+    """When it is stopped, or after its wait timeout."""
+
+    async def lock(server: ScriptedBackend, text: str) -> str | InflightError:
+        if text == QUESTIONS[0]:
+            await asyncio.to_thread(other.execute, "LOCK TABLE docs")
+        return text
+
+    job = job_of(tmp_path, shop, server_wait_timeout=timeout)
+    encoders = Encoders((ScriptedBackend(lock, name="encoder"),))
+    runner = JobRunner(job, JobDirectory.from_output(job.output), backends=[ScriptedBackend()], encoders=encoders)
+    with ThreadPoolExecutor() as pool, psycopg.connect(shop.address) as other:
+        running = pool.submit(runner.run)
+        wait_until(lambda: shop.rows("SELECT pid FROM pg_locks WHERE NOT granted"))
+        if not code:
+            runner.stop()
+            runner.stop()
+        result = running.result(timeout=10)
+    assert (result.exit_code, result.code) == (75, code)
+
+
 def test_a_job_whose_database_is_down_when_it_begins_stops_and_a_resume_finishes_it(
     shop: Shop, postgresql: PostgreSql, tmp_path: Path
 ) -> None:
@@ -219,6 +270,7 @@ def test_a_job_whose_database_is_down_when_it_begins_stops_and_a_resume_finishes
         ({"text": "body"}, "input_not_found", "body"),
         ({"dimensions": 4}, "input_invalid", "docs"),
         ({"table": "empty"}, "input_invalid", "empty"),
+        ({"table": "unsized"}, "input_invalid", "unsized"),
         ({"address": "sqlite:///docs.db"}, "input_invalid", "docs.db"),
         ({"address": "postgresql://app:s3cret@127.0.0.1:1/shop"}, "storage_unreachable", "***"),
     ],
@@ -226,7 +278,10 @@ def test_a_job_whose_database_is_down_when_it_begins_stops_and_a_resume_finishes
 def test_a_table_that_does_not_fit_is_refused_before_the_first_row(
     change: dict[str, Any], code: str, named: str, shop: Shop, tmp_path: Path
 ) -> None:
-    shop.do("CREATE TABLE empty (id INT PRIMARY KEY, text TEXT, embedding vector(8))")
+    shop.do(
+        "CREATE TABLE empty (id INT PRIMARY KEY, text TEXT, embedding vector(8))",
+        "CREATE TABLE unsized AS SELECT 1 AS id, 'tea' AS text, CAST('[1, 2, 3]' AS vector) AS embedding",
+    )
     server = ScriptedBackend()
     job = job_of(tmp_path, shop, **change)
     encoders = Encoders((ScriptedBackend(name="encoder"),))

@@ -53,7 +53,7 @@ def filled(server: Server, postgresql: PostgreSql, tmp_path_factory: pytest.Temp
     database = postgresql.database().replace("inflight@", "inflight:${EXAMPLE_PASSWORD}@")
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     own = {"SERVER": server.grpc_address, "DATABASE": database, "OUT": str(out)}
-    environment = {**os.environ, **own, "PATH": path, "EXAMPLE_PASSWORD": "not-asked-for"}
+    environment = {**os.environ, **own, "PATH": path, "EXAMPLE_PASSWORD": "not@asked:for/1%2F"}
     ran(["sh", str(EXAMPLE / "run.sh"), "--max-tokens", "4"], environment)
     return Filled(server.grpc_address, database, out, environment)
 

@@ -61,23 +61,39 @@ def test_the_nearest_passages_of_each_question_are_found(metric: Metric, databas
         assert [passage.score for passage in passages] == pytest.approx(row[wanted].tolist(), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "index", ["hnsw (embedding vector_cosine_ops)", "ivfflat (embedding vector_cosine_ops) WITH (lists = 16)"]
-)
-def test_an_index_is_searched_for_as_many_passages_as_are_wanted(index: str, database: Engine) -> None:
+INDEXES = ["hnsw (embedding vector_cosine_ops)", "ivfflat (embedding vector_cosine_ops) WITH (lists = 16)"]
+
+
+@pytest.fixture(params=INDEXES)
+def indexed(request: pytest.FixtureRequest, database: Engine) -> Iterator[Engine]:
+    """The same passages in the table `docs` with an index, which is used if it can be."""
     do(
         database,
-        "DROP TABLE IF EXISTS docs",
+        "DROP TABLE IF EXISTS docs CASCADE",
         f'CREATE TABLE docs AS SELECT "the id%" AS id, "e%m" AS embedding, ":text" AS text FROM {TABLE}',
-        f"CREATE INDEX ON docs USING {index}",
+        f"CREATE INDEX ON docs USING {request.param}",
         "ANALYZE docs",
     )
-    indexed = create_engine(database.url, connect_args={"options": "-c enable_seqscan=off"})
+    engine = create_engine(database.url, connect_args={"options": "-c enable_seqscan=off"})
+    yield engine
+    engine.dispose()
+
+
+def test_an_index_is_searched_for_as_many_passages_as_are_wanted(indexed: Engine, database: Engine) -> None:
     table = PassageTable(indexed, "docs")
     table.check()
     exact = table_of(database).search(list(QUESTIONS), 60)
     found = table.search(list(QUESTIONS), 60)
-    indexed.dispose()
     assert [len(passages) for passages in found] == [60] * len(QUESTIONS), "40 by pgvector's defaults"
     recalls = [len({*one.texts} & {*other.texts}) / 60 for one, other in zip(found, exact, strict=True)]
     assert np.mean(recalls) > 0.5
+
+
+def test_a_view_with_few_rows_of_an_index_is_searched_for_all_of_them(indexed: Engine, database: Engine) -> None:
+    do(database, "CREATE VIEW few AS SELECT * FROM docs WHERE id % 100 = 7")
+    table = PassageTable(indexed, "few", id="id")
+    table.check()
+    found = table.search(list(QUESTIONS), 5)
+    lengths = np.linalg.norm(QUESTIONS, axis=1)[:, None] * np.linalg.norm(VECTORS[7::100], axis=1)
+    wanted = np.argsort(-(QUESTIONS @ VECTORS[7::100].T) / lengths)
+    assert [[one.id for one in passages] for passages in found] == (100 * wanted + 7).tolist()

@@ -6,7 +6,8 @@ import asyncio
 import random
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from inflight_client.encodings import Embeddings, Reranking
 
 from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.failure_kind import FailureKind, classify_failure
+from inflight.batch.dispatch.poison_rows import LOSSES_PER_CRASH
 from inflight.batch.dispatch.row_queue import Feed, OnRowDone
 from inflight.batch.dispatch.triton_backend import TritonBackend
 from inflight.batch.errors import BatchError
@@ -39,7 +41,7 @@ _DATA_ERROR = "22"
 _DENIED = ("28", "3D", "42501")
 """SQLSTATEs of a refused user, an unknown database, and missing privileges."""
 _FINAL = (FailureKind.PERMANENT, FailureKind.AMBIGUOUS)
-_MAY_BE_OF_A_TEXT = (*_FINAL, FailureKind.TRANSIENT, FailureKind.CRASHED)
+_MAY_BE_OF_A_TEXT = (*_FINAL, FailureKind.TRANSIENT)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class RetrievalStep:
     """The feed of a job whose prompts contain passages, between the feed of rows as read and the queue.
 
     A row that fails gets its error through `on_row_done`, or `on_invalid` if its template can't be filled in. Servers
-    and a database that are down are asked again until the job's wait timeout. `bind_encoder` is given the task and the
+    and a database that are down are retried until the job's wait timeout. `bind_encoder` is given the task and the
     build of each encoder, and raises BatchError where that is not the job's.
     """
 
@@ -83,14 +85,20 @@ class RetrievalStep:
         assert job.retrieval is not None
         self._feed, self._spec, self._options, self._format = feed, job.retrieval, job.run_options, row_format
         self._on_row_done, self._on_invalid = on_row_done, on_invalid
-        self._embedders = _Pool("embed", encoders.embed, self._options, bind_encoder, on_message)
-        self._rerankers = _Pool("rerank", encoders.rerank, self._options, bind_encoder, on_message)
+        suspects = _Suspects()
+        self._embedders = _Pool("embed", encoders.embed, self._options, suspects, bind_encoder, on_message)
+        self._rerankers = _Pool("rerank", encoders.rerank, self._options, suspects, bind_encoder, on_message)
         self._engine = create_database_engine(self._spec.address, "input_invalid", pooled=True)
-        spec = self._spec
+        spec, timeout = self._spec, self._options.server_wait_timeout
         self._table = PassageTable(
-            self._engine, spec.table, column=spec.column, text=spec.text, id=spec.id, metric=spec.metric
+            *(self._engine, spec.table),
+            column=spec.column,
+            text=spec.text,
+            id=spec.id,
+            metric=spec.metric,
+            timeout=timeout,
         )
-        self._database = _Patience(spec.shown, self._options.server_wait_timeout, "storage_unreachable", on_message)
+        self._database = _Outage(spec.shown, timeout, "storage_unreachable", on_message)
         self._reading = asyncio.Lock()
         self._rerank_slots = asyncio.Semaphore(_RERANKS)
         self._batches: deque[asyncio.Task[list[Row] | None]] = deque()
@@ -124,6 +132,7 @@ class RetrievalStep:
         await asyncio.gather(*self._batches, return_exceptions=True)
         for backend in (*self._embedders.all, *self._rerankers.all):
             await backend.close()
+        await asyncio.to_thread(self._table.close)
         await asyncio.to_thread(self._engine.dispose)
 
     async def _next_batch(self) -> list[Row] | None:
@@ -226,8 +235,8 @@ class RetrievalStep:
         return database_error_text(self._spec.address, getattr(error, "orig", None) or error)
 
 
-class _Patience:
-    """How long something that does not answer has been asked again."""
+class _Outage:
+    """How long a database or all servers of a task have not answered, and the waits between attempts."""
 
     def __init__(self, name: str, timeout: float, code: str, on_message: Callable[[str], None]) -> None:
         self._name, self._timeout, self._code, self._on_message = name, timeout, code, on_message
@@ -254,6 +263,37 @@ class _Patience:
         self._down_since, self._pause = None, _WAIT_INITIAL
 
 
+class _Suspects:
+    """Keeps a request that may be the cause of a crash apart from all others, of both tasks: one server may have both
+    encoders."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._others = 0
+        self._no_others = asyncio.Event()
+        self._no_others.set()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Enter once no other request is in flight; those that come wait."""
+        async with self._lock:
+            await self._no_others.wait()
+            yield
+
+    @asynccontextmanager
+    async def beside_others(self) -> AsyncIterator[None]:
+        """Enter once no suspect is in flight."""
+        async with self._lock:
+            self._others += 1
+            self._no_others.clear()
+        try:
+            yield
+        finally:
+            self._others -= 1
+            if not self._others:
+                self._no_others.set()
+
+
 class _Pool:
     """The servers of a task. One of them is asked, and the next one if it does not answer."""
 
@@ -262,31 +302,33 @@ class _Pool:
         task: Task,
         backends: Sequence[Backend],
         options: RunOptions,
+        suspects: _Suspects,
         bind_encoder: Callable[[Task, str], None],
         on_message: Callable[[str], None],
     ) -> None:
         self.all = tuple(backends)
         self._task, self._left, self._options = task, list(backends), options
-        self._bind_encoder, self._on_message = bind_encoder, on_message
+        self._suspects, self._bind_encoder, self._on_message = suspects, bind_encoder, on_message
         names = ", ".join(dict.fromkeys(backend.name for backend in backends))
-        self._patience = _Patience(names, options.server_wait_timeout, "server_unreachable", on_message)
+        self._outage = _Outage(names, options.server_wait_timeout, "server_unreachable", on_message)
         self._checked: set[Backend] = set()
         """Servers whose build was compared since they last failed."""
-        self._alone = asyncio.Lock()
-        """Held for a request that may be the cause of a crash."""
         self._run_id = uuid.uuid4().hex
 
-    async def send(self, requests: Sequence[RowRequest]) -> list[RowAnswer | InflightError]:
+    async def send(self, requests: Sequence[RowRequest], alone: bool = False) -> list[RowAnswer | InflightError]:
         """Return the answer or the error of each request, as soon as a server answers. Raises BatchError if none takes
         any, or none answers within the wait timeout.
+
+        `alone`: a crash is counted, as no other request is in flight. Otherwise these requests are sent alone after it.
         """
-        failures = crashes = 0
+        failures = losses = 0
         while True:
             backend = self._left[0]
             try:
                 if not await self._is_ours(backend):
                     continue
-                answers = list(await backend.send(requests, f"{self._run_id}-{self._task}"))
+                async with nullcontext() if alone else self._suspects.beside_others():
+                    answers = list(await backend.send(requests, f"{self._run_id}-{self._task}"))
                 if len(answers) == 1 and isinstance(answers[0], InflightError):
                     raise answers[0]
             except InflightError as error:
@@ -294,7 +336,7 @@ class _Pool:
                 if kind is FailureKind.REJECTED:
                     self._reject(backend, error)
                 elif len(requests) > 1 and kind in _MAY_BE_OF_A_TEXT:
-                    return await self._send_alone(requests)  # any of them may be the cause
+                    return [one for request in requests for one in await self.send([request], alone)]
                 elif kind in _FINAL:
                     return [error]
                 elif kind is FailureKind.TRANSIENT:
@@ -303,22 +345,29 @@ class _Pool:
                         return [error]
                     await asyncio.sleep(min(_WAIT_INITIAL * 2**failures, _WAIT_MAX) * random.uniform(0.5, 1.0))
                 else:
-                    crashes += kind is FailureKind.CRASHED
-                    if crashes >= self._options.max_engine_crashes and len(requests) == 1:
-                        return [InflightError(f"encoders crashed {crashes} times on it: {error}", "row_crashed_engine")]
-                    await self._wait(backend, error)
+                    crashed = kind is FailureKind.CRASHED
+                    if crashed and alone:
+                        losses += LOSSES_PER_CRASH if error.code == "engine_died" else 1
+                        crashes = losses // LOSSES_PER_CRASH
+                        if crashes >= self._options.max_engine_crashes:
+                            why = f"encoders crashed {crashes} times on it: {error}"
+                            return [InflightError(why, "row_crashed_engine")]
+                    self._turn_from(backend)
+                    if crashed and not alone:
+                        return await self._send_alone(requests)
+                    await self._outage.wait(error)
                 continue
-            self._patience.answered()
+            self._outage.answered()
             for place, answer in enumerate(answers):
                 if isinstance(answer, InflightError) and classify_failure(answer) not in _FINAL:
-                    answers[place] = (await self.send([requests[place]]))[0]
+                    answers[place] = (await self.send([requests[place]], alone))[0]
             return answers
 
     async def _send_alone(self, requests: Sequence[RowRequest]) -> list[RowAnswer | InflightError]:
         answers = []
-        async with self._alone:
-            for request in requests:
-                answers += await self.send([request])
+        for request in requests:
+            async with self._suspects.alone():
+                answers += await self.send([request], alone=True)
         return answers
 
     async def _is_ours(self, backend: Backend) -> bool:
@@ -336,12 +385,11 @@ class _Pool:
         self._checked.add(backend)
         return True
 
-    async def _wait(self, backend: Backend, error: InflightError) -> None:
-        """Ask the next server after a pause."""
+    def _turn_from(self, backend: Backend) -> None:
+        """Ask the next server, and compare the build of this one again."""
         self._checked.discard(backend)
         if self._left[0] is backend:
             self._left.append(self._left.pop(0))
-        await self._patience.wait(error)
 
     def _reject(self, backend: Backend, error: Exception) -> None:
         """Ask a server no more. Raises BatchError if it was the last one."""

@@ -182,7 +182,7 @@ class RunOptions(_StrictModel):
     headers: dict[str, str] = Field(default_factory=dict, exclude=True)
     retrieve_servers: tuple[str, ...] = _field(
         (),
-        "Server with the encoders for --retrieve. Repeat it for others that are asked when one does not answer."
+        "Server with the encoders for --retrieve. Repeat it for others, which are used when one does not answer."
         "  [default: --server]",
     )
     ephemeral: str | None = _field(None, "Start a server for this engine directory while the job runs, on free ports.")

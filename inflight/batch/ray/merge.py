@@ -18,6 +18,7 @@ from inflight.batch.job.rows import RowResult, RowStatus
 from inflight.batch.job.spec import InputPart, Task
 from inflight.batch.outputs.answer_record import parse_answer
 from inflight.batch.ray.aggregate_status import add_counts
+from inflight.batch.ray.shared_facts import RETRIEVAL_TASKS
 from inflight.batch.session import JobSession
 from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.line_file import read_lines
@@ -54,6 +55,9 @@ class PartMerger:
                 add_counts(spent, ledger.counts)
                 if (build := ledger.recall("build")) is not None:
                     self._session.bind_build(build)
+                for task in RETRIEVAL_TASKS:
+                    if (build := ledger.recall(f"{task}_build")) is not None:
+                        self._session.bind_encoder(task, build)
         self._count(spent)  # all of it, so that a resumed merge counts it only once
         for part, directory in self._parts:
             if self._ledger.next < part.first + (part.rows or 0):

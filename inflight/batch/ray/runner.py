@@ -21,7 +21,7 @@ from inflight.batch.ray.aggregate_status import AggregateStatus
 from inflight.batch.ray.cluster import cluster
 from inflight.batch.ray.merge import PartMerger
 from inflight.batch.ray.parts import PartPlan, StartPoint, split_input
-from inflight.batch.ray.shared_facts import set_once
+from inflight.batch.ray.shared_facts import RETRIEVAL_TASKS, set_once
 from inflight.batch.ray.worker import DRAIN, NOW, PartReport, PartTask, PartWorker
 from inflight.batch.reporting.progress import JobProgress, JobState, read_progress
 from inflight.batch.runner import JobResult, JobRunner
@@ -109,6 +109,9 @@ class RayRunner(JobRunner):
         shared, run_id = self._parts.shared, uuid.uuid4().hex
         if (bound := session.ledger.recall("build")) is not None:
             session.bind_build(set_once(shared.build, bound))
+        for task in RETRIEVAL_TASKS:
+            if (bound := session.ledger.recall(f"{task}_build")) is not None:
+                session.bind_encoder(task, set_once(shared.encoder(task), bound))
         shared.dimensions_checked.unlink(missing_ok=True)
         tasks = [
             PartTask(index, one, created, found, shared, run_id) for index, one in enumerate(jobs) if not _finished(one)

@@ -7,7 +7,11 @@ from pathlib import Path
 
 from inflight.batch.errors import map_disk_errors
 from inflight.batch.failpoints import failpoint
+from inflight.batch.job.spec import Task
 from inflight.common.atomic_files import create_once
+
+RETRIEVAL_TASKS: tuple[Task, ...] = ("embed", "rerank")
+"""Tasks of the encoders of a job's retrieval."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,10 @@ class SharedFacts:
     def build(self) -> Path:
         """The build of the model."""
         return self.path / "build"
+
+    def encoder(self, task: Task) -> Path:
+        """The build of the encoder for a task of retrieval."""
+        return self.path / f"{task}_build"
 
     @property
     def dimensions(self) -> Path:

@@ -13,9 +13,10 @@ from typing import Any
 
 from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.ephemeral_server import ephemeral_server
+from inflight.batch.dispatch.retrieval import Encoders
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
-from inflight.batch.job.spec import Job
+from inflight.batch.job.spec import Job, Task
 from inflight.batch.ray.shared_facts import SharedFacts, set_once
 from inflight.batch.reporting.progress import JobState
 from inflight.batch.runner import JobResult, JobRunner
@@ -56,14 +57,18 @@ class PartReport:
 
 @dataclass(frozen=True)
 class _PartSession(JobSession):
-    """A session bound to the build and the dimensions of all parts, so that another model is detected before any row is
-    sent."""
+    """A session bound to the builds and the dimensions of all parts, so that another model is detected before any row
+    is sent."""
 
     shared: SharedFacts = field(kw_only=True)
 
     def bind_build(self, build: str) -> None:
         super().bind_build(set_once(self.shared.build, build))
         super().bind_build(build)
+
+    def bind_encoder(self, task: Task, build: str) -> None:
+        super().bind_encoder(task, set_once(self.shared.encoder(task), build))
+        super().bind_encoder(task, build)
 
     def bind_dimensions(self, dimensions: int) -> None:
         """Wait also for the head, which checks that the vectors fit the whole job's output."""
@@ -79,9 +84,14 @@ class PartRunner(JobRunner):
     """Runs the job of a part."""
 
     def __init__(
-        self, job: Job, directory: JobDirectory, shared: SharedFacts, backends: Sequence[Backend] | None = None
+        self,
+        job: Job,
+        directory: JobDirectory,
+        shared: SharedFacts,
+        backends: Sequence[Backend] | None = None,
+        encoders: Encoders | None = None,
     ) -> None:
-        super().__init__(job, directory, backends=backends)
+        super().__init__(job, directory, backends=backends, encoders=encoders)
         self._shared = shared
 
     def _execute(self, session: JobSession) -> JobResult:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from inflight_client.encoder_call import MODELS
+
 from inflight.batch.errors import BatchError
 from inflight.batch.job.file_formats import resolve_format
 from inflight.batch.job.rows import InputRecord
@@ -41,7 +43,8 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
             raise BatchError(f"OpenAI's format has no requests for the task {job.task}", "input_invalid")
         from inflight.batch.row_formats.openai import OpenAIRowFormat
 
-        return OpenAIRowFormat(job.defaults, created, job.encode, compact)
+        model = job.run_options.model or MODELS["embed"]
+        return OpenAIRowFormat(job.defaults, created, job.encode, compact, model)
     form: PlainRowFormat
     if job.retrieval is not None:
         from inflight.batch.row_formats.retrieval import RetrievalRowFormat

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 from inflight_client import InflightError
+from inflight_client.encoder_call import MODELS
 from inflight_client.encodings import Embeddings
 from inflight_client.results import Generation
 from inflight_client.validation import shorten
@@ -59,12 +60,18 @@ class OpenAIRowFormat:
 
     With `encode`, whose task is embed, the lines are requests for embeddings. `vectors`: the output has a column of
     vectors, so each line has one text, and vectors of the job's size; the answers' lines have them as base64.
+    `model`: the name in answers to requests for embeddings that name none.
     """
 
     def __init__(
-        self, defaults: GenerationDefaults, created: int, encode: EncodeSpec | None = None, vectors: bool = False
+        self,
+        defaults: GenerationDefaults,
+        created: int,
+        encode: EncodeSpec | None = None,
+        vectors: bool = False,
+        model: str = MODELS["embed"],
     ) -> None:
-        self._encode, self._vectors = encode, vectors
+        self._encode, self._vectors, self._model = encode, vectors, model
         self._urls = (_CHAT, _TEXT) if encode is None else (_EMBEDDINGS,)
         self._defaults = RequestDefaults(defaults.max_tokens, sampling_from_defaults(defaults))
         self._created = created
@@ -106,6 +113,7 @@ class OpenAIRowFormat:
         return RowResult(row.number, row.line, row.id, RowStatus.OK, text, tokens=tokens, attempts=attempts)
 
     def _embed_request(self, wanted: EmbeddingRequest, encode: EncodeSpec) -> EmbedRequest:
+        _refuse({"return_errors": wanted.return_errors, "priority": wanted.priority != 0})
         dimensions = wanted.dimensions or encode.dimensions
         if self._vectors and (len(wanted.texts) > 1 or dimensions != encode.dimensions):
             name = "dimensions" if len(wanted.texts) == 1 else "input"
@@ -121,7 +129,7 @@ class OpenAIRowFormat:
     def _format_embeddings(self, row: Row, answer: Embeddings, attempts: int) -> RowResult:
         assert isinstance(row.request, EmbedRequest)
         wanted = replace(row.context, encoding_format="base64") if self._vectors else row.context
-        body = b"".join(embedding_parts(answer, wanted, str(row.request.model)))
+        body = b"".join(embedding_parts(answer, wanted, row.request.model or self._model))
         text = _line(row.id, _hashed_id(row.id), 200, orjson.Fragment(body))
         tokens = (answer.total_tokens, 0)
         return RowResult(
@@ -156,15 +164,19 @@ def _row_request(wanted: GenerationRequest) -> GenerateRequest:
     """Return the request of a row, which gets one answer. Raises ApiError for what only the gateway supports."""
     prompt = wanted.prompts[0]
     several = {"n": wanted.n > 1, "prompt": len(wanted.prompts) > 1 or isinstance(prompt, TokenIds)}
-    unsupported = several | {"stream": wanted.stream, "echo": wanted.echo, "tools": wanted.tools.active}
-    for name, asked in unsupported.items():
-        if asked:
-            raise ApiError(f"{name} is not supported in a batch job; leave it out", "unsupported_input", name)
+    _refuse(several | {"stream": wanted.stream, "echo": wanted.echo, "tools": wanted.tools.active})
     assert not isinstance(prompt, TokenIds)
     assert wanted.max_tokens is not None
     return GenerateRequest(
         prompt, wanted.max_tokens, wanted.sampling, wanted.logprobs, wanted.chat_template_kwargs, wanted.model
     )
+
+
+def _refuse(asked: Mapping[str, bool]) -> None:
+    """Raises ApiError for a field that was asked for, which only the gateway supports."""
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise ApiError(f"{name} is not supported in a batch job; leave it out", "unsupported_input", name)
 
 
 def error_line(custom_id: str, message: str, code: str) -> bytes:

@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 60.0
 """Seconds to wait for another program's lock on an SQLite file."""
 
+_CONNECT_ARGS: dict[str, dict[str, Any]] = {
+    "sqlite": {"timeout": LOCK_TIMEOUT},
+    "postgresql+psycopg": {
+        "connect_timeout": 10,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+    },
+}
+"""Settings of connections that an address does not set: a server that is gone is noticed within a minute."""
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
 
@@ -30,9 +40,11 @@ def create_database_engine(address: str, code: str, pooled: bool) -> Engine:
     try:
         url = make_url(expand_variables(address, code))
         url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
-        lite = url.get_backend_name() == "sqlite"
-        options: dict[str, Any] = {"connect_args": {"timeout": LOCK_TIMEOUT}} if lite else {}
-        options |= {"pool_pre_ping": not lite} if pooled else {"poolclass": NullPool}
+        backend = url.get_backend_name()
+        settings = _CONNECT_ARGS.get(url.drivername) or _CONNECT_ARGS.get(backend, {})
+        given = {name: value for name, value in settings.items() if name not in url.query}
+        options: dict[str, Any] = {"connect_args": given}
+        options |= {"pool_pre_ping": backend != "sqlite"} if pooled else {"poolclass": NullPool}
         return create_engine(url, hide_parameters=True, **options)
     except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: the port is not a number
         words = scrubbed(error, address) if isinstance(error, NoSuchModuleError) else "write NAME://USER@HOST/DATABASE"

@@ -98,6 +98,7 @@ def command(
     \b
     inflight build ./my-checkpoint --out ./my-engine
     inflight build Qwen/Qwen2.5-0.5B-Instruct --out ./qwen
+    inflight build sentence-transformers/all-MiniLM-L6-v2 --task embed --out ./my-embedder
     inflight build ./my-checkpoint --precision int8 --out ./my-engine-int8
     inflight build ./my-checkpoint --precision fp32 --kv-cache-precision f32 --out ./exact --json
     inflight build ./my-checkpoint --target tensorrt-llm --precision fp8 --tensor-parallel 2 --out ./on-h100 --dry-run

@@ -76,7 +76,13 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "--wrap-token-ids", is_flag=True, help="Accept prompts of random token ids, as benchmarks send them."
         ),
         *(
-            click.option(f"--{task}", metavar="ENGINE", type=ModelName(), help=f"Encoder {what}, to serve as well.")
+            click.option(
+                f"--{task}",
+                metavar="MODEL" if command == "serve" else "ENGINE",
+                type=ModelName(),
+                help=f"Encoder {what}, to serve as well"
+                + (": an engine, a checkpoint or a name, as MODEL." if command == "serve" else "."),
+            )
             for task, what in _ENCODERS.items()
         ),
         click.option(
@@ -92,28 +98,28 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "max_batch_texts",
             envvar=f"INFLIGHT_{command.upper()}_ENCODER_BATCH_TEXTS",
             type=click.IntRange(1),
-            help="Maximum texts of an encoder's micro-batch.",
+            help="Maximum texts of an encoder's micro-batch.  [default: 256]",
         ),
         click.option(
             "--encoder-queue-size",
             "max_queue_texts",
             envvar=f"INFLIGHT_{command.upper()}_ENCODER_QUEUE_SIZE",
             type=click.IntRange(1),
-            help="Maximum texts that wait for an encoder.",
+            help="Maximum texts that wait for an encoder.  [default: 16384]",
         ),
         click.option(
             "--encoder-max-wait-ms",
             "max_wait_ms",
             envvar=f"INFLIGHT_{command.upper()}_ENCODER_MAX_WAIT_MS",
             type=click.IntRange(1),
-            help="A text that has waited for so many milliseconds goes first.",
+            help="A text that has waited for so many milliseconds goes first.  [default: 5000]",
         ),
         click.option(
             "--encoder-requests",
             "num_requests",
             envvar=f"INFLIGHT_{command.upper()}_ENCODER_REQUESTS",
             type=click.IntRange(1),
-            help="Micro-batches that an encoder computes at the same time, on the same threads.",
+            help="Micro-batches that an encoder computes at the same time, on the same threads.  [default: 1]",
         ),
         click.option(
             "--encoder-threads",

@@ -15,8 +15,8 @@ AUTO = "auto"
 """The target's choice, as without the option."""
 Option = Callable[[Any], Any]
 PRECISION_HELP = (
-    "Weight precision. openvino: auto (what suits the processor: bf16 with AMX, otherwise int8), bf16, fp16, fp32 "
-    "(same tokens as transformers), int8, int4. tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it. "
+    "Weight precision. openvino: auto (bf16 on a processor with AMX, otherwise int8; for encoders fp32), bf16, fp16, "
+    "fp32 (same tokens as transformers), int8, int4. tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it. "
     "tensorrt: fp16 (default), bf16, fp32."
 )
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from inflight.batch import failpoints
+from inflight.batch.dispatch.retrieval import Encoders
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowResult, RowStatus
-from inflight.batch.job.spec import EncodeSpec, InputPart, InputSpec, Job, OutputSpec
+from inflight.batch.job.spec import EncodeSpec, InputPart, InputSpec, Job, OutputSpec, RetrievalSpec
 from inflight.batch.ray.parts import PartPlan, StartPoint, split_input
 from inflight.batch.ray.runner import RayRunner
 from inflight.batch.ray.shared_facts import set_once
@@ -56,6 +57,34 @@ def test_all_parts_ask_the_same_build(whole: Job) -> None:
     assert live(1, wrong, both).state is JobState.FINISHED
     assert wrong.asked == []
     assert both.asked
+
+
+def test_all_parts_ask_the_same_encoder_for_passages(whole: Job, postgresql: PostgreSql) -> None:
+    shop = Shop(postgresql.database())
+    shop.do(
+        "CREATE EXTENSION vector",
+        f"CREATE TABLE docs AS SELECT 1 AS id, 'tea' AS text, '{[1] * 8}'::vector AS embedding",
+    )
+    job = whole.model_copy(
+        update={
+            "input": InputSpec(address=whole.input.address, template="{{ passages }} {{ prompt }}"),
+            "retrieval": RetrievalSpec(address=shop.address, table="docs", query="prompt", rerank=True),
+        }
+    )
+    places = PartPlan(JobDirectory.from_output(job.output))
+    plan = [InputPart(first=0, rows=50), InputPart(first=50, rows=50)]
+    places.write(plan)
+
+    def live(index: int, embed: str, rerank: str) -> JobResult:
+        encoders = Encoders((ScriptedBackend(build=embed),), (ScriptedBackend(build=rerank),))
+        part = places.job(job, index, plan[index])
+        directory = JobDirectory.from_output(part.output)
+        return PartRunner(part, directory, places.shared, [ScriptedBackend()], encoders).run()
+
+    assert live(0, "one", "two").state is JobState.FINISHED
+    assert [live(1, *builds).code for builds in (("other", "two"), ("one", "other"))] == ["job_mismatch"] * 2
+    assert live(1, "one", "two").state is JobState.FINISHED
+    shop.close()
 
 
 @pytest.mark.parametrize("size", [8, 5])
