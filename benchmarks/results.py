@@ -42,6 +42,8 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "encoders.truth": (),
     "encoders.mixed_traffic": (),
     "encoders.edges": (),
+    "encoders.other_clients": (),
+    "encoders.pgvector_fill": (),
 }
 """The modules that `make bench` runs, with their arguments."""
 RESULTS = Path(__file__).with_name("RESULTS.json")

@@ -20,9 +20,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DISTRIBUTIONS = packages_distributions()
 OURS = {"inflight", "inflight_client", "build_engines", "loadtests", "tests", "benchmarks"}
 # In Triton's stubs or in NVIDIA's containers alone; types alone; and what the demo shows where it is installed.
-ABSENT = {"openai", "triton_python_backend_utils", "c_python_backend_utils", "tensorrt_llm", "mypy_boto3_s3"}
+ABSENT = {"openai", "triton_python_backend_utils", "c_python_backend_utils", "mypy_boto3_s3"}
+ABSENT |= {"tensorrt_llm", "tensorrt", "cuda"}
 # Never imported: Triton itself, and drivers and parsers that libraries look for.
-INDIRECT = {"httptools", "nvidia-pytriton", "psycopg", "s3fs"}
+INDIRECT = {"httptools", "nvidia-pytriton", "onnx", "psycopg", "s3fs"}
 # Loaded by Python's start in a virtual environment.
 STARTUP = {"_distutils_hack"}
 # Loaded by asyncio libraries where something else has installed it.

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
-import subprocess
-import sys
-import sysconfig
-import venv
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.batch import vllm_peer
+from benchmarks.environments import shared_environment
 from benchmarks.fixtures import BENCH_DIRECTORY
 from benchmarks.peer_process import PeerProcess
 from build_engines.manifest import Precision
@@ -18,7 +15,6 @@ from build_engines.manifest import Precision
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 VLLM = "vllm"
 ST_VERSION = "6.2.0"
-_ST_VENV = BENCH_DIRECTORY / "sentence-transformers-venv"
 _MAIN = Path(__file__).with_name("peer_main.py")
 
 
@@ -29,7 +25,7 @@ class Peer:
 
     def __init__(self, kind: str, checkpoint: Path, precision: Precision = "fp32") -> None:
         self.kind = kind
-        python = _st_python() if kind == SENTENCE_TRANSFORMERS else _vllm_python()
+        python = sentence_transformers_python() if kind == SENTENCE_TRANSFORMERS else _vllm_python()
         environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
         if kind == VLLM:
             environment |= {**vllm_peer.ENVIRONMENT, "VLLM_CPU_KVCACHE_SPACE": "1"}
@@ -41,11 +37,7 @@ class Peer:
 
     def seconds(self, texts: Sequence[str]) -> float:
         """Return how long the texts took, from texts to vectors."""
-        return float(self._process.call({"texts": list(texts), "vectors": False})["seconds"])
-
-    def vectors(self, texts: Sequence[str]) -> list[list[float]]:
-        found: list[list[float]] = self._process.call({"texts": list(texts), "vectors": True})["vectors"]
-        return found
+        return float(self._process.call(list(texts)))
 
     def close(self) -> None:
         self._process.close()
@@ -57,17 +49,9 @@ def _vllm_python() -> Path:
     return vllm_peer.PYTHON
 
 
-def _st_python() -> Path:
-    python = _ST_VENV / "bin" / "python"
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(_ST_VENV), "platbase": str(_ST_VENV)}))
-    inherits = site / "environment.pth"
-    if not inherits.exists() or inherits.read_text().strip() != sysconfig.get_path("purelib"):
-        venv.create(_ST_VENV, with_pip=True, clear=True)
-        inherits.write_text(f"{sysconfig.get_path('purelib')}\n")
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
-        same = [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in ("torch", "openvino")]
-        package = f"sentence-transformers[openvino]=={ST_VERSION}"
-        subprocess.run([*pip, "install", package, *same], check=True, stdout=sys.stderr)
-        # Its requirements install a build for another torch, which fails at import. Texts need none.
-        subprocess.run([*pip, "uninstall", "--yes", "torchvision"], check=True, stdout=sys.stderr)
-    return python
+def sentence_transformers_python() -> Path:
+    """Return the Python of an environment with sentence-transformers, made the first time."""
+    same = [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in ("torch", "openvino")]
+    packages = [f"sentence-transformers[openvino]=={ST_VERSION}", *same]
+    # Its requirements install a build of torchvision for another torch, which fails at import. Texts need none.
+    return shared_environment("sentence-transformers-venv", packages, without=["torchvision"])

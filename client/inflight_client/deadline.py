@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -49,6 +50,11 @@ class Deadline:
 
 
 NEVER = Deadline(None)
+
+
+def deadline_ms(seconds_left: float) -> int:
+    """Return the value of the input `deadline_ms` of inflight's models, which starts at the request's arrival."""
+    return min(max(1, math.ceil(seconds_left * 1000)), 2**31 - 1)
 
 
 @contextmanager

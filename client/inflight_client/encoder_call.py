@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from inflight_client.deadline import deadline_ms
 from inflight_client.error_mapping import error_from_message
 from inflight_client.errors import InflightError
 from inflight_client.transport import InferRequest, InferResponse, ModelMetadata, Tensor
@@ -123,8 +124,8 @@ class EncoderRequest:
         self._pending = items
         self._answered = False
 
-    def build(self) -> InferRequest:
-        """Return the request for all texts that need an answer."""
+    def build(self, seconds_left: float | None = None) -> InferRequest:
+        """Return the request for all texts that need an answer; None: without a deadline."""
         self._answered = False
         options = self.options
         count = len(self._pending)
@@ -134,6 +135,7 @@ class EncoderRequest:
             "dimensions": ("INT32", options.dimensions),
             "truncate": ("BOOL", options.truncate or None),
             "priority": ("INT32", options.priority or None),
+            "deadline_ms": ("INT32", None if seconds_left is None else deadline_ms(seconds_left)),
         }
         for name, (datatype, value) in given.items():
             if value is not None:

@@ -21,7 +21,7 @@ AsyncDocuments = str | Iterable[str] | AsyncIterable[str]
 MAX_TEXTS: Mapping[Task, int] = {"embed": 256, "rerank": 1024, "classify": 256}
 """Maximum texts of a request, as the models limit it."""
 MAX_CHARACTERS = 4 * 16_384
-"""Maximum characters of a request of several texts, about 16,384 tokens: messages stay small."""
+"""Maximum characters of a request of several texts, about 16,384 tokens, padding included: messages stay small."""
 CONCURRENCY = 4
 """Requests of one call in flight: texts for the server to group by length, and room for other callers' requests."""
 
@@ -65,6 +65,8 @@ class Splitter:
             return
         kind = isinstance(item.text, str)
         items, size = self._items[kind], self._sizes[kind] + item.size
+        if items and not kind:  # token ids are padded to the longest text
+            size = max(self._sizes[kind] // len(items), item.size) * (len(items) + 1)
         if items and (len(items) == MAX_TEXTS[self._options.task] or size > MAX_CHARACTERS):
             yield EncoderRequest(self._options, items)
             items, size = self._items[kind], self._sizes[kind] = [], item.size

@@ -31,6 +31,8 @@ _MESSAGE_CODES = (
     ),
 )
 _EXCEPTION = re.compile(r"^[\w.]+(?:Error|Exception): ")
+_RAISED = re.compile(r"Failed to process the request\(s\) for model (?:instance )?'([^']*?)(?:_\d+)*', message: ")
+"""Begins the message of Triton's Python backend for an exception that a model raises, which follows."""
 _NOT_FOUND = re.compile(r"unknown model\b.* is not found|^'[^']*'(?: version -?\d+)? is not found")
 
 
@@ -45,11 +47,16 @@ def error_from_message(message: str, otherwise: str = "invalid_request") -> Infl
     if found and found[1] in ERROR_CODES:
         return InflightError(_PREFIX.sub("", message[: found.start()].strip()), found[1])
     sentence = exception_message(_PREFIX.sub("", message.strip()))
-    return InflightError(sentence, code_from_message(sentence) or otherwise)
+    code = code_from_message(sentence) or otherwise
+    if code == "model_failed" and (raised := _RAISED.search(sentence)):
+        sentence = f"the model {raised[1]!r} failed on the request; the server's log says why"
+    return InflightError(sentence, code)
 
 
 def exception_message(message: str) -> str:
-    """Return the exception's message if a model sends a whole traceback, as upstream's `tensorrt_llm_bls` does."""
+    """Return the message without the traceback that a model sends, as upstream's `tensorrt_llm_bls` does, or that
+    Triton's Python backend puts after an exception's message."""
+    message = message.partition("\n\nAt:\n")[0]
     if not message.startswith("Traceback (most recent call last)"):
         return message
     return _EXCEPTION.sub("", message.splitlines()[-1].strip())
@@ -63,7 +70,8 @@ def code_from_message(message: str) -> str | None:
     lower = message.lower()
     if _NOT_FOUND.search(lower):
         return "model_not_found"
-    return next((code for code, words in _MESSAGE_CODES if any(word in lower for word in words)), None)
+    known = next((code for code, words in _MESSAGE_CODES if any(word in lower for word in words)), None)
+    return known or ("model_failed" if _RAISED.search(message) else None)
 
 
 def unreachable(where: str) -> InflightError:

@@ -74,6 +74,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "unsupported_input": ErrorCode("the engine does not support an input of the request", "leave the input out, or send the one that the message names"),
     "text_not_computed": ErrorCode("the engine failed on the text, or its values for it are not finite numbers", "change the text; if other texts fail as well, build the engine again, in another precision"),
     # a server
+    "model_failed": ErrorCode("the model's code raised an exception on the request", "read the server's log; if every request fails so, correct the model"),
     "engine_died": ErrorCode("the engine's process ended while it generated the answer", "send the request again", retry=True),
     "engine_restarting": ErrorCode("the engine is restarting", "wait, then send the request again", retry=True),
     "overloaded": ErrorCode("too many requests are waiting", "send the request again later", retry=True),
@@ -178,6 +179,7 @@ _CLASSES: dict[str, type[InflightError]] = {
     "invalid_request": InvalidRequest,
     "unsupported_input": Unsupported,
     "text_not_computed": InvalidRequest,
+    "model_failed": InvalidRequest,
     "engine_died": ServerGone,
     "engine_restarting": ModelNotReady,
     "overloaded": Overloaded,

@@ -18,7 +18,10 @@ _ENGINE = (
     *("draft_engine", "prompt_lookup", "num_draft_tokens", "adapters", "accumulate_tokens", "stream_interval"),
     *("threads", "wrap_token_ids"),
 )
-_ENCODERS = (*("embed", "rerank", "classify", "max_batch_tokens", "max_queue_texts", "max_wait_ms", "encoder_threads"),)
+_ENCODERS = (
+    *("embed", "rerank", "classify", "max_batch_tokens", "max_batch_texts", "max_queue_texts", "max_wait_ms"),
+    *("num_requests", "encoder_threads"),
+)
 _GATEWAY = (
     *("port", "key_file", "tls_certificate", "tls_key", "cors_origin"),
     *("max_in_flight", "default_max_tokens", "request_timeout", "tool_call_parser", "reasoning_parser"),

@@ -352,7 +352,7 @@ class Gateway:
             self._encoder_admission(task, model),
             self.metrics.texts_in_flight.labels(task),
             min(wanted.size, MAX_TEXTS_IN_FLIGHT),
-            wanted.estimated_tokens,
+            encoding.estimated_tokens,
             0,
             wanted,
             encoding.respond,

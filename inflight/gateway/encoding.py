@@ -29,6 +29,7 @@ class Encoding:
         """Raises ApiError for what this encoder can't do."""
         self._wanted, self._encoder, self._timeout = wanted, encoder, timeout
         self._truncate = wanted.truncate
+        self.estimated_tokens = wanted.estimated_tokens(encoder.max_seq_len)
         self._texts = "documents" if isinstance(wanted, RerankRequest) else "input"
         if isinstance(wanted, RerankRequest) and wanted.max_tokens_per_doc is not None:
             most = encoder.max_seq_len
@@ -47,12 +48,12 @@ class Encoding:
         try:
             found = await self._call()
         except asyncio.CancelledError:
-            outcome.input_tokens = wanted.estimated_tokens  # the server may have computed all of them
+            outcome.input_tokens = self.estimated_tokens  # the server may have computed all of them
             raise
         except InflightError as error:
             self._encoder.server.note_failure(error)
             if error.code == "deadline_exceeded":
-                outcome.input_tokens = wanted.estimated_tokens
+                outcome.input_tokens = self.estimated_tokens
             raise first_error({0: error}, self._texts, single=True) from None
         for each in found.errors.values():
             self._encoder.server.note_failure(each)

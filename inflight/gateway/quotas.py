@@ -77,7 +77,7 @@ class KeyQuotas:
             return
         try:
             self._ledger = self._ledger or QuotaLedger(self._path)
-            reservation = self._ledger.reserve(key, prompt_tokens + answer_tokens)
+            reservation = self._ledger.reserve(key, prompt_tokens, answer_tokens)
         except (sqlite3.Error, OSError) as error:
             logger.error("The quotas of API keys can't be counted: %s", error)
             raise ApiError(
@@ -128,13 +128,15 @@ class QuotaLedger:
             self._database.execute("DELETE FROM running WHERE process = ?", (self._process,))
         self._database.close()
 
-    def reserve(self, key: ApiKey, tokens: int) -> Reservation:
+    def reserve(self, key: ApiKey, prompt_tokens: int, answer_tokens: int = 0) -> Reservation:
         """Count a request and reserve its tokens. Raises ApiError 429, and counts nothing then."""
+        tokens = prompt_tokens + answer_tokens
+        smaller = "shorten the prompt, or lower max_tokens" if answer_tokens else "shorten the texts, or send fewer"
         with self._transaction():
             now = self._clock()
             windows = self._windows(key, now)
             for window in windows:
-                self._check(window, tokens, now)
+                self._check(window, tokens, now, smaller)
             self._check_concurrency(key)
             taken = tuple(self._add(key, window, _amount(window, tokens)) for window in windows)
             if key.quotas.max_concurrent is not None:
@@ -176,15 +178,14 @@ class QuotaLedger:
             found.append(Window(quota, limit, seconds, start, used))
         return found
 
-    def _check(self, window: Window, tokens: int, now: float) -> None:
+    def _check(self, window: Window, tokens: int, now: float, smaller: str) -> None:
         amount = _amount(window, tokens)
         period = "minute" if window.seconds == _MINUTE else "day"
         what = "requests" if window.quota == "requests" else "tokens"
         headers = rate_headers((window,), now)
         if amount > window.limit:
             raise _refusal(
-                f"the request may take {amount} tokens, and this API key has {window.limit} a {period}; shorten the"
-                " prompt, or lower max_tokens",
+                f"the request may take {amount} tokens, and this API key has {window.limit} a {period}; {smaller}",
                 {"x-should-retry": "false"},
             )
         if window.used + amount > window.limit:

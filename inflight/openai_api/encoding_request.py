@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,9 +50,14 @@ class EncodingRequest:
         """The number of texts."""
         raise NotImplementedError
 
-    @property
-    def estimated_tokens(self) -> int:
-        """Estimated from the lengths of the texts, as the exact number is known only later."""
+    def estimated_tokens(self, max_seq_len: int | None) -> int:
+        """Return the tokens that may be computed, `max_seq_len` of a text at most.
+
+        Estimated from the lengths of the texts, as the exact number is known only later.
+        """
+        return sum(min(tokens, max_seq_len or tokens) for tokens in self._tokens())
+
+    def _tokens(self) -> Iterator[int]:
         raise NotImplementedError
 
 
@@ -64,9 +69,8 @@ class ClassifyRequest(EncodingRequest):
     def size(self) -> int:
         return len(self.texts)
 
-    @property
-    def estimated_tokens(self) -> int:
-        return sum(estimated_tokens(text) if isinstance(text, str) else len(text) for text in self.texts)
+    def _tokens(self) -> Iterator[int]:
+        return (estimated_tokens(text) if isinstance(text, str) else len(text) for text in self.texts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +95,9 @@ class RerankRequest(EncodingRequest):
     def size(self) -> int:
         return len(self.documents)
 
-    @property
-    def estimated_tokens(self) -> int:
-        return len(self.documents) * estimated_tokens(self.query) + sum(map(estimated_tokens, self.documents))
+    def _tokens(self) -> Iterator[int]:
+        query = estimated_tokens(self.query)
+        return (query + estimated_tokens(document) for document in self.documents)
 
 
 def parse_encoding(task: Task, body: Any) -> EncodingRequest:

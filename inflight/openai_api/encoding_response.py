@@ -21,7 +21,7 @@ _PART_VALUES = 32_768
 """Numbers in a part of a response."""
 _DOCUMENTS_PER_SEARCH = 100
 """Cohere counts so many documents of a query as one search."""
-_OPTIONS = ("input_type", "dimensions")
+_OPTIONS = ("input_type", "dimensions", "query")
 """Of all texts of a request; their values are checked by the server."""
 
 

@@ -196,6 +196,20 @@ def test_a_database_that_restarts_is_asked_again(shop: Shop, postgresql: Postgre
     assert verify(directory).complete
 
 
+def test_a_job_whose_database_is_down_when_it_begins_stops_and_a_resume_finishes_it(
+    shop: Shop, postgresql: PostgreSql, tmp_path: Path
+) -> None:
+    job = job_of(tmp_path, shop)
+    postgresql.stop()
+    try:
+        _, result = run(job)
+    finally:
+        postgresql.start()
+    assert (result.exit_code, result.code) == (75, "storage_unreachable")
+    _, result = run(job)
+    assert (result.exit_code, result.counts.ok) == (0, 50)
+
+
 @pytest.mark.parametrize(
     ("change", "code", "named"),
     [

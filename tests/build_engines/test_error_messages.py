@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from build_engines.llmapi.arguments import LlmArguments
 from build_engines.llmapi.arguments_file import read_arguments
 from build_engines.llmapi.supported_models import check_architecture
 from build_engines.machine import parse_gpus
+from build_engines.manifest import EncoderTask
 from build_engines.model_cache.cache import ModelCache
 from build_engines.model_cache.obtain import check_revision
 from build_engines.plan.formats import kv_format, weight_format
@@ -23,10 +25,12 @@ from build_engines.target import BuildOptions, check_precisions, find_target
 from build_engines.tensorrt_llm.engine_config import check_engine
 from build_engines.tensorrt_llm.rules.calibration import check_calibration, check_path
 from tests.build_engines.checkpoints.test_model_facts import SIZES
+from tests.build_engines.encoders.test_settings import UNSUITABLE, WRONG_TASKS, Edit, settings
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, recipe_of
 from tests.build_engines.tensorrt_llm.test_engine_config import LOG, changed
 from tests.build_engines.tensorrt_llm.test_engine_config import recipe as engine_recipe
 from tests.build_engines.tensorrt_llm.test_engine_config import write as write_engine
+from tests.fixtures.encoders import tiny_encoder_checkpoint
 from tests.fixtures.errors import Cause, check_messages
 
 
@@ -42,6 +46,14 @@ def test_sentences(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         write_engine(tmp_path / name, config)
         return partial(check_engine, tmp_path / name, engine_recipe(), "1.2.1", LOG)
+
+    def encoder(
+        name: str, of: EncoderTask, task: EncoderTask, edit: Edit = lambda directory: None, **options: Any
+    ) -> Cause:
+        source = tiny_encoder_checkpoint(of)
+        directory = shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("*.safetensors"))
+        edit(directory)
+        return partial(settings, directory, task, **options)
 
     model = Path("/models/llama")
     causes: list[Cause] = [
@@ -81,5 +93,7 @@ def test_sentences(tmp_path: Path) -> None:
         engine("parallel", changed("pretrained_config.mapping.tp_size", 2)),
         engine("quantization", changed("pretrained_config.quantization.quant_algo", None)),
         engine("limit", changed("build_config.max_batch_size", 4)),
+        *(encoder(f"encoder-{place}", "embed", "embed", edit) for place, (edit, _) in enumerate(UNSUITABLE)),
+        *(encoder(f"task-{place}", of, task, **more) for place, (of, task, more, _) in enumerate(WRONG_TASKS)),
     ]
     check_messages(Path(__file__).with_name("messages.txt"), causes, tmp_path)

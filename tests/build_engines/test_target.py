@@ -6,8 +6,15 @@ import sys
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.manifest import TARGETS
-from build_engines.target import KV_PRECISIONS, PRECISIONS, BuildOptions, check_precisions, find_target
+from build_engines.manifest import ENCODER_TARGETS, GENERATION_TARGETS
+from build_engines.target import (
+    ENCODER_PRECISIONS,
+    KV_PRECISIONS,
+    PRECISIONS,
+    BuildOptions,
+    check_precisions,
+    find_target,
+)
 from tests.fixtures.errors import raises
 
 
@@ -22,11 +29,17 @@ def test_a_target_is_imported_when_it_is_asked_for() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", GENERATION_TARGETS)
 def test_every_target_of_the_manifest_is_there_with_its_precisions(target: str) -> None:
     assert PRECISIONS[target]
     assert KV_PRECISIONS[target]
     find_target(BuildOptions(target=target))
+
+
+@pytest.mark.parametrize("target", ENCODER_TARGETS)
+def test_every_target_of_encoders_is_there_with_its_precisions(target: str) -> None:
+    assert ENCODER_PRECISIONS[target]
+    find_target(BuildOptions(target=target, task="embed"))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,12 @@ from inflight_client.error_mapping import code_from_message, error_from_message
             "Exceeds maximum queue size",
         ),
         ("in ensemble 'ensemble', Request timeout expired", "deadline_exceeded", "Request timeout expired"),
+        (
+            "[request id: 7f] Failed to process the request(s) for model instance 'my_model_0_0', message: ValueError:"
+            " wrong\n\nAt:\n  /models/my_model/1/model.py(58): execute\n",
+            "model_failed",
+            "the model 'my_model' failed on the request; the server's log says why",
+        ),
     ],
 )
 def test_a_sentence_keeps_its_words_and_loses_its_wrapping(message: str, code: str, sentence: str) -> None:
@@ -42,6 +48,10 @@ def test_a_sentence_keeps_its_words_and_loses_its_wrapping(message: str, code: s
         ("Request for unknown model: 'ensemble' has no available versions", "model_not_ready"),
         ("'ensemble' version 1 is not at ready state", "model_not_ready"),
         ("Stub process 'tensorrt_llm_0_0' is not healthy.", "model_not_ready"),
+        (
+            "Failed to process the request(s) for model instance 'a_0_0', message: Stub process 'a' is not healthy.",
+            "model_not_ready",
+        ),
         (
             "Server is stopping, scheduler for model has stopped accepting new inference requests",
             "model_not_ready",

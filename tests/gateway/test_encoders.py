@@ -151,6 +151,12 @@ def test_a_text_that_fails_fails_the_request_or_alone_if_asked(
     assert (ranked.status, ranked.error["code"]) == (status, code)
 
 
+def test_an_exception_of_the_model_s_code_is_500_without_its_traceback(front: GatewayProcesses) -> None:
+    for answer in (embed(front, "raise"), rerank(front, ["tea", "raise"])):
+        assert (answer.status, answer.error["code"]) == (500, "model_failed")
+        assert "model.py" not in answer.error["message"]
+
+
 def test_a_full_queue_is_429_with_the_time_to_come_back(front: GatewayProcesses) -> None:
     busy = "request overloaded"
     for answer in (embed(front, busy), embed(front, ["tea", busy], return_errors=True), rerank(front, [busy])):
@@ -274,6 +280,7 @@ def test_keys_limit_models_and_input_tokens_count(encoders: str, tmp_path: Path)
     path = tmp_path / "keys.json"
     limited = ApiKey.new("app", tenant="shop", models=(EMBEDDER,), quotas=Quotas(tokens_per_minute=40))
     token = add_key(path, limited)
+    roomy = add_key(path, ApiKey.new("long", quotas=Quotas(tokens_per_minute=MAX_SEQ_LEN + 10)))
     with running_gateway(encoders, key_file=str(path)) as gateway, openai_client(gateway, api_key=token) as client:
         assert [each.id for each in client.models.list()] == [EMBEDDER]
         with openai_client(gateway) as other, pytest.raises(openai.AuthenticationError):
@@ -286,6 +293,10 @@ def test_keys_limit_models_and_input_tokens_count(encoders: str, tmp_path: Path)
             ask(input=["word " * 15, "fail prompt_too_long"])
         with pytest.raises(openai.RateLimitError):
             ask(input="word " * 18)
+        # Of a long text, no more than the model's limit is computed.
+        sent = partial(post, gateway, "/v2/rerank", headers={"authorization": f"Bearer {roomy}"})
+        bodies = [{"query": "tea", "documents": ["x" * 100_000] * count} for count in (2, 1)]
+        assert [sent(body).status for body in bodies] == [429, 200]
 
 
 def test_a_batch_of_embeddings_uses_the_servers_that_have_the_model(encoders: str, hurried_server: Server) -> None:

@@ -127,3 +127,18 @@ def test_the_error_of_a_text_names_its_index() -> None:
 
 def test_an_empty_text_is_left_to_the_server_where_errors_are_returned() -> None:
     assert parse_embedding({"input": ["a", ""], "return_errors": True}).texts == ("a", "")
+
+
+@pytest.mark.parametrize(
+    ("task", "body", "most", "tokens"),
+    [
+        ("embed", {"input": ["x" * 400, "x" * 100_000]}, 512, 101 + 512),
+        ("embed", {"input": [[7] * 600, [7] * 5]}, 512, 512 + 5),
+        ("rerank", {"query": "x" * 400, "documents": ["x" * 100_000, "x" * 400]}, 512, 512 + 2 * 101),
+        ("classify", {"input": "x" * 4000}, None, 1001),
+    ],
+)
+def test_no_more_tokens_are_expected_than_the_model_computes(
+    task: Task, body: dict[str, Any], most: int | None, tokens: int
+) -> None:
+    assert parse_encoding(task, body).estimated_tokens(most) == tokens

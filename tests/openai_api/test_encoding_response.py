@@ -92,3 +92,9 @@ def test_the_first_invalid_text_is_the_request_s_error_before_what_may_pass() ->
     later = first_error({4: busy, 2: busy}, "input", single=False)
     assert (later.code, later.status, later.param) == ("overloaded", 429, None)
     assert int(later.headers["retry-after"]) > 0
+
+
+def test_the_error_of_the_query_is_no_document_s() -> None:
+    long = InflightError("query has 510 tokens; shorten the query", "prompt_too_long")
+    error = first_error({0: long, 1: long}, "documents", single=False)
+    assert (str(error), error.code, error.param) == (str(long), "prompt_too_long", "query")

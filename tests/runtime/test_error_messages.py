@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from inflight.runtime.chat.message_json import parse_kwargs, parse_messages
+from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.tokenize import PlainText
 from inflight.runtime.engine.request_values import (
     check_ids,
@@ -21,13 +23,15 @@ from inflight.runtime.engine.request_values import (
 from inflight.runtime.messages import SamplingConfig
 from inflight.runtime.streams.chunk_header import ChunkHeader
 from inflight.runtime.text.tokenizer import check_size, checked_text
+from inflight.runtime.triton.encoders.tasks import TASKS
 from inflight.runtime.triton.inputs import check_parameter_names
 from inflight.runtime.triton.request_metadata import metadata_from
 from inflight.runtime.triton.unsupported_inputs import check_supported
 from inflight.runtime.triton.word_tensors import check_words, unpack, weighted_words
 from tests.fixtures.errors import Cause, check_messages
+from tests.fixtures.waiting import wait_until
 from tests.runtime import test_messages
-from tests.runtime.encoders import test_tokenize
+from tests.runtime.encoders import test_batcher, test_tokenize
 from tests.runtime.engine.test_request_values import OUT_OF_BOUNDS
 from tests.runtime.test_messages import LIMITS
 from tests.runtime.text import test_tokenizer
@@ -40,14 +44,39 @@ def raise_first(found: Sequence[object]) -> None:
             raise one
 
 
+def not_computed(first: int) -> None:
+    with test_batcher.batching(test_batcher.SumEncoder()) as batcher:
+        request = test_batcher.ask(batcher, [first])
+        wait_until(lambda: request.results)
+    raise_first(request.results[0])
+
+
+def encoder_request(task: str, **arrays: Any) -> None:
+    """Read a request, with the errors of its texts."""
+    description = EncoderDescription(
+        "openvino", task, ("input_ids",), 64, 200, 8, 0, "right", True, {"query": "q: "}, None, "none", (), {}
+    )
+    texts = {"text_input", "input_type", "query", "documents"}
+    given = {name: np.array(array, np.object_ if name in texts else np.int32) for name, array in arrays.items()}
+    raise_first(TASKS[task](description).read(inputs_of(**given)).texts)
+
+
 def test_sentences(tmp_path: Path) -> None:
     words = test_tokenize.TOKENIZER
     causes: list[Cause] = [
         *(partial(words.check_ids, np.array(ids, np.int32), False) for ids in ([], [9999], [5] * 99)),
         lambda: raise_first(words.tokenize([PlainText("w1 " * 20, truncate=False)])),
-        lambda: raise_first(words.tokenize([PlainText("w1 " * 20, truncate=True, document="w1")])),
+        *(partial(words.check_query, query) for query in ("w1 " * 20, " " * 5000)),
         lambda: raise_first(words.tokenize([PlainText("w1 " * 9000, truncate=False)])),
         lambda: raise_first(words.tokenize([PlainText(" " * (1 << 21), truncate=True)])),
+        *(partial(not_computed, first) for first in (test_batcher.FAILS, test_batcher.NAN)),
+        partial(encoder_request, "embed"),
+        partial(encoder_request, "embed", text_input=[[b"a"]], dimensions=[[9]]),
+        partial(encoder_request, "embed", text_input=[[b"a"]], input_type=[[b"poem"]]),
+        partial(encoder_request, "embed", text_input=[[b"\xff"]]),
+        partial(encoder_request, "classify", input_ids=[[1, 2]], input_lengths=[[3]]),
+        partial(encoder_request, "rerank", query=[b"a", b"b"], documents=[b"c"]),
+        partial(encoder_request, "rerank", query=[b"a"], documents=[b"c"] * 1025),
         *(partial(LIMITS.check, request) for request, *_ in test_messages.REFUSED),
         partial(check_sampling, SamplingConfig(top_k=-3)),
         *(partial(sampling_from, {name: value}) for name, value in OUT_OF_BOUNDS),

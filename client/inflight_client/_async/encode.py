@@ -18,7 +18,10 @@ from inflight_client.transport import AsyncResponses
 
 
 async def async_encode(connection: AsyncConnection, options: EncoderOptions, texts: Any) -> Any:
-    """Return the result for any number of texts. Leaving it cancels its requests on the server."""
+    """Return the result for any number of texts.
+
+    Leaving it cancels its requests on the server. Triton's HTTP endpoint can't cancel; there they end at the deadline.
+    """
     # sync: texts = validate_texts(options.texts_name, texts)
     texts = validate_texts(options.texts_name, texts, asynchronous=True)
     deadline = Deadline(options.timeout)
@@ -73,7 +76,7 @@ class AsyncEncoderCall:
 
     async def _attempt(self) -> None:
         """Send the texts that have no answer yet once."""
-        built = self._request.build()
+        built = self._request.build(self._deadline.left())
         self._responses = responses = self._connection.transport.infer(built, self._deadline, NEVER)
         try:
             if self._closed.is_set():  # by another task, meanwhile

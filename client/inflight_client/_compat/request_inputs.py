@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from inflight_client._compat.tensor_names import GUIDE_TEXT
 from inflight_client.call import Call
+from inflight_client.deadline import deadline_ms
 from inflight_client.errors import InflightError
 from inflight_client.sampling import Sampling
 from inflight_client.transport import Tensor
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from inflight_client.chat_template import ChatTemplate
 
 _SAMPLING = tuple(field.name for field in fields(Sampling) if field.name != "guide")
-_MAX_DEADLINE_MS = 2**31 - 1
 
 
 class RequestInputs:
@@ -48,7 +47,7 @@ class RequestInputs:
         if call.priority:
             self._add_option("priority", call.priority)
         if seconds_left is not None and self._has("deadline_ms"):
-            self.add("deadline_ms", min(max(1, math.ceil(seconds_left * 1000)), _MAX_DEADLINE_MS))
+            self.add("deadline_ms", deadline_ms(seconds_left))
         self._add_output_flags(call)
 
     def add(self, name: str, *values: Any) -> None:

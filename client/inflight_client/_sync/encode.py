@@ -19,7 +19,10 @@ from inflight_client.transport import Responses
 
 
 def encode(connection: Connection, options: EncoderOptions, texts: Any) -> Any:
-    """Return the result for any number of texts. Leaving it cancels its requests on the server."""
+    """Return the result for any number of texts.
+
+    Leaving it cancels its requests on the server. Triton's HTTP endpoint can't cancel; there they end at the deadline.
+    """
     texts = validate_texts(options.texts_name, texts)
     deadline = Deadline(options.timeout)
     splitter = Splitter(options)
@@ -71,7 +74,7 @@ class EncoderCall:
 
     def _attempt(self) -> None:
         """Send the texts that have no answer yet once."""
-        built = self._request.build()
+        built = self._request.build(self._deadline.left())
         self._responses = responses = self._connection.transport.infer(built, self._deadline, NEVER)
         try:
             if self._closed.is_set():  # by another thread, meanwhile

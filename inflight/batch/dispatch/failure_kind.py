@@ -25,7 +25,7 @@ class FailureKind(Enum):
     PERMANENT = "permanent"
     """The row would fail again."""
     AMBIGUOUS = "ambiguous"
-    """An error without a known code: the row may be at fault, or the server refuses every request."""
+    """The row may be at fault, or the server refuses every request: its error has no known code, or says neither."""
 
 
 _BY_CODE = {
@@ -43,6 +43,7 @@ _BY_CODE = {
     "deadline_exceeded": FailureKind.TRANSIENT,
     "answer_damaged": FailureKind.TRANSIENT,
     "invalid_request": FailureKind.AMBIGUOUS,
+    "model_failed": FailureKind.AMBIGUOUS,
     "cancelled": FailureKind.TRANSIENT,  # cancelled on the server by another client
 }
 

@@ -174,7 +174,9 @@ class RunOptions(_StrictModel):
     model: str | None = _field(None, "Model on the server.  [default: the server's text model]")
     headers: dict[str, str] = Field(default_factory=dict, exclude=True)
     retrieve_servers: tuple[str, ...] = _field(
-        (), "Server with the encoders for --retrieve (repeatable).  [default: --server]"
+        (),
+        "Server with the encoders for --retrieve. Repeat it for others that are asked when one does not answer."
+        "  [default: --server]",
     )
     ephemeral: str | None = _field(None, "Start a server for this engine directory while the job runs, on free ports.")
     ephemeral_options: dict[str, Any] = Field(default_factory=dict)

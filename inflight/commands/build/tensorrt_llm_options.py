@@ -42,6 +42,7 @@ _PROGRAM_OPTIONS = ("docker", "image", "docker_gpus", "docker_shm_size", "exampl
 # Options that all targets share under another name, and their flags.
 _SAME_AS = {"quantization": ("precision", "--precision"), "kv_cache_dtype": ("kv_precision", "--kv-cache-precision")}
 _PREFIX = "tensorrt-llm: "
+_PREFIX_OF_BOTH = f"tensorrt-llm, {ENCODER_TARGET}: "
 # The options that the target of encoders has too: the limits of a micro-batch, and its programs.
 _LIMITS = {"max_batch_size": "max_batch_texts", "max_num_tokens": "max_batch_tokens"}
 _OF_ENCODERS = (*_LIMITS, *(name for name in _PROGRAM_OPTIONS if name != "examples_dir"))
@@ -89,13 +90,15 @@ def _note(name: str) -> str:
 def _program_options() -> list[Callable[[Any], Any]]:
     return [
         click.option(
-            "--docker", is_flag=True, help=_PREFIX + "Run NVIDIA's programs in a container instead of on this machine."
+            "--docker",
+            is_flag=True,
+            help=_PREFIX_OF_BOTH + "Run NVIDIA's programs in a container instead of on this machine.",
         ),
-        click.option("--image", help=f"{_PREFIX}Image of the container.  [default: {DEFAULT_CONTAINER.image}]"),
+        click.option("--image", help=f"{_PREFIX_OF_BOTH}Image of the container.  [default: {DEFAULT_CONTAINER.image}]"),
         click.option(
-            "--docker-gpus", help=_PREFIX + "GPUs of the container, as for docker run --gpus.  [default: all]"
+            "--docker-gpus", help=_PREFIX_OF_BOTH + "GPUs of the container, as for docker run --gpus.  [default: all]"
         ),
-        click.option("--docker-shm-size", help=_PREFIX + "Shared memory of the container.  [default: 8g]"),
+        click.option("--docker-shm-size", help=_PREFIX_OF_BOTH + "Shared memory of the container.  [default: 8g]"),
         click.option(
             "--examples-dir",
             type=_DIRECTORY,

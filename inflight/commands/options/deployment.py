@@ -88,6 +88,13 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "  [default: 256 for each thread]",
         ),
         click.option(
+            "--encoder-batch-texts",
+            "max_batch_texts",
+            envvar=f"INFLIGHT_{command.upper()}_ENCODER_BATCH_TEXTS",
+            type=click.IntRange(1),
+            help="Maximum texts of an encoder's micro-batch.",
+        ),
+        click.option(
             "--encoder-queue-size",
             "max_queue_texts",
             envvar=f"INFLIGHT_{command.upper()}_ENCODER_QUEUE_SIZE",
@@ -100,6 +107,13 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             envvar=f"INFLIGHT_{command.upper()}_ENCODER_MAX_WAIT_MS",
             type=click.IntRange(1),
             help="A text that has waited for so many milliseconds goes first.",
+        ),
+        click.option(
+            "--encoder-requests",
+            "num_requests",
+            envvar=f"INFLIGHT_{command.upper()}_ENCODER_REQUESTS",
+            type=click.IntRange(1),
+            help="Micro-batches that an encoder computes at the same time, on the same threads.",
         ),
         click.option(
             "--encoder-threads",

@@ -19,8 +19,10 @@ def configure_encoder(config: Any, engine: Path, manifest: EncoderManifest, opti
     asked = options.encoders
     given = {
         "max_batch_tokens": asked.max_batch_tokens,
+        "max_batch_texts": asked.max_batch_texts,
         "max_queue_texts": asked.max_queue_texts,
         "max_wait_ms": asked.max_wait_ms,
+        "num_requests": asked.num_requests,
         "threads": asked.encoder_threads if manifest.target == "openvino" else None,
     }
     values = {name: str(value) for name, value in given.items() if value is not None}

@@ -33,8 +33,10 @@ def pbtxt_bool(value: bool) -> str:
 _OPTION_NAMES = {
     "adapters": "--lora",
     "max_batch_tokens": "--encoder-batch-tokens",
+    "max_batch_texts": "--encoder-batch-texts",
     "max_queue_texts": "--encoder-queue-size",
     "max_wait_ms": "--encoder-max-wait-ms",
+    "num_requests": "--encoder-requests",
     "encoder_threads": "--encoder-threads",
     "settings": "--set",
     "decoupled": "--no-decoupled",

@@ -19,17 +19,20 @@ class EncoderOptions:
     """Encoders to serve beside an engine, and the settings of all encoders; None keeps the committed value.
 
     `embed`, `rerank` and `classify` are engine directories. `max_batch_tokens` limits a micro-batch: its texts times
-    the longest one, in tokens. `max_queue_texts` may wait; a text that has waited for `max_wait_ms` goes first. An
-    encoder computes on `encoder_threads` threads of the processor. `DeploymentOptions.parameters` sets these and others
-    for one encoder: {"rerank": {"max_wait_ms": "20"}}.
+    the longest one, in tokens; `max_batch_texts` limits its texts. `max_queue_texts` may wait; a text that has waited
+    for `max_wait_ms` goes first. An encoder computes `num_requests` micro-batches at a time, on `encoder_threads`
+    threads of the processor. `DeploymentOptions.parameters` sets these for one encoder:
+    {"rerank": {"max_wait_ms": "20"}}.
     """
 
     embed: Path | None = None
     rerank: Path | None = None
     classify: Path | None = None
     max_batch_tokens: int | None = None
+    max_batch_texts: int | None = None
     max_queue_texts: int | None = None
     max_wait_ms: int | None = None
+    num_requests: int | None = None
     encoder_threads: int | None = None
 
     def directories(self) -> dict[EncoderTask, Path]:

@@ -19,11 +19,11 @@ from inflight.runtime.engine.admission import queue_full_error
 from inflight.runtime.messages import RequestError
 
 _CANCEL_SECONDS = 0.1
-"""How often the requests of waiting texts are polled for a cancellation."""
+"""How often requests of waiting texts are polled for a cancellation or a deadline."""
 _MAX_ERROR_CHARACTERS = 400
 """Characters of an engine's own error message that are passed on."""
 _MAX_POLLED = 1000
-"""Requests polled at a time: each takes Triton some microseconds."""
+"""Requests polled at a time, in turn: each takes Triton some microseconds."""
 _DELIVERY_SECONDS = 5
 """Limit of the time that delivering the last results takes when the batcher is closed."""
 
@@ -35,7 +35,7 @@ class EncoderRequest(Protocol):
         """Take the result of the text with this index: a row of numbers, or why there is none."""
 
     def end_if_cancelled(self) -> bool:
-        """End the request if its client has left; return whether it has ended."""
+        """End the request if its client has left or its deadline has passed; return whether it has ended."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ class Batcher:
         self._reserved = 0
         self._closed = False
         self._waiting: dict[EncoderRequest, set[_Waiting]] = {}
+        self._unpolled: list[EncoderRequest] = []
         self._results: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = [
             BackgroundLoop(f"encoder-{number}", partial(self._run_next, encoder), "an encoder failed", report)
@@ -202,11 +203,13 @@ class Batcher:
 
     def _drop_cancelled(self) -> None:
         self._poll.pause(_CANCEL_SECONDS)
-        with self._changed:
-            requests = list(self._waiting)[:_MAX_POLLED]
-        for request in requests:
+        if not self._unpolled:
+            with self._changed:
+                self._unpolled = list(self._waiting)
+        for request in self._unpolled[:_MAX_POLLED]:
             if request.end_if_cancelled():
                 self.drop(request)
+        del self._unpolled[:_MAX_POLLED]
 
 
 def _not_computed(why: str) -> RequestError:

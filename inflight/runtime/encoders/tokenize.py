@@ -28,7 +28,8 @@ class TokenizedText:
 
 @dataclass(frozen=True)
 class PlainText:
-    """A text, or a query and a document, to tokenize. `truncate` cuts a text or document that is too long."""
+    """A text, or a query that was checked and a document, to tokenize. `truncate` cuts a text or document that is too
+    long."""
 
     text: str
     truncate: bool
@@ -62,6 +63,18 @@ class EncoderTokenizer:
             self._checked(next(encodings), text) if one is None else one for one, text in zip(found, texts, strict=True)
         ]
 
+    def check_query(self, query: str) -> None:
+        """Check the query of all pairs of a request. Raises RequestError unless it leaves room for a document's token.
+
+        The number of characters is bounded too, since the query is tokenized again with each document.
+        """
+        most = _CHARACTERS_PER_TOKEN * self._max_tokens
+        if len(query) > most:
+            raise self._query_too_long(f"{len(query)} characters, and at most {most} are read")
+        tokens = len(self._tokenizer.encode(query, "").ids)
+        if tokens >= self._max_tokens:
+            raise self._query_too_long(f"{tokens} tokens, special ones included, which leaves no room for a document")
+
     def check_ids(self, ids: Any, truncate: bool) -> TokenizedText:
         """Return a text that was sent as token ids, which get no special tokens. Raises RequestError."""
         if not len(ids):
@@ -69,7 +82,7 @@ class EncoderTokenizer:
         if ids.min() < 0 or ids.max() >= self._vocabulary_size:
             outside = int(ids.min() if ids.min() < 0 else ids.max())
             raise RequestError(
-                f"input_ids: token id {outside} is outside the vocabulary of {self._vocabulary_size} tokens; use the"
+                f"token id {outside} is outside the vocabulary of {self._vocabulary_size} tokens; use the"
                 " engine's own tokenizer",
                 "invalid_token_ids",
             )
@@ -84,7 +97,7 @@ class EncoderTokenizer:
         """
         if text.document is None:
             return self._head(text.text, text.truncate)
-        return self._head(text.text, truncate=False), self._head(text.document, text.truncate)
+        return text.text, self._head(text.document, text.truncate)
 
     def _head(self, text: str, truncate: bool) -> str:
         """Return a text, or its beginning with more than twice the tokens of the limit, if it is to be cut.
@@ -118,9 +131,14 @@ class EncoderTokenizer:
         part = 0 if text.document is None else 1
         places = [place for place, sequence in enumerate(encoding.sequence_ids) if sequence == part]
         if excess > len(places):
-            return self._too_long("no room for the document" if part else f"{len(ids)} tokens")
+            return self._too_long(f"{len(ids)} tokens")
         kept = np.delete(np.arange(len(ids)), places[len(places) - excess :])
         return TokenizedText(EncoderInput(ids[kept], None if types is None else types[kept]), truncated=True)
+
+    def _query_too_long(self, what: str) -> RequestError:
+        return RequestError(
+            f"query has {what}; the engine takes {self._max_tokens} tokens, so shorten the query", "prompt_too_long"
+        )
 
     def _too_long(self, what: str) -> RequestError:
         return RequestError(

@@ -141,30 +141,39 @@ def with_file(name: str, **fields: Any) -> Edit:
     return lambda directory: change(directory / name, **fields)
 
 
-@pytest.mark.parametrize(
-    ("edit", "code"),
-    [
-        (with_modules("Transformer", "Pooling", "LayerNorm"), "unsupported_architecture"),
-        (with_modules("Pooling", "Transformer"), "unsupported_architecture"),
-        (with_modules("custom_st.Transformer", "Pooling"), "unsupported_architecture"),
-        (with_modules("Transformer", "Pooling", paths=("0_Transformer", "1_Pooling")), "unsupported_architecture"),
-        (with_modules("Transformer", "Pooling", paths=("", "../../etc")), "checkpoint_damaged"),
-        (with_file("1_Pooling/config.json", pooling_mode_cls_token=True), "unsupported_architecture"),
-        (with_file("1_Pooling/config.json", pooling_mode_mean_tokens=False), "unsupported_architecture"),
-        (with_file("1_Pooling/config.json", include_prompt=False), "unsupported_architecture"),
-        (with_file("config_sentence_transformers.json", default_prompt_name="other"), "checkpoint_damaged"),
-        (with_file("config_sentence_transformers.json", prompts=["query: "]), "checkpoint_damaged"),
-        (with_file("config_sentence_transformers.json", model_type="CrossEncoder"), "unsupported_architecture"),
-        (with_file("config_sentence_transformers.json", truncate_dim=-1), "not_a_checkpoint"),
-        (with_dense(module_output_name="scores"), "unsupported_architecture"),
-        (with_dense(use_residual=True), "unsupported_architecture"),
-        (with_file("config.json", auto_map={"AutoModel": "modeling.Model"}), "unsupported_architecture"),
-        (with_file("config.json", quantization_config={"quant_method": "gptq"}), "unsupported_architecture"),
-        (with_file("config.json", position_embedding_type="relative_key"), "unsupported_architecture"),
-        (with_file("config.json", model_type="t5"), "unsupported_architecture"),
-        (lambda directory: (directory / "modules.json").write_text("{}"), "checkpoint_damaged"),
-    ],
-)
+UNSUITABLE: list[tuple[Edit, str]] = [
+    (with_modules("Transformer", "Pooling", "LayerNorm"), "unsupported_architecture"),
+    (with_modules("Pooling", "Transformer"), "unsupported_architecture"),
+    (with_modules("custom_st.Transformer", "Pooling"), "unsupported_architecture"),
+    (with_modules("Transformer", "Pooling", paths=("0_Transformer", "1_Pooling")), "unsupported_architecture"),
+    (with_modules("Transformer", "Pooling", paths=("", "../../etc")), "checkpoint_damaged"),
+    (with_file("1_Pooling/config.json", pooling_mode_cls_token=True), "unsupported_architecture"),
+    (with_file("1_Pooling/config.json", pooling_mode_mean_tokens=False), "unsupported_architecture"),
+    (with_file("1_Pooling/config.json", include_prompt=False), "unsupported_architecture"),
+    (with_file("config_sentence_transformers.json", default_prompt_name="other"), "checkpoint_damaged"),
+    (with_file("config_sentence_transformers.json", prompts=["query: "]), "checkpoint_damaged"),
+    (with_file("config_sentence_transformers.json", model_type="CrossEncoder"), "unsupported_architecture"),
+    (with_file("config_sentence_transformers.json", truncate_dim=-1), "not_a_checkpoint"),
+    (with_dense(module_output_name="scores"), "unsupported_architecture"),
+    (with_dense(use_residual=True), "unsupported_architecture"),
+    (with_file("config.json", auto_map={"AutoModel": "modeling.Model"}), "unsupported_architecture"),
+    (with_file("config.json", quantization_config={"quant_method": "gptq"}), "unsupported_architecture"),
+    (with_file("config.json", position_embedding_type="relative_key"), "unsupported_architecture"),
+    (with_file("config.json", model_type="t5"), "unsupported_architecture"),
+    (lambda directory: (directory / "modules.json").write_text("{}"), "checkpoint_damaged"),
+]
+"""What is changed in a checkpoint that embeds, and the code of its refusal."""
+
+WRONG_TASKS: list[tuple[EncoderTask, EncoderTask, dict[str, Any], str]] = [
+    ("classify", "rerank", {}, "invalid_parameter"),
+    ("classify", "embed", {}, "invalid_parameter"),
+    ("embed", "rerank", {}, "unsupported_architecture"),
+    ("rerank", "rerank", {"pooling": "mean"}, "invalid_parameter"),
+]
+"""The task of a checkpoint, that of the build, its options, and the code of the refusal."""
+
+
+@pytest.mark.parametrize(("edit", "code"), UNSUITABLE)
 def test_what_cannot_be_built_is_refused(copied: Callable[..., Path], edit: Edit, code: str) -> None:
     directory = copied("embed")
     edit(directory)
@@ -180,15 +189,7 @@ def test_a_decoder_must_be_causal(copied: Callable[..., Path], field: dict[str, 
         settings(directory, "embed")
 
 
-@pytest.mark.parametrize(
-    ("of", "task", "options", "code"),
-    [
-        ("classify", "rerank", {}, "invalid_parameter"),
-        ("classify", "embed", {}, "invalid_parameter"),
-        ("embed", "rerank", {}, "unsupported_architecture"),
-        ("rerank", "rerank", {"pooling": "mean"}, "invalid_parameter"),
-    ],
-)
+@pytest.mark.parametrize(("of", "task", "options", "code"), WRONG_TASKS)
 def test_a_task_must_fit_the_checkpoint(of: EncoderTask, task: EncoderTask, options: dict[str, Any], code: str) -> None:
     with raises(BuildError, code, naming="--pooling" if options else "--task"):
         settings(tiny_encoder_checkpoint(of), task, **options)

@@ -20,7 +20,7 @@ from inflight.cli import cli
 from inflight.runtime.encoders.planner import padded_length
 from tests.fixtures.encoders import tiny_encoder_checkpoint
 from tests.fixtures.errors import raises
-from tests.fixtures.nvidia import A100, H100, NvidiaPrograms
+from tests.fixtures.nvidia import A100, H100, STANDINS, NvidiaPrograms
 from tests.fixtures.tensorrt import LIMITS, TensorRtEncoder
 
 SCRIPT = Path(tensorrt_target.__file__).with_name("build_plan.py")
@@ -90,7 +90,7 @@ def run_script(directory: Path, operator: str = "Cast", **changes: Any) -> subpr
     shape = ["texts", "tokens"]
     given = helper.make_tensor_value_info("input_ids", TensorProto.INT64, shape)
     kind = TensorProto.FLOAT if operator == "Cast" else TensorProto.INT64
-    attributes = {"to": kind} if operator == "Cast" else {}
+    attributes: dict[str, Any] = {"to": kind} if operator == "Cast" else {}
     node = helper.make_node(operator, ["input_ids"], ["output"], **attributes)
     graph = helper.make_graph([node], "graph", [given], [helper.make_tensor_value_info("output", kind, shape)])
     onnx.save(
@@ -149,6 +149,20 @@ def test_a_dry_run_shows_the_command(tmp_path: Path) -> None:
     refused = CliRunner().invoke(cli, [*arguments, "--quantization", "fp8"])
     assert refused.exit_code == 2
     assert "--quantization is for --target tensorrt-llm" in refused.output
+
+
+@pytest.mark.slow
+def test_a_plan_is_built_in_a_container(tmp_path: Path, tensorrt_programs: NvidiaPrograms) -> None:
+    (tensorrt_programs.root / "bin" / "docker").symlink_to(STANDINS / "docker")
+    checkpoint, out = str(tiny_encoder_checkpoint("embed")), tmp_path / "engine"
+    arguments = ["--target", "tensorrt", "--docker", "--max-num-tokens", "512"]
+    done = CliRunner().invoke(cli, ["build", checkpoint, "--out", str(out), *arguments])
+    assert done.exit_code == 0, done.output
+    found = verify_encoder(out, hashes=True)
+    assert (found.precision, found.limits) == ("fp16", EncoderLimits(max_batch_texts=256, max_batch_tokens=512))
+    assert "container" in found.versions
+    # Only the engine's directory is in the container.
+    assert sum(one == "-v" for one in tensorrt_programs.docker_runs()[-1]) == 1
 
 
 def test_limits_change_the_engine() -> None:

@@ -124,6 +124,14 @@ def test_a_request_that_fails_spares_the_others(client: Client) -> None:
 
 
 @every_client
+def test_an_exception_of_the_model_s_code_is_one_sentence(client: Client) -> None:
+    with raises(InvalidRequest, "model_failed") as caught:
+        client.embed("raise")
+    assert "asks for it" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@every_client
 def test_a_missing_model_is_named_with_the_next_step(way: ClientVariant, scripted_encoders: EncoderServer) -> None:
     url = way.url(address(way, scripted_encoders))
     with way.client_at(url, model="nothere") as client, raises(ModelNotReady, "model_not_found", naming="--classify"):

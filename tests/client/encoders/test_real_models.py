@@ -14,8 +14,10 @@ from inflight.deploy.server.server import Server
 from inflight.gateway.processes import GatewayProcesses
 from tests.client.support.encoder_server import EncoderServer
 from tests.client.support.scripted_encoder import LABELS, expected_vector
+from tests.fixtures.encoder_server import NAN_WORD
 from tests.fixtures.errors import raises
 from tests.fixtures.gateway import running_gateway
+from tests.serving.metrics_page import page_of, page_when
 
 TEXTS = [f"tea {'leaves ' * (number % 23)}{number}" for number in range(300)]
 
@@ -80,6 +82,50 @@ def test_texts_over_the_limit_are_refused_or_cut(client: Client) -> None:
     cut = client.embed(texts, truncate=True)
     assert cut.truncated == (False, True, False)
     assert not np.isnan(cut.vectors).any()
+
+
+def test_a_query_that_is_too_long_is_not_a_document_s_error(client: Client) -> None:
+    with raises(InflightError, "prompt_too_long", naming="query") as refused:
+        client.rerank("leaves " * 600, ["tea", "milk"], truncate=True)
+    assert "documents[" not in str(refused.value)
+
+
+def test_a_text_that_becomes_nan_fails_alone(client: Client, alone: Any) -> None:
+    with raises(InflightError, "text_not_computed", naming="2"):
+        client.embed(["tea", "coffee", f"tea {NAN_WORD}"])
+    lost = range(4, len(TEXTS), 7)
+    texts = [f"{text} {NAN_WORD}" if place in lost else text for place, text in enumerate(TEXTS)]
+    found = client.embed(texts, return_errors=True)
+    assert {place: error.code for place, error in found.errors.items()} == dict.fromkeys(lost, "text_not_computed")
+    assert np.isnan(found.vectors).any(axis=1).nonzero()[0].tolist() == list(lost)
+    for place, expected in alone.items():
+        np.testing.assert_allclose(found[place], expected[0], atol=1e-5)
+
+
+def test_a_text_that_becomes_nan_spares_other_clients_texts_of_its_micro_batch(
+    mixed_server: Server, addresses: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients send texts one by one, all at once and of the same length; one text in four becomes NaN."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    texts = [f"{TEXTS[5]} {word}" for word in ("^", NAN_WORD, "^", "^") * 25]
+    counts = ("inflight_encoder_batch_texts_sum", "inflight_encoder_batch_texts_count")
+
+    async def both() -> tuple[Any, list[Any]]:
+        async with AsyncClient(addresses["grpc"]) as one, AsyncClient(addresses["gateway"]) as other:
+            expected, _ = await asyncio.gather(one.embed(texts[0]), other.embed(texts[0]))
+            calls = [each.embed([text], return_errors=True) for text in texts for each in (one, other)]
+            return expected[0], await asyncio.gather(*calls)
+
+    before = [page_of(mixed_server).value(name, "embedding") for name in counts]
+    expected, answers = asyncio.run(both())
+    for place, answer in enumerate(answers):
+        if NAN_WORD in texts[place // 2]:
+            assert {index: error.code for index, error in answer.errors.items()} == {0: "text_not_computed"}
+        else:
+            np.testing.assert_allclose(answer[0], expected, atol=1e-5)
+    page = page_when(mixed_server, lambda page: page.value(counts[0], "embedding") - before[0] >= len(answers))
+    batches = page.value(counts[1], "embedding") - before[1]
+    assert batches < len(answers) / 2, "hardly a micro-batch had several texts"
 
 
 def test_token_ids_and_dimensions_are_computed(client: Client) -> None:

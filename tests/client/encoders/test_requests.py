@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from inflight_client import InflightError
 from inflight_client.encoder_call import EncoderOptions, EncoderRequest
@@ -54,6 +54,7 @@ def requests(texts: list[Any], options: EncoderOptions = EMBED) -> list[EncoderR
 _IDS = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=3000)
 
 
+@example([[1] * 16_000, *[[1]] * 255])
 @given(st.lists(st.integers(0, 90_000).map("x".__mul__) | _IDS, max_size=30))
 def test_requests_have_bounds_and_all_texts_in_order(texts: list[Any]) -> None:
     places: list[int] = []
@@ -63,7 +64,7 @@ def test_requests_have_bounds_and_all_texts_in_order(texts: list[Any]) -> None:
         sizes = (
             [len(text) for text in inputs["text_input"].values]
             if "text_input" in inputs
-            else [4 * length for length in inputs["input_lengths"].values]
+            else [4 * inputs["input_ids"].shape[1]] * len(inputs["input_lengths"].values)  # with their padding
         )
         assert len(sizes) <= MAX_TEXTS["embed"]
         assert len(sizes) == 1 or sum(sizes) <= MAX_CHARACTERS
@@ -86,6 +87,14 @@ def test_token_ids_are_padded_to_the_longest_of_their_request() -> None:
     inputs = request.build().inputs
     assert inputs["input_ids"] == ("INT32", (2, 3), (1, 2, 3, 4, 0, 0))
     assert inputs["input_lengths"] == ("INT32", (2, 1), (3, 1))
+
+
+@pytest.mark.parametrize(("left", "sent"), [(None, None), (0.0, 1), (1.2341, 1235), (1e9, 2**31 - 1)])
+@pytest.mark.parametrize("task", ["embed", "rerank"])
+def test_the_server_is_told_how_long_the_client_waits(task: Any, left: float | None, sent: int | None) -> None:
+    [request] = requests(["tea", "milk"], EncoderOptions(task, task, query="?" if task == "rerank" else None))
+    found = request.build(left).inputs.get("deadline_ms")
+    assert (found and set(found.values)) == (sent and {sent})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ MAX_SEQ_LEN = 64
 _NAMES: Mapping[Task, str] = {"embed": "embed", "rerank": "rerank", "classify": "classify"}
 
 _COMMON = {
-    "inputs": ("truncate BOOL 1", "priority INT32 1"),
+    "inputs": ("truncate BOOL 1", "priority INT32 1", "deadline_ms INT32 1"),
     "outputs": ("num_input_tokens INT32 1", "truncated BOOL 1", "error STRING 1"),
 }
 _TEXTS = ("text_input STRING 1", "input_ids INT32 -1", "input_lengths INT32 1")

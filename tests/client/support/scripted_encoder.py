@@ -1,8 +1,8 @@
 """A Triton model that embeds, reranks and classifies by a hash of the text. Triton's stub runs this file as model.py.
 
 A text may ask for more: `fail CODE` has an error, `nan` has no numbers, `once CODE ...` fails the first time that it
-comes, `request CODE` and `once request CODE ...` fail their whole request, `wait SECONDS` takes so long, and
-`hold PATH` as long as there is such a file.
+comes, `request CODE` and `once request CODE ...` fail their whole request, `raise` makes the model raise an exception,
+`wait SECONDS` takes so long, and `hold PATH` as long as there is such a file.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class TritonPythonModel:
             if command == "request" or (command == "once" and argument.startswith("request ") and self._new(text)):
                 code = argument.split()[-1] if command == "request" else argument.split()[1]
                 return utils.InferenceResponse([], utils.TritonError(f"the whole request fails [{code}]"))
+            if command == "raise":
+                raise ValueError("the text asks for it")
             if command == "wait":
                 time.sleep(float(argument))
             while command == "hold" and os.path.exists(argument):

@@ -59,16 +59,18 @@ def test_encoders_change_nothing_of_the_other_models(tmp_path: Path) -> None:
 
 
 def test_options_are_parameters_of_all_encoders_and_those_of_one_win(tmp_path: Path) -> None:
-    asked = EncoderOptions(max_batch_tokens=100, max_queue_texts=200, max_wait_ms=300, encoder_threads=4)
+    asked = EncoderOptions(max_batch_tokens=100, max_batch_texts=9, max_wait_ms=300, num_requests=3, encoder_threads=4)
     options = DeploymentOptions(encoders=asked, parameters={"rerank": {"max_wait_ms": "7", "num_requests": "2"}})
     configs = configure_repository(engine_set("/engines/demo", EMBED, RERANK), tmp_path / "out", options)
     usual = configure_repository(engine_set("/engines/demo", EMBED), tmp_path / "usual", DeploymentOptions())
-    names = ("engine_dir", "max_batch_tokens", "max_queue_texts", "max_wait_ms", "threads", "num_requests")
-    found = {model: [parameters(config)[name] for name in names] for model, config in configs.items()}
-    kept = parameters(usual["embedding"])["num_requests"]
+    names = ("engine_dir", "max_batch_tokens", "max_batch_texts", "max_wait_ms", "num_requests", "threads")
+    found = {
+        model: [parameters(config)[name] for name in (*names, "max_queue_texts")] for model, config in configs.items()
+    }
+    kept = parameters(usual["embedding"])["max_queue_texts"]
     assert found == {
-        "embedding": ["/engines/demo", "100", "200", "300", "4", kept],
-        "rerank": ["/engines/demo", "100", "200", "7", "4", "2"],
+        "embedding": ["/engines/demo", "100", "9", "300", "3", "4", kept],
+        "rerank": ["/engines/demo", "100", "9", "7", "2", "4", kept],
     }
 
 

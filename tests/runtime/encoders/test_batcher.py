@@ -155,6 +155,17 @@ def test_the_texts_of_a_cancelled_request_leave_the_queue() -> None:
     assert sum(encoder.batches) == 2
 
 
+def test_a_cancelled_request_leaves_a_queue_of_thousands() -> None:
+    encoder = SumEncoder()
+    with batching(encoder, max_queue_texts=3000) as batcher:
+        encoder.gate.clear()
+        ask(batcher, [1])
+        wait_until(lambda: encoder.batches)
+        requests = [ask(batcher, [5]) for _ in range(2500)]
+        requests[1200].cancelled = requests[-1].cancelled = True
+        wait_until(lambda: batcher.waiting_texts == 2498)
+
+
 def test_a_text_with_a_higher_priority_waits_for_the_running_micro_batch_only() -> None:
     encoder = SumEncoder()
     with batching(encoder) as batcher:

@@ -68,6 +68,17 @@ def test_of_a_pair_the_document_is_cut_and_the_query_is_whole() -> None:
         assert refused.code == "prompt_too_long"
 
 
+def test_a_query_leaves_room_for_a_document_s_token() -> None:
+    longest = words(LIMIT - 3 - 1)
+    TOKENIZER.check_query(longest)
+    found = TOKENIZER.tokenize([PlainText(longest, True, document) for document in (words(1), words(30))])
+    assert [len(each.input.token_ids) for each in found if isinstance(each, TokenizedText)] == [LIMIT, LIMIT]
+    for query in (words(LIMIT - 3), words(5000), " " * 5000):  # spaces are tokenized again with each document
+        with raises(RequestError, "prompt_too_long", naming="query") as refused:
+            TOKENIZER.check_query(query)
+        assert "truncate" not in str(refused.value)
+
+
 def test_texts_of_a_call_keep_their_order_beside_refused_ones() -> None:
     found = TOKENIZER.tokenize([PlainText(words(count), False) for count in (1, 400, 3, 90, 2)])
     sizes = [len(one.input.token_ids) if isinstance(one, TokenizedText) else None for one in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -64,11 +65,13 @@ def failing_outputs(rows: Any) -> dict[str, Any]:
     raise ValueError("no such activation")
 
 
-def answer(answers: Any, sender: Sender, make: Callable[[Any], dict[str, Any]] = outputs) -> tuple[Any, list[str]]:
+def answer(
+    answers: Any, sender: Sender, make: Callable[[Any], dict[str, Any]] = outputs, deadline_ns: int | None = None
+) -> tuple[Any, list[str]]:
     """An answer of two texts with two dimensions, and the statuses with which texts ended."""
     ended: list[str] = []
     form = answers.AnswerFormat("embedding", make, {"embedding", "error"}, True)
-    return answers.EncoderAnswer(sender, 2, 2, form, ended.append), ended
+    return answers.EncoderAnswer(sender, 2, 2, form, ended.append, deadline_ns), ended
 
 
 @pytest.mark.parametrize(
@@ -101,3 +104,14 @@ def test_a_request_is_answered_once(answers: Any) -> None:
     assert tensors["error"].ravel().tolist() == [b"", b"it failed [text_not_computed]"]
     assert np.isnan(tensors["embedding"][1]).all()
     assert ended == ["error", "ok"]
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(None, False), (60, False), (0, True)])
+def test_a_request_ends_at_its_deadline(answers: Any, seconds: int | None, late: bool) -> None:
+    sender = Sender()
+    deadline = None if seconds is None else time.monotonic_ns() + seconds * 10**9
+    found, ended = answer(answers, sender, deadline_ns=deadline)
+    found.deliver(0, np.ones(2), None)
+    assert found.end_if_cancelled() == found.ended == late
+    assert [response.error.endswith("[deadline_exceeded]") for response in sender.sent] == [True] * late
+    assert ended == ["ok", *["cancelled"] * late]

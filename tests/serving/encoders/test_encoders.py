@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton
 
 from tests.fixtures.bag_encoders import MAX_TOKENS
 from tests.fixtures.waiting import wait_until
@@ -114,7 +115,7 @@ def test_a_long_text_is_cut_on_request(bag: BagServer) -> None:
         ("embedding", {"text_input": [["w1"]], "input_type": [["poem"]]}, "invalid_parameter"),
         ("rerank", {"query": [b"\xff"], "documents": ["w1"]}, "invalid_text"),
         ("rerank", {"query": ["w1"], "documents": ["w1"] * 1025}, "invalid_request"),
-        ("rerank", {"query": [words(MAX_TOKENS)], "documents": ["w1"]}, "prompt_too_long"),
+        ("embedding", {"text_input": [["w1"]], "deadline_ms": [[0]]}, "invalid_parameter"),
         ("classify", {"text_input": [["a\0b"]]}, "invalid_text"),
     ],
 )
@@ -123,6 +124,14 @@ def test_wrong_requests_are_refused_with_their_code(
 ) -> None:
     outputs = ("embedding",) if model == "embedding" else ("scores",)
     assert bag.refused(model, outputs, **inputs).endswith(f"[{code}]")
+
+
+@pytest.mark.parametrize("query", [words(MAX_TOKENS), words(MAX_TOKENS - 3), " " * 5000])
+def test_a_query_without_room_for_documents_is_the_request_s_error(bag: BagServer, query: str) -> None:
+    truncate, documents = [True], [words(2), "", words(90)]
+    message = bag.refused("rerank", query=[query], documents=documents, truncate=truncate)
+    assert message.startswith("query ")
+    assert message.endswith("[prompt_too_long]")
 
 
 def quiet_page(bag: BagServer) -> MetricsPage:
@@ -194,11 +203,22 @@ def test_many_clients_with_calls_of_any_size_get_their_own_rows(bag: BagServer) 
 
 
 def test_cancelled_requests_end_and_others_are_answered(bag: BagServer) -> None:
-    import tritonclient.grpc as triton
-
     tensor = triton.InferInput("text_input", [256, 1], "BYTES")
     tensor.set_data_from_numpy(np.array([[words(60, seed).encode()] for seed in range(256)], dtype=np.object_))
     for _ in range(20):
         bag.client.async_infer("embedding", [tensor], callback=lambda result, error: None).cancel()
     check(bag.embed(["w1"])["embedding"], bag.encoders["embed"].rows(["w1"]))
+    wait_until(lambda: page_of(bag.server).value("inflight_encoder_waiting_texts", "embedding") == 0, "the queue", 60)
+
+
+def test_texts_past_their_deadline_leave_the_queue(bag: BagServer) -> None:
+    """Triton does not notice that an HTTP client has left."""
+    tensors = [triton.InferInput("text_input", [256, 1], "BYTES"), triton.InferInput("deadline_ms", [256, 1], "INT32")]
+    tensors[0].set_data_from_numpy(np.array([[words(60, seed).encode()] for seed in range(256)], dtype=np.object_))
+    tensors[1].set_data_from_numpy(np.ones((256, 1), np.int32))
+    ended: list[Any] = []
+    for _ in range(16):
+        bag.client.async_infer("embedding", tensors, callback=lambda result, error: ended.append(error))
+    wait_until(lambda: len(ended) == 16, "the ends of all requests", 60)
+    assert any("[deadline_exceeded]" in str(error) for error in ended)
     wait_until(lambda: page_of(bag.server).value("inflight_encoder_waiting_texts", "embedding") == 0, "the queue", 60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -32,15 +33,22 @@ class EncoderAnswer:
     """Thread-safe. Ends once all texts have a result, or with the first error if the output `error` was not requested.
     A response that cannot be made or sent is replaced with an error.
 
-    `ended` gets the status of each text: "ok", "error" or "cancelled".
+    `ended` gets the status of each text: "ok", "error" or "cancelled", also for a deadline (on the monotonic clock).
     """
 
     def __init__(
-        self, sender: Any, texts: int, dimensions: int, form: AnswerFormat, ended: Callable[[str], None]
+        self,
+        sender: Any,
+        texts: int,
+        dimensions: int,
+        form: AnswerFormat,
+        ended: Callable[[str], None],
+        deadline_ns: int | None = None,
     ) -> None:
         self._sender = sender
         self._format = form
         self._ended = ended
+        self._deadline_ns = deadline_ns
         self._lock = threading.Lock()
         self._open = texts
         self._rows = np.full((texts, dimensions), np.nan, dtype=np.float32)
@@ -74,12 +82,17 @@ class EncoderAnswer:
                 self._fail(error, "error")
 
     def end_if_cancelled(self) -> bool:
-        """End the request if its client has left; return whether it has ended.
+        """End the request if its client has left or its deadline has passed; return whether it has ended.
 
         Triton must not be asked after the final response, which frees the request.
         """
         with self._lock:
-            if not self.ended and self._sender.is_cancelled():
+            if self.ended:
+                return True
+            if self._deadline_ns is not None and time.monotonic_ns() >= self._deadline_ns:
+                late = "the texts were not computed by the request's deadline; raise deadline_ms, or send fewer texts"
+                self._fail(RequestError(late, "deadline_exceeded"), "cancelled")
+            elif self._sender.is_cancelled():
                 self._fail(RequestError("the request was cancelled", "cancelled"), "cancelled")
             return self.ended
 

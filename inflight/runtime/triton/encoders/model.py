@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from inflight.runtime.encoders.encoder import EncoderInput, find_loader
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.planner import PlannerLimits
 from inflight.runtime.encoders.tokenize import EncoderTokenizer, PlainText, TokenizedText
+from inflight.runtime.engine.request_values import deadline_from
 from inflight.runtime.messages import RequestError
 from inflight.runtime.metrics.definitions import ENCODER_FAMILIES
 from inflight.runtime.metrics.encoder_metrics import EncoderMetrics
@@ -99,7 +101,7 @@ class EncoderModel:
         for request in requests:
             sender = request.get_response_sender()
             try:
-                texts = self._read(request)
+                texts, deadline = self._read(request)
                 requested = frozenset(request.requested_output_names())
                 form = AnswerFormat(self._model, texts.outputs, requested, self._task.column)
                 self._batcher.reserve(len(texts.texts))
@@ -108,7 +110,9 @@ class EncoderModel:
                 self._metrics.refused(refused.code)
                 sender.send(error_response(refused), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
                 continue
-            answer = EncoderAnswer(sender, len(texts.texts), self._manifest.dimensions, form, self._metrics.ended)
+            answer = EncoderAnswer(
+                sender, len(texts.texts), self._manifest.dimensions, form, self._metrics.ended, deadline
+            )
             budget = self._start(self._queue_texts(texts, answer), answer, budget, texts.characters)
 
     def finalize(self) -> None:
@@ -116,11 +120,13 @@ class EncoderModel:
         self._batcher.close()
         self._metrics.close()
 
-    def _read(self, request: Any) -> TextRequest:
+    def _read(self, request: Any) -> tuple[TextRequest, int | None]:
+        """Return the texts, and the deadline in nanoseconds of the monotonic clock."""
         given = json.loads(parameters_json(request))
         check_parameter_names(given, inputs=self._inputs)
         self._client_versions.check(metadata_from(given))
-        return self._task.read(Inputs(request))
+        inputs = Inputs(request)
+        return self._task.read(inputs), deadline_from(inputs.common("deadline_ms"), time.monotonic_ns())
 
     def _start(self, work: Generator[int, None, None], answer: EncoderAnswer, budget: int, characters: int) -> int:
         """Tokenize a request within the budget of characters, or hand it to the other thread; return what is left."""
@@ -144,6 +150,8 @@ class EncoderModel:
                 yield cost
                 if answer.ended:
                     return
+                if request.query is not None and not first:
+                    self._tokenizer.check_query(request.query)
                 queued, priorities = [], []
                 for index, text in enumerate(self._tokenized(request.texts[first:last]), first):
                     if isinstance(text, RequestError):
@@ -158,7 +166,9 @@ class EncoderModel:
                 left -= len(queued)
                 self._batcher.add(answer, queued, priorities)
         except Exception as error:
-            answer.fail(as_request_error(error, self._model))
+            failure = as_request_error(error, self._model)
+            self._metrics.refused(failure.code)
+            answer.fail(failure)
         finally:
             self._batcher.release(left)
 

@@ -16,7 +16,8 @@ from inflight.runtime.text.tokenizer import decoded_text
 from inflight.runtime.triton.inputs import Inputs
 
 MAX_DOCUMENTS = 1024
-_ALIASES = {"passage": "document", "document": "passage"}
+_ALIASES = {"passage": ("document", "corpus"), "document": ("passage", "corpus")}
+"""The other names under which a model may have the prompt; sentence-transformers looks for all three."""
 _ALWAYS_ACCEPTED = ("query", *_ALIASES)
 
 Outputs = Callable[[Any], dict[str, Any]]
@@ -33,16 +34,22 @@ class TokenIds:
 
 @dataclass(frozen=True)
 class TextRequest:
-    """The texts of a request: each to be tokenized, as token ids, or refused; and their priorities."""
+    """The texts of a request: each to be tokenized, as token ids, or refused; and their priorities.
+
+    `query` is that of all pairs, to be checked before them.
+    """
 
     texts: list[PlainText | TokenIds | RequestError]
     priorities: list[int]
     outputs: Outputs
+    query: str | None = None
 
     @property
     def characters(self) -> int:
-        """Return the characters to tokenize."""
-        return sum(text.characters for text in self.texts if isinstance(text, PlainText))
+        """Return the characters that are held: the query once, as all pairs share it."""
+        plain = (text for text in self.texts if isinstance(text, PlainText))
+        own = sum(len(text.text if text.document is None else text.document) for text in plain)
+        return own + len(self.query or "")
 
 
 class Task(Protocol):
@@ -75,7 +82,7 @@ class Embed:
         if not raw:
             return self._manifest.default_prefix
         name = decoded_text(raw, "input_type")
-        for known in (name, _ALIASES.get(name, name)):
+        for known in (name, *_ALIASES.get(name, ())):
             if known in self._manifest.prompts:
                 return self._manifest.prompts[known]
         if name in _ALWAYS_ACCEPTED:
@@ -137,7 +144,7 @@ class Rerank:
                 texts.append(PlainText(asked, truncate, decoded_text(raw, "the document")))
             except RequestError as error:
                 texts.append(error)
-        return TextRequest(texts, [priority] * len(texts), self._outputs)
+        return TextRequest(texts, [priority] * len(texts), self._outputs, asked)
 
     def _outputs(self, rows: Any) -> dict[str, Any]:
         return {"scores": np.ascontiguousarray(activated(rows, self._activation)[:, -1])}

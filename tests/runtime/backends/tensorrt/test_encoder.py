@@ -33,7 +33,10 @@ def texts(*lengths: int) -> list[EncoderInput]:
 
 @pytest.mark.parametrize(
     ("task", "family"),
-    [("embed", "bert"), ("rerank", "bert"), pytest.param("classify", "qwen3", marks=pytest.mark.slow)],
+    [
+        ("embed", "bert"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("rerank", "bert"), ("classify", "qwen3"))),
+    ],
 )
 def test_vectors_are_those_of_openvino(
     tensorrt_programs: NvidiaPrograms,

@@ -17,7 +17,7 @@ _BYTES = {"INT64": 8, "FP32": 4}
 class ICudaEngine:
     def __init__(self, head: dict[str, Any], model: bytes, logger: Any, types: Any) -> None:
         self._head, self._logger, self._types = head, logger, types
-        self._tensors = {**head["inputs"], **head["outputs"]}
+        self._tensors: dict[str, str] = {**head["inputs"], **head["outputs"]}
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "model.onnx"
             path.write_bytes(model)

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 
 _OPERATORS: dict[str, list[str]] = json.loads(Path(__file__).with_name("operators.json").read_text())
-_TYPES = {
+_TYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "FP32",
     onnx.TensorProto.FLOAT16: "FP16",
     onnx.TensorProto.BFLOAT16: "BF16",
