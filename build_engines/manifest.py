@@ -182,10 +182,12 @@ class EncoderManifest(EngineManifest):
     """The manifest of an engine that embeds, reranks or classifies texts.
 
     The compiled graph has the `inputs` [texts, tokens] and one output [texts, `dimensions`]: a pooled embedding,
-    normalized to length 1 with `normalize`, or logits, from which `activation` makes scores. `prompts` are texts that
-    are put before an input, by name; `default_prompt` is the name of the one for inputs that name none.
+    normalized to length 1 with `normalize` (before the checkpoint's truncate_dim), or logits, from which `activation`
+    makes scores. `prompts` are texts that are put before an input (before the query of a pair), by name;
+    `default_prompt` is the name of the one for inputs that name none.
     `padding_side` is where shorter texts of a batch are padded. `labels` are a classifier's, in the order of the
-    logits. `limits` belong to engines that were compiled for a largest micro-batch.
+    logits. `limits` belong to engines that were compiled for a largest micro-batch. `longest_text_bytes` is the
+    estimated memory in which one text of `max_seq_len` tokens is computed; None if the engine plans its memory itself.
     """
 
     task: EncoderTask
@@ -200,6 +202,7 @@ class EncoderManifest(EngineManifest):
     activation: Literal["sigmoid", "softmax", "none"] = "none"
     labels: tuple[str, ...] = ()
     limits: EncoderLimits | None = None
+    longest_text_bytes: int | None = None
 
     @classmethod
     def read(cls, directory: Path) -> EncoderManifest:

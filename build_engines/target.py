@@ -127,6 +127,7 @@ class CompiledEncoder:
     activation: Literal["sigmoid", "softmax", "none"]
     labels: tuple[str, ...]
     limits: EncoderLimits | None = None
+    longest_text_bytes: int | None = None
     suited_to: SuitedTo | None = None
     notes: tuple[str, ...] = ()
 

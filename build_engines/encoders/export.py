@@ -32,6 +32,7 @@ class EncoderExportTask:
     pooling: Pooling | None
     normalize: bool
     dense: list[tuple[str, bool]]
+    truncate_dim: int | None
     lower_case: bool
     properties: dict[str, Any]
     smoke_test: bool
@@ -122,7 +123,9 @@ def load_graph(task: EncoderExportTask, checkpoint: Path, attention: str = "sdpa
         )
     if task.task == "embed":
         layers = [layer for place, tanh in task.dense for layer in _dense(Path(place), tanh)]
-        return EncoderGraph(model, EmbeddingHead(task.pooling or "mean", layers, task.normalize)).eval()
+        return EncoderGraph(
+            model, EmbeddingHead(task.pooling or "mean", layers, task.normalize, task.truncate_dim)
+        ).eval()
     return EncoderGraph(model.base_model, ScoreHead(model)).eval()
 
 

@@ -44,7 +44,7 @@ class EncoderGraph(torch.nn.Module):  # type: ignore[misc]
                 input_ids=input_ids, token_type_ids=token_type_ids, position_ids=self._positions(input_ids)
             )
             hidden = self.base.encoder(hidden, attention_mask=self._additive(attention_mask[:, None, None, :]))[0]
-        return self.head(hidden.to(torch.float32), attention_mask)
+        return self.head(hidden.to(torch.float32), attention_mask, input_ids)
 
     def _additive(self, allowed: torch.Tensor) -> torch.Tensor:
         return _additive(allowed).to(self.base.dtype)
@@ -83,17 +83,25 @@ class EncoderGraph(torch.nn.Module):  # type: ignore[misc]
 
 
 class EmbeddingHead(torch.nn.Module):  # type: ignore[misc]
-    """Pools the hidden states of a text, applies the `dense` layers, and scales to length 1 if `normalize`."""
+    """Pools the hidden states of a text, applies the `dense` layers, and scales to length 1 if `normalize`.
 
-    def __init__(self, pooling: Pooling, dense: list[torch.nn.Module], normalize: bool) -> None:
+    `truncate_dim` first numbers are kept. As in sentence-transformers, they are not scaled again.
+    """
+
+    def __init__(
+        self, pooling: Pooling, dense: list[torch.nn.Module], normalize: bool, truncate_dim: int | None = None
+    ) -> None:
         super().__init__()
         self.pooling = pooling
         self.dense = torch.nn.Sequential(*dense)
         self.normalize = normalize
+        self.truncate_dim = truncate_dim
 
-    def forward(self, hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, attention_mask: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
         pooled = self.dense(pool(hidden, attention_mask, self.pooling))
-        return torch.nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
+        if self.normalize:
+            pooled = torch.nn.functional.normalize(pooled, dim=-1)
+        return pooled if self.truncate_dim is None else pooled[:, : self.truncate_dim]
 
 
 class ScoreHead(torch.nn.Module):  # type: ignore[misc]
@@ -103,9 +111,11 @@ class ScoreHead(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         self.kind = model.config.model_type
         self.pooling: Pooling = "cls"
+        self.padding: int | None = None
         if self.kind in DECODERS:
             self.layers = torch.nn.Sequential(model.score)
             self.pooling = "last_token"
+            self.padding = model.config.pad_token_id
         elif self.kind == "modernbert":
             self.layers = torch.nn.Sequential(model.head, model.classifier)
             self.pooling = model.config.classifier_pooling
@@ -114,7 +124,12 @@ class ScoreHead(torch.nn.Module):  # type: ignore[misc]
         else:
             self.layers = torch.nn.Sequential(model.classifier.dense, torch.nn.Tanh(), model.classifier.out_proj)
 
-    def forward(self, hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, attention_mask: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+        if self.padding is not None:
+            # As in transformers, the last token is one without the id of padding, also inside a text, or the first.
+            real = (input_ids != self.padding).to(attention_mask.dtype)
+            first = (_count(attention_mask) == 1).to(attention_mask.dtype)
+            attention_mask = attention_mask * torch.maximum(real, first)
         return self.layers(pool(hidden, attention_mask, self.pooling))
 
 

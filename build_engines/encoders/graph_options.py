@@ -64,6 +64,7 @@ class GraphOptions:
             pooling=settings.pooling,
             normalize=settings.normalize,
             dense=[(dense.path, dense.tanh) for dense in settings.dense],
+            truncate_dim=settings.truncate_dim,
             lower_case=settings.lower_case,
             properties=properties,
             smoke_test=self.smoke_test,

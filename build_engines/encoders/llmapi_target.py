@@ -105,6 +105,8 @@ class LlmApiEncoderTarget:
         if self.task == "embed":
             if found.dense:
                 raise _refused(directory, f"the module {Path(found.dense[0].path).name}", "no layers after the model")
+            if found.truncate_dim is not None:
+                raise _refused(directory, f"the truncate_dim {found.truncate_dim}", "only models with whole vectors")
             if found.pooling != "last_token":
                 raise _refused(directory, f"the pooling {found.pooling}", "only that of the last token")
         elif (activation := config.get("hidden_act", "gelu")) != "gelu":

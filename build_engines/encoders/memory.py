@@ -113,7 +113,7 @@ def plan_encoder(
 
     def fit(one: WeightFormat) -> EncoderFit:
         size = int(one.checkpoint_bytes(counts) * total / counts.total)
-        active = activation_bytes(shape, tokens, longest) // (1 if one.name == "fp32" else 2)
+        active = activation_bytes(shape, tokens, longest, one.name)
         return EncoderFit(one.name, size, active, overhead, size + active + overhead <= memory)
 
     return EncoderPlan(
@@ -131,15 +131,21 @@ def plan_encoder(
     )
 
 
-def activation_bytes(shape: EncoderShape, tokens: int, longest: int) -> int:
-    """Return the peak bytes of a forward pass in fp32 over `tokens` padded tokens, in texts of `longest` tokens.
+def longest_text_bytes(config: dict[str, Any], where: str, task: EncoderTask, longest: int, precision: str) -> int:
+    """Return the peak bytes of a forward pass of one text. Raises BuildError as `read_encoder_shape` does."""
+    shape, _ = read_encoder_shape(config, where, task)
+    return activation_bytes(shape, longest, longest, precision)
+
+
+def activation_bytes(shape: EncoderShape, tokens: int, longest: int, precision: str) -> int:
+    """Return the peak bytes of a forward pass over `tokens` padded tokens, in texts of `longest` tokens.
 
     Fitted to the growth of resident memory (docs/encoders.md): OpenVINO keeps no scores of attention, but the masks of
     models with windows or causal attention, for each pair of tokens of a text.
     """
     each = 8 * shape.hidden + (4 if shape.gated else 2) * shape.inner + (3 * shape.qkv if shape.rotary else 0)
     pairs = tokens * longest * (3 if shape.rotary else 0.5)
-    return int(4 * (tokens * each + pairs))
+    return int((4 if precision == "fp32" else 2) * (tokens * each + pairs))
 
 
 def read_encoder_shape(config: dict[str, Any], where: str, task: EncoderTask) -> tuple[EncoderShape, ParameterCounts]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from build_engines.checkpoints.checkpoint import Checkpoint
 from build_engines.encoders.export import EncoderExportTask
 from build_engines.encoders.graph_options import GraphOptions
+from build_engines.encoders.memory import longest_text_bytes
 from build_engines.manifest import Precision
 from build_engines.openvino.export_runner import run_export
 from build_engines.openvino.properties import compute_properties
@@ -49,9 +50,14 @@ class EncoderTarget:
         return int(checkpoint.parameters * _BYTES[self.options.precision])
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEncoder:
-        settings = self.options.settings(checkpoint.directory, checkpoint.config)
-        task = self.options.export_task(EncoderExportTask, checkpoint, settings, out, self.properties)
-        return self.options.compiled(settings, run_export(task, progress), self.properties)
+        of = self.options
+        settings = of.settings(checkpoint.directory, checkpoint.config)
+        needed = longest_text_bytes(
+            checkpoint.config, str(checkpoint.directory), of.task, settings.max_seq_len, of.precision
+        )
+        task = of.export_task(EncoderExportTask, checkpoint, settings, out, self.properties)
+        compiled = of.compiled(settings, run_export(task, progress), self.properties)
+        return replace(compiled, longest_text_bytes=needed)
 
 
 def target(options: BuildOptions) -> EncoderTarget:

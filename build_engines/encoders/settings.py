@@ -33,9 +33,11 @@ CONFIG_FILES = (
 _CLASSIFIER = "ForSequenceClassification"
 _HEADLESS = ("Model", "ForMaskedLM")  # and not LMHeadModel, whose types are not in MODEL_TYPES
 _MODULES = "modules.json"
+_OWN_SETTINGS = "config_sentence_transformers.json"
 _LONGEST = 1 << 20  # A tokenizer without a limit has a huge number here.
 _POOLINGS: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last_token"}
 _ACTIVATIONS: dict[str, Activation] = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax"}
+_EMBEDDING = "sentence_embedding"  # what a Dense module reads and writes unless it names something else
 _DENSE_ACTIVATIONS = ("Identity", "Tanh")
 
 
@@ -51,7 +53,8 @@ class Dense:
 class EncoderSettings:
     """What happens before and after the model. `max_seq_len` is the lowest limit of the files, in tokens.
 
-    `lower_case` makes texts lower case before they become tokens. `notes` are sentences for the user.
+    `lower_case` makes texts lower case before they become tokens. With `truncate_dim`, only so many first numbers of a
+    vector are kept. `notes` are sentences for the user.
     """
 
     task: EncoderTask
@@ -60,6 +63,7 @@ class EncoderSettings:
     pooling: Pooling | None = None
     normalize: bool = False
     dense: tuple[Dense, ...] = ()
+    truncate_dim: int | None = None
     prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str | None = None
     activation: Activation = "none"
@@ -160,6 +164,20 @@ def _check_model(directory: Path, file: ConfigFile, architecture: str) -> None:
             "positions can be built.",
             "unsupported_architecture",
         )
+    own_code = file.part("auto_map")
+    if own_code and any(name.startswith("AutoModel") for name in own_code.content):
+        raise BuildError(
+            f"{directory} brings its own model code (auto_map in config.json), which is not run, and the {kind} of "
+            "transformers may compute something else; choose another checkpoint, or remove auto_map if you know that "
+            "both are the same.",
+            "unsupported_architecture",
+        )
+    if kind in DECODERS and (not file.flag("is_causal", True) or file.flag("use_bidirectional_attention", False)):
+        raise BuildError(
+            f"{directory} has a decoder with attention in both directions (is_causal or use_bidirectional_attention in "
+            "config.json), which can't be built; choose another checkpoint.",
+            "unsupported_architecture",
+        )
     if kind in DECODERS and _uses_windows(file):
         raise BuildError(
             f"{directory} has sliding-window attention in a decoder, which can't be built as an encoder; choose "
@@ -188,6 +206,14 @@ def positions(file: ConfigFile) -> int:
 def _read_embedding(
     directory: Path, file: ConfigFile, pooling: Pooling | None, normalize: bool | None
 ) -> EncoderSettings:
+    own = _own_settings(directory)
+    kind = own.identifier("model_type")
+    if kind not in (None, "SentenceTransformer"):
+        raise BuildError(
+            f"{directory} is a {kind} of sentence-transformers, which can't be built as an embedder; choose a "
+            f"SentenceTransformer, or a CrossEncoder of a …{_CLASSIFIER}.",
+            "unsupported_architecture",
+        )
     modules = _read_modules(directory)
     transformer = _transformer_settings(directory)
     longest = _longest(directory, file, transformer.optional("max_seq_length") if transformer else None)
@@ -201,7 +227,7 @@ def _read_embedding(
         )
         notes = () if pooling and normalize is not None else (note,)
         return EncoderSettings("embed", longest, lower_case, chosen, normalize is not False, notes=notes)
-    prompts, default = _prompts(directory)
+    prompts, default = _prompts(directory, own)
     return EncoderSettings(
         "embed",
         longest,
@@ -209,6 +235,7 @@ def _read_embedding(
         pooling or modules.pooling,
         modules.normalize if normalize is None else normalize,
         modules.dense,
+        own.optional("truncate_dim"),
         prompts,
         default,
     )
@@ -291,7 +318,15 @@ def _pooling(path: Path) -> Pooling:
 
 def _dense(place: Path) -> Dense:
     path = place / "config.json"
-    named = read_json(path).get("activation_function")
+    found = read_json(path)
+    names = [found.get(name) for name in ("module_input_name", "module_output_name")]
+    if any(name not in (None, _EMBEDDING) for name in names) or found.get("use_residual"):
+        raise BuildError(
+            f"{path} describes a Dense module with another input or output than {_EMBEDDING}, or with a residual, which"
+            " can't be built; choose another checkpoint.",
+            "unsupported_architecture",
+        )
+    named = found.get("activation_function")
     kind = str(named).rpartition(".")[2]
     if kind not in _DENSE_ACTIVATIONS or not (place / "model.safetensors").is_file():
         why = f"the activation {str(named)[:100]}" if kind not in _DENSE_ACTIVATIONS else "no model.safetensors"
@@ -317,15 +352,19 @@ def _longest(directory: Path, file: ConfigFile, named: int | None) -> int:
     return min(one for one in limits if one is not None)
 
 
-def _prompts(directory: Path) -> tuple[tuple[tuple[str, str], ...], str | None]:
-    path = directory / "config_sentence_transformers.json"
-    found = read_json(path) if path.is_file() else {}
-    prompts, default = found.get("prompts") or {}, found.get("default_prompt_name")
+def _own_settings(directory: Path) -> ConfigFile:
+    """Return config_sentence_transformers.json; empty without the file."""
+    path = directory / _OWN_SETTINGS
+    return ConfigFile(read_json(path) if path.is_file() else {}, str(directory), "built")
+
+
+def _prompts(directory: Path, own: ConfigFile) -> tuple[tuple[tuple[str, str], ...], str | None]:
+    prompts, default = own.content.get("prompts") or {}, own.content.get("default_prompt_name")
     right = isinstance(prompts, dict) and all(isinstance(text, str) for text in prompts.values())
-    if not right or (default is not None and default not in prompts):
+    if not right or not (default is None or (isinstance(default, str) and default in prompts)):
         raise BuildError(
-            f"{path} has prompts that are not texts by name, or a default that is none of them; fetch the checkpoint "
-            "again.",
+            f"{directory / _OWN_SETTINGS} has prompts that are not texts by name, or a default that is none of them; "
+            "fetch the checkpoint again.",
             "checkpoint_damaged",
         )
     return tuple(prompts.items()), default
@@ -338,10 +377,14 @@ def _read_classifier(directory: Path, file: ConfigFile, task: EncoderTask) -> En
             f"{directory} has {len(labels)} labels, and a reranker has one; build it with --task classify.",
             "invalid_parameter",
         )
+    own = _own_settings(directory)
+    prompts, default = _prompts(directory, own)
     return EncoderSettings(
         task,
         _longest(directory, file, None),
-        activation=_activation(directory, file, len(labels)),
+        prompts=prompts,
+        default_prompt=default,
+        activation=_activation(directory, file, own, len(labels)),
         labels=labels if task == "classify" else (),
     )
 
@@ -361,11 +404,16 @@ def _labels(file: ConfigFile) -> tuple[str, ...]:
     return tuple(numbers[number] for number in range(len(numbers)))
 
 
-def _activation(directory: Path, file: ConfigFile, labels: int) -> Activation:
-    """Return what makes scores of logits: named by sentence-transformers, by problem_type, or by the labels' number."""
+def _activation(directory: Path, file: ConfigFile, own: ConfigFile, labels: int) -> Activation:
+    """Return what makes scores of logits: named by sentence-transformers, by problem_type, or by the labels' number.
+
+    Version 6 of sentence-transformers names it in its own file, and reads that first.
+    """
     ours = file.part("sentence_transformers")
-    named = (ours.content.get("activation_fn") if ours else None) or file.content.get(
-        "sbert_ce_default_activation_function"
+    named = (
+        own.content.get("activation_fn")
+        or (ours and ours.content.get("activation_fn"))
+        or file.content.get("sbert_ce_default_activation_function")
     )
     if named is not None:
         kind = str(named).rpartition(".")[2]

@@ -17,6 +17,7 @@ from build_engines.machine import Gpu, Machine
 from build_engines.manifest import EncoderManifest, EngineManifest, Manifest
 from build_engines.processor import better_precision, find_processor
 from inflight import __version__, compatible
+from inflight.deploy import memory
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.environment import container_name, world_size
 from inflight.deploy.repository.model_names import CPP_BACKEND
@@ -51,8 +52,7 @@ def find_problems(manifest: Manifest | EncoderManifest, machine: Machine, backen
     yield from _our_version(manifest)
     if manifest.target == "openvino":
         # An encoder's precision is a choice of quality: its vectors must match those that are stored already.
-        if isinstance(manifest, Manifest):
-            yield from _precision(manifest)
+        yield from _precision(manifest) if isinstance(manifest, Manifest) else _longest_text(manifest)
         return
     gpus = visible_gpus(machine.gpus)
     if isinstance(manifest, EncoderManifest):
@@ -97,6 +97,21 @@ def _precision(manifest: Manifest) -> Iterator[Problem]:
         yield Problem(
             f"The engine {manifest.name} has {manifest.precision} weights, which are slow on this processor"
             f" ({processor}): {better.reason}. For speed, build it again with --precision {better.precision}.",
+            None,
+        )
+
+
+def _longest_text(manifest: EncoderManifest) -> Iterator[Problem]:
+    """Memory for masks grows with the square of a text's length, and is allocated when such a text comes."""
+    if manifest.longest_text_bytes is None:
+        return
+    needed = manifest.longest_text_bytes + sum(file.bytes for file in manifest.files.values())
+    available = memory.available_bytes()
+    if needed > available:
+        yield Problem(
+            f"The engine {manifest.name} needs about {needed / 1e9:.3g} GB of memory for one text of"
+            f" {manifest.max_seq_len:,} tokens, and {available / 1e9:.3g} GB are available, so such a text can end the"
+            " server; free memory, or build the engine again with a lower --max-seq-len.",
             None,
         )
 

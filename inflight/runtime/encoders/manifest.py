@@ -33,6 +33,11 @@ class EncoderDescription:
     limits: Mapping[str, int] = field(default_factory=dict)
     compute_capability: str = ""
 
+    @property
+    def default_prefix(self) -> str:
+        """The default prompt, or nothing: what goes before a text for which no prompt is named."""
+        return self.prompts.get(self.default_prompt or "", "")
+
     @classmethod
     def from_directory(cls, engine_dir: str) -> EncoderDescription:
         """Read engine.json. Raises ValueError for an engine that is not an encoder's."""

@@ -43,7 +43,7 @@ def test_the_tokenizer_neither_truncates_nor_pads(minilm_engine: MinilmEngine) -
     assert len(tokenizer.encode("tea " * 1000).ids) == 1002
 
 
-def test_dense_layers_and_lower_case_are_built_in(tmp_path: Path) -> None:
+def test_what_follows_the_pooling_and_lower_case_are_built_in(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     shutil.copytree(tiny_encoder_checkpoint("embed", "bert"), checkpoint)
     modules = json.loads((checkpoint / "modules.json").read_text())
@@ -56,10 +56,14 @@ def test_dense_layers_and_lower_case_are_built_in(tmp_path: Path) -> None:
     save_file({"linear.weight": torch.ones(8, 64)}, checkpoint / "2_Dense" / "model.safetensors")
     limits = checkpoint / "sentence_bert_config.json"
     limits.write_text(json.dumps(read_json(limits) | {"do_lower_case": True}))
+    own = checkpoint / "config_sentence_transformers.json"
+    own.write_text(json.dumps(read_json(own) | {"truncate_dim": 5}))
     # The smoke test runs it once.
     built = build_engine(str(checkpoint), tmp_path / "engine", BuildOptions(max_seq_len=100)).manifest
     assert isinstance(built, EncoderManifest)
-    assert (built.dimensions, built.max_seq_len) == (8, 100)
+    assert (built.dimensions, built.max_seq_len) == (5, 100)
+    plan = plan_encoder(checkpoint, "embed", memory=1 << 30, device="here", max_seq_len=100, max_batch_tokens=100)
+    assert built.longest_text_bytes == plan.fits[0].activations > 0
     tokenizer = Tokenizer.from_file(str(tmp_path / "engine" / "tokenizer.json"))
     assert tokenizer.encode("TEA").ids == tokenizer.encode("tea").ids
 

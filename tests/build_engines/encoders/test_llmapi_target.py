@@ -99,3 +99,12 @@ def test_layers_after_the_model_are_refused_by_name(tmp_path: Path) -> None:
     (checkpoint / "2_Dense" / "model.safetensors").write_bytes(b"")
     with raises(BuildError, "unsupported_architecture", naming="2_Dense"):
         build_engine(str(checkpoint), tmp_path / "engine", BuildOptions("llmapi", task="embed"))
+
+
+def test_vectors_are_not_cut(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(tiny_encoder_checkpoint("embed", "qwen3"), checkpoint)
+    own = checkpoint / "config_sentence_transformers.json"
+    own.write_text(json.dumps(read_json(own) | {"truncate_dim": 8}))
+    with raises(BuildError, "unsupported_architecture", naming="truncate_dim 8"):
+        build_engine(str(checkpoint), tmp_path / "engine", BuildOptions("llmapi", task="embed"))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from build_engines.encoders.graph import pool
+from build_engines.encoders.graph import EmbeddingHead, pool
 from build_engines.manifest import EncoderManifest, EncoderTask, Pooling
 from tests.fixtures.encoders import MinilmEngine, TinyEncoder, tiny_encoder_checkpoint
 
@@ -133,6 +133,17 @@ def test_a_decoder_accepts_padding_on_either_side(tiny_encoder: TinyEncoder) -> 
     assert_close(engine(texts, side="right"), engine(texts, side="left"), "embed", 0.99999)
 
 
+def test_a_decoder_scores_the_last_token_that_is_no_padding_by_its_id(tiny_encoder: TinyEncoder) -> None:
+    engine = Engine.read(tiny_encoder("rerank", "qwen3"))
+    pad = engine.pad_id
+    assert pad is not None
+    texts = [[20, 30, pad], [20, 30], [40, pad, 50, pad, pad], [pad], [pad, pad, pad]]
+    wanted = expected(tiny_encoder_checkpoint("rerank", "qwen3"), "rerank", None, texts, None)
+    for side in ("left", "right"):
+        assert_close(engine(texts, tokens=8, side=side), wanted, "rerank", 0)
+    assert np.abs(wanted[0] - wanted[2]).max() > 1e-3
+
+
 def test_minilm_embeds_like_transformers(minilm_checkpoint: Path, minilm_engine: MinilmEngine) -> None:
     engine = Engine.read(minilm_engine())
     assert EncoderManifest.read(minilm_engine()).max_seq_len == 256
@@ -140,6 +151,12 @@ def test_minilm_embeds_like_transformers(minilm_checkpoint: Path, minilm_engine:
     alone = np.concatenate([engine([ids]) for ids in texts])
     assert_close(alone, expected(minilm_checkpoint, "embed", "mean", texts, None), "embed", 0.9999)
     assert_close(engine(texts, tokens=300), alone, "embed", 0.99999)
+
+
+def test_numbers_are_cut_after_the_normalization() -> None:
+    head = EmbeddingHead("mean", [], normalize=True, truncate_dim=1)
+    found = head(torch.tensor([[[3.0, 4.0]]]), torch.ones(1, 1), torch.ones(1, 1))
+    assert found.tolist() == [[pytest.approx(0.6)]]
 
 
 @pytest.mark.parametrize(

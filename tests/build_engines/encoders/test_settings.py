@@ -71,6 +71,21 @@ def test_the_files_of_sentence_transformers_are_read(copied: Callable[..., Path]
     assert settings(directory, "embed", pooling="cls", normalize=False).pooling == "cls"
 
 
+@pytest.mark.parametrize("task", ["rerank", "classify"])
+def test_the_files_of_a_cross_encoder_are_read(copied: Callable[..., Path], task: EncoderTask) -> None:
+    directory = copied(task)
+    own = {
+        "model_type": "CrossEncoder",
+        "activation_fn": "torch.nn.modules.linear.Identity",
+        "prompts": {"ask": "query: "},
+        "default_prompt_name": "ask",
+    }
+    (directory / "config_sentence_transformers.json").write_text(json.dumps(own))
+    change(directory / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.activation.Sigmoid"})
+    found = settings(directory, task)
+    assert (found.activation, found.prompts, found.default_prompt) == ("none", (("ask", "query: "),), "ask")
+
+
 @pytest.mark.parametrize(("mode", "pooling"), [("cls", "cls"), ("max", "max"), ("lasttoken", "last_token")])
 def test_a_pooling_may_be_named(copied: Callable[..., Path], mode: str, pooling: str) -> None:
     directory = copied("embed")
@@ -111,6 +126,17 @@ def with_modules(*kinds: str, paths: tuple[str, ...] = ("", "1_Pooling", "2_More
     return lambda directory: (directory / "modules.json").write_text(content)
 
 
+def with_dense(**fields: Any) -> Edit:
+    def edit(directory: Path) -> None:
+        with_modules("Transformer", "Pooling", "Dense")(directory)
+        (directory / "2_More").mkdir()
+        (directory / "2_More" / "model.safetensors").touch()
+        named = {"activation_function": "torch.nn.modules.linear.Identity", "module_input_name": "sentence_embedding"}
+        (directory / "2_More" / "config.json").write_text(json.dumps(named | fields))
+
+    return edit
+
+
 def with_file(name: str, **fields: Any) -> Edit:
     return lambda directory: change(directory / name, **fields)
 
@@ -126,6 +152,11 @@ UNSUITABLE: list[tuple[Edit, str]] = [
     (with_file("1_Pooling/config.json", include_prompt=False), "unsupported_architecture"),
     (with_file("config_sentence_transformers.json", default_prompt_name="other"), "checkpoint_damaged"),
     (with_file("config_sentence_transformers.json", prompts=["query: "]), "checkpoint_damaged"),
+    (with_file("config_sentence_transformers.json", model_type="CrossEncoder"), "unsupported_architecture"),
+    (with_file("config_sentence_transformers.json", truncate_dim=-1), "not_a_checkpoint"),
+    (with_dense(module_output_name="scores"), "unsupported_architecture"),
+    (with_dense(use_residual=True), "unsupported_architecture"),
+    (with_file("config.json", auto_map={"AutoModel": "modeling.Model"}), "unsupported_architecture"),
     (with_file("config.json", quantization_config={"quant_method": "gptq"}), "unsupported_architecture"),
     (with_file("config.json", position_embedding_type="relative_key"), "unsupported_architecture"),
     (with_file("config.json", model_type="t5"), "unsupported_architecture"),
@@ -147,6 +178,14 @@ def test_what_cannot_be_built_is_refused(copied: Callable[..., Path], edit: Edit
     directory = copied("embed")
     edit(directory)
     with raises(BuildError, code, naming=str(directory)):
+        settings(directory, "embed")
+
+
+@pytest.mark.parametrize("field", [{"is_causal": False}, {"use_bidirectional_attention": True}])
+def test_a_decoder_must_be_causal(copied: Callable[..., Path], field: dict[str, bool]) -> None:
+    directory = copied("embed", "qwen3")
+    change(directory / "config.json", **field)
+    with raises(BuildError, "unsupported_architecture", naming=str(directory)):
         settings(directory, "embed")
 
 

@@ -183,6 +183,16 @@ def test_an_encoder_of_the_llm_api_needs_a_version_that_encodes(
     assert [problem[0] for problem in problems] == ([code] if code else [])
 
 
+@pytest.mark.parametrize(("needed", "warns"), [(1 << 29, False), (2 << 30, True), (None, False)])
+def test_an_encoder_without_memory_for_its_longest_text_is_told_and_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed: int | None, warns: bool
+) -> None:
+    monkeypatch.setattr("inflight.deploy.memory.available_bytes", lambda: 1 << 30)
+    problems = found(encoder_manifest("embed", longest_text_bytes=needed), Machine(), tmp_path)
+    assert [code for code, _ in problems] == [None] * warns
+    assert all("--max-seq-len" in sentence for _, sentence in problems)
+
+
 @pytest.mark.parametrize(
     ("value", "left"), [("1", [1]), ("0, 2", [0, 2]), ("", []), ("GPU-1234,GPU-5678", [0, 1]), (None, [0, 1, 2])]
 )

@@ -12,9 +12,11 @@ from inflight.runtime.triton.encoders.tasks import TASKS, TextRequest
 from tests.runtime.triton.request_inputs import inputs_of
 
 
-def read(task: str, prompts: dict[str, str] | None = None, **arrays: Any) -> TextRequest:
+def read(
+    task: str, prompts: dict[str, str] | None = None, default_prompt: str | None = None, **arrays: Any
+) -> TextRequest:
     description = EncoderDescription(
-        *("openvino", task, (), 16, 100, 8, 0, "right", False), prompts or {}, None, "none", ("a", "b"), {}
+        *("openvino", task, (), 16, 100, 8, 0, "right", False), prompts or {}, default_prompt, "none", ("a", "b"), {}
     )
     return TASKS[task](description).read(inputs_of(**arrays))
 
@@ -29,3 +31,17 @@ def test_a_document_s_prompt_is_found_by_each_name_that_models_give_it(name: str
 def test_the_query_of_many_documents_is_held_once() -> None:
     found = read("rerank", query=[b"q" * 1000], documents=[b"ten chars."] * 50)
     assert found.characters == 1000 + 50 * 10
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "expected"),
+    [
+        ("embed", {"text_input": [[b"tea"]]}, PlainText("ask: tea", False)),
+        ("classify", {"text_input": [[b"tea"]]}, PlainText("ask: tea", False)),
+        ("rerank", {"query": [b"tea"], "documents": [b"leaves"]}, PlainText("ask: tea", False, "leaves")),
+    ],
+)
+def test_the_default_prompt_goes_before_the_text_or_the_query(
+    task: str, given: dict[str, Any], expected: PlainText
+) -> None:
+    assert read(task, {"query": "ask: "}, "query", **given).texts == [expected]

@@ -80,7 +80,7 @@ class Embed:
     def _prompt(self, inputs: Inputs, row: int) -> str:
         raw: bytes | None = inputs.scalar("input_type", row)
         if not raw:
-            return self._manifest.prompts.get(self._manifest.default_prompt or "", "")
+            return self._manifest.default_prefix
         name = decoded_text(raw, "input_type")
         for known in (name, *_ALIASES.get(name, ())):
             if known in self._manifest.prompts:
@@ -99,28 +99,33 @@ class Embed:
 
 
 class Classify:
-    """`classify`: texts to a score for each label."""
+    """`classify`: texts to a score for each label, with the default prompt before each."""
 
     column = True
 
     def __init__(self, manifest: EncoderDescription) -> None:
         self._activation = manifest.activation
+        self._prefix = manifest.default_prefix
         self._labels = np.array([label.encode() for label in manifest.labels], dtype=np.object_)
 
     def read(self, inputs: Inputs) -> TextRequest:
-        return _read_texts(inputs, self._outputs)
+        return _read_texts(inputs, self._outputs, lambda inputs, row: self._prefix)
 
     def _outputs(self, rows: Any) -> dict[str, Any]:
         return {"scores": activated(rows, self._activation), "labels": np.tile(self._labels, (len(rows), 1))}
 
 
 class Rerank:
-    """`rerank`: a query and documents to a score for each document. The score of two classes is that of the second."""
+    """`rerank`: a query and documents to a score for each document. The score of two classes is that of the second.
+
+    The default prompt goes before the query.
+    """
 
     column = False
 
     def __init__(self, manifest: EncoderDescription) -> None:
         self._activation = manifest.activation
+        self._prefix = manifest.default_prefix
 
     def read(self, inputs: Inputs) -> TextRequest:
         query = inputs.required("query").ravel()
@@ -132,7 +137,7 @@ class Rerank:
                 f"documents holds {len(documents)} texts; send 1 to {MAX_DOCUMENTS} in one request", "invalid_request"
             )
         truncate, priority = inputs.scalar("truncate", default=False), inputs.scalar("priority", default=0)
-        asked = decoded_text(query.item(), "query")
+        asked = self._prefix + decoded_text(query.item(), "query")
         texts: list[PlainText | TokenIds | RequestError] = []
         for raw in documents:
             try:
@@ -164,11 +169,7 @@ def activated(logits: Any, activation: str) -> Any:
     return (exponents / exponents.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
-def _no_prompt(inputs: Inputs, row: int) -> str:
-    return ""
-
-
-def _read_texts(inputs: Inputs, outputs: Outputs, prompt: Any = _no_prompt) -> TextRequest:
+def _read_texts(inputs: Inputs, outputs: Outputs, prompt: Callable[[Inputs, int], str]) -> TextRequest:
     given, ids = inputs.array("text_input"), inputs.array("input_ids")
     if (given is None) == (ids is None):
         raise RequestError("send either text_input or input_ids", "invalid_request")
