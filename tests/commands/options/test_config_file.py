@@ -111,7 +111,7 @@ def test_values_are_as_on_the_command_line(config: Path) -> None:
         (b"port: 1\n---\nport: 2", "YAML"),
         (b"port: [", "YAML"),
         (b"port: *port", "YAML"),
-        (b"a: " + b"[" * 1_000, "nested"),
+        (b"a: " + b"[" * 10_000, "nested"),
         (b"#" * (2 << 20), "1 MiB"),
         (b"port: \xff", "UTF-8"),
     ],
