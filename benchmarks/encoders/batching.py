@@ -59,7 +59,7 @@ class Way:
 
 
 @click.command(help=__doc__)
-@click.option("--texts", default=600, show_default=True)
+@click.option("--texts", default=500, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "int8"]), default="fp32", show_default=True)
 @click.option("--peers/--no-peers", default=True, show_default=True)

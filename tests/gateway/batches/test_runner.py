@@ -210,7 +210,7 @@ def _kill_many_times(stores: Stores, server: str, batch_id: str, kills: int, lon
 
 @pytest.mark.parametrize(
     ("rows", "kills", "longest", "concurrency"),
-    [(800, 5, 3.0, 2), pytest.param(50_000, 20, 6.0, 64, marks=pytest.mark.slow)],
+    [(400, 3, 2.0, 2), pytest.param(50_000, 20, 6.0, 64, marks=pytest.mark.slow)],
 )
 def test_a_batch_that_was_killed_many_times_is_whole(
     rows: int, kills: int, longest: float, concurrency: int, stores: Stores, hurried_server: Server, tmp_path: Path
