@@ -108,7 +108,8 @@ def plan_encoder(
     max_batch_tokens = max_batch_tokens or default_batch_tokens(0, target)
     tokens = max(max_batch_tokens // longest * longest, longest)
     on_gpu = target != "openvino"
-    formats = weights or [OPENVINO_WEIGHTS[name] for name in (("bf16",) if on_gpu else _PRECISIONS)]
+    on_target = {"tensorrt": ("fp16",), "llmapi": ("bf16" if task == "embed" else "fp16",)}
+    formats = weights or [OPENVINO_WEIGHTS[name] for name in on_target.get(target, _PRECISIONS)]
     overhead = GPU_OVERHEAD if on_gpu else OVERHEAD
 
     def fit(one: WeightFormat) -> EncoderFit:

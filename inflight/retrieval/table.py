@@ -35,7 +35,8 @@ class PassageTable:
     statement for all questions.
 
     `id`: the column with the ids, by default the primary key, or `id`. `metric` must be that of the vectors' index, or
-    each search reads the whole table. `timeout`: seconds for a statement. SQLAlchemy's errors are raised as they are.
+    each search reads the whole table. `lock_timeout`: seconds for which a search waits for a lock. SQLAlchemy's errors
+    are raised as they are.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class PassageTable:
         text: str = "text",
         id: str | None = None,
         metric: Metric = "cosine",
-        timeout: float | None = None,
+        lock_timeout: float | None = None,
     ) -> None:
         self._engine, self._table = engine, table
         self._column, self._text, self._id, self._metric = column, text, id, metric
-        self._timeout = timeout
+        self._lock_timeout = lock_timeout
         self.dimensions: int | None = None
         """The size of the vectors, once `check` has read it."""
         self._statement = "", ""
@@ -163,8 +164,8 @@ class PassageTable:
             try:
                 if self._closed:
                     raise InflightError(f"the table {self._table!r} is no longer searched", "cancelled")
-                if self._timeout is not None:
-                    _set(connection, "statement_timeout", f"{min(max(1, round(self._timeout * 1000)), 2**31 - 1)}ms")
+                if self._lock_timeout is not None:
+                    _set(connection, "lock_timeout", f"{max(1, round(self._lock_timeout * 1000))}ms")
                 yield connection
             finally:
                 self._open.discard(driver)

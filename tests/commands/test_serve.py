@@ -18,7 +18,7 @@ from inflight_client import Client
 from build_engines.errors import BuildError
 from build_engines.model_cache.cache import ModelCache
 from inflight.deploy.server.run_directory import SHARED_MEMORY_DIRECTORY, remove_stale_run_directories
-from tests.fixtures.encoder_server import TinyEncoder
+from tests.fixtures.encoders import TinyEncoder
 from tests.fixtures.engines import ROOT, TinyCheckpoint, TinyEngine
 from tests.fixtures.errors import raises
 from tests.fixtures.hub import NAME, Hub, HubModelFiles

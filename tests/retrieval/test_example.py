@@ -20,8 +20,7 @@ from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
 from inflight.deploy.server.ports import ListenHosts, choose_ports
 from inflight.deploy.server.server import Server
 from tests.fixtures.crashes import shared_server
-from tests.fixtures.encoder_server import TinyEncoder
-from tests.fixtures.encoders import MinilmEngine
+from tests.fixtures.encoders import MinilmEngine, TinyEncoder
 from tests.fixtures.engines import ROOT, TinyEngine
 from tests.fixtures.postgresql import PostgreSql
 from tests.fixtures.waiting import wait_until

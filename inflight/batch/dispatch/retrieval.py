@@ -36,6 +36,8 @@ _BATCHES = 4
 _RERANKS = 16
 """Rerank requests in flight."""
 _WAIT_INITIAL, _WAIT_MAX = 0.25, 15.0
+_LOCK_SECONDS = 10.0
+"""Seconds for which a search waits for a lock before it counts as not answered."""
 _DATA_ERROR = "22"
 """SQLSTATE class of values that the database does not accept."""
 _DENIED = ("28", "3D", "42501")
@@ -96,7 +98,7 @@ class RetrievalStep:
             text=spec.text,
             id=spec.id,
             metric=spec.metric,
-            timeout=timeout,
+            lock_timeout=min(timeout, _LOCK_SECONDS),
         )
         self._database = _Outage(spec.shown, timeout, "storage_unreachable", on_message)
         self._reading = asyncio.Lock()
@@ -224,7 +226,7 @@ class RetrievalStep:
         state, words = _sqlstate(error), self._error_text(error)
         if state.startswith(_DENIED):
             return BatchError(f"{self._spec.shown} refuses access ({words}); check the user's rights", "storage_denied")
-        if isinstance(error, DBAPIError) and state and not state.startswith(("08", "53", "57", "58")):
+        if isinstance(error, DBAPIError) and state and not state.startswith(("08", "53", "55P03", "57", "58")):
             return BatchError(f"{self._spec.shown} can't be searched: {words}", "input_invalid")
         return BatchError(
             f"{self._spec.shown} can't be reached ({words}); check its address, or try again later",

@@ -91,7 +91,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             envvar=f"INFLIGHT_{command.upper()}_ENCODER_BATCH_TOKENS",
             type=click.IntRange(1),
             help="Maximum tokens of an encoder's micro-batch: its texts times the longest of them."
-            "  [default: 256 for each thread]",
+            "  [default: 256 for each thread; on a GPU 8192, or the engine's limit]",
         ),
         click.option(
             "--encoder-batch-texts",

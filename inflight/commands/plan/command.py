@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import click
 
+from build_engines.checkpoints.checkpoint import checkpoint_directory, read_config
 from build_engines.encoders.memory import plan_encoder
 from build_engines.encoders.settings import CONFIG_FILES, find_task
 from build_engines.errors import BuildError
@@ -28,7 +29,7 @@ from build_engines.plan.machine_memory import available_bytes
 from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
 from build_engines.plan.size import parse_size
 from build_engines.plan.speed import ANSWER_TOKENS, PROMPT_TOKENS, SpeedPlan, plan_speed
-from build_engines.target import TASKS, BuildOptions, Task
+from build_engines.target import TASKS, BuildOptions, Task, find_target
 from inflight.commands.options.engine import check_precision
 
 T = TypeVar("T")
@@ -57,8 +58,8 @@ class _ParsedValue(click.ParamType[Any]):
 @click.option(
     "--target",
     type=click.Choice(TARGETS),
-    help="Target of the engine.  [default: openvino; with --gpu or --memory: tensorrt-llm, or llmapi for models that "
-    "only it supports]",
+    help="Target of the engine.  [default: openvino; with --gpu or --memory: tensorrt-llm, llmapi for models that "
+    "only it supports, or tensorrt for those that embed, rerank or classify]",
 )
 @click.option("--task", type=click.Choice(TASKS), help="What the engine is for.  [default: what the checkpoint is for]")
 @click.option("--gpu", type=_ParsedValue("NAME", find_gpu), help=f"One of {', '.join(GPUS)}.")
@@ -147,9 +148,10 @@ def command(
     request = _plan_request(target, gpu, gpus, memory)
     directory = _locate(checkpoint)
     task = task or find_task(directory)
+    if task != "generate" and target is None and not request.is_openvino:
+        request = replace(request, target="tensorrt")
+    check_precision(BuildOptions(request.target, task=task))
     if task != "generate":
-        if target is None and not request.is_openvino:
-            request = replace(request, target="tensorrt")
         _plan_encoder(directory, task, request, precision, max_seq_len, max_batch_tokens, as_json)
     request = replace(
         request,
@@ -234,10 +236,13 @@ def _plan_encoder(
     as_json: bool,
 ) -> NoReturn:
     """Show the plan of an encoder, and exit as the command does."""
+    directory = checkpoint_directory(directory)
     weights = _formats("--precision", precision, lambda name: weight_format(name, openvino=True))
-    check_precision(BuildOptions(request.target, task=task))
-    for one in weights:
-        check_precision(BuildOptions(request.target, cast(Precision, one.name), task=task))
+    for name in tuple(one.name for one in weights) or (None,):
+        options = BuildOptions(request.target, cast(Precision | None, name), task=task)
+        check_precision(options)
+        if not request.is_openvino:
+            find_target(options).check_supported(directory, read_config(directory))
     if request.devices > 1:
         raise click.UsageError(f"A model that is built to {task} runs on one GPU; leave --gpus out.")
     plan = plan_encoder(

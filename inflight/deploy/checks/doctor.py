@@ -243,7 +243,7 @@ def _engine(location: str | Path) -> Iterator[Finding]:
                 on_gpu = _ENCODE_REMEDY if encodes else _CONTAINER_REMEDY
                 yield Finding("engine", "missing", found, _INSTALL_REMEDY if manifest.target == "openvino" else on_gpu)
             for problem in find_problems(manifest, machine.detect_machine(), backends) if backends else ():
-                fit = False
+                fit = fit and not problem.code
                 finding = _missing("engine", problem.sentence)
                 yield finding if problem.code else replace(finding, state="warning")
         choose_layout(source.engines.main, engine_parameters(source), None)

@@ -174,7 +174,7 @@ def test_a_signal_ends_the_build_of_an_index(shop: Shop, tmp_path: Path) -> None
     lines = [line(1, "one")]
     destination = output(shop.address)
     destination.write_rows(lines)
-    before_an_index_is_built(shop, "PERFORM pg_sleep(5)")
+    before_an_index_is_built(shop, "PERFORM pg_sleep(60)")
     building = (
         "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'CREATE INDEX%'"
         " AND datname = current_database()"

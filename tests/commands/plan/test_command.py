@@ -142,11 +142,20 @@ def test_a_quantized_checkpoint_is_planned_as_its_original(checkpoint: Path) -> 
 
 def test_encoders_are_planned_for_one_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = str(tiny_encoder_checkpoint("rerank"))
+    for target in (["--target", "llmapi"], ["--target", "tensorrt"], []):
+        with pytest.raises(SystemExit) as ended:
+            main(["plan", checkpoint, "--gpu", "h100", *target, "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert (ended.value.code, found["recommended"], found["max_batch_tokens"]) == (0, "fp16", 8192)
     with pytest.raises(SystemExit) as ended:
-        main(["plan", checkpoint, "--gpu", "h100", "--target", "llmapi", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert (ended.value.code, found["recommended"], found["max_batch_tokens"]) == (0, "bf16", 8192)
-    for arguments in (["--target", "tensorrt-llm"], ["--precision", "int8"], ["--gpus", "2"]):
+        main(["plan", str(tiny_encoder_checkpoint("embed")), "--gpu", "h100", "--target", "llmapi"])
+    assert ended.value.code == 1  # no embedder of BERT's architecture is built for it
+    for arguments in (
+        ["--target", "tensorrt-llm"],
+        ["--precision", "int8"],
+        ["--gpus", "2"],
+        ["--task", "generate", "--target", "tensorrt"],
+    ):
         with pytest.raises(SystemExit) as ended:
             main(["plan", checkpoint, "--gpu", "h100", *arguments])
         assert ended.value.code == 2

@@ -23,7 +23,7 @@ from inflight.deploy.repository.assemble import AssemblyRequest
 from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.server import Server
-from tests.fixtures.encoder_server import TinyEncoder
+from tests.fixtures.encoders import TinyEncoder
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.gpu_machine import gpu_machine
 from tests.fixtures.manifests import encoder_manifest

@@ -20,7 +20,7 @@ from inflight.deploy.repository.model_names import ENCODER_MODELS
 from inflight.deploy.repository.option_checks import check_options
 from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
 from tests.deploy.repository.tensorrt_llm.example_engines import gpu_manifest
-from tests.fixtures.encoder_server import TinyEncoder
+from tests.fixtures.encoders import TinyEncoder
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.errors import raises
 from tests.fixtures.manifests import encoder_manifest, engine_set, manifest

@@ -21,7 +21,7 @@ from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
 from inflight.deploy.server.liveness import LivenessTimeouts
 from inflight.deploy.server.server import Server, ServerSettings
-from tests.fixtures.encoder_server import TinyEncoder
+from tests.fixtures.encoders import TinyEncoder
 from tests.fixtures.waiting import TIMEOUT, wait_until
 
 SHORT = LivenessTimeouts(check_interval=0.2, idle_before_probe=0.6, probe_timeout=2.5)

@@ -90,7 +90,7 @@ class EncoderAnswer:
             if self.ended:
                 return True
             if self._deadline_ns is not None and time.monotonic_ns() >= self._deadline_ns:
-                late = "the texts were not computed by the request's deadline; raise deadline_ms, or send fewer texts"
+                late = "the texts were not computed by the request's deadline; allow more time, or send fewer texts"
                 self._fail(RequestError(late, "deadline_exceeded"), "cancelled")
             elif self._sender.is_cancelled():
                 self._fail(RequestError("the request was cancelled", "cancelled"), "cancelled")

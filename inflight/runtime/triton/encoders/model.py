@@ -62,8 +62,9 @@ class EncoderModel:
         )
         requests = positive(settings, "num_requests", 1, "infer requests")
         threads = int(settings.get("threads", 0))
+        own_budget = settings.get("max_batch_tokens", "0") != "0"
         limits = PlannerLimits(
-            int(settings.get("max_batch_tokens", 0))
+            (positive(settings, "max_batch_tokens", 1, "tokens") if own_budget else 0)
             or self._manifest.limits.get("max_batch_tokens")
             or default_batch_tokens(threads, self._manifest.target),
             positive(settings, "max_batch_texts", 256, "texts"),
@@ -148,7 +149,7 @@ class EncoderModel:
         try:
             for first, last, cost in _pieces(request):
                 yield cost
-                if answer.ended:
+                if answer.end_if_cancelled():
                     return
                 if request.query is not None and not first:
                     self._tokenizer.check_query(request.query)
