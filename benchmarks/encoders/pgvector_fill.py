@@ -43,6 +43,8 @@ _TOPICS = 500
 """Groups of texts that share most of their words, since texts of random words have no neighbours."""
 _EQUAL = 0.99999
 """Least cosine of a text's vectors from two runs: texts are computed in other batches there."""
+_POLL_SECONDS, _POLL_TO_KILL_SECONDS = 2.0, 0.1
+"""How often the rows are counted, which reads the whole table: rarely where the time matters."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def _fill(server: Server, source: Path, address: str, table: str, rows: int, kil
         job = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             while job.poll() is None:
-                time.sleep(0.1)
+                time.sleep(_POLL_TO_KILL_SECONDS if kills else _POLL_SECONDS)
                 found = _count(address, table)
                 if not filled and found == rows:
                     filled = time.perf_counter() - began
