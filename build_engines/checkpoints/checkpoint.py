@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any, overload
 
 from build_engines.checkpoints.safetensors_header import check_safetensors
-from build_engines.checkpoints.tokenizer_files import FURTHER_TEMPLATES
+from build_engines.checkpoints.transformers5 import rope_fields
 from build_engines.errors import BuildError
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 # Each of these alone is a tokenizer that transformers can read; the rest is only hashed with it.
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model")
+_TOKENIZERS = (
+    "tokenizer.json",
+    *("tokenizer.model", "sentencepiece.bpe.model", "spiece.model", "spm.model"),
+    *("tiktoken.model", "vocab.json", "vocab.txt"),
+)
 _TOKENIZER_FILES = (
     *_TOKENIZERS,
     "merges.txt",
@@ -26,6 +30,8 @@ _TOKENIZER_FILES = (
     "tokenizer_config.json",
 )
 _CHUNK = 1 << 24
+FURTHER_TEMPLATES = "additional_chat_templates"
+"""Directory of further chat templates by name (`tool_use.jinja`)."""
 
 
 @dataclass(frozen=True)
@@ -184,15 +190,22 @@ def read_config(directory: Path) -> dict[str, Any]:
             f"{path} has no model_type or no architectures, so this is not the checkpoint of a language model.",
             "not_a_checkpoint",
         )
-    return config
+    return config | rope_fields(config, path.parent)
 
 
 def _find_weights(directory: Path) -> dict[Path, int]:
     """Return the weight files in order, each with its number of parameters."""
-    index = directory / _INDEX
+    index, single = directory / _INDEX, directory / _SINGLE
     if index.is_file():
-        return _read_index(index)
-    single = directory / _SINGLE
+        found = _read_index(index)
+        # transformers reads the single file then, other libraries all files.
+        if single.is_file() and list(found) != [single]:
+            raise BuildError(
+                f"{directory} has weights twice, in {_SINGLE} and in the files that {_INDEX} lists; remove those that"
+                " you don't want.",
+                "not_a_checkpoint",
+            )
+        return found
     if single.is_file():
         return {single: sum(check_safetensors(single).values())}
     if any(directory.glob("*.bin")) or any(directory.glob("*.pt")) or any(directory.glob("*.pth")):

@@ -23,7 +23,7 @@ _HUB_NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 MAIN_BRANCH = "main"
 # sentence-transformers has its modules in folders, such as 1_Pooling.
 CHECKPOINT_FILES = (
-    *("*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt"),
+    *("*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"),
     *("[0-9]_*/config.json", "[0-9]_*/model.safetensors"),
 )
 # Copies of the same weights in other formats are in other folders or under this name.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
+from build_engines.checkpoints.transformers5 import read_transformers_config
 from build_engines.encoders.settings import DECODERS
 from build_engines.errors import BuildError
 from build_engines.manifest import EncoderTask, Pooling
@@ -97,6 +98,7 @@ def load_graph(task: EncoderExportTask, checkpoint: Path, attention: str = "sdpa
     try:
         model, loading = kind.from_pretrained(
             checkpoint,
+            config=read_transformers_config(checkpoint),
             dtype=torch.float32,
             attn_implementation=attention,
             trust_remote_code=False,

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from build_engines.checkpoints.tokenizer_files import (
-    FURTHER_TEMPLATES,
-    TOKENIZER_FILES,
-    read_fast_tokenizer,
-    write_fast_tokenizer,
-)
+from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES
+from build_engines.checkpoints.tokenizer_files import TOKENIZER_FILES, read_fast_tokenizer, write_fast_tokenizer
+from build_engines.checkpoints.transformers5 import read_transformers_config
 from build_engines.errors import BuildError
 from build_engines.openvino.tokenizer import load_tokenizer, write_openvino_tokenizer
 
@@ -66,7 +63,7 @@ def export(task: ExportTask, on_step: Callable[[str], None]) -> ExportResult:
     tokenizer = read_fast_tokenizer(checkpoint)
     length = _sequence_length(task, config, tokenizer)
     on_step(f"Converting {config.architectures[0]} to OpenVINO")
-    _convert(checkpoint, out, getattr(_torch(), _TORCH_TYPES.get(task.precision, "bfloat16")))
+    _convert(checkpoint, config, out, getattr(_torch(), _TORCH_TYPES.get(task.precision, "bfloat16")))
     if task.precision in ("int8", "int4"):
         on_step(f"Compressing the weights to {task.precision}")
         _compress(out, task.precision)
@@ -89,11 +86,10 @@ def _torch() -> Any:
 def _read_supported_config(checkpoint: Path) -> Any:
     import optimum.exporters.openvino  # noqa: F401 (registers what OpenVINO supports)
     from optimum.exporters.tasks import TasksManager
-    from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     try:
-        config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False, local_files_only=True)
+        config = read_transformers_config(checkpoint)
         tasks = TasksManager.get_supported_tasks_for_model_type(
             config.model_type, exporter="openvino", library_name="transformers"
         )
@@ -112,13 +108,14 @@ def _unsupported(checkpoint: Path) -> BuildError:
     )
 
 
-def _convert(checkpoint: Path, out: Path, dtype: Any) -> None:
+def _convert(checkpoint: Path, config: Any, out: Path, dtype: Any) -> None:
     from optimum.exporters.openvino.convert import export_from_model
     from optimum.intel.openvino import OVConfig
     from transformers import AutoModelForCausalLM
 
     model, loading = AutoModelForCausalLM.from_pretrained(
         checkpoint,
+        config=config,
         dtype=dtype,
         trust_remote_code=False,
         local_files_only=True,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
 
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.checkpoint import read_checkpoint
@@ -155,6 +156,19 @@ def test_shards_that_were_mixed_up_are_found(sharded: Path) -> None:
     first, second = sorted(sharded.glob("model-*.safetensors"))[:2]
     shutil.copyfile(second, first)
     assert "lacks the tensor" in str(refusal(sharded))
+
+
+def test_weights_that_are_there_twice_are_refused(sharded: Path, checkpoint: Path) -> None:
+    shutil.copyfile(checkpoint / "model.safetensors", sharded / "model.safetensors")
+    with raises(BuildError, "not_a_checkpoint", naming="model.safetensors.index.json"):
+        read_checkpoint(sharded)
+
+
+def test_an_index_of_the_single_file_is_no_second_set(checkpoint: Path) -> None:
+    with safe_open(checkpoint / "model.safetensors", "np") as file:
+        places = dict.fromkeys(file.keys(), "model.safetensors")
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    assert [path.name for path in read_checkpoint(checkpoint).weights] == ["model.safetensors"]
 
 
 def test_an_index_without_places_is_damaged(sharded: Path) -> None:
