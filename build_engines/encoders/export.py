@@ -62,9 +62,10 @@ def export(task: EncoderExportTask, on_step: Callable[[str], None]) -> EncoderEx
     on_step(f"Converting {type(graph.base).__name__} to OpenVINO")
     inputs = graph_inputs(task, graph)
     model = _convert(graph, inputs)
+    kept = () if task.task == "embed" or task.precision == "fp32" else (keep_last_layer(model),)
     if task.precision in ("int8", "int4"):
         on_step(f"Compressing the weights to {task.precision}")
-        model = compress_weights(model, task.precision)
+        model = compress_weights(model, task.precision, kept)
     _save(model, out, task.precision)
     write_encoder_tokenizer(tokenizer, out, task.lower_case)
     facts = describe(graph, tokenizer, inputs, model.output(0).get_partial_shape()[1].get_length())
@@ -171,6 +172,32 @@ def _convert(graph: Any, inputs: list[str]) -> Any:
     model.output(0).get_tensor().set_names({"output"})
     model.validate_nodes_and_infer_types()
     return model
+
+
+def keep_last_layer(model: Any) -> str:
+    """Let the last layer stay in f32, whatever the engine's weights and properties are; return its name.
+
+    Logits that are rounded to 8 bits would make equal scores of different ones.
+    """
+    import numpy
+    from openvino import opset13
+
+    output = model.get_results()[0].input_value(0).get_node()
+    layer = output if output.get_type_name() == "MatMul" else output.input_value(0).get_node()
+    weights = layer.input_value(1).get_node().data
+    rows = weights.T if layer.get_attributes()["transpose_b"] else weights
+    bias = numpy.zeros(rows.shape[1]) if output is layer else output.input_value(1).get_node().data
+    # With the bias as a row, since fusing a sum into the product would drop the attribute below.
+    matrix = numpy.vstack([rows, bias.reshape(1, -1)]).astype(numpy.float32)
+    # As a sum of what f16 can hold, in which files store constants.
+    high = matrix.astype(numpy.float16).astype(numpy.float32)
+    whole = opset13.add(opset13.constant(high), opset13.constant(matrix - high))
+    padded = opset13.pad(layer.input_value(0), [0, 0], [0, 1], "constant", numpy.float32(1))
+    kept = opset13.matmul(padded, whole, False, False)
+    kept.get_rt_info()["precise_0"] = ""
+    model.get_results()[0].input(0).replace_source_output(kept.output(0))
+    kept.output(0).get_tensor().set_names(output.output(0).get_tensor().get_names())
+    return str(kept.get_friendly_name())
 
 
 def _save(model: Any, out: Path, precision: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,14 +156,16 @@ def _compress(out: Path, precision: str) -> None:
     (out / "compressed.bin").replace(path.with_suffix(".bin"))
 
 
-def compress_weights(model: Any, precision: str) -> Any:
-    """Return the OpenVINO model with weights of `precision`: int8 or int4."""
+def compress_weights(model: Any, precision: str, kept: Sequence[str] = ()) -> Any:
+    """Return the OpenVINO model with weights of `precision`: int8 or int4, but not in the layers named in `kept`."""
     import nncf
 
+    ignored = nncf.IgnoredScope(names=list(kept))
     if precision == "int8":
-        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM, ignored_scope=ignored)
     return nncf.compress_weights(
         model,
+        ignored_scope=ignored,
         mode=nncf.CompressWeightsMode.INT4_ASYM,
         group_size=_INT4_GROUP,
         ratio=1.0,

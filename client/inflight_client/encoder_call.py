@@ -109,6 +109,8 @@ class Answer(NamedTuple):
     input_tokens: Array
     truncated: Array
     labels: tuple[str, ...] = ()
+    logits: Array | None = None
+    """Like `values`; they tell scores apart that are rounded to the same number."""
 
 
 class EncoderRequest:
@@ -140,8 +142,8 @@ class EncoderRequest:
         for name, (datatype, value) in given.items():
             if value is not None:
                 inputs[name] = self._tensor(datatype, (value,) * (1 if options.task == "rerank" else count))
-        labels = ("labels",) if options.task == "classify" else ()
-        outputs = (_VALUES[options.task], "num_input_tokens", "truncated", "error", *labels)
+        further = {"embed": (), "rerank": ("logits",), "classify": ("logits", "labels")}[options.task]
+        outputs = (_VALUES[options.task], "num_input_tokens", "truncated", "error", *further)
         return InferRequest(options.model, uuid.uuid4().hex, inputs, outputs, task=options.task)
 
     def _text_inputs(self) -> dict[str, Tensor]:
@@ -175,7 +177,9 @@ class EncoderRequest:
         labels: tuple[str, ...] = ()
         if self.options.task == "classify" and "" in messages:
             labels = _read_labels(response, values.shape[1], messages.index(""))
-        self.answers.append(Answer(tuple(item.index for item in self._pending), values, tokens, truncated, labels))
+        logits = None if self.options.task == "embed" else _output(response, "logits", count, "float32")
+        indices = tuple(item.index for item in self._pending)
+        self.answers.append(Answer(indices, values, tokens, truncated, labels, logits))
         found = zip(self._pending, messages, strict=True)
         errors = {item.index: error_from_message(message) for item, message in found if message}
         for item in self._pending:

@@ -129,12 +129,15 @@ def join(splitter: Splitter, options: EncoderOptions, requests: Sequence[Encoder
             "the requests of one call were answered by different models; send the texts again", "answer_damaged"
         )
     values = numpy.full((splitter.count, widths.pop()), math.nan, numpy.float32)
+    logits = numpy.full(values.shape, math.nan, numpy.float32)
     tokens = numpy.zeros(splitter.count, numpy.int64)
     truncated = numpy.zeros(splitter.count, bool)
     for answer in answers:
         rows = list(answer.indices)
         if answer.values.shape[1]:  # else a gateway, for texts that all have an error
             values[rows] = answer.values
+            if answer.logits is not None:
+                logits[rows] = answer.logits
         tokens[rows], truncated[rows] = answer.input_tokens, answer.truncated
     failed = sorted(errors)
     values[failed], tokens[failed], truncated[failed] = math.nan, 0, False
@@ -148,19 +151,20 @@ def join(splitter: Splitter, options: EncoderOptions, requests: Sequence[Encoder
         return Embeddings(values, **common)
     if options.task == "rerank":
         scores = tuple(values[:, 0].tolist()) if values.shape[1] else (math.nan,) * splitter.count
-        return Reranking(_ranked(scores, options.top_n), scores, **common)
+        found = [RankedDocument(index, score) for index, score in enumerate(scores) if not math.isnan(score)]
+        # By logits where scores are rounded to the same number. They are not compared first, since a gateway has none.
+        found.sort(key=lambda document: (-document.score, -logits[document.index, 0]))
+        return Reranking(tuple(found[: options.top_n]), scores, **common)
     labels = {index: answer.labels for answer in answers for index in answer.indices}
-    classes = (_classification(labels.get(index, ()), scores) for index, scores in enumerate(values.tolist()))
+    classes = (
+        _classification(labels.get(index, ()), *rows)
+        for index, rows in enumerate(zip(values.tolist(), logits.tolist(), strict=True))
+    )
     return Classifications(tuple(classes), **common)
 
 
-def _ranked(scores: Sequence[float], top_n: int | None) -> tuple[RankedDocument, ...]:
-    found = (RankedDocument(index, score) for index, score in enumerate(scores) if not math.isnan(score))
-    return tuple(sorted(found, key=lambda document: -document.score)[:top_n])
-
-
-def _classification(labels: Sequence[str], scores: Sequence[float]) -> Classification:
+def _classification(labels: Sequence[str], scores: Sequence[float], logits: Sequence[float]) -> Classification:
     if not scores or math.isnan(scores[0]):
         return Classification("", math.nan, {})
-    best = max(range(len(scores)), key=scores.__getitem__)
+    best = max(range(len(scores)), key=lambda number: (scores[number], logits[number]))
     return Classification(labels[best], scores[best], dict(zip(labels, scores, strict=True)))

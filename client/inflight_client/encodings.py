@@ -69,7 +69,8 @@ class RankedDocument(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Reranking(Encodings, Sequence[RankedDocument]):
-    """Documents by relevance: `results` are the best `top_n`, best first; of equal scores the first document first.
+    """Documents by relevance: `results` are the best `top_n`, best first, by the logits where scores are rounded
+    to the same number; of equal ones the first document first.
 
     It is a sequence of its results. `scores` has the scores of all documents in the caller's order, NaN for those with
     an error, which are not among the results.

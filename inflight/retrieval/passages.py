@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex, overload
 
+from inflight_client.encodings import RankedDocument
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -53,7 +55,6 @@ class Passages(tuple[Passage, ...]):
         """Return the ids and scores in order."""
         return [passage.source() for passage in self]
 
-    def reranked(self, scores: Sequence[float], top_k: int) -> Passages:
-        """Return the best `top_k` by a reranker's scores, which are in the order of these passages."""
-        scored = [replace(passage, rerank_score=score) for passage, score in zip(self, scores, strict=True)]
-        return Passages(sorted(scored, key=lambda one: -(one.rerank_score or 0.0))[:top_k])
+    def reranked(self, ranking: Sequence[RankedDocument], top_k: int) -> Passages:
+        """Return the best `top_k` by a reranker's results for these passages."""
+        return Passages(replace(self[each.index], rerank_score=each.score) for each in ranking[:top_k])

@@ -45,4 +45,4 @@ class Retriever:
         if not passages:
             return passages
         ranking = await self._client.rerank(question, passages.texts, truncate=True)
-        return passages.reranked(ranking.scores, self._top_k)
+        return passages.reranked(ranking, self._top_k)

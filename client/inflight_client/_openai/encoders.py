@@ -70,9 +70,15 @@ class EncoderHttpRequest:
             values = _VALUES[self._task](results)
             if self._task == "classify":
                 labels = _labels(results, values.shape[1], document.get("labels"))
+                best = [[label == result.get("label") for label in labels] for result in results]
                 values_by_name: dict[str, Any] = {"scores": values, "labels": labels * self._count}
+                values_by_name["logits"] = _stacked(best).reshape(values.shape)
+            elif self._task == "rerank":
+                places = {result["index"]: place for place, result in enumerate(document["results"])}
+                order = [[-places.get(index, 0)] for index in range(self._count)]
+                values_by_name = {"scores": values, "logits": _stacked(order)}
             else:
-                values_by_name = {"embedding" if self._task == "embed" else "scores": values}
+                values_by_name = {"embedding": values}
             return HttpResponse(
                 {
                     **values_by_name,

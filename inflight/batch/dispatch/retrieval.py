@@ -218,7 +218,7 @@ class RetrievalStep:
         if isinstance(answer, InflightError):
             return answer
         assert isinstance(answer, Reranking)
-        return passages.reranked(answer.scores, self._spec.top_k)
+        return passages.reranked(answer, self._spec.top_k)
 
     def _to_batch_error(self, error: SQLAlchemyError) -> BatchError:
         from sqlalchemy.exc import DBAPIError

@@ -50,7 +50,8 @@ class EncoderTokenizer:
         self._with_types = with_types
 
     def tokenize(self, texts: Sequence[PlainText]) -> list[TokenizedText | RequestError]:
-        """Return each text as token ids, or why it is refused (`prompt_too_long`, `empty_prompt`)."""
+        """Return each text as token ids, or why it is refused (`prompt_too_long`, `empty_prompt`, and
+        `invalid_token_ids` where the tokenizer has more tokens than the model)."""
         found: list[TokenizedText | RequestError | None] = [None] * len(texts)
         inputs: list[Any] = []
         for index, text in enumerate(texts):
@@ -81,11 +82,7 @@ class EncoderTokenizer:
             raise _no_token()
         if ids.min() < 0 or ids.max() >= self._vocabulary_size:
             outside = int(ids.min() if ids.min() < 0 else ids.max())
-            raise RequestError(
-                f"token id {outside} is outside the vocabulary of {self._vocabulary_size} tokens; use the"
-                " engine's own tokenizer",
-                "invalid_token_ids",
-            )
+            raise self._outside(outside, "use the engine's own tokenizer")
         if len(ids) > self._max_tokens and not truncate:
             raise self._too_long(f"{len(ids)} tokens")
         return TokenizedText(EncoderInput(ids[: self._max_tokens].astype(np.int32)), len(ids) > self._max_tokens)
@@ -123,6 +120,8 @@ class EncoderTokenizer:
         excess = len(ids) - self._max_tokens
         if not len(ids):
             return _no_token()
+        if ids.max() >= self._vocabulary_size:
+            return self._outside(int(ids.max()), f"leave {encoding.tokens[int(ids.argmax())]!r} out of the text")
         if excess <= 0:
             return TokenizedText(EncoderInput(ids, types))
         if not text.truncate:
@@ -134,6 +133,12 @@ class EncoderTokenizer:
             return self._too_long(f"{len(ids)} tokens")
         kept = np.delete(np.arange(len(ids)), places[len(places) - excess :])
         return TokenizedText(EncoderInput(ids[kept], None if types is None else types[kept]), truncated=True)
+
+    def _outside(self, token_id: int, step: str) -> RequestError:
+        return RequestError(
+            f"token id {token_id} is outside the vocabulary of {self._vocabulary_size} tokens; {step}",
+            "invalid_token_ids",
+        )
 
     def _query_too_long(self, what: str) -> RequestError:
         return RequestError(

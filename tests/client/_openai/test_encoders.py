@@ -90,6 +90,14 @@ def test_scores_are_in_the_order_of_the_documents() -> None:
     assert scores[1, 0] == np.float32(0.9)
 
 
+def test_the_order_of_a_gateway_stays_where_scores_are_equal() -> None:
+    results = [{"index": 2, "relevance_score": 1.0}, {"index": 0, "relevance_score": 1.0}]
+    logits = answer("rerank", ["a", "b", "c"], {"results": results}).array("logits")
+    assert logits[2, 0] > logits[0, 0]
+    classes = [{"index": 0, "label": "bad", "probs": [1.0, 1.0]}]
+    assert answer("classify", ["a"], {"data": classes, "labels": ["good", "bad"]}).array("logits").tolist() == [[0, 1]]
+
+
 @pytest.mark.parametrize(
     ("listed", "labels"), [({"labels": ["good", "bad"]}, ("good", "bad")), ({}, ("LABEL_0", "bad"))]
 )

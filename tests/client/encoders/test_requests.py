@@ -166,3 +166,27 @@ def test_strings_that_are_cut_or_not_text_are_damaged(raw: bytes) -> None:
 def test_arrays_that_do_not_fit_their_shape_are_damaged(datatype: str, shape: tuple[int, ...]) -> None:
     with raises(AnswerDamaged, "answer_damaged", naming="it"):
         bytes_to_array("it", datatype, shape, bytes(8))
+
+
+def joined(task: Any, texts: list[str], **outputs: Any) -> Any:
+    options = EncoderOptions(task, task, query="?" if task == "rerank" else None)
+    splitter = Splitter(options)
+    [request] = splitter.requests(texts)
+    request.build()
+    shape = (len(texts),) if task == "rerank" else (len(texts), 1)
+    common = {"num_input_tokens": np.ones(shape, np.int32), "truncated": np.zeros(shape, bool)}
+    request.add(response(len(texts), **common, **outputs))
+    return join(splitter, options, [request])
+
+
+def test_documents_with_the_same_rounded_score_are_ordered_by_logits() -> None:
+    logits, scores = np.float32([25, 49, -3, 30]), np.float32([1, 1, 0.05, 1])
+    found = joined("rerank", ["a", "b", "c", "d"], scores=scores, logits=logits)
+    assert [document.index for document in found] == [1, 3, 0, 2]
+    assert found.scores == tuple(scores.tolist())
+
+
+def test_the_best_of_labels_with_the_same_rounded_score_has_the_highest_logit() -> None:
+    logits, scores = np.float32([[20, 40, -5]]), np.float32([[1, 1, 0.01]])
+    (found,) = joined("classify", ["a"], scores=scores, logits=logits, labels=("x", "y", "z"))
+    assert (found.label, found.score) == ("y", 1)

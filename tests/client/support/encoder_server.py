@@ -24,8 +24,8 @@ _COMMON = {
 _TEXTS = ("text_input STRING 1", "input_ids INT32 -1", "input_lengths INT32 1")
 _MODELS: dict[str, tuple[Task, tuple[str, ...], tuple[str, ...]]] = {
     "embedding": ("embed", (*_TEXTS, "input_type STRING 1", "dimensions INT32 1"), ("embedding FP32 -1",)),
-    "classify": ("classify", _TEXTS, ("scores FP32 -1", "labels STRING -1")),
-    "rerank": ("rerank", ("query STRING 1", "documents STRING -1"), ("scores FP32 -1",)),
+    "classify": ("classify", _TEXTS, ("scores FP32 -1", "logits FP32 -1", "labels STRING -1")),
+    "rerank": ("rerank", ("query STRING 1", "documents STRING -1"), ("scores FP32 -1", "logits FP32 -1")),
 }
 
 

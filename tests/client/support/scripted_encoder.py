@@ -80,9 +80,10 @@ class TritonPythonModel:
         if self._task == "embed":
             return {"embedding": values, **found}
         if self._task == "rerank":
-            return {"scores": values[:, 0], **found}
+            return {"scores": values[:, 0], "logits": values[:, 0], **found}
         labels = np.array([LABELS] * len(texts), np.object_)
-        return {"scores": values[:, : len(LABELS)], "labels": labels, **found}
+        scores = values[:, : len(LABELS)]
+        return {"scores": scores, "logits": scores, "labels": labels, **found}
 
     def _new(self, text: str) -> bool:
         if text in self._seen:

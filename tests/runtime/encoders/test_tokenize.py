@@ -104,3 +104,14 @@ def test_token_ids_are_used_as_they_are() -> None:
     cut = TOKENIZER.check_ids(np.arange(LIMIT + 4, dtype=np.int32), True)
     assert cut.input.token_ids.tolist() == list(range(LIMIT))
     assert cut.truncated
+
+
+@pytest.mark.parametrize("document", [None, "w1 w2"])
+def test_a_text_with_a_token_that_the_model_lacks_is_refused_alone(document: str | None) -> None:
+    smaller = EncoderTokenizer(PLAIN, LIMIT, len(VOCABULARY) - 1, with_types=False)
+    texts = [PlainText(text, truncate=True, document=document) for text in ("w1", f"w1 {VOCABULARY[-1]}", "w2")]
+    first, refused, last = smaller.tokenize(texts)
+    assert isinstance(refused, RequestError)
+    assert refused.code == "invalid_token_ids"
+    assert isinstance(first, TokenizedText)
+    assert isinstance(last, TokenizedText)

@@ -112,12 +112,14 @@ class Classify:
         return _read_texts(inputs, self._outputs, lambda inputs, row: self._prefix)
 
     def _outputs(self, rows: Any) -> dict[str, Any]:
-        return {"scores": activated(rows, self._activation), "labels": np.tile(self._labels, (len(rows), 1))}
+        scores = activated(rows, self._activation)
+        return {"scores": scores, "logits": rows, "labels": np.tile(self._labels, (len(rows), 1))}
 
 
 class Rerank:
     """`rerank`: a query and documents to a score for each document. The score of two classes is that of the second.
 
+    Logits order the documents also where their scores are rounded to the same number.
     The default prompt goes before the query.
     """
 
@@ -147,7 +149,10 @@ class Rerank:
         return TextRequest(texts, [priority] * len(texts), self._outputs, asked)
 
     def _outputs(self, rows: Any) -> dict[str, Any]:
-        return {"scores": np.ascontiguousarray(activated(rows, self._activation)[:, -1])}
+        # Of two classes, the score rises with the difference.
+        logits = rows[:, -1] if rows.shape[1] == 1 else rows[:, -1] - rows[:, 0]
+        scores = activated(rows, self._activation)[:, -1]
+        return {"scores": np.ascontiguousarray(scores), "logits": np.ascontiguousarray(logits)}
 
 
 TASKS: dict[str, type[Embed] | type[Rerank] | type[Classify]] = {
