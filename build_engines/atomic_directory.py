@@ -15,7 +15,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -27,23 +27,25 @@ _RENAME_EXCHANGE = 2
 
 
 @contextmanager
-def atomic_directory(out: Path, *, is_ours: Callable[[Path], bool], kind: str) -> Iterator[Path]:
+def atomic_directory(out: Path, *, is_ours: Callable[[Path], bool], kind: str, force: bool = False) -> Iterator[Path]:
     """Yield an empty directory that becomes `out` when the block succeeds.
 
     `is_ours(out)` says whether an existing directory may be replaced; an empty one always may. `kind` names what is
-    being written ("engine") in messages. Raises BuildError with the codes `output_exists`, `output_unwritable` and
-    `disk_full`.
+    being written ("engine") in messages. A directory that `in_use` keeps is replaced only with `force`.
+    Raises BuildError with the codes `output_exists`, `output_unwritable` and `disk_full`.
     A caller that inspects `out` before writing holds `exclusive_writer(out)` around both.
     """
     check_replaceable(out, is_ours, kind)
     partial = _beside(out, "partial")
     try:
+        _check_unused(out, force)
         _remove(partial)
         with _terminate_as_interrupt():
             partial.mkdir(parents=True)
             yield partial
             _sync_tree(partial)
             check_replaceable(out, is_ours, kind)
+            _check_unused(out, force)
             _put_in_place(partial, out)
     except OSError as error:
         raise _build_error(error, out, kind) from error
@@ -66,6 +68,35 @@ def exclusive_writer(out: Path, on_message: Callable[[str], None]) -> Iterator[N
     finally:
         # Unlinked while held: a waiting process sees that its lock file is no longer the one on disk.
         lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+@contextmanager
+def in_use(directory: Path) -> Iterator[None]:
+    """Keep a directory from being replaced inside the block, as far as its file system has locks."""
+    with ExitStack() as held:
+        with suppress(OSError):
+            descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+
+
+def _check_unused(out: Path, force: bool) -> None:
+    if force or not out.is_dir():
+        return
+    descriptor = os.open(out, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BuildError(
+            f"A server that is running uses {out}; choose another --out and start a server from it, or say --force (the"
+            " running server reads the new files when it starts again).",
+            "output_exists",
+        ) from None
+    except OSError:  # a file system without locks
+        pass
+    finally:
         os.close(descriptor)
 
 

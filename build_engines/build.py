@@ -25,6 +25,7 @@ from build_engines.manifest import (
     EngineSource,
     Manifest,
     hash_file,
+    read_manifest,
     verify_engine,
 )
 from build_engines.progress import BuildProgress, NoBuildProgress
@@ -76,8 +77,10 @@ def build_engine(
         here = with_inflight_version(target.host())
         if not force and (unchanged := _unchanged(out, source, here, progress)):
             return Built(unchanged, fresh=False)
+        if not force:
+            _check_same_options(out, source)
         _check_space(target.bytes_needed(found), out)
-        with atomic_directory(out, is_ours=is_engine, kind="engine") as new:
+        with atomic_directory(out, is_ours=is_engine, kind="engine", force=force) as new:
             return _build(found, new, options.target, target, name, source, here, progress)
 
 
@@ -153,6 +156,20 @@ def _unchanged(
     # The checkpoint's location does not affect its content.
     same = manifest.source.model_copy(update={"checkpoint": source.checkpoint}) == source
     return manifest if same and _same_builder(manifest, host) else None
+
+
+def _check_same_options(out: Path, source: EngineSource) -> None:
+    """Raise BuildError (`output_exists`) for an engine with other options; its checkpoint may have changed."""
+    try:
+        found = read_manifest(out)
+    except BuildError:  # none, or one that can't be served
+        return
+    if found.source.options != source.options:
+        raise BuildError(
+            f"{out} has an engine of {found.source.checkpoint} with other options ({found.precision} weights, target"
+            f" {found.target}); choose another --out, or say --force to replace it.",
+            "output_exists",
+        )
 
 
 def _same_builder(manifest: EngineManifest, host: Host) -> bool:

@@ -28,7 +28,7 @@ from inflight.deploy.repository.option_checks import check_options
 @click.option(
     "--endpoint-url", help="Endpoint of an S3 service other than AWS, as http://host:port.  [default: AWS_ENDPOINT_URL]"
 )
-@click.option("--force", is_flag=True, help="Write the repository even if nothing changed.")
+@click.option("--force", is_flag=True, help="Write the repository even if nothing changed, or a server uses it.")
 @click.option(
     "--json", "as_json", envvar="INFLIGHT_ASSEMBLE_JSON", is_flag=True, help="Print the result as one JSON object."
 )

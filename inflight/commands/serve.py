@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from build_engines.atomic_directory import in_use
 from build_engines.manifest import EncoderTask
 from inflight.commands.models.argument import kind_of
 from inflight.commands.option_sections import SectionedCommand
@@ -237,13 +238,14 @@ def _engines(
 
 @contextmanager
 def _engine(model: str, build: dict[str, str], settings: ServerSettings, quiet: bool) -> Iterator[str | Path]:
-    """Yield what to serve for an argument; an engine of the cache can't be removed inside the block."""
+    """Yield what to serve for an argument, which can't be replaced or removed inside the block."""
     if kind_of(model) == "deployable":
         if given := build.keys() - {"task"}:
             raise click.UsageError(
                 f"--{min(given)} is for a checkpoint or a model's name, and {model} is built already; leave it out."
             )
-        yield model
+        with in_use(Path(model)):
+            yield model
         return
     from build_engines.model_cache.cache import ModelCache
     from build_engines.model_cache.obtain import obtain_engine

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from build_engines.atomic_directory import atomic_directory, exclusive_writer
+from build_engines.atomic_directory import atomic_directory, exclusive_writer, in_use
 from build_engines.errors import BuildError
 from tests.fixtures.errors import raises
 from tests.fixtures.other_user import as_other_user
@@ -19,8 +19,8 @@ def ours(directory: Path) -> bool:
     return (directory / "mark").is_file()
 
 
-def write(out: Path, content: str = "new") -> None:
-    with atomic_directory(out, is_ours=ours, kind="thing") as directory:
+def write(out: Path, content: str = "new", force: bool = False) -> None:
+    with atomic_directory(out, is_ours=ours, kind="thing", force=force) as directory:
         (directory / "mark").write_text(content)
 
 
@@ -46,6 +46,18 @@ def test_one_of_ours_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert names(out) == ["mark"]
     assert (out / "mark").read_text() == "new"
     assert names(tmp_path) == ["out"]
+
+
+def test_one_that_is_in_use_is_replaced_only_by_force(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write(out, "old")
+    with in_use(out), in_use(out):
+        with raises(BuildError, "output_exists", naming="--force"):
+            write(out)
+        assert (out / "mark").read_text() == "old"
+        write(out, force=True)
+    assert (out / "mark").read_text() == "new"
+    write(out, "newer")
 
 
 def test_an_empty_directory_is_taken(tmp_path: Path) -> None:

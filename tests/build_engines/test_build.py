@@ -132,9 +132,11 @@ def test_a_changed_build_begins_anew_and_the_old_engine_stays_until_it_is_whole(
         BuildOptions(precision="fp32", name="tiny-llama", max_seq_len=512),
     ],
 )
-def test_other_options_begin_anew(engine: Path, checkpoint: Path, options: BuildOptions) -> None:
-    with pytest.raises(StartedBuild):
+def test_other_options_replace_an_engine_only_by_force(engine: Path, checkpoint: Path, options: BuildOptions) -> None:
+    with raises(BuildError, "output_exists", naming="--force"):
         build_engine(str(checkpoint), engine, options, progress=UntilExport())
+    with pytest.raises(StartedBuild):
+        build_engine(str(checkpoint), engine, options, progress=UntilExport(), force=True)
 
 
 def test_force_replaces_the_engine_as_a_whole(

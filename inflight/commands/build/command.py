@@ -66,7 +66,11 @@ from inflight.commands.terminal.build_progress import show_build_progress
     help="embed: scale embeddings to length 1.  [default: the checkpoint's; without one --normalize]",
 )
 @click.option("--name", help="Name of the engine. [default: the hub name, or the name of the directory]")
-@click.option("--force", is_flag=True, help="Rebuild even if nothing changed.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Rebuild even if nothing changed, and replace an engine that is in use or has other options.",
+)
 @click.option("--no-smoke-test", is_flag=True, help="Skip the test load of the new engine (saves memory).")
 @quiet_option
 @click.option("--json", "as_json", envvar="INFLIGHT_BUILD_JSON", is_flag=True, help="Print the manifest at the end.")
@@ -93,7 +97,8 @@ def command(
     """Compile CHECKPOINT, a Hugging Face directory or model name, into an engine directory.
 
     The engine does not need the checkpoint afterwards. A build is skipped if nothing changed. An existing engine at
-    --out is replaced only when the new one is complete.
+    --out is replaced only when the new one is complete, and without --force only one with the same options that no
+    server uses.
 
     \b
     inflight build ./my-checkpoint --out ./my-engine

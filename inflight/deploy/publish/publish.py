@@ -62,7 +62,7 @@ def _publish_to_directory(
             return PublishedRepository(card, updated=False)
         _check_space(request, out)
         on_message(f"Copying {request.total_bytes / 1e6:,.1f} MB to {out}")
-        with atomic_directory(out, is_ours=is_repository, kind=_NOUN) as partial:
+        with atomic_directory(out, is_ours=is_repository, kind=_NOUN, force=force) as partial:
             card = assemble_repository(request, partial)
             _check_no_unlisted(out)
         return PublishedRepository(card, updated=True)

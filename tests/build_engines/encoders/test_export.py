@@ -14,7 +14,7 @@ from build_engines.openvino.export import compress_weights
 
 RANDOM = np.random.default_rng(0)
 FIRST, LAST = (RANDOM.normal(size=size).astype(np.float32) for size in ((64, 256), (256, 2)))
-BIAS = np.float32([9.123, -8.321])
+BIAS = np.array([9.123, -8.321], np.float32)
 
 
 @pytest.mark.parametrize("with_bias", [True, False])

@@ -180,13 +180,13 @@ def joined(task: Any, texts: list[str], **outputs: Any) -> Any:
 
 
 def test_documents_with_the_same_rounded_score_are_ordered_by_logits() -> None:
-    logits, scores = np.float32([25, 49, -3, 30]), np.float32([1, 1, 0.05, 1])
+    logits, scores = np.array([25, 49, -3, 30], np.float32), np.array([1, 1, 0.05, 1], np.float32)
     found = joined("rerank", ["a", "b", "c", "d"], scores=scores, logits=logits)
     assert [document.index for document in found] == [1, 3, 0, 2]
     assert found.scores == tuple(scores.tolist())
 
 
 def test_the_best_of_labels_with_the_same_rounded_score_has_the_highest_logit() -> None:
-    logits, scores = np.float32([[20, 40, -5]]), np.float32([[1, 1, 0.01]])
+    logits, scores = np.array([[20, 40, -5]], np.float32), np.array([[1, 1, 0.01]], np.float32)
     (found,) = joined("classify", ["a"], scores=scores, logits=logits, labels=("x", "y", "z"))
     assert (found.label, found.score) == ("y", 1)
