@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from build_engines.checkpoints.hub import CHECKPOINT_FILES, download, find_hub_model, is_hub_name
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress
+
+_HUB_PAGE = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 
 
 def locate_checkpoint(checkpoint: str, progress: BuildProgress, *, include: Sequence[str] = CHECKPOINT_FILES) -> Path:
@@ -37,7 +40,12 @@ def checkpoint_name(checkpoint: str) -> str:
 
 
 def local_path(checkpoint: str) -> Path:
-    """Return `checkpoint` as a path. Raises BuildError (`checkpoint_not_found`) for the home of an unknown user."""
+    """Return `checkpoint` as a path.
+
+    Raises BuildError (`checkpoint_not_found`) for the home of an unknown user, and for the address of a hub's page.
+    """
+    if page := _HUB_PAGE.match(checkpoint):
+        raise BuildError(f"{checkpoint} is a page of the hub; write {page[1]}.", "checkpoint_not_found")
     try:
         return Path(checkpoint).expanduser()
     except RuntimeError as error:

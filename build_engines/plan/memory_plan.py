@@ -20,6 +20,7 @@ from build_engines.plan.gpu_memory import Split
 from build_engines.plan.model import PlannedModel
 from build_engines.plan.size import format_size
 from build_engines.plan.support_matrix import TargetSupport, target_support
+from build_engines.processor import choose_precision, find_processor
 
 DEFAULT_LENGTH = 8192
 """Default tokens of a sequence: models are seldom served with their longest."""
@@ -95,7 +96,9 @@ def make_plan(model: PlannedModel, request: PlanRequest) -> MemoryPlan:
     )
     settled = _FitChooser(model, length, builder)
     fits = tuple(settled(request, weights, kv) for weights in request.weights for kv in request.kv)
-    recommended = next((fit for fit in fits if fit.fits), None)
+    # On a processor, the precision that a build chooses there, if it was not left out.
+    suited = choose_precision(find_processor()).precision if request.is_openvino else None
+    recommended = next((fit for fit in sorted(fits, key=lambda fit: fit.weights.name != suited) if fit.fits), None)
     advice = None if recommended else _advice(settled, request, fits)
     return MemoryPlan(model, request, length, fits, recommended, advice, (*model.notes, *builder.notes))
 

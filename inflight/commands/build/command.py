@@ -32,7 +32,7 @@ from inflight.commands.terminal.build_progress import show_build_progress
 
 @click.command("build", cls=SectionedCommand)
 @click.argument("checkpoint")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Engine directory to write.")
+@click.option("--out", type=click.Path(path_type=Path), help="Engine directory to write.  [required]")
 @target_option()
 @click.option(
     "--task",
@@ -84,7 +84,7 @@ from inflight.commands.terminal.build_progress import show_build_progress
 @llmapi_options
 def command(
     checkpoint: str,
-    out: Path,
+    out: Path | None,
     force: bool,
     no_smoke_test: bool,
     as_json: bool,
@@ -111,7 +111,13 @@ def command(
     inflight build ./all-MiniLM-L6-v2 --target tensorrt --docker --out ./minilm-on-h100
     """
     from build_engines.build import BuildOptions, build_engine
+    from build_engines.checkpoints.checkpoint import find_config
+    from build_engines.checkpoints.locate import local_path
 
+    if out is None:
+        if (place := local_path(checkpoint)).suffix.lower() == ".gguf":
+            find_config(place)  # raises what no option remedies
+        raise click.MissingParameter(param_hint="'--out'", param_type="option")
     started = time.monotonic()
     settings = llmapi_settings(options["target"], llm_arguments, llm_argument)
     settings = tensorrt_llm_settings(options["target"], options) or settings
@@ -149,7 +155,7 @@ def _dry_run(checkpoint: str, out: Path, options: Any, as_json: bool) -> None:
     from build_engines.checkpoints.locate import locate_checkpoint
 
     if options.target == "openvino":
-        raise click.UsageError(f"--dry-run is not for --target {options.target}; leave it out.")
+        raise click.UsageError(f"--dry-run is not for --target {options.target}; use `inflight plan`, or leave it out.")
     with show_build_progress() as progress:
         directory = locate_checkpoint(checkpoint, progress)
     if options.target == "tensorrt-llm":

@@ -21,12 +21,12 @@ Kind = Literal["deployable", "checkpoint", "hub"]
 def kind_of(argument: str) -> Kind:
     """Return what `argument` is: an engine directory, a repository or its address on S3 ("deployable"), or a source.
 
-    A path wins over a name of the hub. Raises BuildError `engine_not_found` if it is nothing of these and
-    `not_a_checkpoint` for GGUF, and DeployError for an address.
+    A path wins over a name of the hub. Raises BuildError `engine_not_found` if it is nothing of these,
+    `not_a_checkpoint` for GGUF and `checkpoint_not_found` for a page of the hub, and DeployError for an address.
     """
+    path = local_path(argument)
     if isinstance(parse_location(argument), S3Address):
         return "deployable"
-    path = local_path(argument)
     if (path / engines.FILE_NAME).is_file() or repositories.is_repository(path):
         return "deployable"
     if (path / "config.json").is_file():

@@ -34,7 +34,7 @@ def show_encoder_plan(plan: EncoderPlan) -> None:
     """Print the plan of a model that embeds, reranks or classifies to standard output."""
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False)
-    table.add_column("weights")
+    table.add_column("precision")
     for name in ("weights", "micro-batch", "other", "total"):
         table.add_column(name, justify="right")
     table.add_column("", no_wrap=True)
@@ -81,8 +81,8 @@ def _assumptions(speed: SpeedPlan) -> str:
 
 def _table(plan: MemoryPlan, speed: SpeedPlan | None) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("weights")
-    table.add_column("KV cache")
+    table.add_column("precision")
+    table.add_column("KV precision")
     if not plan.request.is_openvino:
         table.add_column("TP x PP", justify="right")
     for name in ("weights", "KV per token", "other", "KV cache", "KV tokens", "concurrent"):

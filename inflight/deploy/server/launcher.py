@@ -50,13 +50,14 @@ class ServerLauncher:
         """Check that this machine can serve the engines, and lay out what Triton reads.
 
         `request_log_path` is the file for a line about each answer. Raises DeployError as `find_triton`,
-        `check_engine`, `request_log_environment`, `choose_layout` and `prepare_repository` do.
+        `check_engine`, `check_kv_cache`, `request_log_environment`, `choose_layout` and `prepare_repository` do.
         """
         installation = triton.mirror_wheel(triton.find_triton(), run_directory.path / "triton")
         for manifest in source.engines.all:
             preflight.check_engine(manifest, installation.root / "backends", on_message)
         variables = request_log.request_log_environment(request_log_path, source.engines.main)
         deployment = prepare_repository(source, options, run_directory.path, on_message)
+        preflight.check_kv_cache(source.engines.generator, deployment.kv_cache_tokens)
         chosen = process_layout.choose_layout(source.engines.main, deployment.parameters, mode)
         return cls(installation, deployment, chosen, run_directory, variables, source.engines.tasks)
 

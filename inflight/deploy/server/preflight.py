@@ -19,6 +19,7 @@ from build_engines.processor import better_precision, find_processor
 from inflight import __version__, compatible
 from inflight.deploy import memory
 from inflight.deploy.errors import DeployError
+from inflight.deploy.repository import kv_budget
 from inflight.deploy.repository.environment import container_name, world_size
 from inflight.deploy.repository.model_names import CPP_BACKEND
 
@@ -45,6 +46,20 @@ def check_engine(manifest: Manifest | EncoderManifest, backends: Path, on_messag
         if problem.code is not None:
             raise DeployError(problem.sentence, problem.code)
         on_message(f"Warning: {problem.sentence}")
+
+
+def check_kv_cache(generator: Manifest | None, tokens: int | None) -> None:
+    """Raise DeployError `invalid_parameter` if a KV cache on the processor needs more memory than there is."""
+    if generator is None or tokens is None or generator.target != "openvino":
+        return
+    each, available = kv_budget.bytes_per_token(generator), memory.available_bytes()
+    if tokens * each > available:
+        raise DeployError(
+            f"A KV cache of {tokens:,} tokens needs {tokens * each / 1e9:,.3g} GB of memory, and"
+            f" {available / 1e9:,.3g} GB are available; lower --kv-cache-tokens to less than {available // each:,}, or"
+            " leave it out.",
+            "invalid_parameter",
+        )
 
 
 def find_problems(manifest: Manifest | EncoderManifest, machine: Machine, backends: Path) -> Iterator[Problem]:

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from build_engines.errors import BuildError
+from build_engines.plan import memory_plan
 from build_engines.plan.formats import kv_format, weight_format
 from build_engines.plan.gpus import GPUS
 from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
 from build_engines.plan.model import PlannedModel
 from build_engines.plan.parameters import count_parameters
 from build_engines.plan.size import GIB
+from build_engines.processor import Processor
 from tests.build_engines.plan.example_shapes import read
 from tests.build_engines.plan.published_models import parameters_of, shape_of
 from tests.fixtures.errors import raises
@@ -171,3 +173,13 @@ def test_windows_come_as_the_pattern_that_repeats() -> None:
 def test_the_embedded_engine_keeps_whole_sequences() -> None:
     fit = plan("mistral-7b-v0.1", memory=64 * GIB, target="openvino", kv="bf16", length=32768).fits[0]
     assert fit.footprint.sequence(32768) == 32768 * fit.footprint.kv_token
+
+
+@pytest.mark.parametrize(("features", "precision"), [(("AMX",), "bf16"), (("VNNI",), "int8")])
+def test_on_a_processor_the_precision_that_a_build_chooses_is_recommended(
+    monkeypatch: pytest.MonkeyPatch, features: tuple[str, ...], precision: str
+) -> None:
+    monkeypatch.setattr(memory_plan, "find_processor", lambda: Processor("Xeon", 2, features))
+    best = plan("llama-3.1-8b", memory=64 * GIB, target="openvino").recommended
+    assert best is not None
+    assert best.weights.name == precision

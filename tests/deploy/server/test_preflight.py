@@ -10,7 +10,9 @@ from build_engines.machine import Gpu, Machine, Software
 from build_engines.manifest import EncoderManifest, GpuMachine, Manifest
 from build_engines.processor import Processor
 from inflight import __version__
+from inflight.deploy import memory
 from inflight.deploy.errors import DeployError
+from inflight.deploy.repository import kv_budget
 from inflight.deploy.repository.environment import required_environment
 from inflight.deploy.server import preflight
 from tests.fixtures.errors import raises
@@ -236,3 +238,13 @@ def test_where_it_runs_is_said_in_words() -> None:
         "the container nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3 (TensorRT-LLM 1.2.1), on GPUs of compute"
         " capability 9.0, 2 of them"
     )
+
+
+def test_a_kv_cache_larger_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = manifest()
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000 * kv_budget.bytes_per_token(small))
+    for tokens in (None, 1000):
+        preflight.check_kv_cache(small, tokens)
+    with raises(DeployError, "invalid_parameter", naming="--kv-cache-tokens"):
+        preflight.check_kv_cache(small, 1001)
+    preflight.check_kv_cache(small.model_copy(update={"target": "llmapi"}), 1001)
