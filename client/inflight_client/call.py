@@ -18,6 +18,16 @@ Message = Mapping[str, Any]
 Prompt = str | Sequence[Message]
 """A prompt: text, or the messages of a conversation."""
 
+
+class CheckedMessages(list[Message]):
+    """Messages that are checked and serialized once for several calls. They must not change."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        _validate_messages(messages)
+        super().__init__(messages)
+        self.json = json_text("messages", list(messages))
+
+
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 """https://www.w3.org/TR/trace-context/#traceparent-header: version ff and ids of zeros are invalid."""
 
@@ -119,8 +129,8 @@ class Call:
                     "invalid_messages",
                 )
             return
-        _validate_messages(self.prompt)
-        object.__setattr__(self, "messages_json", json_text("messages", list(self.prompt)))
+        prompt = self.prompt if isinstance(self.prompt, CheckedMessages) else CheckedMessages(self.prompt)
+        object.__setattr__(self, "messages_json", prompt.json)
         object.__setattr__(self, "template_kwargs_json", json_text("chat_template_kwargs", arguments))
 
     @property

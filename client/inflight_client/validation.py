@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
+from reprlib import Repr
 from typing import Any
 
 from inflight_client.errors import InflightError
+
+_CUT = Repr()
+_CUT.maxlevel, _CUT.maxdict, _CUT.maxlist, _CUT.maxtuple, _CUT.maxstring, _CUT.maxlong = 3, 10, 10, 10, 60, 60
 
 MAX_SECONDS = 366 * 24 * 3600
 """A year; beyond that, clocks and timers of libraries overflow."""
@@ -19,7 +23,12 @@ def invalid_value(name: str, value: Any, wanted: str) -> InflightError:
 def shorten(value: Any) -> str:
     """Return a value as one short line for a message."""
     try:
-        text = repr(value) if isinstance(value, str | bytes) else str(value)
+        if isinstance(value, str | bytes):
+            text = repr(value[:60])
+        elif isinstance(value, dict) and len(value) > 10:
+            text = f"an object of {len(value)} fields"
+        else:
+            text = _CUT.repr(value) if isinstance(value, dict | list | tuple) else str(value)
     except Exception:  # a caller's class may raise anything, and so does a number of thousands of digits
         text = f"a {type(value).__name__}"
     line = " ".join(text.split())

@@ -23,6 +23,7 @@ from inflight.gateway.batch_routes import BatchRoutes
 from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
 from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import (
+    BodyMemory,
     DisconnectedError,
     Receive,
     Request,
@@ -34,11 +35,12 @@ from inflight.gateway.http import (
 from inflight.gateway.keys import Caller, KeyRing
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.openapi import openapi
+from inflight.gateway.outcome import Outcome
 from inflight.gateway.pages import chat_page, docs_page
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.request_log import log_request
 from inflight.gateway.servers import ServedModel, ServerPool, Target
-from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.settings import GatewaySettings, is_loopback
 from inflight.gateway.spans import Spans
 from inflight.gateway.tokenize import detokenize, tokenize
 from inflight.openai_api.encoding_request import PATHS, parse_encoding
@@ -58,12 +60,23 @@ _EXPOSED_HEADERS = ", ".join(
         *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
     )
 )
+_HEALTH_PATHS = frozenset(("/health", "/ready"))
 _OPEN_PATHS = frozenset(("/health", "/ready", "/"))
 """Paths that need no API key: health, and the page, which holds no data. Every other one does, known or not."""
 
 _TASKS = {path: task for task, paths in PATHS.items() for path in paths}
+_MAX_TOKEN_IDS = 1_000_000
+"""Values of a body that may have token ids."""
+_TEXTS_AT_A_TIME = 4
+_BODIES = 16
+"""So many bodies of the longest size are held at a time, or more that are shorter."""
 _DEFAULTS = RequestDefaults(None, Sampling(temperature=1.0))
 """OpenAI's default temperature."""
+
+
+def _foreign(message: str) -> ApiError:
+    return ApiError(message, "permission_denied", status=403)
+
 
 Handler = Callable[[Request, "Caller"], Awaitable[None]]
 
@@ -72,8 +85,7 @@ Handler = Callable[[Request, "Caller"], Awaitable[None]]
 class Work:
     """What an admitted request does: `respond`, at `target`. It takes `places` there.
 
-    Its tokens are estimated: those that it sends, and the most that it may get. `identity` is the same for the same
-    request.
+    Its tokens are estimated: those that it sends, and the most that it may get. `timeout` is in seconds.
     """
 
     target: Target
@@ -82,8 +94,26 @@ class Work:
     places: int
     prompt_tokens: int
     answer_tokens: int
-    identity: object
+    timeout: float
     respond: Callable[[Request], Awaitable[None]]
+
+
+class _Places:
+    """What an admitted request takes, until its answer is complete."""
+
+    def __init__(self, work: Work, outcome: Outcome) -> None:
+        self._work, self._outcome, self._began = work, outcome, time.monotonic()
+        self._held = work.places
+        work.target.in_flight += work.places
+        work.in_flight.inc(work.places)
+
+    def give_back(self) -> None:
+        places, self._held = self._held, 0
+        if places:
+            self._work.target.in_flight -= places
+            self._work.in_flight.dec(places)
+            finished = self._outcome.output_tokens > 0 or self._outcome.texts > 0
+            self._work.admission.leave(places, time.monotonic() - self._began if finished else None)
 
 
 class Gateway:
@@ -92,9 +122,13 @@ class Gateway:
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
         self.pool = ServerPool(settings)
+        self._max_waiting = settings.max_waiting // settings.workers
         self.admission = Admission(
-            lambda: max(1, (settings.max_in_flight or self.pool.places) // settings.workers)  # its share
+            lambda: max(1, (settings.max_in_flight or self.pool.places) // settings.workers),  # its share
+            self._max_waiting,
         )
+        self._text_admission = Admission(lambda: _TEXTS_AT_A_TIME, self._max_waiting, "texts to tokenize")
+        self._bodies = BodyMemory(_BODIES * settings.max_body_bytes)
         self._encoder_admissions: dict[tuple[Task, str], Admission] = {}
         self.metrics = GatewayMetrics(lambda: self.pool.ready)
         self.draining = False
@@ -126,7 +160,9 @@ class Gateway:
         """Return the admission of a served encoder: many texts for one hold up no other, and no conversation."""
         if (task, model) not in self._encoder_admissions:
             self._encoder_admissions[task, model] = Admission(
-                lambda: max(1, self.pool.encoder_places(task, model) // self.settings.workers), "texts"
+                lambda: max(1, self.pool.encoder_places(task, model) // self.settings.workers),
+                self._max_waiting,
+                "texts",
             )
         return self._encoder_admissions[task, model]
 
@@ -157,7 +193,7 @@ class Gateway:
         began = time.monotonic()
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         request_id = given if _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
-        request = Request(scope, receive, send, request_id, self.settings.max_body_bytes)
+        request = Request(scope, receive, send, request_id, self.settings.max_body_bytes, self._bodies)
         request.response_headers["x-request-id"] = request_id
         if self._spans is not None:
             request.span = self._spans.begin(request.method, request.path, request.headers, request_id)
@@ -187,6 +223,7 @@ class Gateway:
             else:
                 await request.respond(Response(body, 500))
         finally:
+            request.close()
             seconds = time.monotonic() - began
             self.metrics.record(route, request.status, caller.tenant, seconds, began, request.outcome)
             if self.settings.log_requests:
@@ -195,7 +232,7 @@ class Gateway:
                 request.span.end(request.status, request.outcome)
 
     def _left(self, request: Request) -> None:
-        request.status, request.outcome.error = 499, "client_left"
+        request.status, request.outcome.error, request.outcome.left = 499, "client_left", True
 
     async def _fail(self, request: Request, error: ApiError) -> None:
         request.outcome.error = error.body()["error"]["code"]
@@ -268,9 +305,11 @@ class Gateway:
 
     def _authenticate(self, request: Request) -> Caller:
         """Return who calls. Raises ApiError 401, which says the same for every wrong key."""
-        if request.path in _OPEN_PATHS and request.method in ("GET", "HEAD"):
-            return Caller()
         if not self._keys.required:
+            if request.path not in _HEALTH_PATHS:
+                self._refuse_foreign_pages(request)
+            return Caller()
+        if request.path in _OPEN_PATHS and request.method in ("GET", "HEAD"):
             return Caller()
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         key = self._keys.authenticate(token.strip()) if scheme.lower() == "bearer" else None
@@ -282,6 +321,30 @@ class Gateway:
                 headers={"www-authenticate": "Bearer"},
             )
         return Caller(key.tenant, frozenset(key.models), key)
+
+    def _refuse_foreign_pages(self, request: Request) -> None:
+        """Raise ApiError 403 for what a browser sends for a page of another origin, or of a name made to lead here.
+
+        Without API keys, this keeps web pages from using the gateway of the machine on which they are shown.
+        """
+        headers, listed = request.headers, self.settings.cors_origins
+        host = headers.get("host", "")
+        name = host.rpartition(":")[0] if re.search(r":[0-9]*$", host) else host
+        if host and not is_loopback(name) and name.strip("[]") != self.settings.host:
+            raise _foreign(
+                f"the gateway has no API keys, so it answers no requests to the host {host[:100]!r}; send them to"
+                " 127.0.0.1 or localhost, or create a key with `inflight key add NAME`"
+            )
+        origin = headers.get("origin")
+        if origin in listed or "*" in listed:
+            return
+        if origin is not None and origin.partition("://")[2] != host:
+            raise _foreign(
+                f"pages of {origin[:100]!r} may not call this gateway; start it with --cors-origin {origin[:100]}"
+            )
+        navigates = headers.get("sec-fetch-mode") == "navigate" and request.method == "GET"
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and origin is None and not navigates:
+            raise _foreign("pages of other origins may not call this gateway; start it with --cors-origin ORIGIN")
 
     def _cors(self, request: Request) -> None:
         """Let pages of the named origins call the gateway from a browser."""
@@ -298,15 +361,18 @@ class Gateway:
             }
 
     async def _chat(self, request: Request, caller: Caller) -> None:
-        await self._generate(request, caller, parse_request(await request.json(), True, _DEFAULTS))
+        await self._generate(request, caller, await request.json(lambda body: parse_request(body, True, _DEFAULTS)))
 
     async def _completions(self, request: Request, caller: Caller) -> None:
-        await self._generate(request, caller, parse_request(await request.json(), False, _DEFAULTS))
+        wanted = await request.json(lambda body: parse_request(body, False, _DEFAULTS), _MAX_TOKEN_IDS)
+        await self._generate(request, caller, wanted)
 
     async def _create_response(self, request: Request, caller: Caller) -> None:
-        parsed = parse_responses(await request.json())
-        wanted = replace(parse_request(parsed.chat, True, _DEFAULTS), no_effect=parsed.no_effect)
-        await self._generate(request, caller, wanted, parsed.repeated)
+        def parse(body: Any) -> tuple[GenerationRequest, Mapping[str, Any]]:
+            parsed = parse_responses(body)
+            return replace(parse_request(parsed.chat, True, _DEFAULTS), no_effect=parsed.no_effect), parsed.repeated
+
+        await self._generate(request, caller, *await request.json(parse))
 
     async def _generate(
         self, request: Request, caller: Caller, wanted: GenerationRequest, responses: Mapping[str, Any] | None = None
@@ -322,7 +388,11 @@ class Gateway:
             caller.tenant,
             traceparent if _TRACEPARENT.fullmatch(traceparent) else "",
             self._timeout(request),
+            caller.key is not None and caller.key.quotas.counts_tokens,
         )
+        for prompt in wanted.prompts:
+            size = len(prompt) if isinstance(prompt, str) else wanted.characters
+            server.text.check_size(prompt, size, server.max_seq_len)
         generation = Generation(wanted, server, context, self.settings, request.outcome, responses)
         default = self.settings.default_max_tokens
         most = wanted.max_tokens or (default if wanted.chat else min(default, COMPLETION_TOKENS))
@@ -333,20 +403,21 @@ class Gateway:
             wanted.choices,
             wanted.estimated_tokens,
             most * wanted.choices,
-            wanted,
+            context.timeout or self.settings.request_timeout,
             generation.respond,
         )
         await self._admit(request, caller, work)
 
     async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
-        wanted = parse_encoding(task, await request.json())
+        wanted = await request.json(partial(parse_encoding, task), _MAX_TOKEN_IDS)
         model = wanted.model or self.pool.only_encoder(task)
         self._begin(request, caller, model, wanted.no_effect)
         encoder = self.pool.choose_encoder(task, model)
         request.outcome.task = task
         if request.span is not None:
             request.span.describe(model, None)
-        encoding = Encoding(wanted, encoder, self._timeout(request))
+        timeout = self._timeout(request)
+        encoding = Encoding(wanted, encoder, timeout)
         work = Work(
             encoder,
             self._encoder_admission(task, model),
@@ -354,7 +425,7 @@ class Gateway:
             min(wanted.size, MAX_TEXTS_IN_FLIGHT),
             encoding.estimated_tokens,
             0,
-            wanted,
+            timeout,
             encoding.respond,
         )
         await self._admit(request, caller, work)
@@ -373,22 +444,25 @@ class Gateway:
 
     async def _admit(self, request: Request, caller: Caller, work: Work) -> None:
         """Do the work once there is room for it, within the key's quotas."""
-        places, outcome = work.places, request.outcome
+        outcome = request.outcome
+
+        async def run() -> None:
+            self.metrics.waiting.inc()
+            try:
+                await work.admission.enter(work.places, caller.tenant, work.timeout)
+            finally:
+                self.metrics.waiting.dec()
+            outcome.admitted = True
+            request.answered = _Places(work, outcome).give_back
+            try:
+                await work.respond(request)
+            finally:
+                request.answered()
+
         with self._quotas.hold(caller.key, work.prompt_tokens, work.answer_tokens, outcome) as headers:
             request.response_headers |= headers
-            await work.admission.enter(places, lambda: repr((caller.tenant, work.identity)).encode())
-            outcome.admitted = True
-            work.target.in_flight += places
-            work.in_flight.inc(places)
-            began = time.monotonic()
-            try:
-                if not await cancel_on_disconnect(request, lambda: work.respond(request)):
-                    self._left(request)
-            finally:
-                work.target.in_flight -= places
-                work.in_flight.dec(places)
-                finished = outcome.output_tokens > 0 or outcome.texts > 0
-                work.admission.leave(places, time.monotonic() - began if finished else None)
+            if not await cancel_on_disconnect(request, run):
+                self._left(request)
 
     def _timeout(self, request: Request) -> float:
         """Return the seconds that the answer may take: the caller's deadline, at most the gateway's."""
@@ -403,10 +477,21 @@ class Gateway:
         return min(int(given) / 1000, self.settings.request_timeout)
 
     async def _tokenize(self, request: Request, caller: Caller) -> None:
-        await request.respond(Response(await tokenize(await request.json(), self.pool, caller.check_model)))
+        await self._count_text(request, caller, tokenize)
 
     async def _detokenize(self, request: Request, caller: Caller) -> None:
-        await request.respond(Response(await detokenize(await request.json(), self.pool, caller.check_model)))
+        await self._count_text(request, caller, detokenize)
+
+    async def _count_text(self, request: Request, caller: Caller, convert: Callable[..., Awaitable[bytes]]) -> None:
+        body = await request.json(lambda body: body, _MAX_TOKEN_IDS)
+        with self._quotas.hold(caller.key, 0, 0, request.outcome):
+            await self._text_admission.enter(1, caller.tenant, self.settings.request_timeout)
+            request.outcome.admitted = True
+            try:
+                found = await convert(body, self.pool, caller.check_model)
+            finally:
+                self._text_admission.leave(1, None)
+        await request.respond(Response(found))
 
     async def _models(self, request: Request, caller: Caller) -> None:
         models = [each for each in self.pool.models if not caller.models or each.name in caller.models]

@@ -115,7 +115,7 @@ class BatchRoutes:
 
     async def create_batch(self, request: Request, tenant: str, models: Collection[str]) -> None:
         """Create a batch; `models` are those that the API key may use, all if empty."""
-        body = await request.json()
+        body = await request.json(lambda body: body)
         if not isinstance(body, Mapping):
             raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
         known = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")

@@ -27,7 +27,8 @@ class Encoding:
 
     def __init__(self, wanted: EncodingRequest, encoder: Encoder, timeout: float) -> None:
         """Raises ApiError for what this encoder can't do."""
-        self._wanted, self._encoder, self._timeout = wanted, encoder, timeout
+        self._wanted, self._encoder = wanted, encoder
+        self._until = time.monotonic() + timeout
         self._truncate = wanted.truncate
         self.estimated_tokens = wanted.estimated_tokens(encoder.max_seq_len)
         self._texts = "documents" if isinstance(wanted, RerankRequest) else "input"
@@ -45,6 +46,7 @@ class Encoding:
     async def respond(self, request: Request) -> None:
         """Answer the request. Raises ApiError or InflightError while nothing of the response was sent."""
         wanted, outcome = self._wanted, request.outcome
+        outcome.sent = True
         try:
             found = await self._call()
         except asyncio.CancelledError:
@@ -63,11 +65,16 @@ class Encoding:
         if errors and not (wanted.return_errors and all(not each.retry for each in errors.values())):
             raise first_error(errors, self._texts, wanted.size == 1)
         outcome.answered, outcome.texts = True, wanted.size - len(errors)
+        request.answered()
         await self._write(request, found)
 
     async def _call(self) -> Encodings:
         wanted, client = self._wanted, self._encoder.server.client
-        options: dict[str, Any] = {"truncate": self._truncate, "priority": wanted.priority, "timeout": self._timeout}
+        options: dict[str, Any] = {
+            "truncate": self._truncate,
+            "priority": wanted.priority,
+            "timeout": max(0.001, self._until - time.monotonic()),
+        }
         # With the errors of texts apart, the response can name each by its index in the request.
         if isinstance(wanted, RerankRequest):
             return await client.rerank(

@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from inflight_client import AsyncStream, InflightError
-from inflight_client.call import CallOptions, Prompt
+from inflight_client.call import CallOptions, CheckedMessages, Prompt
 from inflight_client.results import Delta, Usage
 
 from inflight.gateway.deltas import Deltas, merged
-from inflight.gateway.http import Request, Response
+from inflight.gateway.http import DisconnectedError, Request, Response
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.parsers import ChoiceParser, ParserChoice
 from inflight.gateway.servers import UpstreamServer
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.spans import RequestSpan
-from inflight.openai_api.errors import ApiError
+from inflight.openai_api.errors import ApiError, context_length_exceeded
 from inflight.openai_api.events import Event, TextDelta
 from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, ChoiceWriter, error_frame, usage_frame
 from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, TokenIds
@@ -34,6 +35,7 @@ from inflight.openai_api.responses import ResponsesWriter
 from inflight.openai_api.token_text import TokenLogprob, unknown_logprobs
 
 _CHECKS_PER_KEEP_ALIVE = 4
+_TOO_LONG = re.compile(r"the prompt's (\d+) tokens and max_tokens of .* the engine takes (\d+)")
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class CallContext:
     tenant: str = ""
     traceparent: str = ""
     timeout: float | None = None
+    counts_tokens: bool = False
+    """Whether the caller has quotas of tokens."""
 
 
 class Generation:
@@ -60,7 +64,8 @@ class Generation:
     ) -> None:
         """`responses`: what the answer repeats, if it is one of the Responses API."""
         self._wanted, self._server, self._context, self._settings = wanted, server, context, settings
-        self._parsers = ParserChoice(wanted, server.text, settings, self._template_kwargs())
+        self._parsers = ParserChoice(wanted, server.text, settings)
+        self._until = None if context.timeout is None else time.monotonic() + context.timeout
         self.outcome = outcome
         self._head = ResponseHead(
             secrets.token_hex(12),
@@ -74,6 +79,11 @@ class Generation:
         self._input_tokens: dict[int, int] = {}
         self._special_tokens: dict[int, bool] = {}
         """For prompts that were token ids: whether special tokens are added to their text."""
+        self._counted: dict[int, int] = {}
+        """The tokens of prompts, if the gateway has counted them."""
+        self._tokens: dict[int, int] = {}
+        """The tokens of answers so far, if the server tells them."""
+        self._answered: Callable[[], None] = lambda: None
         self._streams: list[AsyncStream] = []
         self._span: RequestSpan | None = None
         self._has_usage = True
@@ -81,8 +91,13 @@ class Generation:
     async def respond(self, request: Request) -> None:
         """Answer the request. Raises ApiError or InflightError while nothing of the response was sent."""
         self._span = request.span if request.span is not None and request.span.recording else None
+        self._answered = request.answered
         prompts = [await self._text_prompt(place, prompt) for place, prompt in enumerate(self._wanted.prompts)]
         limits = [await self._max_tokens(prompt) for prompt in prompts]
+        await self._read_prompts(prompts)
+        if self._wanted.n > 1:
+            prompts = [prompt if isinstance(prompt, str) else CheckedMessages(prompt) for prompt in prompts]
+        self.outcome.sent = True
         async with AsyncExitStack() as stack:
             for index in range(self._wanted.choices):
                 place = index // self._wanted.n
@@ -98,12 +113,37 @@ class Generation:
                     await self._whole(request, deltas, prompts)
             except InflightError as error:
                 self._server.note_failure(error)
+                found = self._api_error(error)
                 if not request.started:
-                    raise
-                found = ApiError.from_error(error)
+                    raise found from None
                 self.outcome.error = found.body()["error"]["code"]
                 failed = self._responses.failed(found) if self._responses else error_frame(found.body()) + DONE
                 await request.end(failed)
+
+    async def _read_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """Find out what of the prompts the answer depends on, or the caller's quotas."""
+        text, kwargs, tags = self._server.text, self._template_kwargs(), self._parsers.tags
+        if tags is not None and not isinstance(prompts[0], str):
+            self._parsers.inside = await asyncio.to_thread(text.opens_reasoning, prompts[0], kwargs, tags)
+        if (self._context.counts_tokens or self._ends_early) and text.tokenizer is not None:
+            counted = [await asyncio.to_thread(text.token_count, prompt, kwargs) for prompt in prompts]
+            self._counted = dict(enumerate(counted))
+            self.outcome.prompt_tokens = sum(counted)
+
+    @property
+    def _ends_early(self) -> bool:
+        """Whether an answer may end before the server says how many tokens it has."""
+        return self._wanted.tools.active and not self._wanted.tools.parallel
+
+    def _api_error(self, error: InflightError) -> ApiError:
+        """Return the error in the words of OpenAI's API."""
+        param = "messages" if self._wanted.chat else "prompt"
+        if error.code != "prompt_too_long":
+            return ApiError.from_error(error)
+        if found := _TOO_LONG.search(str(error)):
+            return context_length_exceeded(int(found[2]), int(found[1]), param, self._wanted.max_tokens)
+        most = self._server.max_seq_len or "unknown"
+        return ApiError(f"This model's maximum context length is {most} tokens. However, {error}.", error.code, param)
 
     async def _text_prompt(self, place: int, prompt: Prompt | TokenIds) -> Prompt:
         if not isinstance(prompt, TokenIds):
@@ -121,11 +161,8 @@ class Generation:
         if most is None or self._server.text.tokenizer is None:
             return wanted
         kwargs = self._template_kwargs()
-        size = len(prompt) if isinstance(prompt, str) else len(str(prompt)) + len(str(kwargs))
-        if 4 * size + 1024 + wanted <= most:  # at most a token per byte, and the template's own
+        if 4 * self._wanted.characters + 1024 + wanted <= most:  # at most a token per byte, and the template's own
             return wanted
-        if size > most * 64:
-            return wanted  # refused by the server, which knows how
         count = await asyncio.to_thread(self._server.text.token_count, prompt, kwargs)
         return max(1, min(wanted, most - count))
 
@@ -142,11 +179,13 @@ class Generation:
         options: CallOptions = {
             "max_tokens": max_tokens,
             "sampling": replace(sampling, seed=seed) if sampling.temperature != 0 else sampling,
-            "timeout": context.timeout,
+            "timeout": None if self._until is None else max(0.001, self._until - time.monotonic()),
             "request_id": f"{context.request_id}-{index}",
         }
         if wanted.logprobs:
-            options["return_log_probs"] = options["return_token_ids"] = True
+            options["return_log_probs"] = True
+        if wanted.logprobs or self._ends_early:
+            options["return_token_ids"] = True
         if wanted.chat and (kwargs := self._template_kwargs()):
             options["chat_template_kwargs"] = kwargs
         special = self._special_tokens.get(index // wanted.n)
@@ -172,7 +211,7 @@ class Generation:
         parsers = [self._parsers.parser() for _ in range(self._wanted.choices)]
         writer = self._responses
         async for index, delta in deltas:
-            self.outcome.streamed += 1
+            self._count(index, delta)
             choice, parser = choices[index], parsers[index]
             self._note_first()
             events = _events(parser, delta)
@@ -186,6 +225,7 @@ class Generation:
                 self._end_early(index, deltas)
             elif delta.finish_reason is not None:
                 choice.finish_reason = self._finish(index, delta, bool(choice.calls))
+        self._answered()
         if writer is not None:
             writer.finish(choices[0].finish_reason)
             await request.respond(Response(writer.body(self._usage())))
@@ -215,7 +255,7 @@ class Generation:
                 )
             plain = not self._wanted.logprobs and not any(parsers)
             async for index, delta in deltas:
-                self.outcome.streamed += 1
+                self._count(index, delta)
                 if plain and delta.finish_reason is None:
                     frame = writers[index].text(delta.text) if delta.text else b""
                 else:
@@ -224,6 +264,7 @@ class Generation:
                     await request.write(frame)
         finally:
             keep_alive.cancel()
+        self._answered()
         usage = self._usage()
         if self._responses is not None:
             await request.end(self._responses.last(usage))
@@ -266,7 +307,7 @@ class Generation:
                 break
             index, delta = await anext(deltas)
             self._note_first()
-            self.outcome.streamed += 1
+            self._count(index, delta)
             found.append((index, delta))
             waiting.discard(index)
         return found
@@ -279,7 +320,8 @@ class Generation:
             await asyncio.sleep(interval)
             silent = silent + 1 if request.frames == seen else 0
             if silent == _CHECKS_PER_KEEP_ALIVE - 1:
-                await request.write(KEEP_ALIVE)
+                with suppress(DisconnectedError):  # the connection is closed then
+                    await request.write(KEEP_ALIVE)
                 silent = 0
             seen = request.frames
 
@@ -290,6 +332,13 @@ class Generation:
         if texts is None or delta.token_ids is None or len(delta.token_ids) != len(delta.log_probs):
             return unknown_logprobs(delta.token_ids, delta.log_probs)
         return texts.logprobs(delta.token_ids, delta.log_probs)
+
+    def _count(self, index: int, delta: Delta) -> None:
+        if delta.token_ids is None:
+            self.outcome.streamed += self._server.stream_interval
+        else:
+            self.outcome.streamed += len(delta.token_ids)
+            self._tokens[index] = self._tokens.get(index, 0) + len(delta.token_ids)
 
     def _note_first(self) -> None:
         if self.outcome.first_token_at is None:
@@ -312,7 +361,12 @@ class Generation:
 
     def _end_early(self, index: int, deltas: Deltas) -> None:
         """Stop generating: a call is complete, and the request allows no other."""
-        self._has_usage = False
+        place = index // self._wanted.n
+        if place in self._counted and index in self._tokens:
+            self._input_tokens[place] = self._counted[place]
+            self.outcome.output_tokens += self._tokens[index]
+        else:
+            self._has_usage = False
         self.outcome.finish_reasons[index] = "tool_calls"
         deltas.drop(index)
 

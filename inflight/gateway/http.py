@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import orjson
 
+from inflight.common.json_values import has_more_values
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.spans import RequestSpan
 from inflight.openai_api.errors import ApiError
@@ -19,15 +22,26 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+Parsed = TypeVar("Parsed")
+
 MAX_DEPTH = 100
 """Of JSON, below the limits of every library that reads it later."""
+MAX_VALUES = 100_000
+"""Of JSON, so that parsing it takes a moment whatever its size is."""
 
-
+_LARGE_BYTES = 64 * 1024
+"""A larger body is parsed by a thread, while the event loop serves others."""
 _SILENT_SECONDS = 60.0
 """How long a client may pause while it sends a body."""
+_LEAST_BYTES_PER_SECOND = 16 * 1024
+"""How fast a body must come, after the first `_SILENT_SECONDS`."""
+_UNREAD_SECONDS = 30.0
+"""How long a client may leave a response unread that waits to be sent."""
 _DISCARD_BYTES = 64 * 2**20
 _DISCARD_SECONDS = 10.0
 _BUFFER_BYTES = 2**20
+_ENCODINGS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+"""Content codings, with zlib's window of each."""
 
 
 class DisconnectedError(Exception):
@@ -44,10 +58,33 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+class BodyMemory:
+    """Bounds the bytes of all bodies that are held at a time."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def take(self, size: int) -> None:
+        """Raise ApiError 503 unless there is room."""
+        if size > self._left:
+            raise ApiError(
+                "the gateway holds too many large requests; send the request again",
+                "overloaded",
+                status=503,
+                headers={"retry-after": "2", "connection": "close"},
+            )
+        self._left -= size
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+
 class Request:
     """One HTTP request and its response."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str, max_body: int) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, request_id: str, max_body: int, memory: BodyMemory
+    ) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.raw_path: bytes = scope.get("raw_path") or self.path.encode()
@@ -63,20 +100,36 @@ class Request:
         self.frames = 0
         self.outcome = Outcome()
         self.span: RequestSpan | None = None
-        self._receive, self._send, self._max_body = receive, send, max_body
+        self.answered: Callable[[], None] = lambda: None
+        """Called once the server's answer is complete, before the rest of the response is written."""
+        self._receive, self._send_message, self._max_body = receive, send, max_body
+        self._abort: Callable[[], None] = scope.get("state", {}).get("abort", lambda: None)
+        self._memory, self._held = memory, 0
+        self._ended = False
+
+    def close(self) -> None:
+        """Give back what the request holds."""
+        self._memory.give_back(self._held)
+        self._held = 0
 
     async def body(self) -> bytes:
-        """Read the whole body. Raises ApiError 413 before it holds more than the limit, DisconnectedError."""
+        """Read the whole body, decompressed.
+
+        Raises ApiError 413 before it holds more than the limit, 415 for an unknown coding, 503 if other bodies hold the
+        memory, DisconnectedError.
+        """
         length = self.headers.get("content-length", "0")
+        decode = self._decoder()
         parts: list[bytes] = []
         size = int(length) if length.isdigit() else 0
         if size <= self._max_body:
-            size = 0
             async for part in self.chunks():
-                size += len(part)
-                if size > self._max_body:
+                decoded = decode(part, self._max_body - self._held + 1)
+                if len(decoded) > self._max_body - self._held:
                     break
-                parts.append(part)
+                self._memory.take(len(decoded))
+                self._held += len(decoded)
+                parts.append(decoded)
             else:
                 return b"".join(parts)
         await self._discard()
@@ -88,49 +141,75 @@ class Request:
             headers={"connection": "close"},
         )
 
-    async def chunks(self) -> Any:
-        """Yield the body in the pieces in which it arrives."""
-        more = True
-        while more:
+    def _decoder(self) -> Callable[[bytes, int], bytes]:
+        """Return what decodes the next piece of the body to at most so many bytes. Raises ApiError 415."""
+        coding = self.headers.get("content-encoding", "").strip().lower()
+        if coding in ("", "identity"):
+            return lambda part, most: part
+        if coding not in _ENCODINGS:
+            raise ApiError(
+                f"the Content-Encoding {coding[:40]!r} is unknown; send the body with gzip, deflate, or as it is",
+                "unsupported_input",
+                status=415,
+                headers={"accept-encoding": "gzip, deflate, identity"},
+            )
+        stream = zlib.decompressobj(_ENCODINGS[coding])
+
+        def decode(part: bytes, most: int) -> bytes:
             try:
-                async with asyncio.timeout(_SILENT_SECONDS):
+                return stream.decompress(part, most)
+            except zlib.error:
+                raise ApiError(
+                    f"the body is not {coding}; send what Content-Encoding says", "invalid_request"
+                ) from None
+
+        return decode
+
+    async def chunks(self) -> Any:
+        """Yield the body in the pieces in which it arrives, as it was sent. Raises ApiError 408, DisconnectedError."""
+        more, size, began = True, 0, time.monotonic()
+        while more:
+            late = began + _SILENT_SECONDS + size / _LEAST_BYTES_PER_SECOND - time.monotonic()
+            try:
+                async with asyncio.timeout(min(_SILENT_SECONDS, late)):
                     message = await self._receive()
             except TimeoutError:
                 raise ApiError(
-                    f"no more of the body came for {_SILENT_SECONDS:g} s; send the request again",
+                    f"the body came too slowly ({size} bytes in {time.monotonic() - began:.0f} s); send the request"
+                    " again",
                     "invalid_request",
                     status=408,
                     headers={"connection": "close"},
                 ) from None
             if message["type"] == "http.disconnect":
                 raise DisconnectedError
-            yield message.get("body", b"")
+            part = message.get("body", b"")
+            size += len(part)
+            yield part
             more = message.get("more_body", False)
 
-    async def json(self) -> Any:
-        """Return the body's JSON. Raises ApiError."""
+    async def json(self, parse: Callable[[Any], Parsed], most_values: int = MAX_VALUES) -> Parsed:
+        """Return what `parse` makes of the body's JSON, in a thread if the body is large. Raises ApiError."""
         kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise ApiError("the body's Content-Type must be application/json", "invalid_request", status=400)
         raw = await self.body()
-        try:
-            value = orjson.loads(raw)
-        except ValueError as error:
-            raise ApiError(f"the body is not JSON: {str(error)[:100]}", "invalid_request") from None
-        if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
-            raise ApiError(f"the body is nested more than {MAX_DEPTH} levels deep", "invalid_request")
-        return value
+        if len(raw) <= _LARGE_BYTES:
+            return parse(_loads(raw, most_values))
+        return await asyncio.to_thread(lambda: parse(_loads(raw, most_values)))
 
     async def disconnected(self) -> None:
-        """Wait until the client leaves; only once the body was read."""
+        """Wait until the client leaves before the response's end; only once the body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        if self._ended:  # then the same message says that the response is complete
+            await asyncio.Event().wait()
 
     async def respond(self, response: Response) -> None:
         body = response.body if isinstance(response.body, bytes) else orjson.dumps(response.body)
         headers = self.response_headers | {"content-length": str(len(body)), "content-type": response.content_type}
         await self._start(response.status, headers | dict(response.headers))
-        await self._send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+        await self.end(b"" if self.method == "HEAD" else body)
 
     async def start_stream(self) -> None:
         """Start a response of server-sent events; nothing on the way may keep them back."""
@@ -163,11 +242,21 @@ class Request:
         else:
             await self.respond(Response(b"".join(held)))
 
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        """Raises DisconnectedError for a client that does not read; its connection is closed then."""
+        try:
+            async with asyncio.timeout(_UNREAD_SECONDS):
+                await self._send_message(message)
+        except TimeoutError:
+            self._abort()
+            raise DisconnectedError from None
+
     async def write(self, frame: bytes) -> None:
         self.frames += 1
         await self._send({"type": "http.response.body", "body": frame, "more_body": True})
 
     async def end(self, frame: bytes = b"") -> None:
+        self._ended = True
         await self._send({"type": "http.response.body", "body": frame})
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
@@ -184,6 +273,20 @@ class Request:
                     size += len(part)
                     if size > _DISCARD_BYTES:
                         return
+
+
+def _loads(raw: bytes, most_values: int) -> Any:
+    if has_more_values(raw, most_values):
+        raise ApiError(
+            f"the body has more than {most_values} values; send fewer in a request", "request_too_large", status=413
+        )
+    try:
+        value = orjson.loads(raw)
+    except ValueError as error:
+        raise ApiError(f"the body is not JSON: {str(error)[:100]}", "invalid_request") from None
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
+        raise ApiError(f"the body is nested more than {MAX_DEPTH} levels deep", "invalid_request")
+    return value
 
 
 def _deeper(value: Any, depth: int) -> bool:

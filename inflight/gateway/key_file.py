@@ -48,6 +48,10 @@ class Quotas:
     tokens_per_day: int | None = None
     max_concurrent: int | None = None
 
+    @property
+    def counts_tokens(self) -> bool:
+        return self.tokens_per_minute is not None or self.tokens_per_day is not None
+
     def as_dict(self) -> dict[str, int]:
         """Return the quotas that are set."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}

@@ -66,6 +66,12 @@ class GatewayMetrics:
             registry=self._registry,
             multiprocess_mode="livesum",
         )
+        self.waiting = Gauge(
+            "inflight_gateway_requests_waiting",
+            "Requests that wait for a place.",
+            registry=self._registry,
+            multiprocess_mode="livesum",
+        )
         self.texts_in_flight = Gauge(
             "inflight_gateway_texts_in_flight",
             "Texts of open requests for encoders.",

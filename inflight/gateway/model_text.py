@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inflight_client import Deployment, InflightError
-from inflight_client.call import Prompt
+from inflight_client.call import Message, Prompt
 
 from inflight.gateway.settings import GatewaySettings
-from inflight.openai_api.errors import ApiError
+from inflight.openai_api.errors import ApiError, context_length_exceeded
 from inflight.openai_api.reasoning import ReasoningTags
 from inflight.openai_api.request import TokenIds
 from inflight.openai_api.token_text import TokenTexts
-
-_MAX_OPENED = 64
 
 logger = logging.getLogger("inflight.gateway")
 
@@ -32,8 +29,9 @@ class ModelText:
     token_texts: TokenTexts | None = None
     template: str = ""
     """The sources of the chat templates."""
-    opened: dict[str, bool] = field(default_factory=dict)
-    """Whether the template opens reasoning, by its arguments."""
+    special_text: Any = None
+    longest_token: int = 0
+    """The most characters of text that one token may have; 0 if it is unknown."""
 
     @classmethod
     def unknown(cls) -> ModelText:
@@ -44,7 +42,7 @@ class ModelText:
         """Load the files of `--tokenizer`, or of an engine that is served from this machine."""
         named = settings.tokenizer
         path = Path(named or str(deployment.served.get("engine_dir") or ""))
-        if not (path / "tokenizer.json").is_file():
+        if not _is_file(path / "tokenizer.json"):
             if named:
                 raise InflightError(
                     f"{path} has no tokenizer.json; pass the checkpoint's directory", "invalid_parameter"
@@ -52,7 +50,8 @@ class ModelText:
             return cls.unknown()
         from inflight.runtime.chat.template import ChatRenderer
         from inflight.runtime.messages import RequestError
-        from inflight.runtime.text.tokenizer import load_tokenizer
+        from inflight.runtime.text.special_text import SpecialText
+        from inflight.runtime.text.tokenizer import load_tokenizer, longest_token_bytes
 
         try:
             tokenizer = load_tokenizer(str(path))
@@ -64,37 +63,58 @@ class ModelText:
         except RequestError as error:
             logger.warning("%s", error)
             renderer = None
-        return cls(tokenizer, renderer, TokenTexts(tokenizer), renderer.sources if renderer else "")
+        template = renderer.sources if renderer else ""
+        special_text = SpecialText(tokenizer, template)
+        special_text.prepare()
+        longest = longest_token_bytes(tokenizer)
+        return cls(tokenizer, renderer, TokenTexts(tokenizer), template, special_text, longest)
+
+    def check_size(self, prompt: Prompt | TokenIds, characters: int, max_tokens: int | None) -> None:
+        """Raise ApiError for a prompt that is too long in any tokenization, before it is tokenized."""
+        if max_tokens is None or not self.longest_token:
+            return
+        if isinstance(prompt, TokenIds):
+            least = len(prompt.ids)
+        else:
+            least = max(0 if isinstance(prompt, str) else len(prompt), characters // self.longest_token)
+        if least >= max_tokens:
+            raise context_length_exceeded(
+                max_tokens, least, "prompt" if isinstance(prompt, str | TokenIds) else "messages"
+            )
 
     def token_count(self, prompt: Prompt, kwargs: Mapping[str, Any], special: bool = True) -> int:
         return len(self.encode(prompt, kwargs, special))
 
     def encode(self, prompt: Prompt, kwargs: Mapping[str, Any], special: bool = True) -> list[int]:
-        """Return the token ids of a text or of rendered messages. Raises ApiError."""
-        from inflight.runtime.chat.message_json import to_json
-        from inflight.runtime.messages import RequestError
-        from inflight.runtime.text.special_text import SpecialText
-
+        """Return the token ids of a text or of rendered messages, as preprocessing does. Raises ApiError."""
         self.need_tokenizer()
         if isinstance(prompt, str):
-            return list(self.tokenizer.encode(prompt, add_special_tokens=special).ids)
+            return self._encode(prompt, special)
+        text, marker = self._rendered(prompt, kwargs)
+        return self.special_text.encode(text, marker) if marker else self._encode(text, False)
+
+    def _encode(self, text: str, special: bool) -> list[int]:
+        # A batch, since encoding one text would keep Python's lock.
+        return list(self.tokenizer.encode_batch([text], add_special_tokens=special)[0].ids)
+
+    def _rendered(self, prompt: Sequence[Message], kwargs: Mapping[str, Any]) -> tuple[str, str]:
+        """Return messages as the template renders them, and the marker of special tokens' texts in it."""
+        from inflight.runtime.chat.message_json import to_json
+        from inflight.runtime.messages import RequestError
+
         if self.renderer is None:
             raise ApiError("the model has no chat template; send text", "no_chat_template", "messages")
-        # As preprocessing does it: special tokens in messages stay text.
-        special_text, marker = SpecialText(self.tokenizer), ""
+        marker = ""
 
         def protect(chat: list[Any], given: dict[str, Any]) -> None:
             nonlocal marker
-            marker = special_text.protect(chat, given)
+            marker = "" if self.special_text is None else self.special_text.protect(chat, given)
 
         try:
             messages, arguments = to_json("messages", list(prompt)), to_json("chat_template_kwargs", dict(kwargs))
-            text = self.renderer.render_json(messages, arguments, protect)
+            return self.renderer.render_json(messages, arguments, protect), marker
         except RequestError as error:
             raise ApiError(str(error), error.code, "messages") from None
-        if marker:
-            return special_text.encode(text, marker)
-        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of token ids. Raises ApiError for an id outside the vocabulary."""
@@ -125,23 +145,24 @@ class ModelText:
             "prompt",
         )
 
-    def opens_reasoning(self, kwargs: Mapping[str, Any], tags: ReasoningTags) -> bool:
+    def opens_reasoning(self, prompt: Sequence[Message], kwargs: Mapping[str, Any], tags: ReasoningTags) -> bool:
         """Return whether the template ends the prompt with the beginning of reasoning."""
         if self.renderer is None:
             return False
-        from inflight.runtime.messages import RequestError
-
-        key = json.dumps({name: kwargs[name] for name in sorted(kwargs) if name not in ("tools", "documents")})
-        if key not in self.opened:
-            if len(self.opened) >= _MAX_OPENED:
-                self.opened.clear()
-            try:
-                text = self.renderer.render([{"role": "user", "content": "a"}], **json.loads(key))
-            except RequestError:
-                return False  # the server says what is wrong
-            self.opened[key] = text.rstrip().endswith(tags.start)
-        return self.opened[key]
+        try:
+            text, _ = self._rendered(prompt, kwargs)
+        except ApiError:
+            return False  # the server says what is wrong
+        return text.rstrip().endswith(tags.start)
 
     def need_tokenizer(self) -> None:
         if self.tokenizer is None:
             raise ApiError("the gateway has no tokenizer of this model; start it with --tokenizer", "unsupported_input")
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether there is a file that this user can reach."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False

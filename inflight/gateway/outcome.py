@@ -10,6 +10,10 @@ class Outcome:
     """What a request used and how it ended, for the log, the metrics and the spans."""
 
     admitted: bool = False
+    sent: bool = False
+    """Whether it was sent to a server, which may compute its prompt even if the client leaves."""
+    prompt_tokens: int = 0
+    """The tokens of its prompts, where the gateway has counted them."""
     answered: bool = False
     """Whether the answer came to its end, or of a generation at least its first token."""
     task: str = "generate"
@@ -18,8 +22,10 @@ class Outcome:
     input_tokens: int = 0
     output_tokens: int = 0
     streamed: int = 0
-    """Steps of the answers so far, of about a token each; `output_tokens` is known at their ends."""
+    """The most tokens that the answers have so far; `output_tokens` is known at their ends."""
     first_token_at: float | None = None
     finish_reasons: dict[int, str] = field(default_factory=dict)
+    left: bool = False
+    """Whether the client left before the response's end."""
     error: str = ""
     """The code of the error with which it ended."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from inflight_client.sampling import Sampling
 
@@ -30,9 +30,7 @@ class ChoiceParser(Protocol):
 class ParserChoice:
     """The parsers of one request. Raises ApiError for tools of a model whose format of calls is unknown."""
 
-    def __init__(
-        self, wanted: GenerationRequest, text: ModelText, settings: GatewaySettings, kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, wanted: GenerationRequest, text: ModelText, settings: GatewaySettings) -> None:
         self._tools = wanted.tools
         named = settings.tool_call_parser
         self._format = named if named in FORMATS else None if named else detect_format(text.template)
@@ -49,8 +47,9 @@ class ParserChoice:
         constrained = must_call or wanted.sampling.guide is not None
         reasons = wanted.chat and not constrained and settings.reasoning_parser != "none"
         tags = THINK if settings.reasoning_parser == "think" else detect_reasoning(text.template)
-        self._tags = tags if reasons else None
-        self._inside = self._tags is not None and text.opens_reasoning(kwargs, self._tags)
+        self.tags = tags if reasons else None
+        self.inside = False
+        """Whether the prompt ends with the beginning of reasoning."""
 
     def guided(self, sampling: Sampling) -> Sampling:
         """Return the sampling parameters, with the schema of a call if there must be one."""
@@ -61,7 +60,7 @@ class ParserChoice:
     def parser(self) -> ChoiceParser | None:
         """Return a new parser; None if all text is content."""
         calls = self._call_parser()
-        reasoning = ReasoningParser(self._inside, self._tags) if self._tags else None
+        reasoning = ReasoningParser(self.inside, self.tags) if self.tags else None
         return _Both(reasoning, calls) if reasoning and calls else reasoning or calls
 
     def _call_parser(self) -> ChoiceParser | None:

@@ -24,13 +24,20 @@ import inflight.common.process_guard
 from inflight.common.python_module import python_module
 from inflight.gateway.key_file import read_key_file
 from inflight.gateway.metrics import DIRECTORY_VARIABLE
-from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.settings import SETTINGS_VARIABLE, GatewaySettings
 from inflight.gateway.spans import FLUSH_SECONDS
 
 _CHECK_SECONDS = 0.2
 _MAX_PAUSE_SECONDS = 10.0
 _STABLE_SECONDS = 30.0
 _KILL_SECONDS = 5.0
+_KEEP_ALIVE = {
+    socket.TCP_KEEPIDLE: 60,
+    socket.TCP_KEEPINTVL: 15,
+    socket.TCP_KEEPCNT: 4,
+    socket.TCP_USER_TIMEOUT: 90_000,
+}
+"""Seconds, and for the last one, until which sent bytes must be acknowledged or taken, milliseconds."""
 
 
 class GatewayProcesses:
@@ -116,7 +123,10 @@ class GatewayProcesses:
 
     def _supervise(self) -> None:
         with tempfile.TemporaryDirectory(prefix="inflight-gateway-") as directory:
-            self._run(directory if self._settings.workers > 1 else "")
+            try:
+                self._run(directory if self._settings.workers > 1 else "")
+            except OSError as error:
+                self._on_message(f"The gateway can't be started: {error}.")
 
     def _run(self, metrics: str) -> None:
         self._workers = [self._spawn(metrics) for _ in range(self._settings.workers)]
@@ -130,9 +140,12 @@ class GatewayProcesses:
                 self._on_message(f"A process of the gateway ended ({_exit(code)}); it is started again.")
                 if self._stopping.wait(min(_MAX_PAUSE_SECONDS, 0.1 * 2**failures)):
                     break
-                if metrics:
-                    mark_process_dead(worker.pid, metrics)  # type: ignore[no-untyped-call]
-                self._workers[index] = self._spawn(metrics)
+                try:
+                    if metrics:
+                        mark_process_dead(worker.pid, metrics)  # type: ignore[no-untyped-call]
+                    self._workers[index] = self._spawn(metrics)
+                except OSError as error:  # the ended one is found again, and tried again after a longer pause
+                    self._on_message(f"No process of the gateway can be started: {error}.")
         for worker in self._workers:
             worker.wait()
 
@@ -140,13 +153,13 @@ class GatewayProcesses:
         assert self._socket is not None
         number = self._socket.fileno()
         guard = inflight.common.process_guard.__file__
-        command = python_module("inflight.gateway.server", str(number), self._text)
+        command = python_module("inflight.gateway.server", str(number))
         return subprocess.Popen(
             [sys.executable, "-I", "-S", guard, *command],
             stdin=subprocess.DEVNULL,
             pass_fds=(number,),
             start_new_session=True,
-            env=_environment(metrics),
+            env=_environment(metrics) | {SETTINGS_VARIABLE: self._text},
         )
 
 
@@ -163,6 +176,10 @@ def listen(host: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted connections inherit these: a peer that vanished, or that reads nothing, is noticed within minutes.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEP_ALIVE.items():
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
         sock.bind((name, port))
         sock.listen(2048)
     except BaseException:

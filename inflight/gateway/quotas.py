@@ -89,8 +89,10 @@ class KeyQuotas:
         try:
             yield reservation.headers
         finally:
-            streamed = max(outcome.output_tokens, outcome.streamed)
-            used = (outcome.input_tokens or prompt_tokens) + streamed if streamed else outcome.input_tokens
+            used = outcome.input_tokens + outcome.output_tokens
+            if outcome.left and outcome.sent:  # the server has computed the prompt, and what was streamed
+                streamed = max(outcome.output_tokens, outcome.streamed)
+                used = max(outcome.input_tokens, outcome.prompt_tokens or prompt_tokens) + min(streamed, answer_tokens)
             try:
                 self._ledger.release(reservation, used if outcome.admitted else None)
             except sqlite3.Error as error:

@@ -125,6 +125,11 @@ class UpstreamServer:
         most = self.deployment.served.get("max_seq_len") if self.deployment else None
         return int(most) if most else None
 
+    @property
+    def stream_interval(self) -> int:
+        """The most tokens that a response of a stream has in general."""
+        return int((self.deployment and self.deployment.served.get("stream_interval")) or 1)
+
     def note_failure(self, error: InflightError) -> None:
         """Find out at once whether the server is still ready after the error of a request to it."""
         if error.code in _FAILURES:
@@ -134,7 +139,13 @@ class UpstreamServer:
         """Keep `live` and `ready` true as long as the server and its model are."""
         while True:
             self._doubted.clear()
-            await self._poll()
+            try:
+                await self._poll()
+            except Exception as error:
+                self.live = self.ready = False
+                if str(error) != self._problem:
+                    logger.exception("%s is not ready, since watching it failed", self.address)
+                self._problem = str(error) or type(error).__name__
             self.polled.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_SECONDS / 4 if self._problem else _POLL_SECONDS):

@@ -17,6 +17,8 @@ from inflight_client import InflightError
 from inflight.gateway.key_file import default_key_file, read_key_file
 
 DEFAULT_PORT = 8080
+SETTINGS_VARIABLE = "INFLIGHT_GATEWAY_SETTINGS"
+"""The environment variable of a worker with its settings; other users could read a command line."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class GatewaySettings:
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     max_in_flight: int | None = None
+    max_waiting: int = 1000
+    max_connections: int = 8192
     max_body_bytes: int = 16 * 2**20
     default_max_tokens: int = 1024
     request_timeout: float = 600.0

@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from inflight_client.validation import is_int, shorten
+import orjson
+from inflight_client.validation import shorten
 
 from inflight.gateway.servers import ServerPool, UpstreamServer
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.messages import checked_messages, checked_text
+from inflight.openai_api.request import count_characters
 
 _MAX_TOKENS = 1_000_000
+_MAX_CHARACTERS = 2**20
 CheckModel = Callable[[str], None]
 
 
-async def tokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> dict[str, Any]:
-    """Return the token ids of `prompt`, or of `messages` as the model's template renders them."""
+async def tokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> bytes:
+    """Return as JSON the token ids of `prompt`, or of `messages` as the model's template renders them."""
     allowed = {
         "model",
         "prompt",
@@ -29,29 +32,44 @@ async def tokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> dict
     }
     server = _server(body, allowed, pool, check_model)
     special = _boolean(body, "add_special_tokens", True)
-    if body.get("messages") is not None:
-        prompt: Any = checked_messages(body["messages"])
-        kwargs = {name: body[name] for name in ("tools", "add_generation_prompt") if body.get(name) is not None}
-    else:
-        prompt, kwargs = checked_text("prompt", body.get("prompt")), {}
-    ids = await asyncio.to_thread(server.text.encode, prompt, kwargs, special)
-    found: dict[str, Any] = {"count": len(ids), "max_model_len": server.max_seq_len, "tokens": ids}
-    if _boolean(body, "return_token_strs", False):
-        found["token_strs"] = [server.text.tokenizer.id_to_token(each) for each in ids]
-    return found
+    named = _boolean(body, "return_token_strs", False)
+
+    def convert() -> bytes:
+        if body.get("messages") is not None:
+            prompt: Any = checked_messages(body["messages"])
+            kwargs = {name: body[name] for name in ("tools", "add_generation_prompt") if body.get(name) is not None}
+        else:
+            prompt, kwargs = checked_text("prompt", body.get("prompt")), {}
+        if count_characters(prompt) + count_characters(kwargs) > _MAX_CHARACTERS:
+            raise ApiError(
+                f"the text has more than {_MAX_CHARACTERS} characters; send it in parts",
+                "request_too_large",
+                status=413,
+            )
+        ids = server.text.encode(prompt, kwargs, special)
+        found: dict[str, Any] = {"count": len(ids), "max_model_len": server.max_seq_len, "tokens": ids}
+        if named:
+            found["token_strs"] = [server.text.tokenizer.id_to_token(each) for each in ids]
+        return orjson.dumps(found)
+
+    return await asyncio.to_thread(convert)
 
 
-async def detokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> dict[str, Any]:
-    """Return the text of `tokens`."""
+async def detokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> bytes:
+    """Return as JSON the text of `tokens`."""
     server = _server(body, {"model", "tokens"}, pool, check_model)
     ids = body.get("tokens")
-    if (
-        not isinstance(ids, list)
-        or len(ids) > _MAX_TOKENS
-        or not all(is_int(each) and 0 <= each < 2**31 for each in ids)
-    ):
-        raise ApiError("tokens must be a list of token ids", "invalid_parameter", "tokens")
-    return {"prompt": await asyncio.to_thread(server.text.decode, ids)}
+
+    def convert() -> bytes:
+        if (
+            not isinstance(ids, list)
+            or len(ids) > _MAX_TOKENS
+            or not all(type(each) is int and 0 <= each < 2**31 for each in ids)
+        ):
+            raise ApiError("tokens must be a list of token ids", "invalid_parameter", "tokens")
+        return orjson.dumps({"prompt": server.text.decode(ids)})
+
+    return await asyncio.to_thread(convert)
 
 
 def _server(body: Any, allowed: set[str], pool: ServerPool, check_model: CheckModel) -> UpstreamServer:

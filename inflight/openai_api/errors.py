@@ -66,6 +66,23 @@ class ApiError(Exception):
         return error_body(str(self), self.code, self.status, self.param)
 
 
+def context_length_exceeded(limit: int, prompt_tokens: int, param: str, max_tokens: int | None = None) -> ApiError:
+    """Return the error in OpenAI's words, by which applications know that they must shorten a conversation."""
+    if max_tokens is None:
+        asked = f"your {param} resulted in at least {prompt_tokens} tokens"
+    else:
+        asked = (
+            f"you requested {prompt_tokens + max_tokens} tokens ({prompt_tokens} in the {param}, {max_tokens} in the"
+            " completion)"
+        )
+    return ApiError(
+        f"This model's maximum context length is {limit} tokens. However, {asked}. Please reduce the length of the"
+        f" {param}{'' if max_tokens is None else ' or completion'}.",
+        "prompt_too_long",
+        param,
+    )
+
+
 def status_of(error: InflightError) -> int:
     return _STATUS.get(error.code, 400 if isinstance(error, InvalidRequest) else 503)
 

@@ -65,7 +65,7 @@ def _message(place: int, message: Any) -> dict[str, Any]:
         return {"role": "system" if role == "developer" else role, "content": content}
     for name, each in message.items():
         if name not in ("role", "content"):
-            _check(f"messages[{place}].{name}", each, 0)
+            _check((f"messages[{place}]", name), each, 0)
     # If each message in a table has all columns, null means that the message lacks the value.
     others = {name: each for name, each in message.items() if each is not None}
     return {**others, "role": "system" if role == "developer" else role, "content": content}
@@ -93,17 +93,22 @@ def _content(place: int, message: Mapping[str, Any]) -> str:
     return "\n".join(texts)
 
 
-def _check(where: str, value: Any, depth: int) -> None:
-    """Validate values that only the template reads: their depth, and their texts."""
+def _check(where: tuple[Any, ...], value: Any, depth: int) -> None:
+    """Validate values that only the template reads: their depth, and their texts. `where` has the names above them."""
     if isinstance(value, str):
-        check_utf8(where[:80], value)
+        if not value.isascii():
+            check_utf8(_path(where), value)
         if "\0" in value:
-            raise InflightError(f"{where[:80]} contains a NUL character; remove it", "invalid_text")
-    if depth > _MAX_DEPTH:
-        raise InflightError(f"{where[:80]} is nested more than {_MAX_DEPTH} levels deep", "invalid_messages")
-    if isinstance(value, Mapping):
+            raise InflightError(f"{_path(where)} contains a NUL character; remove it", "invalid_text")
+    elif depth > _MAX_DEPTH:
+        raise InflightError(f"{_path(where)} is nested more than {_MAX_DEPTH} levels deep", "invalid_messages")
+    elif isinstance(value, Mapping):
         for name, each in value.items():
-            _check(f"{where}.{name}", each, depth + 1)
+            _check((*where, name), each, depth + 1)
     elif isinstance(value, list | tuple):
         for each in value:
             _check(where, each, depth + 1)
+
+
+def _path(where: tuple[Any, ...]) -> str:
+    return ".".join(str(name)[:40] for name in where)[:80]

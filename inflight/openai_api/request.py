@@ -45,11 +45,18 @@ class TokenIds(NamedTuple):
     ids: tuple[int, ...]
 
 
-def estimated_tokens(prompt: Prompt | TokenIds) -> int:
-    """Estimate the tokens of a prompt from its length."""
-    if isinstance(prompt, TokenIds):
-        return len(prompt.ids)
-    return 1 + len(prompt if isinstance(prompt, str) else str(prompt)) // 4
+def estimated_tokens(text: str) -> int:
+    """Estimate the tokens of a text from its length."""
+    return 1 + len(text) // 4
+
+
+def count_characters(value: Any) -> int:
+    """Return the characters of all texts in a value, names included."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(name) + count_characters(each) for name, each in value.items())
+    return sum(map(count_characters, value)) if isinstance(value, list | tuple) else 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,8 @@ class GenerationRequest:
     service_tier: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     tools: Tools = NO_TOOLS
+    characters: int = 0
+    """Of the prompts, and of what else the chat template reads."""
     no_effect: tuple[str, ...] = ()
 
     @property
@@ -87,7 +96,8 @@ class GenerationRequest:
     @property
     def estimated_tokens(self) -> int:
         """Of the prompts, from their lengths, as the exact number is known only later."""
-        return sum(map(estimated_tokens, self.prompts))
+        ids = sum(len(prompt.ids) for prompt in self.prompts if isinstance(prompt, TokenIds))
+        return len(self.prompts) + ids + self.characters // 4
 
 
 def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> GenerationRequest:
@@ -111,10 +121,12 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
     if echo and logprobs:
         raise ApiError("log probabilities of the prompt are not supported; leave out echo", "unsupported_input", "echo")
     tools = parse_tools(given) if chat else NO_TOOLS
+    prompts: tuple[Prompt | TokenIds, ...] = (_messages(given),) if chat else _prompts(given.get("prompt"))
+    kwargs = _template_kwargs(reader) if chat else {}
     request = GenerationRequest(
         model=model,
         chat=chat,
-        prompts=(_messages(given),) if chat else _prompts(given.get("prompt")),
+        prompts=prompts,
         sampling=_sampling(given, defaults.sampling),
         max_tokens=_max_tokens(reader, defaults.max_tokens),
         n=n,
@@ -124,8 +136,11 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
         echo=echo,
         priority=_PRIORITIES[tier] if tier else 0,
         service_tier=tier,
-        chat_template_kwargs=_template_kwargs(reader) if chat else {},
+        chat_template_kwargs=kwargs,
         tools=tools,
+        characters=sum(
+            count_characters(each) for each in (*prompts, kwargs, given.get("tools")) if not isinstance(each, TokenIds)
+        ),
         no_effect=(*no_effect, *(f"stream_options.{name}" for name in stream_options if name != "include_usage")),
     )
     if request.choices > MAX_CHOICES:

@@ -1,124 +1,162 @@
-"""Who is admitted, in which order, and what becomes of those that come back as they were told."""
+"""Who gets in, in which order, and when the refused come back."""
 
 from __future__ import annotations
 
 import asyncio
-import random
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from inflight.gateway.admission import Admission
 from inflight.openai_api.errors import ApiError
-from tests.fixtures.errors import raises
 
 
-class Places:
-    """Admission by a clock that a test moves; requests have names."""
+def admission(limit: int = 1, max_waiting: int = 10) -> Admission:
+    return Admission(lambda: limit, max_waiting)
 
-    def __init__(self, limit: int) -> None:
-        self.now = 0.0
-        self.admission = Admission(lambda: limit, clock=lambda: self.now)
 
-    async def enter(self, name: str, places: int = 1) -> None:
-        await self.admission.enter(places, name.encode)
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 20))
 
-    async def refused(self, name: str, places: int = 1) -> float:
-        """Send a request that is refused; return when it is to come back."""
-        with raises(ApiError, "overloaded") as error:
-            await self.enter(name, places)
-        return self.now + float(error.value.headers["retry-after-ms"]) / 1000
 
-    async def waiting(self, name: str, places: int = 1) -> asyncio.Task[None]:
-        """A request that waits for a place."""
-        task = asyncio.create_task(self.enter(name, places))
+async def begin(gate: Admission, tenant: str = "a", places: int = 1, seconds: float = 60) -> asyncio.Task[None]:
+    task = asyncio.create_task(gate.enter(places, tenant, seconds))
+    await asyncio.sleep(0)
+    return task
+
+
+def test_a_request_without_a_place_waits_until_one_is_free() -> None:
+    async def scenario() -> None:
+        gate = admission()
+        await gate.enter(1)
+        second = await begin(gate)
+        assert (gate.in_flight, gate.waiting, second.done()) == (1, 1, False)
+        gate.leave(1, 0.1)
+        await second
+        assert (gate.in_flight, gate.waiting) == (1, 0)
+
+    run(scenario)
+
+
+def test_tenants_take_turns() -> None:
+    async def scenario() -> None:
+        gate, order = admission(), []
+        await gate.enter(1)
+
+        async def one(tenant: str) -> None:
+            await gate.enter(1, tenant)
+            order.append(tenant)
+            gate.leave(1, 0.1)
+
+        tasks = [asyncio.create_task(one(tenant)) for tenant in "aaaabbc"]
         await asyncio.sleep(0)
-        assert not task.done()
-        return task
+        gate.leave(1, 0.1)
+        await asyncio.gather(*tasks)
+        assert "".join(order) == "abcabaa"
+
+    run(scenario)
 
 
-def test_those_that_come_back_as_told_go_before_new_requests_in_turn() -> None:
-    async def check() -> None:
-        places = Places(2)
-        await places.enter("a", 2)
-        places.now = max([await places.refused("b", 2), await places.refused("c")])
-        first, second = await places.waiting("b", 2), await places.waiting("c")
-        places.admission.leave(1, 1.0)
-        await places.refused("new")
-        assert not first.done()
-        assert not second.done(), "it waits for its turn though there is a place for it"
-        places.admission.leave(1, 1.0)
-        await first
-        assert not second.done()
-        places.admission.leave(1, 1.0)
-        await second
-        assert places.admission.in_flight == 2
+def test_a_request_of_more_places_is_not_overtaken() -> None:
+    async def scenario() -> None:
+        gate = admission(limit=4)
+        await gate.enter(3)
+        large = await begin(gate, places=4)
+        small = await begin(gate, places=1)
+        assert not small.done()
+        gate.leave(3, 0.1)
+        await large
+        assert not small.done()
+        gate.leave(4, 0.1)
+        await small
 
-    asyncio.run(check())
+    run(scenario)
 
 
-def test_who_comes_early_or_too_late_is_a_new_request_and_blocks_nobody() -> None:
-    async def check() -> None:
-        places = Places(1)
-        await places.enter("a")
-        await places.refused("b")
-        await places.refused("b")
-        places.now += 100
-        await places.refused("b")
-        places.admission.leave(1, 1.0)
-        await places.enter("new")
+def test_a_request_larger_than_the_limit_runs_alone() -> None:
+    async def scenario() -> None:
+        gate = admission(limit=2)
+        await gate.enter(5)
+        assert gate.in_flight == 5
 
-    asyncio.run(check())
+    run(scenario)
 
 
-@pytest.mark.parametrize("granted", [False, True])
-def test_a_client_that_leaves_while_it_waits_takes_no_place(granted: bool) -> None:
-    async def check() -> None:
-        places = Places(1)
-        await places.enter("a")
-        places.now = max([await places.refused("b"), await places.refused("c")])
-        first, second = await places.waiting("b"), await places.waiting("c")
-        if granted:
-            places.admission.leave(1, 1.0)
-        first.cancel()
-        await asyncio.wait([first])
-        if not granted:
-            places.admission.leave(1, 1.0)
-        await second
-        assert places.admission.in_flight == 1
+def test_beyond_the_room_a_request_is_refused_with_a_time_of_at_most_a_minute() -> None:
+    async def scenario() -> None:
+        gate = admission(max_waiting=3)
+        await gate.enter(1)
+        gate.leave(1, 3600.0)
+        await gate.enter(1)
+        for _ in range(3):
+            await begin(gate)
+        for _ in range(1000):  # those that never come back change nothing
+            with pytest.raises(ApiError) as refused:
+                await gate.enter(128, "a")
+            assert (refused.value.status, refused.value.code) == (429, "overloaded")
+            assert 1 <= int(refused.value.headers["retry-after"]) <= 60
+        assert gate.waiting == 3
 
-    asyncio.run(check())
+    run(scenario)
 
 
-def test_clients_that_obey_are_admitted_when_they_come_back() -> None:
-    """Four hundred at once for eight places, with answers of 1 to 5 ms; some never come back."""
-    source = random.Random(5)
-    admission = Admission(lambda: 8)
-    peak, again = 0, []
+def test_a_tenant_with_fewer_requests_takes_the_turn_of_one_with_more() -> None:
+    async def scenario() -> None:
+        gate = admission(max_waiting=4)
+        await gate.enter(1)
+        many = [await begin(gate, "many") for _ in range(4)]
+        few = await begin(gate, "few")
+        with pytest.raises(ApiError):
+            await many[-1]
+        another = await begin(gate, "few")
+        with pytest.raises(ApiError):
+            await many[-2]
+        with pytest.raises(ApiError):
+            await gate.enter(1, "few")  # as many as the other has
+        assert gate.waiting == 4
+        assert not any(task.done() for task in (few, another, *many[:2]))
 
-    async def visit(name: str) -> None:
-        nonlocal peak
-        for attempt in range(2):
-            try:
-                await admission.enter(1, name.encode)
-            except ApiError as error:
-                if attempt == 0 and source.random() < 0.2:
-                    return
-                again.append(attempt)
-                await asyncio.sleep(float(error.headers["retry-after-ms"]) / 1000)
-                continue
-            peak = max(peak, admission.in_flight)
-            began = asyncio.get_running_loop().time()
-            await asyncio.sleep(source.uniform(0.001, 0.005))
-            admission.leave(1, asyncio.get_running_loop().time() - began)
-            return
+    run(scenario)
 
-    async def check() -> None:
-        for _ in range(100):  # until it knows how long answers take
-            await admission.enter(1, lambda: b"one at a time")
-            admission.leave(1, 0.003)
-        await asyncio.gather(*(visit(str(number)) for number in range(400)))
 
-    asyncio.run(check())
-    assert peak == 8
-    assert again.count(1) < again.count(0) / 10
-    assert admission.in_flight == 0
+def test_a_request_that_waits_beyond_its_deadline_is_refused_and_forgotten() -> None:
+    async def scenario() -> None:
+        gate = admission()
+        await gate.enter(1)
+        late, next_one = await begin(gate, seconds=0.01), await begin(gate, "b")
+        with pytest.raises(ApiError):
+            await late
+        assert gate.waiting == 1
+        gate.leave(1, None)
+        await next_one
+
+    run(scenario)
+
+
+def test_a_client_that_leaves_while_it_waits_gives_up_its_turn() -> None:
+    async def scenario() -> None:
+        gate = admission(limit=2)
+        await gate.enter(1)
+        large, small = await begin(gate, places=2), await begin(gate)
+        large.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await large
+        await small
+        assert (gate.in_flight, gate.waiting) == (2, 0)
+
+    run(scenario)
+
+
+def test_places_that_were_given_to_a_client_that_just_left_are_given_back() -> None:
+    async def scenario() -> None:
+        gate = admission()
+        await gate.enter(1)
+        left, next_one = await begin(gate), await begin(gate)
+        gate.leave(1, None)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        await next_one
+        assert (gate.in_flight, gate.waiting) == (1, 0)
+
+    run(scenario)

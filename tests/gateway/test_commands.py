@@ -90,7 +90,7 @@ def test_sampling_and_log_probabilities_are_sent(client: Client, triton: Client)
         ({"priority": 7}, "unsupported_input", "priority"),
         ({"tenant": "tea"}, "unsupported_input", "tenant"),
         ({"return_token_ids": True}, "unsupported_input", "return_token_ids"),
-        ({"max_tokens": 10**6}, "prompt_too_long", "max_tokens"),
+        ({"max_tokens": 10**6}, "prompt_too_long", "maximum context length"),
     ],
 )
 def test_what_cannot_be_sent_is_refused(client: Client, options: dict[str, Any], code: str, naming: str) -> None:
@@ -137,7 +137,7 @@ def test_the_key_comes_from_the_header_or_the_environment(
 
 def test_an_overloaded_gateway_says_when_to_come_back(hurried_server: Server) -> None:
     with (
-        running_gateway(hurried_server, max_in_flight=1) as gateway,
+        running_gateway(hurried_server, max_in_flight=1, max_waiting=0) as gateway,
         Client(gateway.url, retry=NO_RETRY) as client,
         client.stream("tea?", max_tokens=1500) as stream,
     ):

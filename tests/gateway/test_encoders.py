@@ -240,7 +240,7 @@ def settled(front: GatewayProcesses, names: Sequence[str]) -> list[float]:
 def test_a_client_that_leaves_frees_its_places(front: GatewayProcesses, gate: Path) -> None:
     body = f'{{"model":"{CLASSIFIER}","input":["hold {gate}"]}}'.encode()
     with socket.create_connection(("127.0.0.1", front.port)) as connection:
-        head = f"POST /classify HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST /classify HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         wait_until(lambda: gauge(front, "inflight_gateway_texts_in_flight") == 1)
     wait_until(lambda: gauge(front, "inflight_gateway_texts_in_flight") == 0)
@@ -257,7 +257,7 @@ def test_each_model_is_answered_by_its_server_and_a_flood_holds_up_no_other(
     """Five requests are more than one encoder may have in flight; conversations and other models have places."""
     with ExitStack() as stack:
         second = stack.enter_context(encoder_server({"embed": "second"}))
-        gateway = stack.enter_context(running_gateway(encoders, second.grpc_address, hurried_server))
+        gateway = stack.enter_context(running_gateway(encoders, second.grpc_address, hurried_server, max_waiting=0))
         wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 5)
         assert embed(gateway, "tea", model="second").json["model"] == "second"
         missing = post(gateway, "/v1/embeddings", {"input": "tea"})

@@ -12,6 +12,7 @@ from inflight.batch.job.rows import InputRecord, Position
 from inflight.batch.job.spec import FileFormat
 from inflight.batch.sources.file_source import MAX_ROW_BYTES, FileSource, offset_of, skip_line
 from inflight.batch.storage.files import Reading, StoredFile
+from inflight.common.repeated import first_repeated
 
 _DELIMITERS = ",;\t"
 _BOM = b"\xef\xbb\xbf"
@@ -75,7 +76,7 @@ class CsvSource(FileSource):
         names = found[1]
         if not any(names):
             raise BatchError(f"{self._file.shown} has no header; its first line must name the columns", "input_invalid")
-        if double := next((name for name in names if names.count(name) > 1), None):
+        if double := first_repeated(names):
             raise BatchError(
                 f"the header of {self._file.shown} names the column {double!r} twice; rename one", "input_invalid"
             )

@@ -14,6 +14,7 @@ from inflight.batch.job.rows import InputRecord, Position
 from inflight.batch.job.spec import FileFormat
 from inflight.batch.sources.file_source import MAX_ROW_BYTES, FileSource, offset_of, skip_line
 from inflight.batch.storage.files import StoredFile
+from inflight.common.repeated import first_repeated
 
 _KEYS = re.compile(rb'"[ \t\r]*:')
 """The end of a key; it may also occur in texts, so a line contains it at least as often as it has keys."""
@@ -123,9 +124,8 @@ def _twice(raw: bytes) -> str | None:
     found: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:
-        names = [name for name, _ in pairs]
-        if len(set(names)) != len(names):
-            found.append(next(name for name in names if names.count(name) > 1))
+        if (name := first_repeated(name for name, _ in pairs)) is not None:
+            found.append(name)
 
     json.loads(raw, object_pairs_hook=look)
     return found[0] if found else None

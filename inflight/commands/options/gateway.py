@@ -14,7 +14,7 @@ from inflight.gateway.settings import DEFAULT_PORT, GatewaySettings
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _NAMES = (
-    *("port", "key_file", "tool_call_parser", "reasoning_parser", "max_in_flight"),
+    *("port", "key_file", "tool_call_parser", "reasoning_parser", "max_in_flight", "max_waiting", "max_connections"),
     *("default_max_tokens", "request_timeout", "state_dir", "tls_certificate", "tls_key", "workers", "log_requests"),
     "otlp_endpoint",
 )
@@ -52,7 +52,21 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
             click.option(
                 "--max-in-flight",
                 type=click.IntRange(1),
-                help="Answers in flight; more are refused with 429.  [default: twice what the engine runs at once]",
+                help="Answers in flight; more requests wait.  [default: twice what the engine runs at once]",
+            ),
+            click.option(
+                "--max-waiting",
+                type=click.IntRange(0),
+                default=1000,
+                show_default=True,
+                help="Requests that wait for a place, tenants taking turns; more are refused with 429.",
+            ),
+            click.option(
+                "--max-connections",
+                type=click.IntRange(1),
+                default=8192,
+                show_default=True,
+                help="Open connections; a new one takes the place of one that has long been idle.",
             ),
             click.option(
                 "--default-max-tokens",
@@ -81,7 +95,7 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
                 type=click.IntRange(1, 64),
                 default=1,
                 show_default=True,
-                help="Processes of the gateway; each admits its share of --max-in-flight.",
+                help="Processes of the gateway; each admits its share of --max-in-flight and --max-waiting.",
             ),
             click.option("--log-requests", is_flag=True, help="Write a line of JSON for each request to stderr."),
             click.option(

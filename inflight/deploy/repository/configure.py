@@ -76,6 +76,9 @@ def served_model_info(name: str, manifest: Manifest, configs: model_configs.Conf
         "kv_cache_precision": manifest.kv_cache_precision,
         "max_sequences": int(most or engine.max_batch_size),
         "max_seq_len": manifest.max_seq_len,
+        "stream_interval": int(engine.parameters["stream_interval"].string_value or 1)
+        if "stream_interval" in engine.parameters
+        else 1,
         **_tokenizer_info(manifest, engine_dir),
     }
     return json.dumps(facts)

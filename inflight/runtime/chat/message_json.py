@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from inflight.common.json_values import has_more_values, outside_strings
 from inflight.runtime.messages import RequestError
 
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -57,14 +58,10 @@ def _parsed(name: str, raw: bytes) -> Any:
 
 
 def _check_shape(name: str, raw: bytes) -> None:
-    """Raise RequestError for too many values or levels; the parser reports invalid JSON.
-
-    After escaped quotes are removed, every second piece between quotes is a string.
-    """
-    unescaped = raw.replace(rb"\\", b"").replace(rb"\"", b"")
-    _check_values(name, unescaped.count(b'"') // 4)  # a key and a value have two each
-    outside = b"".join(unescaped.split(b'"')[::2])
-    _check_values(name, 1 + outside.count(b",") + outside.count(b"[") + outside.count(b"{"))
+    """Raise RequestError for too many values or levels; the parser reports invalid JSON."""
+    if has_more_values(raw, MAX_VALUES):
+        raise invalid_messages(f"{name} has too many values; at most {MAX_VALUES} are taken")
+    outside = outside_strings(raw.replace(rb"\\", b"").replace(rb"\"", b""))
     depth = 0
     for bracket in outside.translate(None, _NOT_BRACKETS):
         depth += 1 if bracket in b"[{" else -1
@@ -72,8 +69,3 @@ def _check_shape(name: str, raw: bytes) -> None:
             raise invalid_messages(
                 f"{name} is nested too deep; at most {MAX_DEPTH} levels of arrays and objects are taken"
             )
-
-
-def _check_values(name: str, count: int) -> None:
-    if count > MAX_VALUES:
-        raise invalid_messages(f"{name} has too many values; at most {MAX_VALUES} are taken")

@@ -72,7 +72,7 @@ class EncoderTokenizer:
         most = _CHARACTERS_PER_TOKEN * self._max_tokens
         if len(query) > most:
             raise self._query_too_long(f"{len(query)} characters, and at most {most} are read")
-        tokens = len(self._tokenizer.encode(query, "").ids)
+        tokens = len(self._tokenizer.encode_batch([(query, "")])[0].ids)  # a batch does not keep Python's lock
         if tokens >= self._max_tokens:
             raise self._query_too_long(f"{tokens} tokens, special ones included, which leaves no room for a document")
 
@@ -105,7 +105,7 @@ class EncoderTokenizer:
         size = _CHARACTERS_PER_TOKEN * self._max_tokens
         while size < len(text):
             head = text[:size]
-            if len(self._tokenizer.encode(head, add_special_tokens=False).ids) > 2 * self._max_tokens:
+            if len(self._tokenizer.encode_batch([head], add_special_tokens=False)[0].ids) > 2 * self._max_tokens:
                 if truncate:
                     return head
                 raise self._too_long(f"{len(text)} characters with more than {2 * self._max_tokens} tokens")

@@ -1,8 +1,9 @@
 """Keeps the texts of special tokens in messages what they are: text.
 
-A chat template marks turns with special tokens. If a message contains the text of one, such as `<|im_end|>`, tokenizing
-the rendered conversation would make it a control token, and the message could forge turns. So such texts are broken up
-by a marker before rendering, and the parts of the result that have markers are tokenized without special tokens.
+A chat template marks turns with special tokens, or with other added tokens. If a message contains the text of one that
+the template writes, such as `<|im_end|>`, tokenizing the rendered conversation would make it a control token, and the
+message could forge turns. So such texts are broken up by a marker before rendering, and the parts of the result that
+have markers are tokenized without special tokens.
 """
 
 from __future__ import annotations
@@ -10,22 +11,29 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tokenizers import Tokenizer
 
 _PRIVATE_USE = 0xE000
 _MARKER_LENGTH = 8
-_KEPT_IN_ANSWERS = frozenset(("<think>", "</think>"))
-"""Templates split earlier answers of the model at these."""
+_KEPT_IN_ANSWERS = frozenset(("<think>", "</think>", "<tool_call>", "</tool_call>"))
+"""Templates split earlier answers of the model at these, or the model wrote them itself."""
 
 
 class SpecialText:
-    """The special tokens of one tokenizer, and tokenizers for texts that must not contain any."""
+    """The special tokens of one tokenizer, and tokenizers for texts that must not contain any.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        tokens = [(number, token) for number, token in tokenizer.get_added_tokens_decoder().items() if token.special]
+    Added tokens that the sources of chat `templates` name count as special ones.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, templates: str = "") -> None:
+        tokens = [
+            (number, token)
+            for number, token in tokenizer.get_added_tokens_decoder().items()
+            if token.special or (token.content.strip() and token.content in templates)
+        ]
         self._ids = {token.content: number for number, token in tokens if token.content}
         self._tokens = {token.content: token for _, token in tokens}
         # The longest first, as the tokenizer itself prefers it.
@@ -33,6 +41,11 @@ class SpecialText:
         self._pattern = re.compile(alternatives or r"(?!)")
         self._tokenizer = tokenizer
         self._plain: tuple[Tokenizer, Tokenizer] | None = None
+
+    def prepare(self) -> None:
+        """Make the tokenizers, which takes seconds for a large vocabulary and is done once."""
+        if self._plain is None:
+            self._plain = _without_special(self._tokenizer, self._ids)
 
     def protect(self, messages: list[Any], kwargs: dict[str, Any]) -> str:
         """Break up the texts of special tokens in place; return the marker, or "" if there is none.
@@ -58,8 +71,8 @@ class SpecialText:
         # Templates write some values as JSON, which may escape the marker.
         escaped = json.dumps(marker)[1:-1]
         text = text.replace(escaped, marker)
-        if self._plain is None:
-            self._plain = _without_special(self._tokenizer)
+        self.prepare()
+        assert self._plain is not None
         ids: list[int] = []
         start, strip_next = 0, False
         for match in [*self._pattern.finditer(text), None]:
@@ -68,7 +81,8 @@ class SpecialText:
             part = part.lstrip() if strip_next else part
             part = part.rstrip() if token is not None and token.lstrip else part
             if part:
-                ids += self._plain[0 if start == 0 else 1].encode(part, add_special_tokens=False).ids
+                # A batch, since encoding one text would keep Python's lock.
+                ids += self._plain[0 if start == 0 else 1].encode_batch([part], add_special_tokens=False)[0].ids
             if match is not None and token is not None:
                 ids.append(self._ids[match[0]])
                 start, strip_next = match.end(), token.rstrip
@@ -96,9 +110,11 @@ def _new_marker() -> str:
     return "".join(chr(_PRIVATE_USE + secrets.randbelow(0x1900)) for _ in range(_MARKER_LENGTH))
 
 
-def _without_special(tokenizer: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
+def _without_special(tokenizer: Tokenizer, special: Collection[str]) -> tuple[Tokenizer, Tokenizer]:
     """Return tokenizers that know no special tokens: one for the beginning of a text, one for what follows."""
     described = json.loads(tokenizer.to_str())
+    for token in described["added_tokens"]:
+        token["special"] = token["special"] or token["content"] in special
     first = Tokenizer.from_str(json.dumps(described))
     rest = Tokenizer.from_str(json.dumps(_without_prefix(described)))
     for each in (first, rest):

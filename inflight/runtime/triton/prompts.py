@@ -40,7 +40,6 @@ class PromptReader:
 
         With `special_tokens_in_messages`, the texts of special tokens in messages become these tokens.
         """
-        self._special_text = None if special_tokens_in_messages else SpecialText(tokenizer)
         self._tokenizer = tokenizer
         self._longest_token = longest_token_bytes(tokenizer)
         self._max_tokens = max_tokens
@@ -54,6 +53,10 @@ class PromptReader:
             self._renderer = ChatRenderer.from_directory(tokenizer_dir)
         except RequestError as error:
             self._refusal = error
+        self._special_text: SpecialText | None = None
+        if self._renderer is not None and not special_tokens_in_messages:
+            self._special_text = SpecialText(tokenizer, self._renderer.sources)
+            self._special_text.prepare()
 
     def read(self, inputs: Inputs, add_special_tokens: bool | None = None) -> IncrementalWork:
         """Return the token ids of each prompt. Raises RequestError for an invalid or too long prompt.
