@@ -105,7 +105,7 @@ class Request:
         self._receive, self._send_message, self._max_body = receive, send, max_body
         self._abort: Callable[[], None] = scope.get("state", {}).get("abort", lambda: None)
         self._memory, self._held = memory, 0
-        self._ended = False
+        self._more, self._ended = True, False
 
     def close(self) -> None:
         """Give back what the request holds."""
@@ -167,8 +167,8 @@ class Request:
 
     async def chunks(self) -> Any:
         """Yield the body in the pieces in which it arrives, as it was sent. Raises ApiError 408, DisconnectedError."""
-        more, size, began = True, 0, time.monotonic()
-        while more:
+        size, began = 0, time.monotonic()
+        while self._more:
             late = began + _SILENT_SECONDS + size / _LEAST_BYTES_PER_SECOND - time.monotonic()
             try:
                 async with asyncio.timeout(min(_SILENT_SECONDS, late)):
@@ -185,8 +185,8 @@ class Request:
                 raise DisconnectedError
             part = message.get("body", b"")
             size += len(part)
+            self._more = message.get("more_body", False)
             yield part
-            more = message.get("more_body", False)
 
     async def json(self, parse: Callable[[Any], Parsed], most_values: int = MAX_VALUES) -> Parsed:
         """Return what `parse` makes of the body's JSON, in a thread if the body is large. Raises ApiError."""

@@ -1,0 +1,344 @@
+"""What one client may take: connections, time, memory, and the requests that web pages make."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from inflight_client import InflightError
+
+from inflight.gateway import app, http, server
+from inflight.gateway.app import Gateway
+from inflight.gateway.http import BodyMemory, DisconnectedError, Request
+from inflight.gateway.key_file import ApiKey, Quotas, add_key
+from inflight.gateway.outcome import Outcome
+from inflight.gateway.processes import listen
+from inflight.gateway.quotas import KeyQuotas
+from inflight.gateway.server import BoundedProtocol, Connections, GatewayServer
+from inflight.gateway.servers import UpstreamServer
+from inflight.gateway.settings import GatewaySettings
+from inflight.openai_api.errors import ApiError
+from inflight.openai_api.messages import checked_messages
+from inflight.openai_api.request import RequestDefaults, parse_request
+from tests.fixtures.errors import raises
+from tests.fixtures.waiting import wait_until
+
+EVIL = "https://evil.example"
+
+
+@contextmanager
+def running(tmp_path: Path, connections: int = 100, **settings: Any) -> Iterator[int]:
+    """Yield the port of a gateway in a thread of this process, whose server can't be reached."""
+    values: dict[str, Any] = {"port": 0, "key_file": str(tmp_path / "keys.json"), "state_dir": str(tmp_path)}
+    BoundedProtocol.connections_of_process = Connections(connections, connections)
+    with listen("127.0.0.1", 0) as sock:
+        running_server = GatewayServer(Gateway(GatewaySettings(("127.0.0.1:9",), **values | settings)), sock)
+        thread = threading.Thread(
+            target=lambda: asyncio.Runner(loop_factory=uvloop.new_event_loop).run(running_server.run_here())
+        )
+        thread.start()
+        try:
+            wait_until(lambda: running_server.started)
+            yield sock.getsockname()[1]
+        finally:
+            running_server.should_exit = True
+            thread.join()
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
+def ask(port: int, method: str, path: str, body: bytes, **headers: str) -> tuple[int, dict[str, Any]]:
+    """Return the status and the JSON of a request on a connection of its own; names of headers have _ for -."""
+    given = {"host": f"127.0.0.1:{port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    with connect(port) as connection:
+        head = f"{method} {path} HTTP/1.1\r\n{lines}content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        return answer_of(connection)
+
+
+def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
+    data = b""
+    while part := connection.recv(2**16):
+        data += part
+    head, _, content = data.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(content) if b"application/json" in head else {}
+
+
+def ended(connection: socket.socket) -> bool:
+    """Read on, and return whether the other side closes the connection within the socket's timeout."""
+    try:
+        while connection.recv(2**16):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 9\r\n\r\n{",
+    ],
+    ids=["silent", "half of the headers", "idle", "a line end", "half of a refused body"],
+)
+def test_a_connection_without_a_request_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    for name in ("_HEADER_SECONDS", "_IDLE_SECONDS", "_LINGER_SECONDS"):
+        monkeypatch.setattr(server, name, 0.2)
+    with running(tmp_path) as port, connect(port) as connection:
+        for part in (data, b"\r\n" if data.endswith(b"\r\n\r\n") else b""):
+            connection.sendall(part)
+            time.sleep(0.05)
+        assert ended(connection)
+
+
+def test_a_new_connection_takes_the_place_of_an_idle_one(tmp_path: Path) -> None:
+    with running(tmp_path, connections=4) as port, ExitStack() as stack:
+        idle = [stack.enter_context(connect(port)) for _ in range(12)]
+        assert ask(port, "GET", "/health", b"")[0] == 200
+        assert ended(idle[0])
+
+
+def test_without_an_idle_connection_a_new_one_is_refused_in_json(tmp_path: Path) -> None:
+    with running(tmp_path, connections=1) as port, connect(port) as working:
+        working.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{")
+        wait_until(lambda: not BoundedProtocol.connections_of_process._idle)
+        with connect(port) as refused:
+            status, body = answer_of(refused)
+        assert (status, body["error"]["code"]) == (503, "server_overloaded")
+
+
+def test_an_address_has_its_own_limit_but_not_this_machine() -> None:
+    found = Connections(100, 2)
+    assert [found.admit("10.0.0.1") for _ in range(3)] == [True, True, False]
+    assert found.admit("10.0.0.2")
+    assert all(found.admit("127.0.0.1") for _ in range(5))
+
+
+def test_what_is_no_http_is_refused_in_json(tmp_path: Path) -> None:
+    with running(tmp_path) as port, connect(port) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\ncontent-length: x\r\n\r\n")
+        status, body = answer_of(connection)
+        assert (status, body["error"]["type"]) == (400, "invalid_request_error")
+
+
+def request(
+    parts: list[bytes], memory: BodyMemory | None = None, pause: float = 0, unread: bool = False, **headers: str
+) -> Request:
+    """A request whose body comes in these parts, and whose client may not read."""
+    left = list(parts)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(pause)
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    async def send(message: Any) -> None:
+        if unread:
+            await asyncio.Event().wait()
+
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"method": "POST", "path": "/", "headers": raw, "state": {"abort": lambda: left.append(b"aborted")}}
+    found = Request(scope, receive, send, "id", 1000, memory or BodyMemory(10_000))
+    found.left = left  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate", "identity", ""])
+def test_a_compressed_body_is_read(coding: str) -> None:
+    raw = b'{"model": "tea"}'
+    sent = gzip.compress(raw) if "gzip" in coding else zlib.compress(raw) if coding == "deflate" else raw
+    assert asyncio.run(request([sent[:9], sent[9:]], content_encoding=coding).body()) == raw
+
+
+@pytest.mark.parametrize(
+    ("body", "coding", "status"),
+    [
+        (gzip.compress(b"x" * 10**6), "gzip", 413),
+        (b"no gzip", "gzip", 400),
+        (b"{}", "br", 415),
+        (b"{}", "zstd", 415),
+        (b"x" * 1001, "", 413),
+    ],
+)
+def test_a_body_that_can_t_be_decoded_is_refused(body: bytes, coding: str, status: int) -> None:
+    with pytest.raises(ApiError) as refused:
+        asyncio.run(request([body], content_encoding=coding).body())
+    assert refused.value.status == status
+    assert ("accept-encoding" in refused.value.headers) == (status == 415)
+
+
+def test_all_bodies_together_have_a_limit_and_give_it_back() -> None:
+    memory = BodyMemory(1500)
+    first = request([b"x" * 1000], memory)
+    asyncio.run(first.body())
+    with pytest.raises(ApiError) as refused:
+        asyncio.run(request([b"x" * 1000], memory).body())
+    assert refused.value.status == 503
+    first.close()
+    asyncio.run(request([b"x" * 1000], memory).body())
+
+
+def test_a_body_of_a_byte_now_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_SILENT_SECONDS", 0.2)
+    with pytest.raises(ApiError) as refused:
+        asyncio.run(request([b"x"] * 500, pause=0.05).body())
+    assert refused.value.status == 408
+
+
+def test_a_client_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_UNREAD_SECONDS", 0.05)
+    unread = request([], unread=True)
+    with pytest.raises(DisconnectedError):
+        asyncio.run(unread.respond(http.Response(b"x")))
+    assert unread.left == [b"aborted"]  # type: ignore[attr-defined]
+
+
+FOREIGN = [
+    {"host": "evil.example:8080"},
+    {"origin": EVIL},
+    {"origin": "null"},
+    {"origin": "http://localhost:3000"},
+    {"sec_fetch_site": "cross-site"},
+    {"sec_fetch_site": "same-site"},
+]
+ROUTES = [
+    ("GET", "/v1/models", {}),
+    ("GET", "/v1/files", {}),
+    ("GET", "/metrics", {}),
+    ("POST", "/v1/completions", {}),
+    ("POST", "/v1/chat/completions", {"content_type": "text/plain"}),
+    ("POST", "/v1/files", {"content_type": "multipart/form-data; boundary=x"}),
+    ("POST", "/v1/batches", {}),
+    ("POST", "/tokenize", {}),
+    ("DELETE", "/v1/files/file-1", {}),
+]
+
+
+def test_pages_of_other_origins_reach_nothing(tmp_path: Path) -> None:
+    with running(tmp_path) as port:
+        for method, path, headers in ROUTES:
+            for foreign in FOREIGN:
+                status, body = ask(port, method, path, b"{}", **headers, **foreign)
+                assert (status, body["error"]["code"]) == (403, "permission_denied"), (path, foreign)
+            own: dict[str, str]
+            for own in ({}, {"host": "localhost"}, {"host": "[::1]:80"}, {"origin": f"http://127.0.0.1:{port}"}):
+                assert ask(port, method, path, b"{}", **headers, **own)[0] != 403, (path, own)
+        assert ask(port, "GET", "/health", b"", **FOREIGN[0])[0] == 200
+        link = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate"}
+        assert ask(port, "GET", "/docs", b"", **link)[0] == 200
+
+
+def test_a_named_origin_may_call_and_still_not_by_another_host(tmp_path: Path) -> None:
+    with running(tmp_path, cors_origins=(EVIL,)) as port:
+        assert ask(port, "GET", "/v1/models", b"", origin=EVIL, sec_fetch_site="cross-site")[0] == 200
+        assert ask(port, "GET", "/v1/models", b"", origin=EVIL, host="evil.example")[0] == 403
+
+
+def test_with_keys_the_key_decides(tmp_path: Path) -> None:
+    token = add_key(tmp_path / "keys.json", ApiKey.new("app"))
+    with running(tmp_path) as port:
+        assert ask(port, "GET", "/v1/models", b"", host="ai.example")[0] == 401
+        assert ask(port, "GET", "/v1/models", b"", host="ai.example", authorization=f"Bearer {token}")[0] == 200
+
+
+# Each took minutes where the work grew with the product of two sizes.
+LONG_KEY = {"k" * 4_000_000: [1] * 50_000}
+
+
+@pytest.mark.parametrize("message", [{"role": "user", "content": "x", "extra": LONG_KEY}])
+def test_long_names_above_many_values_cost_no_more_than_their_sum(message: dict[str, Any]) -> None:
+    assert checked_messages([message])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank", "/v1/classify"),
+        *("/tokenize", "/detokenize", "/v1/batches"),
+    ],
+)
+def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(tmp_path: Path, path: str) -> None:
+    with running(tmp_path) as port:
+        for body in (b"[" + b"[]," * 2**20 + b"[]]", b'{"a":[' + b'"",' * 5 * 2**20 + b'""]}'):
+            status, answer = ask(port, "POST", path, body, content_type="application/json")
+            assert (status, answer["error"]["code"]) == (413, "request_too_large")
+
+
+def test_commas_in_texts_are_no_values(tmp_path: Path) -> None:
+    with running(tmp_path) as port:
+        body = json.dumps({"model": "tea", "prompt": 'one, "two", [three], ' * 60_000}).encode()
+        assert ask(port, "POST", "/v1/completions", body, content_type="application/json")[0] == 503  # no server
+
+
+@pytest.mark.parametrize(
+    ("outcome", "used"),
+    [
+        (Outcome(admitted=True, sent=True, left=True), 30),
+        (Outcome(admitted=True, sent=True, left=True, prompt_tokens=500, streamed=8), 508),
+        (Outcome(admitted=True, sent=True, left=True, prompt_tokens=500, streamed=99), 540),
+        (Outcome(admitted=True, left=True), 0),
+        (Outcome(admitted=True, sent=True, input_tokens=20, output_tokens=5), 25),
+        (Outcome(admitted=True, sent=True), 0),
+    ],
+    ids=["before the first token", "midway", "near the end", "while waiting", "to the end", "refused by the server"],
+)
+def test_quotas_count_what_the_server_computed(tmp_path: Path, outcome: Outcome, used: int) -> None:
+    quotas = KeyQuotas(tmp_path / "quotas.sqlite")
+    key = ApiKey.new("app", quotas=Quotas(tokens_per_minute=10_000))
+    with quotas.hold(key, 30, 40, outcome):
+        pass
+    with quotas.hold(key, 0, 0, Outcome()) as headers:
+        assert headers["x-ratelimit-remaining-tokens"] == str(10_000 - used)
+
+
+def test_the_watch_of_a_server_survives_any_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        seen = asyncio.Event()
+        watched = UpstreamServer("127.0.0.1:9", GatewaySettings(()))
+        failures = [PermissionError("no"), PermissionError("no"), InflightError("gone", "server_gone")]
+
+        async def health(**options: Any) -> Any:
+            if len(failures) == 1:
+                seen.set()
+            raise failures.pop(0) if failures else InflightError("gone", "server_gone")
+
+        monkeypatch.setattr(watched.client, "health", health)
+        monkeypatch.setattr("inflight.gateway.servers._POLL_SECONDS", 0.01)
+        task = asyncio.create_task(watched.watch())
+        await asyncio.wait((task, asyncio.create_task(seen.wait())), return_when=asyncio.FIRST_COMPLETED)
+        assert not task.done()
+        task.cancel()
+        await watched.client.close()
+
+    asyncio.run(scenario())
+    assert len([record for record in caplog.records if record.exc_info]) == 1
+
+
+def test_the_size_of_a_request_is_known_from_its_parts() -> None:
+    body = {"model": "tea", "messages": [{"role": "user", "content": "x" * 400}]}
+    found = parse_request(body, True, RequestDefaults(None, app._DEFAULTS.sampling))
+    assert found.characters >= 400
+    assert 100 <= found.estimated_tokens <= 110
+    with raises(ApiError, "invalid_messages"):
+        parse_request({"model": "tea", "messages": [[]] * 50_000}, True, app._DEFAULTS)
