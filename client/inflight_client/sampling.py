@@ -84,7 +84,12 @@ class Sampling:
             if field.name in _WORDS:
                 object.__setattr__(self, field.name, _words(field.name, value))
             elif field.name in _BOUNDS and value is not None:
+                if field.name in _WHOLE_NUMBERS and isinstance(value, float) and value.is_integer():
+                    value = int(value)
+                if field.name == "top_k" and value == -1:  # vLLM's clients turn it off so
+                    value = 0
                 _check_number(field.name, value)
+                object.__setattr__(self, field.name, value)
         if self.guide is not None and not isinstance(self.guide, Guide):
             raise InflightError(f"guide is {shorten(self.guide)}; it must be a Guide", "invalid_parameter")
 

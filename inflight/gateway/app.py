@@ -45,7 +45,7 @@ from inflight.gateway.spans import Spans
 from inflight.gateway.tokenize import detokenize, tokenize
 from inflight.openai_api.encoding_request import PATHS, parse_encoding
 from inflight.openai_api.errors import ApiError, error_body
-from inflight.openai_api.frames import DONE, error_frame
+from inflight.openai_api.frames import error_frame
 from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.responses import parse_responses
 
@@ -72,6 +72,11 @@ _BODIES = 16
 """So many bodies of the longest size are held at a time, or more that are shorter."""
 _DEFAULTS = RequestDefaults(None, Sampling(temperature=1.0))
 """OpenAI's default temperature."""
+
+
+def _confuses(path: str, route: str) -> bool:
+    """Return whether a client's base URL lacks /v1, or has it or the route twice."""
+    return path.endswith(route) or route.endswith(path) or (path.startswith(route) and path.endswith(route[3:]))
 
 
 def _foreign(message: str) -> ApiError:
@@ -245,7 +250,7 @@ class Gateway:
         """End a response that fails midway: a stream of events by an event, another one by closing the connection."""
         if not request.has_events:
             raise ConnectionAbortedError("the response can't be completed")  # uvicorn closes the connection
-        await request.end(error_frame(error) + DONE)
+        await request.end(error_frame(error))  # without [DONE], which would make a cut answer look whole
 
     def _route(self, request: Request) -> tuple[str, Handler]:
         path = request.path.rstrip("/") or "/"
@@ -255,7 +260,9 @@ class Gateway:
         if methods is None:
             path, methods = self._batch_route(path)
         if methods is None:
-            raise ApiError(f"there is no {path[:200]!r} here; see /openapi.json", "not_found", status=404)
+            meant = next((known for known in self._routes if known != "/" and _confuses(path, known)), None)
+            step = f"did you mean {meant}?" if meant else "see /openapi.json"
+            raise ApiError(f"there is no {path[:200]!r} here; {step}", "not_found", status=404)
         method = "GET" if request.method == "HEAD" else request.method
         if method not in methods:
             allowed = ", ".join(methods)
@@ -393,6 +400,9 @@ class Gateway:
         for prompt in wanted.prompts:
             size = len(prompt) if isinstance(prompt, str) else wanted.characters
             server.text.check_size(prompt, size, server.max_seq_len)
+        unread = "reasoning_effort" in wanted.chat_template_kwargs and "reasoning_effort" not in server.text.template
+        if unread:
+            self._note_no_effect(request, (*wanted.no_effect, "reasoning_effort"))
         generation = Generation(wanted, server, context, self.settings, request.outcome, responses)
         default = self.settings.default_max_tokens
         most = wanted.max_tokens or (default if wanted.chat else min(default, COMPLETION_TOKENS))
@@ -439,8 +449,11 @@ class Gateway:
                 headers={"retry-after": "1", "connection": "close"},
             )
         caller.check_model(model)
-        if no_effect:
-            request.response_headers["x-inflight-no-effect"] = ", ".join(no_effect)
+        self._note_no_effect(request, no_effect)
+
+    def _note_no_effect(self, request: Request, names: Sequence[str]) -> None:
+        if names:
+            request.response_headers["x-inflight-no-effect"] = ", ".join(names)
 
     async def _admit(self, request: Request, caller: Caller, work: Work) -> None:
         """Do the work once there is room for it, within the key's quotas."""

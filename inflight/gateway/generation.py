@@ -117,7 +117,7 @@ class Generation:
                 if not request.started:
                     raise found from None
                 self.outcome.error = found.body()["error"]["code"]
-                failed = self._responses.failed(found) if self._responses else error_frame(found.body()) + DONE
+                failed = self._responses.failed(found) if self._responses else error_frame(found.body())
                 await request.end(failed)
 
     async def _read_prompts(self, prompts: Sequence[Prompt]) -> None:
@@ -138,6 +138,10 @@ class Generation:
     def _api_error(self, error: InflightError) -> ApiError:
         """Return the error in the words of OpenAI's API."""
         param = "messages" if self._wanted.chat else "prompt"
+        if "guided_decoding_guide" in str(error):
+            asked = "tools" if self._parsers.must_call else "response_format" if self._responses is None else "text"
+            said = str(error).replace("guided_decoding_guide_type", asked).replace("guided_decoding_guide", asked)
+            return ApiError(said, error.code, asked)
         if error.code != "prompt_too_long":
             return ApiError.from_error(error)
         if found := _TOO_LONG.search(str(error)):
@@ -355,7 +359,8 @@ class Generation:
         answer = self._streams[index].generation if self._span is not None else None
         if self._span is not None and answer is not None and answer.timings.server is not None:
             self._span.phases(index, answer.timings.server)
-        reason = finish_reason_of(delta.finish_reason or "stop", calls)
+        # As OpenAI does it: a call that was asked for by name is a whole answer.
+        reason = finish_reason_of(delta.finish_reason or "stop", calls and self._wanted.tools.named is None)
         self.outcome.finish_reasons[index] = reason
         return reason
 
@@ -382,7 +387,7 @@ def _events(parser: ChoiceParser | None, delta: Delta) -> list[Event]:
     if parser is None:
         return [TextDelta(delta.text)] if delta.text else []
     events = parser.feed(delta.text) if delta.text else []
-    return events if delta.finish_reason is None else [*events, *parser.finish()]
+    return events if delta.finish_reason is None else [*events, *parser.finish(cut=delta.finish_reason == "length")]
 
 
 def _fingerprint(server: UpstreamServer) -> str | None:

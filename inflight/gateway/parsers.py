@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,7 +15,12 @@ from inflight.openai_api.events import Event, TextDelta
 from inflight.openai_api.reasoning import THINK, ReasoningParser, detect_reasoning
 from inflight.openai_api.request import GenerationRequest, schema_guide
 from inflight.openai_api.tool_calls.detect import FORMATS, detect_format
-from inflight.openai_api.tool_calls.schema import NamedCallParser, RequiredCallsParser, call_schema
+from inflight.openai_api.tool_calls.schema import (
+    NamedCallParser,
+    RequiredCallsParser,
+    call_or_answer_schema,
+    call_schema,
+)
 
 
 class ChoiceParser(Protocol):
@@ -24,7 +30,7 @@ class ChoiceParser(Protocol):
     def done(self) -> bool: ...
 
     def feed(self, text: str) -> list[Event]: ...
-    def finish(self) -> list[Event]: ...
+    def finish(self, cut: bool = False) -> list[Event]: ...
 
 
 class ParserChoice:
@@ -35,14 +41,15 @@ class ParserChoice:
         named = settings.tool_call_parser
         self._format = named if named in FORMATS else None if named else detect_format(text.template)
         must_call = wanted.tools.choice in ("required", "function")
-        if wanted.tools.active and not must_call and self._format is None:
+        self._either = wanted.tools.active and not must_call and wanted.sampling.guide is not None
+        if wanted.tools.active and not must_call and not self._either and self._format is None:
             raise ApiError(
                 "the format in which this model calls tools is unknown; start the gateway with --tool-call-parser, or"
                 " send tool_choice required",
                 "unsupported_input",
                 "tools",
             )
-        self._must_call = must_call
+        self.must_call = must_call
         # A constrained answer has no place for reasoning.
         constrained = must_call or wanted.sampling.guide is not None
         reasons = wanted.chat and not constrained and settings.reasoning_parser != "none"
@@ -52,8 +59,18 @@ class ParserChoice:
         """Whether the prompt ends with the beginning of reasoning."""
 
     def guided(self, sampling: Sampling) -> Sampling:
-        """Return the sampling parameters, with the schema of a call if there must be one."""
-        if not self._must_call:
+        """Return the sampling parameters, with the schema of a call where there must be one, or may be one instead of
+        an answer of a given form. Raises ApiError."""
+        if self._either and sampling.guide is not None:
+            answer = json.loads(sampling.guide.text or '{"type": "object"}') if "json" in sampling.guide.type else None
+            if not isinstance(answer, dict) or answer.get("type") != "object":
+                raise ApiError(
+                    "beside tools, response_format can only ask for a JSON object; send another, or tool_choice none",
+                    "unsupported_input",
+                    "response_format",
+                )
+            return replace(sampling, guide=schema_guide(call_or_answer_schema(self._tools, answer), "response_format"))
+        if not self.must_call:
             return sampling
         return replace(sampling, guide=schema_guide(call_schema(self._tools), "tools"))
 
@@ -69,7 +86,7 @@ class ParserChoice:
             return None
         if tools.named is not None:
             return NamedCallParser(tools.named)
-        if self._must_call:
+        if self.must_call or self._either:
             return RequiredCallsParser(tools.names, parallel_tool_calls=tools.parallel)
         return FORMATS[self._format or ""](tools.names, parallel_tool_calls=tools.parallel)
 
@@ -87,8 +104,8 @@ class _Both:
     def feed(self, text: str) -> list[Event]:
         return self._through(self._reasoning.feed(text))
 
-    def finish(self) -> list[Event]:
-        return [*self._through(self._reasoning.finish()), *self._calls.finish()]
+    def finish(self, cut: bool = False) -> list[Event]:
+        return [*self._through(self._reasoning.finish(cut)), *self._calls.finish(cut)]
 
     def _through(self, events: list[Event]) -> list[Event]:
         found: list[Event] = []

@@ -30,6 +30,9 @@ class Field:
     neutral: tuple[Any, ...] = ()
 
 
+_LARGEST_EXACT = 2**53
+
+
 def _honoured(note: str) -> Field:
     return Field(Tier.HONOURED, note)
 
@@ -42,7 +45,45 @@ def _no_effect(note: str) -> Field:
     return Field(Tier.NO_EFFECT, note)
 
 
-_COMMON: dict[str, Field] = {
+_FORMAT = "send `response_format`"
+_TEXT = "an answer's text has no special tokens"
+_BEAMS = "the gateway's answers are sampled"
+_NOT_OURS: dict[str, Field] = {
+    "min_p": _refused("the engine has no such limit", 0),
+    "typical_p": _refused("the engine has no such limit", 1),
+    "use_beam_search": _refused(_BEAMS, False),
+    "length_penalty": _refused(_BEAMS, 1),
+    "early_stopping": _refused(_BEAMS, False),
+    "best_of": _refused("pass `n`", 1),
+    "stop_token_ids": _refused("pass `stop`", []),
+    "bad_words": _refused("the gateway has no such list", []),
+    "allowed_token_ids": _refused("pass `response_format`", []),
+    "skip_special_tokens": _refused(_TEXT, True),
+    "spaces_between_special_tokens": _refused(_TEXT, True),
+    "include_stop_str_in_output": _refused("an answer ends before the text of `stop`", False),
+    "return_token_ids": _refused("send the answer to /tokenize", False),
+    "return_tokens_as_token_ids": _refused("send the answer to /tokenize", False),
+    "prompt_logprobs": _refused("the engine has those of answers only"),
+    "echo": _refused("only completions repeat the prompt", False),
+    "suffix": _refused("the engine only continues texts", ""),
+    "priority": _refused("pass `service_tier`", 0),
+    "guided_json": _refused(_FORMAT),
+    "guided_regex": _refused(_FORMAT),
+    "guided_choice": _refused(_FORMAT),
+    "guided_grammar": _refused(_FORMAT),
+    "structured_outputs": _refused(_FORMAT),
+    "format": _refused(_FORMAT, ""),
+    "options": _refused("send its fields beside the others", {}),
+    "extra_body": _refused("send its fields beside the others"),
+    "keep_alive": _refused("the model stays loaded"),
+    "num_ctx": _refused("the engine's longest sequence is set when it is built"),
+    "num_predict": _refused("pass `max_tokens`"),
+    "think": _refused("pass `chat_template_kwargs`"),
+    "thinking": _refused("pass `chat_template_kwargs`"),
+}
+"""Of vLLM, TGI and Ollama, whose clients send many of these with the values that ask for nothing."""
+
+_COMMON: dict[str, Field] = _NOT_OURS | {
     "model": _honoured("must be a served model"),
     "max_tokens": _honoured("from 1 on"),
     "temperature": _honoured("0 to 2, default 1; 0 is greedy"),
@@ -59,7 +100,7 @@ _COMMON: dict[str, Field] = {
     ),
     "response_format": _honoured("`text`, `json_object`, `json_schema`; also `regex` and `ebnf`"),
     "service_tier": _honoured("`priority` goes first in the queue, `flex` last; `auto`, `default`"),
-    "top_k": _honoured("not OpenAI's"),
+    "top_k": _honoured("not OpenAI's: 0 or -1 is off"),
     "min_tokens": _honoured("not OpenAI's"),
     "repetition_penalty": _honoured("not OpenAI's"),
     "ignore_eos": _honoured("not OpenAI's: generate until `max_tokens`"),
@@ -79,11 +120,11 @@ CHAT_FIELDS: dict[str, Field] = _COMMON | {
     "tools": _honoured("up to 128 functions"),
     "tool_choice": _honoured("`none`, `auto`, `required`, or a function by name"),
     "parallel_tool_calls": _honoured("false: at most one call"),
-    "chat_template_kwargs": _honoured("not OpenAI's: `enable_thinking`, `thinking`, `documents`, ..."),
+    "chat_template_kwargs": _honoured("not OpenAI's: what the model's template reads, such as `enable_thinking`"),
     "add_generation_prompt": _honoured("not OpenAI's: as in `chat_template_kwargs`"),
     "continue_final_message": _honoured("not OpenAI's: continue the last message"),
     "top_logprobs": _refused("the engine has the chosen tokens only", 0),
-    "reasoning_effort": _no_effect("pass `chat_template_kwargs` if the model's template has such a setting"),
+    "reasoning_effort": _honoured("reaches the model's template; without effect if that does not read it"),
     "verbosity": _no_effect("open models have no such setting"),
     "modalities": _refused("text only", ["text"]),
     "audio": _refused("text only"),
@@ -98,8 +139,6 @@ CHAT_FIELDS: dict[str, Field] = _COMMON | {
 COMPLETION_FIELDS: dict[str, Field] = _COMMON | {
     "prompt": _honoured("a text, texts, token ids, or lists of token ids; up to 128"),
     "echo": _honoured("the prompt's text before the answer; not with `logprobs`"),
-    "best_of": _refused("pass `n`", 1),
-    "suffix": _refused("the engine only continues texts", ""),
 }
 
 _ENCODERS: dict[str, Field] = {
@@ -154,7 +193,7 @@ def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[d
         if field is None:
             raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
         if field.tier is Tier.REFUSED:
-            if not any(value == each and type(value) is type(each) for each in field.neutral):
+            if not any(_same(value, each) for each in field.neutral):
                 raise ApiError(
                     f"{name} is {shorten(value)}, which is not supported ({field.note}); leave it out",
                     "unsupported_input",
@@ -163,8 +202,20 @@ def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[d
         elif field.tier is Tier.NO_EFFECT:
             no_effect.append(name)
         else:
-            given[name] = value
+            given[name] = whole(value)
     return given, tuple(no_effect)
+
+
+def whole(value: Any) -> Any:
+    """Return a whole number that was written as a float, which JSON does not tell apart, as an integer."""
+    is_whole = type(value) is float and value.is_integer() and abs(value) <= _LARGEST_EXACT
+    return int(value) if is_whole else value
+
+
+def _same(value: Any, neutral: Any) -> bool:
+    if isinstance(value, bool) or isinstance(neutral, bool):
+        return value is neutral
+    return bool(value == neutral) and (isinstance(value, int | float) or type(value) is type(neutral))
 
 
 class FieldReader:

@@ -10,7 +10,7 @@ from inflight_client.results import Usage
 
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
 from inflight.openai_api.response import ResponseHead, chat_logprobs, text_logprobs, usage_body
-from inflight.openai_api.token_text import TokenLogprob
+from inflight.openai_api.token_text import TextOffsets, TokenLogprob
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -45,7 +45,7 @@ class ChoiceFrames:
         self._null_tail = self._logprobs + b"null" + self._reason + b"null" + self._after
         self._before_content = self._before + b'{"content":'
         self._content_tail = b"}" + self._null_tail
-        self._offset = 0
+        self._offsets = TextOffsets()
         self.has_calls = False
 
     def first(self) -> bytes:
@@ -93,8 +93,7 @@ class ChoiceFrames:
         if self._chat:
             delta, told = orjson.dumps({"content": text}), chat_logprobs(logprobs)
         else:
-            delta, told = orjson.dumps(text), text_logprobs(logprobs, self._offset)
-            self._offset += sum(len(each.text) for each in logprobs)
+            delta, told = orjson.dumps(text), text_logprobs(logprobs, self._offsets, text)
         return self._before + delta + self._logprobs + orjson.dumps(told) + self._reason + b"null" + self._after
 
 

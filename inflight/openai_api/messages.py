@@ -61,19 +61,22 @@ def _message(place: int, message: Any) -> dict[str, Any]:
         raise InflightError(f"messages[{place}] contains a NUL character; remove it", "invalid_text")
     if not content.isascii():
         check_utf8(f"messages[{place}]", content)
-    if len(message) == 2:
+    if message.keys() == {"role", "content"}:
         return {"role": "system" if role == "developer" else role, "content": content}
     for name, each in message.items():
         if name not in ("role", "content"):
             _check((f"messages[{place}]", name), each, 0)
-    # If each message in a table has all columns, null means that the message lacks the value.
-    others = {name: each for name, each in message.items() if each is not None}
+    # If each message in a table has all columns, null means that the message lacks the value; so does an empty list
+    # of calls.
+    others = {
+        name: each for name, each in message.items() if each is not None and not (name == "tool_calls" and each == [])
+    }
     return {**others, "role": "system" if role == "developer" else role, "content": content}
 
 
 def _content(place: int, message: Mapping[str, Any]) -> str:
     content = message.get("content")
-    if content is None and message.get("tool_calls"):
+    if content is None and message.get("role") == "assistant":
         return ""
     if not isinstance(content, list):
         raise InflightError(
@@ -82,6 +85,8 @@ def _content(place: int, message: Mapping[str, Any]) -> str:
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "refusal" and message.get("role") == "assistant":
+            continue
         if kind != "text":
             raise InflightError(
                 f"the content of messages[{place}] has a part of type {shorten(kind)}; only text can be sent",

@@ -49,7 +49,7 @@ class ReasoningParser:
         self._unread += text
         return self._read(ended=False)
 
-    def finish(self) -> list[Event]:
+    def finish(self, cut: bool = False) -> list[Event]:
         """End the answer, and give out what was held back."""
         return self._read(ended=True)
 

@@ -13,6 +13,7 @@ from inflight_client.call import Prompt
 from inflight_client.sampling import Guide, Sampling
 from inflight_client.validation import check_int, check_utf8, invalid_value, is_int, shorten
 
+from inflight.common.json_values import has_more_values
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldReader, check_fields
 from inflight.openai_api.messages import checked_messages, checked_text, checked_token_ids
@@ -27,14 +28,17 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
 MAX_SCHEMA_BYTES = 64 * 1024
 
+_MAX_ARGUMENTS = 10_000
+"""Values in the arguments of a call that are read as an object."""
+
 _SAMPLING = (
     *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty"),
     *("top_k", "min_tokens", "repetition_penalty"),
 )
-_TEMPLATE_KWARGS = frozenset(
-    ("add_generation_prompt", "continue_final_message", "documents", "enable_thinking", "thinking", "thinking_budget")
-)
-"""Arguments of chat templates that a request may set. `chat_template` and `tools` are not among them."""
+_NOT_TEMPLATE_KWARGS = frozenset(("chat_template", "messages", "tools"))
+"""Arguments of chat templates that a request has elsewhere, or that are code of the deployment."""
+_MAX_KWARGS_CHARACTERS = 64 * 1024
+"""Of all of them but documents."""
 _PRIORITIES = {"auto": 0, "default": 0, "priority": 1, "flex": -1}
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -56,7 +60,7 @@ def count_characters(value: Any) -> int:
         return len(value)
     if isinstance(value, Mapping):
         return sum(len(name) + count_characters(each) for name, each in value.items())
-    return sum(map(count_characters, value)) if isinstance(value, list | tuple) else 0
+    return sum(map(count_characters, value)) if isinstance(value, list | tuple) else 1
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
             "invalid_parameter",
             "service_tier",
         )
-    logprobs, echo = _log_probs(given.get("logprobs"), chat), reader.boolean("echo")
+    logprobs, echo = _log_probs(given, chat), reader.boolean("echo")
     if echo and logprobs:
         raise ApiError("log probabilities of the prompt are not supported; leave out echo", "unsupported_input", "echo")
     tools = parse_tools(given) if chat else NO_TOOLS
@@ -139,7 +143,9 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
         chat_template_kwargs=kwargs,
         tools=tools,
         characters=sum(
-            count_characters(each) for each in (*prompts, kwargs, given.get("tools")) if not isinstance(each, TokenIds)
+            count_characters(each)
+            for each in (*prompts, kwargs, given.get("tools"))
+            if each and not isinstance(each, TokenIds)
         ),
         no_effect=(*no_effect, *(f"stream_options.{name}" for name in stream_options if name != "include_usage")),
     )
@@ -149,8 +155,6 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
             "invalid_parameter",
             "n",
         )
-    if tools.active and request.sampling.guide is not None:
-        raise ApiError("tools and response_format exclude each other; leave out one", "invalid_parameter", "tools")
     return request
 
 
@@ -189,20 +193,19 @@ def _with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
                 "a call in tool_calls has no function with a name; send it back as received", "invalid_messages"
             )
         arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            try:
-                value = json.loads(arguments or "{}")
-            except (ValueError, RecursionError):
-                value = None
-            if not isinstance(value, dict):
-                raise InflightError(
-                    f"the arguments of the call of {shorten(function['name'])} are not a JSON object; send them back as"
-                    " received",
-                    "invalid_messages",
-                )
+        if isinstance(arguments, str) and (value := _arguments(arguments)) is not None:
             function = {**function, "arguments": value}
         parsed.append({**call, "function": function})
     return {**message, "tool_calls": parsed}
+
+
+def _arguments(text: str) -> dict[str, Any] | None:
+    """Return the arguments of a call as an object; None for what the model wrote otherwise, which stays a text."""
+    try:
+        value = None if has_more_values(text.encode(errors="replace"), _MAX_ARGUMENTS) else json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _prompts(value: Any) -> tuple[Prompt | TokenIds, ...]:
@@ -242,8 +245,9 @@ def _max_tokens(reader: FieldReader, default: int | None) -> int | None:
     return reader.integer(name, 1, 2**31 - 1, 1)
 
 
-def _log_probs(value: Any, chat: bool) -> bool:
+def _log_probs(given: Mapping[str, Any], chat: bool) -> bool:
     """Only for the chosen tokens: true in a conversation, 0 for a text. Other tokens are not supported."""
+    value = given.get("logprobs")
     if value is None or value is False:
         return False
     if (chat and value is True) or (not chat and type(value) is int and value == 0):
@@ -262,12 +266,20 @@ def _log_probs(value: Any, chat: bool) -> bool:
 def _template_kwargs(reader: FieldReader) -> dict[str, Any]:
     kwargs = dict(reader.mapping("chat_template_kwargs"))
     for name in kwargs:
-        if name not in _TEMPLATE_KWARGS:
+        if name in _NOT_TEMPLATE_KWARGS or not name.isidentifier():
             raise ApiError(
-                f"chat_template_kwargs has {name[:80]!r}; it may have {', '.join(sorted(_TEMPLATE_KWARGS))}",
+                f"chat_template_kwargs has {name[:80]!r}, which a template can't be given there; leave it out",
                 "unsupported_input",
                 "chat_template_kwargs",
             )
+    if count_characters({name: each for name, each in kwargs.items() if name != "documents"}) > _MAX_KWARGS_CHARACTERS:
+        raise ApiError(
+            f"chat_template_kwargs has more than {_MAX_KWARGS_CHARACTERS} characters; shorten it",
+            "invalid_parameter",
+            "chat_template_kwargs",
+        )
+    if "reasoning_effort" in reader.given:
+        kwargs["reasoning_effort"] = reader.text("reasoning_effort")[:64]
     for name in ("add_generation_prompt", "continue_final_message"):
         if name in reader.given:
             kwargs[name] = reader.boolean(name)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 from inflight_client.results import Usage
 
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
-from inflight.openai_api.token_text import TokenLogprob
+from inflight.openai_api.token_text import TextOffsets, TokenLogprob
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class Choice:
         return {
             "text": self.text,
             "index": self.index,
-            "logprobs": None if self.logprobs is None else text_logprobs(self.logprobs, 0),
+            "logprobs": None if self.logprobs is None else text_logprobs(self.logprobs, TextOffsets(), self.text),
             "finish_reason": self.finish_reason,
         }
 
@@ -137,15 +136,13 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def text_logprobs(logprobs: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
-    """`offset`: where the first token begins in the text of the choice."""
-    known = all(each.bytes is not None for each in logprobs)
-    offsets = list(accumulate((len(each.text) for each in logprobs[:-1]), initial=offset)) if logprobs else []
+def text_logprobs(logprobs: Sequence[TokenLogprob], offsets: TextOffsets, text: str) -> dict[str, Any]:
+    """`offsets`: those of the choice; `text` is what its text goes on with."""
     return {
         "tokens": [each.text for each in logprobs],
         "token_logprobs": [_finite(each.logprob) for each in logprobs],
-        "top_logprobs": None,
-        "text_offset": offsets if known else None,
+        "top_logprobs": [{each.text: _finite(each.logprob)} for each in logprobs],
+        "text_offset": offsets.take(logprobs, text),
     }
 
 

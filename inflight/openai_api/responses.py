@@ -47,6 +47,7 @@ def _fields() -> dict[str, Field]:
         "parallel_tool_calls": "false: at most one call",
         "text": "`format`: `text`, `json_object`, `json_schema`",
         "service_tier": "`priority` goes first in the queue, `flex` last",
+        "reasoning": "`effort` reaches the model's template as `reasoning_effort`; the rest has no effect",
         "seed": "not OpenAI's",
         "chat_template_kwargs": "not OpenAI's",
         "metadata": "is in the answer",
@@ -60,12 +61,15 @@ def _fields() -> dict[str, Field]:
         "top_logprobs": ("the engine has the chosen tokens only", (0,)),
         "prompt": ("prompts are not stored here; send input", ()),
         "max_tool_calls": ("there are no tools that the gateway runs", ()),
+        "context_management": ("a conversation is never shortened", ([],)),
+        "moderation": ("no moderation model is served", ()),
     }
     no_effect = {
-        "reasoning": "pass `chat_template_kwargs` if the model's template has such a setting",
         "include": "there is nothing else to include",
         **dict.fromkeys(("user", "safety_identifier"), "the tenant comes from the API key"),
-        **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention"), "prefixes are cached automatically"),
+        **dict.fromkeys(
+            ("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"), "prefixes are cached automatically"
+        ),
     }
     table = {name: Field(Tier.HONOURED, note) for name, note in honoured.items()}
     table |= {name: Field(Tier.REFUSED, note, neutral) for name, (note, neutral) in refused.items()}
@@ -106,6 +110,11 @@ def parse_responses(body: Any) -> ResponsesRequest:
                 "max_output_tokens",
             )
         chat["max_tokens"] = most
+    reasoning = given.get("reasoning", {})
+    if not isinstance(reasoning, Mapping):
+        raise ApiError("reasoning must be an object", "invalid_parameter", "reasoning")
+    if reasoning.get("effort") is not None:
+        chat["reasoning_effort"] = reasoning["effort"]
     tools = given.get("tools", [])
     if not isinstance(tools, list):
         raise ApiError("tools must be a list", "invalid_parameter", "tools")
@@ -154,7 +163,8 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     for place, item in enumerate(value):
         kind = item.get("type", "message") if isinstance(item, Mapping) else None
         if kind == "message":
-            messages.append({"role": item.get("role"), "content": _content(place, item.get("content"))})
+            content = _content(place, item.get("content"))
+            messages.append({"role": item.get("role"), "content": content})
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
@@ -180,6 +190,9 @@ def _content(place: int, value: Any) -> Any:
     parts = []
     for part in value:
         kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "refusal":
+            parts.append({"type": "refusal"})
+            continue
         if kind not in ("input_text", "output_text", "text"):
             raise ApiError(
                 f"input[{place}] has a part of type {shorten(kind)}; only text can be sent",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Sequence
@@ -13,11 +14,36 @@ _SPACE = "▁"
 
 
 class TokenLogprob(NamedTuple):
-    """A chosen token: its text, its bytes if they are known, and its log probability."""
+    """A chosen token: its text, its bytes if they are known, its log probability, and whether answers show it."""
 
     text: str
     bytes: list[int] | None
     logprob: float
+    shown: bool = True
+
+
+class TextOffsets:
+    """Finds where the tokens of an answer begin in its text: several tokens may make one character."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at = 0
+        self._begun = False
+
+    def take(self, tokens: Sequence[TokenLogprob], text: str) -> list[int] | None:
+        """Return the offsets of the next tokens, with which the answer's `text` goes on; None if bytes are unknown."""
+        offsets = []
+        for each in tokens:
+            if each.bytes is None:
+                return None
+            offsets.append(self._at)
+            decoded = self._decoder.decode(bytes(each.bytes)) if each.shown else ""
+            if decoded and not self._begun:
+                self._begun = True
+                # SentencePiece's first space is not in the text.
+                decoded = decoded[1:] if decoded[0] == " " and not text.startswith(" ") else decoded
+            self._at += len(decoded)
+        return offsets
 
 
 class Vocabulary(Protocol):
@@ -34,11 +60,16 @@ class TokenTexts:
         self._vocabulary = vocabulary
         described = json.loads(vocabulary.to_str())
         self._byte_level = '"ByteLevel"' in json.dumps(described.get("decoder"))
-        self._added = {each["id"]: each["content"] for each in described.get("added_tokens", [])}
+        added = described.get("added_tokens", [])
+        self._added = {each["id"]: each["content"] for each in added}
+        self._special = {each["id"] for each in added if each.get("special")}
         self._known: dict[int, tuple[str, list[int] | None]] = {}
 
     def logprobs(self, ids: Sequence[int], values: Sequence[float]) -> list[TokenLogprob]:
-        return [TokenLogprob(*self._text(each), value) for each, value in zip(ids, values, strict=True)]
+        return [
+            TokenLogprob(*self._text(each), value, each not in self._special)
+            for each, value in zip(ids, values, strict=True)
+        ]
 
     def _text(self, token_id: int) -> tuple[str, list[int] | None]:
         if (known := self._known.get(token_id)) is None:
@@ -49,7 +80,8 @@ class TokenTexts:
 
     def _bytes(self, token_id: int) -> bytes | None:
         if token_id in self._added:
-            return str(self._added[token_id]).encode()
+            content = str(self._added[token_id])
+            return (content.replace(_SPACE, " ") if set(content) == {_SPACE} else content).encode()
         token = self._vocabulary.id_to_token(token_id)
         if token is None:
             return None

@@ -342,3 +342,13 @@ def test_the_size_of_a_request_is_known_from_its_parts() -> None:
     assert 100 <= found.estimated_tokens <= 110
     with raises(ApiError, "invalid_messages"):
         parse_request({"model": "tea", "messages": [[]] * 50_000}, True, app._DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    "path", ["/chat/completions", "/v1/v1/chat/completions", "/v1/chat/completions/chat/completions"]
+)
+def test_a_wrong_base_url_is_told(tmp_path: Path, path: str) -> None:
+    with running(tmp_path) as port:
+        status, body = ask(port, "POST", path, b"{}")
+        assert status == 404
+        assert "/v1/chat/completions?" in body["error"]["message"]

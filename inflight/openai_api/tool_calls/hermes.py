@@ -11,6 +11,8 @@ _END = "</tool_call>"
 class HermesParser(ToolCallParser):
     """Reads `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; the end tag may be missing."""
 
+    opening = _START
+
     def _answer(self) -> Steps[None]:
         while (yield from self._text_until(_START)):
             if (yield from self._attempt(self._call_object())):

@@ -34,6 +34,8 @@ class ToolCallParser(ABC):
 
     # Keys of a call that are skipped besides those of its name and arguments; None: any.
     skipped_keys: ClassVar[frozenset[str] | None] = None
+    opening: ClassVar[str] = ""
+    """What text begins with that can only be a call; "" if nothing does."""
 
     def __init__(self, names: Collection[str], *, parallel_tool_calls: bool = True) -> None:
         self.calls = 0
@@ -44,7 +46,7 @@ class ToolCallParser(ABC):
         self._parallel = parallel_tool_calls
         self._unread = ""
         self._at = 0
-        self._ended = False
+        self._ended = self._cut = False
         self._events: list[Event] = []
         self._text: list[str] = []  # of the next event
         self._held: list[str] = []  # text that may turn out to belong to a call
@@ -61,9 +63,9 @@ class ToolCallParser(ABC):
         self._at = 0
         return self._resume()
 
-    def finish(self) -> list[Event]:
-        """End the answer, and return what was held back."""
-        self._ended = True
+    def finish(self, cut: bool = False) -> list[Event]:
+        """End the answer, and return what was held back; if the answer was `cut`, without the beginning of a call."""
+        self._ended, self._cut = True, cut
         return self._resume()
 
     def _resume(self) -> list[Event]:
@@ -121,8 +123,10 @@ class ToolCallParser(ABC):
 
     def _release(self) -> None:
         """Give out as text what is held."""
-        self._give_text("".join(self._held))
+        text = "".join(self._held)
         self._held.clear()
+        if not (self._cut and self.opening and text.lstrip(WHITESPACE).startswith(self.opening)):
+            self._give_text(text)
 
     # Characters and tags. Each holds what it reads.
 

@@ -37,10 +37,19 @@ def call_schema(tools: Tools) -> dict[str, Any]:
     return {"type": "array", "minItems": 1, "maxItems": most, "items": {"anyOf": calls}, "$defs": definitions}
 
 
+def call_or_answer_schema(tools: Tools, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a list of calls, or else of an object with the schema `answer`."""
+    calls = call_schema(tools)
+    place = "#/$defs/answer"
+    definitions = calls.pop("$defs") | {"answer": _moved(answer, place)}
+    return {"anyOf": [calls, {"$ref": place}], "$defs": definitions}
+
+
 class RequiredCallsParser(ToolCallParser):
-    """Reads an answer that is a list of calls, as `call_schema` forced it."""
+    """Reads an answer that is a list of calls, as `call_schema` forced it; an object is text."""
 
     skipped_keys = frozenset()
+    opening = "["
 
     def _answer(self) -> Steps[None]:
         if (yield from self._symbol("[")):
@@ -64,7 +73,7 @@ class NamedCallParser:
         self._begun = True
         return [ToolCallStart(0, self._name), arguments]
 
-    def finish(self) -> list[Event]:
+    def finish(self, cut: bool = False) -> list[Event]:
         return []
 
 
