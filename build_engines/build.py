@@ -76,7 +76,7 @@ def build_engine(
         source = _hash(found, checkpoint, _hash_options(options.target, target, name), progress)
         here = with_inflight_version(target.host())
         if not force and (unchanged := _unchanged(out, source, here, progress)):
-            return Built(unchanged, fresh=False)
+            return Built(unchanged, fresh=False, notes=unchanged.notes)
         if not force:
             _check_same_options(out, source)
         _check_space(target.bytes_needed(found), out)
@@ -112,6 +112,7 @@ def _build(
         files=_files(out),
         versions=host.versions,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        notes=compiled.notes,
     )
     manifest.write(out)
     return Built(manifest, fresh=True, notes=compiled.notes)

@@ -144,6 +144,8 @@ class EngineManifest(_Frozen):
     files: dict[FileName, EngineFile]
     versions: dict[str, str]
     created: str
+    notes: tuple[str, ...] = ()
+    """What the engine can't do, as its build said."""
 
     def write(self, directory: Path) -> None:
         (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")

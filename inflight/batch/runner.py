@@ -57,9 +57,9 @@ class JobResult:
 
     @property
     def exit_code(self) -> int:
-        """0: all rows answered; 3: some not; 4: cancelled; 75: stopped before the end; 1: failed."""
+        """0: all rows answered; 3: some not, or all with empty answers; 4: cancelled; 75: stopped early; 1: failed."""
         if self.state is JobState.FINISHED:
-            return 3 if self.counts.error or self.counts.dead else 0
+            return 3 if self.counts.error or self.counts.dead or 0 < self.counts.ok == self.counts.empty else 0
         if self.state is JobState.CANCELLED:
             return 4
         return EX_TEMPFAIL if self.state is JobState.STOPPED else 1

@@ -8,6 +8,8 @@ from typing import Any
 import click
 from inflight_client import Client
 from inflight_client.call import CallOptions, Prompt
+from inflight_client.model_defaults import as_conversation, with_model_defaults
+from inflight_client.validation import check_utf8
 
 from inflight.commands.chat.conversation import read_messages
 from inflight.commands.option_sections import SectionedCommand
@@ -25,6 +27,7 @@ from inflight.commands.terminal.standard_streams import printable, standard_inpu
     help="Send a conversation instead: a JSON list of objects with role and content, as /save of inflight chat writes "
     "it; - reads standard input.",
 )
+@click.option("--raw", is_flag=True, help="Send PROMPT as a text, without the model's chat template.")
 @connection_options
 @call_options(max_tokens=128)
 @click.option("--stream/--no-stream", default=True, help="Print the text as it is generated, or all at the end.")
@@ -41,6 +44,7 @@ from inflight.commands.terminal.standard_streams import printable, standard_inpu
 def command(
     prompt: str | None,
     messages: str | None,
+    raw: bool,
     stream: bool,
     as_json: bool,
     log_probs: bool,
@@ -51,24 +55,37 @@ def command(
 ) -> None:
     """Send PROMPT to a server and stream the answer; - reads the prompt from standard input.
 
-    Decoding is greedy by default. Works with any deployment of TensorRT-LLM's Triton backend.
+    PROMPT is sent as a user's message if the model has a chat template, and answers are sampled as the model's
+    generation_config.json says, if the server publishes both; otherwise it is a text to continue, greedily. Works with
+    any deployment of TensorRT-LLM's Triton backend.
 
     \b
       inflight generate "Tell me about tea."
+      inflight generate "Tea is a drink that" --raw
       inflight generate "Tell me about tea." --max-tokens 200 --temperature 0.8 --top-p 0.95 --seed 7
       echo "Tell me about tea." | inflight generate - --json
       echo '[{"role": "user", "content": "Tell me about tea."}]' | inflight generate --messages -
       inflight generate "Tell me about tea." --server https://triton.example --header "Authorization: Bearer $KEY"
     """  # fmt: skip
     sent = _read_prompt(prompt, messages)
+    if isinstance(sent, str):
+        check_utf8("the prompt", sent)
     options = call_options_from(arguments)
-    if options["chat_template_kwargs"] and messages is None:
-        raise click.UsageError("--chat-template-kwargs needs --messages.")
+    if options["chat_template_kwargs"] and raw:
+        raise click.UsageError("--chat-template-kwargs is for the chat template, which --raw leaves out.")
+    if raw and messages is not None:
+        raise click.UsageError("--raw is for a text, and --messages are a conversation; leave out one.")
     if log_probs:
         options["return_log_probs"] = True
     if token_ids:
         options["return_token_ids"] = True
     with open_client(arguments, retry_timeout, chat_template=chat_template) as client:
+        served = client.deployment().served
+        options["sampling"] = with_model_defaults(options["sampling"], served)
+        if isinstance(sent, str) and not raw:
+            sent = as_conversation(sent, {**served, **({"chat_template": True} if chat_template else {})})
+        if isinstance(sent, str):
+            options.pop("chat_template_kwargs", None)
         if stream:
             _stream(client, sent, options, as_json)
         else:

@@ -24,7 +24,8 @@ _ENCODERS = (
 )
 _GATEWAY = (
     *("port", "key_file", "tls_certificate", "tls_key", "cors_origin"),
-    *("max_in_flight", "default_max_tokens", "request_timeout", "tool_call_parser", "reasoning_parser"),
+    *("max_in_flight", "max_waiting", "max_connections", "default_max_tokens", "request_timeout"),
+    *("generation_config", "tool_call_parser", "reasoning_parser"),
     *("state_dir", "workers", "otlp_endpoint"),
 )
 _TRITON_ADDRESS = (
@@ -67,7 +68,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "generate": {
         "Connection": _CONNECTION,
-        "Prompt": ("messages", *_TEMPLATE),
+        "Prompt": ("messages", "raw", *_TEMPLATE),
         "Sampling": _SAMPLING,
         "Time limits": _TIMEOUTS,
         "Output": ("stream", "as_json", "log_probs", "token_ids"),
@@ -99,7 +100,19 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "batch run": {
         "Input": (
-            *("input_format", "row_format", "table", "query", "id", "prompt", "template", "system", "chat", "keep"),
+            *(
+                "input_format",
+                "row_format",
+                "table",
+                "query",
+                "id",
+                "prompt",
+                "template",
+                "system",
+                "chat",
+                "raw",
+                "keep",
+            ),
             "limit",
         ),
         "Output": ("out", "output_format", "output_table", "key", "column", "write"),
@@ -109,7 +122,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             *("retrieve_dimensions", "retrieve_server"),
         ),
         "Task": ("task", "documents", "input_type", "dimensions", "truncate", "index", "metric"),
-        "Sampling": (*_SAMPLING, "ignore_eos"),
+        "Sampling": (*_SAMPLING, "ignore_eos", "generation_config"),
         "Servers": (
             *("server", "model", "header", "ephemeral", "kv_cache_tokens", "max_num_sequences", "max_num_tokens"),
         ),

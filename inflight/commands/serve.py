@@ -201,7 +201,7 @@ def command(
         behind_proxy=behind_proxy,
     )
     wanted = gateway_settings(options, (), gateway_host, drain_seconds=drain_seconds)
-    deployment = deployment_options_from(options)
+    deployment = replace(deployment_options_from(options), generation_config=wanted.generation_config)
     named = {"target": target, "precision": precision, "revision": revision}
     build = {name: value for name, value in named.items() if value is not None}
     if model is None and not deployment.encoders.directories():
@@ -319,6 +319,9 @@ def _announce(server: Server, gateway: GatewayProcesses | None, as_json: bool) -
         } | ({"openai": gateway.url} if gateway else {})
         click.echo(json.dumps(line))
     else:
+        for manifest in server.engines.all:
+            for note in manifest.notes:
+                _print_message(f"Note: {manifest.name}: {note}")
         cache = f"; KV cache of {server.kv_cache_tokens:,} tokens" if server.kv_cache_tokens else ""
         if gateway is not None:
             click.echo(gateway.announcement)

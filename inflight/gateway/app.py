@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from inflight_client import InflightError
 from inflight_client.encoder_call import Task
+from inflight_client.model_defaults import with_model_defaults
 from inflight_client.sampling import Sampling
 from prometheus_client import Gauge
 
@@ -70,8 +71,8 @@ _MAX_TOKEN_IDS = 1_000_000
 _TEXTS_AT_A_TIME = 4
 _BODIES = 16
 """So many bodies of the longest size are held at a time, or more that are shorter."""
-_DEFAULTS = RequestDefaults(None, Sampling(temperature=1.0))
-"""OpenAI's default temperature."""
+_DEFAULTS = RequestDefaults(None, Sampling())
+"""The model's own come later, once it is known which one answers."""
 
 
 def _confuses(path: str, route: str) -> bool:
@@ -386,6 +387,10 @@ class Gateway:
     ) -> None:
         self._begin(request, caller, wanted.model, wanted.no_effect)
         server = self.pool.choose(wanted.model)
+        wanted = replace(wanted, sampling=with_model_defaults(wanted.sampling, server.served))
+        if responses is not None:
+            used = {name: getattr(wanted.sampling, name) for name in ("temperature", "top_p")}
+            responses = {**responses, **{name: 1.0 if value is None else value for name, value in used.items()}}
         traceparent = request.headers.get("traceparent", "")
         if request.span is not None:
             request.span.describe(server.model, wanted.max_tokens)
@@ -517,7 +522,14 @@ class Gateway:
 
     def _model_object(self, model: ServedModel) -> dict[str, Any]:
         found = {"id": model.name, "object": "model", "created": self._started, "owned_by": "inflight"}
-        extras = {"task": model.task, "max_model_len": model.max_seq_len, "dimensions": model.dimensions}
+        extras = {
+            "task": model.task,
+            "max_model_len": model.max_seq_len,
+            "dimensions": model.dimensions,
+            "sampling": model.sampling,
+            "chat_template": model.chat_template,
+            "notes": list(model.notes) or None,
+        }
         return found | {name: value for name, value in extras.items() if value is not None}
 
     async def _page(self, request: Request, caller: Caller) -> None:

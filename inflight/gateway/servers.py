@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from inflight_client import NO_RETRY, AsyncClient, ChatTemplate, Deployment, EncoderDeployment, InflightError
 from inflight_client.encoder_call import Task
+from inflight_client.model_defaults import OPENAI_SAMPLING
 
 from inflight.gateway.model_text import ModelText
 from inflight.gateway.settings import GatewaySettings
@@ -73,6 +74,9 @@ class ServedModel:
     task: Literal["generate"] | Task
     max_seq_len: int | None
     dimensions: int | None = None
+    sampling: Mapping[str, Any] | None = None
+    chat_template: bool | None = None
+    notes: Sequence[str] = ()
 
 
 class UpstreamServer:
@@ -124,6 +128,14 @@ class UpstreamServer:
     def max_seq_len(self) -> int | None:
         most = self.deployment.served.get("max_seq_len") if self.deployment else None
         return int(most) if most else None
+
+    @property
+    def served(self) -> Mapping[str, Any]:
+        """What the server publishes of its model, with the sampling parameters that answers have by default."""
+        served = self.deployment.served if self.deployment else {}
+        if self._settings.generation_config == "ignore" or "sampling" not in served:
+            return {**served, "sampling": OPENAI_SAMPLING}
+        return served
 
     @property
     def stream_interval(self) -> int:
@@ -253,7 +265,16 @@ class ServerPool:
             for server in self.servers
             for task, encoder in server.encoders.items()
         }
-        return [*(ServedModel(each.model, "generate", each.max_seq_len) for each in self.known), *found.values()]
+        generators = (
+            ServedModel(
+                *(each.model, "generate", each.max_seq_len),
+                sampling=each.served["sampling"],
+                chat_template=each.served.get("chat_template"),
+                notes=each.served.get("notes", ()),
+            )
+            for each in self.known
+        )
+        return [*generators, *found.values()]
 
     def addresses(self, task: Literal["generate"] | Task) -> dict[str, list[str]] | None:
         """Return the addresses of the servers by the names of their models for a task; None if no model is known."""

@@ -9,7 +9,7 @@ import ssl
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from inflight_client import InflightError
@@ -38,6 +38,7 @@ class GatewaySettings:
     max_connections: int = 8192
     max_body_bytes: int = 16 * 2**20
     default_max_tokens: int = 1024
+    generation_config: Literal["model", "ignore"] = "model"
     request_timeout: float = 600.0
     keep_alive_seconds: float = 10.0
     drain_seconds: float = 30.0

@@ -28,7 +28,7 @@ def test_values_within_bounds_are_taken(values: dict[str, Any]) -> None:
 
 INVALID: list[tuple[str, Any]] = [
     *(("temperature", value) for value in (-0.1, math.nan, math.inf, 1e39, True, "hot")),
-    *(("top_k", value) for value in (-1, 2**31, 1.5, 10**5000)),
+    *(("top_k", value) for value in (-2, 2**31, 1.5, 10**5000)),
     *(("top_p", value) for value in (1.1, 10**400)),
     *(("seed", value) for value in (-1, 2**64, 0.5)),
     *(("repetition_penalty", 0.0), ("presence_penalty", 2.5), ("frequency_penalty", -2.5)),

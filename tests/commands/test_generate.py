@@ -36,7 +36,7 @@ def test_the_text_goes_to_stdout_and_the_summary_to_stderr(
     generate: CommandRunner, paced_server: Server, client: Client, protocol: str
 ) -> None:
     address = paced_server.grpc_address if protocol == "grpc" else f"http://{paced_server.http_address}"
-    done = generate("tell me of お茶", "--max-tokens", "12", "--top-k", "1", "--server", address)
+    done = generate("--raw", "tell me of お茶", "--max-tokens", "12", "--top-k", "1", "--server", address)
     assert done.code == 0
     assert done.out == client.generate("tell me of お茶", max_tokens=12).text + "\n"
     assert done.err.startswith("[12 tokens in ")
@@ -47,7 +47,7 @@ def test_the_text_goes_to_stdout_and_the_summary_to_stderr(
 def test_json_is_one_object_a_delta_and_one_at_the_end(
     generate: CommandRunner, paced_server: Server, client: Client
 ) -> None:
-    done = generate("tell me of tea", "--max-tokens", "6", "--json", "--server", paced_server.grpc_address)
+    done = generate("--raw", "tell me of tea", "--max-tokens", "6", "--json", "--server", paced_server.grpc_address)
     *deltas, end = done.objects
     assert "".join(delta["text"] for delta in deltas) == client.generate("tell me of tea", max_tokens=6).text
     assert all(delta.keys() == {"text"} for delta in deltas)
@@ -66,6 +66,15 @@ def test_no_stream_prints_one_answer(generate: CommandRunner, paced_server: Serv
     (answer,) = generate(*asked, "--json").objects
     assert (answer["text"], answer["finish_reason"], answer["usage"]["output_tokens"]) == (text, "length", 4)
     assert answer["timings"]["attempts"] == 1
+
+
+def test_a_prompt_is_a_users_message_unless_it_is_raw(
+    generate: CommandRunner, paced_server: Server, client: Client
+) -> None:
+    asked = ("tell me of tea", "--max-tokens", "12", "--server", paced_server.grpc_address)
+    message = [{"role": "user", "content": "tell me of tea"}]
+    assert generate(*asked).out == client.generate(message, max_tokens=12).text + "\n"
+    assert generate(*asked, "--raw").out == client.generate("tell me of tea", max_tokens=12).text + "\n"
 
 
 def test_a_conversation_is_sent_as_messages(
@@ -111,12 +120,12 @@ def test_the_answer_ends_before_a_stop_text(generate: CommandRunner, paced_serve
 
 def test_a_dash_reads_the_prompt_from_stdin(generate: CommandRunner, paced_server: Server, client: Client) -> None:
     text = client.generate("お茶\nplease", max_tokens=5).text
-    done = generate("-", "--max-tokens", "5", "--server", paced_server.grpc_address, stdin="お茶\nplease".encode())
+    done = generate("--raw", "-", "--max-tokens", "5", "--server", paced_server.grpc_address, stdin="お茶\nplease".encode())
     assert done.out == text + "\n"
 
 
 def test_what_came_before_a_deadline_stands_above_the_error(generate: CommandRunner, paced_server: Server) -> None:
-    done = generate("tell me", "--max-tokens", "1000", "--timeout", "2", "--server", paced_server.grpc_address)
+    done = generate("--raw", "tell me", "--max-tokens", "1000", "--timeout", "2", "--server", paced_server.grpc_address)
     assert done.code == 1
     assert done.out
     assert done.err.startswith("Error: ")
@@ -124,14 +133,14 @@ def test_what_came_before_a_deadline_stands_above_the_error(generate: CommandRun
 
 
 def test_the_first_token_has_a_deadline_of_its_own(generate: CommandRunner, paced_server: Server) -> None:
-    done = generate("tell me", "--first-token-timeout", "0.001", "--server", paced_server.grpc_address)
+    done = generate("--raw", "tell me", "--first-token-timeout", "0.001", "--server", paced_server.grpc_address)
     assert (done.code, done.out) == (1, "")
     assert "the first token did not arrive within 0.001 seconds" in done.err
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
 def test_nobody_at_the_address_is_one_sentence_at_once(generate: CommandRunner, scheme: str) -> None:
-    done = generate("tell me", "--server", f"{scheme}127.0.0.1:1")
+    done = generate("--raw", "tell me", "--server", f"{scheme}127.0.0.1:1")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("Error: ")
     assert done.err.count("\n") == 1
@@ -139,14 +148,14 @@ def test_nobody_at_the_address_is_one_sentence_at_once(generate: CommandRunner, 
 
 
 def test_the_http_port_without_its_scheme_is_recognised(generate: CommandRunner, paced_server: Server) -> None:
-    done = generate("tell me", "--server", paced_server.http_address)
+    done = generate("--raw", "tell me", "--server", paced_server.http_address)
     assert done.code == 1
     assert f"http://{paced_server.http_address}" in done.err
     assert done.err.endswith("[connection_closed]\n")
 
 
 def test_a_wrong_model_is_answered_with_those_that_are_there(generate: CommandRunner, paced_server: Server) -> None:
-    done = generate("tell me", "--model", "llama3", "--server", paced_server.grpc_address)
+    done = generate("--raw", "tell me", "--model", "llama3", "--server", paced_server.grpc_address)
     assert done.code == 1
     assert "ensemble, tensorrt_llm_bls" in done.err
     assert done.err.endswith("[model_not_found]\n")
@@ -154,7 +163,7 @@ def test_a_wrong_model_is_answered_with_those_that_are_there(generate: CommandRu
 
 @pytest.mark.parametrize("stdin", [b"tea \xff", b"\xf0\x90"])
 def test_a_prompt_that_is_no_utf_8_is_a_users_mistake(generate: CommandRunner, stdin: bytes) -> None:
-    done = generate("-", "--server", "127.0.0.1:1", stdin=stdin)
+    done = generate("--raw", "-", "--server", "127.0.0.1:1", stdin=stdin)
     assert done.code == 1
     assert done.err.startswith("Error: the prompt can't be encoded as UTF-8")
     assert done.err.endswith("[invalid_text]\n")
@@ -176,7 +185,7 @@ def test_a_prompt_that_is_no_utf_8_is_a_users_mistake(generate: CommandRunner, s
             ["tell", "--chat-template-kwargs", '{"a": NaN}'],
             "chat_template_kwargs holds a number that JSON can't represent",
         ),
-        (["tell", "--chat-template-kwargs", '{"a": 1}'], "--chat-template-kwargs needs --messages"),
+        (["tell", "--raw", "--chat-template-kwargs", '{"a": 1}'], "which --raw leaves out"),
         (["tell", "--messages", "talk.json"], "Give either PROMPT or --messages, not both"),
         (["--messages", "/nowhere.json"], "/nowhere.json: No such file"),
         ([], "Missing argument 'PROMPT'"),
@@ -191,7 +200,7 @@ def test_a_users_mistake_is_named_before_a_server_is_asked(
 
 
 def test_a_secret_without_a_name_is_not_repeated(generate: CommandRunner) -> None:
-    assert "hunter2" not in generate("tell", "--header", "hunter2").err
+    assert "hunter2" not in generate("--raw", "tell", "--header", "hunter2").err
 
 
 def test_headers_and_stop_texts_come_from_the_environment_one_a_line(
@@ -200,7 +209,7 @@ def test_headers_and_stop_texts_come_from_the_environment_one_a_line(
     whole = client.generate("tell me of tea", max_tokens=12).text
     monkeypatch.setenv("INFLIGHT_GENERATE_HEADER", "authorization: Bearer of news\nx-of: two words")
     monkeypatch.setenv("INFLIGHT_GENERATE_STOP", f"not there\n{whole[5:9]}")
-    done = generate("tell me of tea", "--max-tokens", "12", "--server", paced_server.grpc_address)
+    done = generate("--raw", "tell me of tea", "--max-tokens", "12", "--server", paced_server.grpc_address)
     assert done.out == whole[: whole.index(whole[5:9])] + "\n"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from inflight_client._compat import tensor_names
 from inflight_client._compat.tensor_names import TensorNames
@@ -47,7 +47,7 @@ class Deployment:
     stop_model: str | None = None
     adds_special_tokens: bool | None = None
     build: str | None = None
-    served: Mapping[str, str | int] = field(default_factory=dict)
+    served: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_inflight(self) -> bool:

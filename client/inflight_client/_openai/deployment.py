@@ -57,4 +57,6 @@ def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
             raise
         version = None
     name = model or names[0]
-    return Deployment(name, "openai", INPUTS, OUTPUTS, decoupled=True, version=version, served={"model": name})
+    # A gateway samples as its model does. What has a chat route has a chat template, as a rule.
+    served = {"model": name, "chat_template": True}
+    return Deployment(name, "openai", INPUTS, OUTPUTS, decoupled=True, version=version, served=served)

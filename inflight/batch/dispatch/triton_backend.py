@@ -14,6 +14,7 @@ from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
 from inflight_client.encoder_call import MODELS
 from inflight_client.encodings import Classifications, Embeddings, Reranking
 from inflight_client.engine_load import EngineLoad
+from inflight_client.model_defaults import as_conversation, with_model_defaults
 from inflight_client.results import Generation
 from inflight_client.settings import ClientSettings
 from inflight_client.validation import shorten
@@ -72,6 +73,7 @@ class TritonBackend:
         )
         self._priority = options.priority or 0
         self._on_message = on_message
+        self._noted_raw = False
         self._warned_priority = self._warned_metrics = self._warned_model = False
 
     async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
@@ -90,9 +92,16 @@ class TritonBackend:
     async def _generate(self, request: GenerateRequest, request_id: str) -> Generation:
         """Request one unary response, which is less work for both sides. An answer that was cancelled elsewhere is an
         error."""
+        prompt, sampling = request.prompt, request.sampling
+        if request.as_model:
+            served = (await self._client.deployment()).served
+            sampling = with_model_defaults(sampling, served)
+            if request.as_chat and isinstance(prompt, str):
+                prompt = as_conversation(prompt, served)
+                self._note_raw(isinstance(prompt, str))
         options: dict[str, Any] = {
             "max_tokens": request.max_tokens,
-            "sampling": request.sampling,
+            "sampling": sampling,
             "request_id": request_id,
         }
         if self._priority and await self._supports_priority():
@@ -101,10 +110,15 @@ class TritonBackend:
             options["return_log_probs"] = True
         if request.chat_template_kwargs:
             options["chat_template_kwargs"] = request.chat_template_kwargs
-        answer = await self._client.generate(request.prompt, **options)
+        answer = await self._client.generate(prompt, **options)
         if answer.finish_reason == "cancelled":
             raise InflightError("another client cancelled the request on the server", "cancelled")
         return answer
+
+    def _note_raw(self, raw: bool) -> None:
+        if raw and not self._noted_raw:
+            self._noted_raw = True
+            self._on_message(f"{self.name} names no chat template, so prompts are sent as texts (--chat changes that).")
 
     async def _embed(
         self, shared: EmbedRequest, requests: Sequence[EmbedRequest]

@@ -26,6 +26,8 @@ class Counts:
     runs: int = 0
     codes: dict[str, int] = field(default_factory=dict)
     texts: int = 0
+    empty: int = 0
+    """Answered rows whose answer has no text."""
 
     @property
     def done(self) -> int:
@@ -37,6 +39,7 @@ class Counts:
         self.input_tokens += result.tokens[0]
         self.output_tokens += result.tokens[1]
         self.texts += result.texts
+        self.empty += result.empty
         if result.status is not RowStatus.OK:
             self.codes[result.code] = self.codes.get(result.code, 0) + 1
 

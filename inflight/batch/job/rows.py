@@ -47,7 +47,10 @@ class InputRecord:
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """A prompt to answer, in the client's terms. `model`: the model that the row names, if any."""
+    """A prompt to answer, in the client's terms. `model`: the model that the row names, if any.
+
+    `as_model`: unset sampling parameters are the model's. `as_chat`: so is whether a text is sent as a conversation.
+    """
 
     prompt: Prompt
     max_tokens: int
@@ -55,6 +58,8 @@ class GenerateRequest:
     log_probs: bool = False
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
+    as_model: bool = False
+    as_chat: bool = False
 
     @property
     def text(self) -> str:
@@ -161,7 +166,7 @@ class RowResult:
     """The final record of a row: `text` is its line in the file of its status, as JSON without the line end.
 
     `tokens` are those of prompt and answer; `texts` is the number of texts that were embedded, classified or scored;
-    `attempts` is how often the row was sent.
+    `attempts` is how often the row was sent. `empty`: it was answered without any text.
     """
 
     number: int
@@ -174,3 +179,4 @@ class RowResult:
     tokens: tuple[int, int] = (0, 0)
     attempts: int = 0
     texts: int = 0
+    empty: bool = False

@@ -71,7 +71,11 @@ class InputSpec(_StrictModel):
         None, "Prompt template (Jinja) over the columns: 'Describe {{ name }}.'; @FILE reads it from a file."
     )
     system: str | None = _field(None, "System message for each prompt; implies --chat.")
-    chat: bool = _field(False, "Send each prompt as a conversation, with the model's chat template.")
+    chat: bool = _field(
+        False,
+        "Send each prompt as a conversation, also if the server names no chat template.  [default: if it names one]",
+    )
+    raw: bool = _field(False, "Send each prompt as a text, without the model's chat template.")
     keep: tuple[str, ...] = _field((), "A column to copy to the output (repeatable).")
     limit: int | None = _field(None, "Read only the first N rows.", ge=1)
     part: InputPart = InputPart()
@@ -110,7 +114,7 @@ class GenerationDefaults(_StrictModel):
     """Sampling parameters for rows that do not set their own."""
 
     max_tokens: int = _field(128, "Maximum tokens per answer, for rows without their own limit.", ge=1)
-    temperature: float | None = _field(None, "Sampling temperature; 0: greedy decoding.  [default: greedy]")
+    temperature: float | None = _field(None, "Sampling temperature; 0: greedy decoding.  [default: the model's]")
     top_k: int | None = _field(None, "Sample from the k most likely tokens.")
     top_p: float | None = _field(None, "Sample from the most likely tokens with this total probability.")
     seed: int | None = _field(None, "Random seed for sampling.")
@@ -124,6 +128,11 @@ class GenerationDefaults(_StrictModel):
     min_tokens: int | None = _field(None, "Minimum tokens per answer.")
     stop: tuple[str, ...] = _field((), "Stop word that ends the answer (repeatable).")
     ignore_eos: bool = _field(False, "Continue past the model's end token, up to --max-tokens.")
+    generation_config: Literal["model", "ignore"] = _field(
+        "ignore",
+        "Whether rows are sampled, and prompts sent as conversations, as the model's files say, if nothing else is"
+        " given.  [default: model]",
+    )
 
 
 class EncodeSpec(_StrictModel):

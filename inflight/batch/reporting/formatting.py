@@ -31,11 +31,12 @@ def format_eta(progress: JobProgress) -> str:
 
 
 def format_failures(progress: JobProgress) -> str:
-    """Format retries, dead letters and failures by code."""
+    """Format retries, dead letters, empty answers, and failures by code."""
     counts = progress.counts
     letters = f"{counts.dead:,} dead letter{'' if counts.dead == 1 else 's'}"
     tries = f"{counts.retries:,} {'retry' if counts.retries == 1 else 'retries'}"
     failed = ", ".join(f"{code} {many:,}" for code, many in sorted(counts.codes.items()))
+    letters += f", {counts.empty:,} empty answer{'' if counts.empty == 1 else 's'}" if counts.empty else ""
     return f"{tries}, {letters}" + (f", failed: {failed}" if failed else "")
 
 

@@ -28,13 +28,14 @@ class _ManifestModel(BaseModel):
 
 
 class RowTotals(_ManifestModel):
-    """`input` = `ok` + `error` + `dead`; `codes`: errors and dead letters by code."""
+    """`input` = `ok` + `error` + `dead`; `codes`: errors and dead letters by code. `empty` of `ok` have no text."""
 
     input: int
     ok: int
     error: int
     dead: int
     codes: dict[str, int]
+    empty: int = 0
 
 
 class RunTimes(_ManifestModel):
@@ -96,7 +97,14 @@ def build_manifest(session: JobSession, outputs: Sequence[str], notes: Sequence[
         name=session.directory.path.stem,
         directory=str(session.directory.path.absolute()),
         job=_job_without_secrets(session.job),
-        rows=RowTotals(input=counts.done, ok=counts.ok, error=counts.error, dead=counts.dead, codes=dict(counts.codes)),
+        rows=RowTotals(
+            input=counts.done,
+            ok=counts.ok,
+            error=counts.error,
+            dead=counts.dead,
+            codes=dict(counts.codes),
+            empty=counts.empty,
+        ),
         retries=counts.retries,
         input_tokens=counts.input_tokens,
         output_tokens=counts.output_tokens,

@@ -77,6 +77,7 @@ class JobCollector(Collector):
         tokens = {"input": counts.input_tokens, "output": counts.output_tokens}
         yield self._counter("tokens", "Tokens of prompts and answers.", tokens, "kind")
         yield self._counter("texts", "Texts that were embedded, classified or scored.", {"": counts.texts})
+        yield self._counter("empty_answers", "Answered rows whose answer has no text.", {"": counts.empty})
         yield self._counter("retries", "Requests that were retried.", {"": counts.retries})
         yield self._counter("running_seconds", "Total time of all runs of the job.", {"": counts.seconds})
         yield self._counter("runs", "Number of times the job was started or resumed.", {"": counts.runs})

@@ -33,6 +33,9 @@ def format_summary(manifest: JobManifest) -> str:
 
 def _outcome(manifest: JobManifest) -> str:
     failed = manifest.rows.error + manifest.rows.dead
+    empty = manifest.rows.empty
+    if not failed and empty:
+        return f"finished, every row is answered, {empty:,} of {manifest.rows.ok:,} with an empty answer."
     if not failed:
         return "finished, every row is answered."
     return f"finished, {failed:,} of {_count(manifest.rows.input, 'row')} {'has' if failed == 1 else 'have'} no answer."
@@ -62,6 +65,7 @@ def _rows(manifest: JobManifest) -> Iterator[str]:
     for many, what in (
         (rows.input, "in the input"),
         (rows.ok, f"answered ({rows.ok / rows.input:.1%})" if rows.input else "answered"),
+        *([(rows.empty, "of these with an empty answer; read a few, and change the prompt")] if rows.empty else []),
         (rows.error, "failed (refused, or gave up after retries)"),
         (rows.dead, "dead letters (invalid rows, or rows that crashed the engine)"),
     ):

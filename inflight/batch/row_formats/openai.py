@@ -74,6 +74,7 @@ class OpenAIRowFormat:
         self._encode, self._vectors, self._model = encode, vectors, model
         self._urls = (_CHAT, _TEXT) if encode is None else (_EMBEDDINGS,)
         self._defaults = RequestDefaults(defaults.max_tokens, sampling_from_defaults(defaults))
+        self._as_model = defaults.generation_config == "model"
         self._created = created
 
     def parse(self, number: int, record: InputRecord) -> Row | InvalidRow:
@@ -93,7 +94,7 @@ class OpenAIRowFormat:
             if self._encode is not None:
                 wanted = parse_embedding(body)
                 return Row(number, record.line, name, self._embed_request(wanted, self._encode), wanted)
-            request = _row_request(parse_request(body, chat, self._defaults))
+            request = replace(_row_request(parse_request(body, chat, self._defaults)), as_model=self._as_model)
         except ApiError as error:
             return InvalidRow(number, record.line, name, error.code, str(error), RowStatus.ERROR, error.param)
         return Row(number, record.line, name, request, chat)
@@ -110,7 +111,10 @@ class OpenAIRowFormat:
             choice.logprobs = unknown_logprobs(answer.token_ids, answer.log_probs or ())
         text = _line(row.id, name, 200, response_body(head, [choice], answer.usage))
         tokens = (answer.input_tokens or 0, answer.output_tokens or 0)
-        return RowResult(row.number, row.line, row.id, RowStatus.OK, text, tokens=tokens, attempts=attempts)
+        empty = not answer.text.strip()
+        return RowResult(
+            *(row.number, row.line, row.id, RowStatus.OK, text), tokens=tokens, attempts=attempts, empty=empty
+        )
 
     def _embed_request(self, wanted: EmbeddingRequest, encode: EncodeSpec) -> EmbedRequest:
         _refuse({"return_errors": wanted.return_errors, "priority": wanted.priority != 0})

@@ -84,6 +84,7 @@ class PlainRowFormat(ABC):
             tokens=tokens,
             attempts=attempts,
             texts=texts,
+            empty=isinstance(answer, Generation) and not answer.text.strip(),
         )
 
     def format_failure(self, row: Row, error: InflightError, attempts: int) -> RowResult:
@@ -134,6 +135,14 @@ class GenerateRowFormat(PlainRowFormat):
         self._system = Template(spec.system, "the system message") if spec.system is not None else None
         self._chat = spec.chat or spec.system is not None
         self._max_tokens, self._sampling = defaults.max_tokens, sampling_from_defaults(defaults)
+        self._as_model = defaults.generation_config == "model"
+        self._as_chat = self._as_model and not spec.raw and not self._chat
+        if self._template is not None and self._template.is_constant:
+            raise BatchError(
+                "the template names no column, so all rows would have the same prompt; write {{ name }} for the value"
+                " of the column name",
+                "input_invalid",
+            )
         taken = self._template.columns if self._template else frozenset((spec.prompt,))
         if self._system is not None:
             taken = taken | self._system.columns
@@ -158,7 +167,7 @@ class GenerateRowFormat(PlainRowFormat):
     def request(self, values: Mapping[str, Any]) -> RowRequest:
         prompt = self._prompt_of(values)
         if self._overrides.isdisjoint(values):
-            return GenerateRequest(prompt, self._max_tokens, self._sampling)
+            return self._generate(prompt, self._max_tokens, self._sampling)
         given = {name: values[name] for name in self._overrides.intersection(values) if values[name] is not None}
         max_tokens = given.pop("max_tokens", self._max_tokens)
         check_int("max_tokens", max_tokens, 1, _MAX_INT32)
@@ -169,7 +178,11 @@ class GenerateRowFormat(PlainRowFormat):
                     f"ignore_eos is {shorten(ignore_eos)}; it must be true or false", "invalid_parameter"
                 )
             given["end_id"] = -1 if ignore_eos else None
-        return GenerateRequest(prompt, max_tokens, replace(self._sampling, **given) if given else self._sampling)
+        return self._generate(prompt, max_tokens, replace(self._sampling, **given) if given else self._sampling)
+
+    def _generate(self, prompt: str | list[dict[str, Any]], max_tokens: int, sampling: Sampling) -> GenerateRequest:
+        as_chat = self._as_chat and isinstance(prompt, str)
+        return GenerateRequest(prompt, max_tokens, sampling, as_model=self._as_model, as_chat=as_chat)
 
     def _prompt_of(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:
         if self._template is not None:

@@ -25,6 +25,7 @@ class Template:
             names = meta.find_undeclared_variables(_ENVIRONMENT.parse(text))
             self.columns = frozenset(names) - _OWN
             self.names_row = "row" in names
+            self.is_constant = not names - set(_ENVIRONMENT.globals)
             self._fixed = None if "{" in text else _ENVIRONMENT.from_string(text).render()
             self._render: Callable[..., str] = _ENVIRONMENT.from_string(text).render
         except TemplateError as error:

@@ -108,7 +108,11 @@ def _runner_class(job: Job) -> type[JobRunner]:
 def exit_code(end: JobResult, allowed: Callable[[int], float]) -> int:
     """Return the result's exit code, or 0 if no more rows failed than are allowed."""
     failed = end.counts.error + end.counts.dead
-    if end.state is JobState.FINISHED and failed <= allowed(end.counts.done):
+    if (
+        end.state is JobState.FINISHED
+        and failed <= allowed(end.counts.done)
+        and end.counts.empty < max(1, end.counts.ok)
+    ):
         return 0
     return end.exit_code
 

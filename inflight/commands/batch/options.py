@@ -92,6 +92,10 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
     task: Task = options.pop("task")
     if task != "generate":
         given.setdefault("prompt", TEXT_COLUMNS[task])
+    if given.get("raw") and (given.get("chat") or "system" in given):
+        raise click.UsageError(
+            f"--raw and --{'chat' if given.get('chat') else 'system'} exclude each other; leave out one"
+        )
     if "template" in given:
         given["template"] = _text(given["template"])
     output = collect_options(OutputSpec, options, _OUTPUT)
@@ -113,7 +117,7 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
         return Job(
             input=InputSpec(address=address, **given),
             output=OutputSpec(address=options.pop("out"), **output),
-            defaults=GenerationDefaults(**defaults),
+            defaults=GenerationDefaults(**{"generation_config": "model", **defaults}),
             encode=None if task == "generate" else EncodeSpec(task=task, **encode),
             retrieval=retrieval,
             run_options=running,
@@ -136,7 +140,7 @@ def _check_task(task: Task, given: dict[str, Any], defaults: dict[str, Any], enc
     """Refuse options that another task has."""
     foreign = [name for name in encode if name not in _ENCODE_OPTIONS[task]]
     if task != "generate":
-        foreign += [*defaults, *(name for name in ("system", "chat") if name in given)]
+        foreign += [*defaults, *(name for name in ("system", "chat", "raw") if name in given)]
     if foreign:
         raise click.UsageError(
             f"the task {task} has no --{foreign[0].replace('_', '-')}; leave it out, or give another --task"

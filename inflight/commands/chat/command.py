@@ -8,6 +8,7 @@ from typing import Any
 import click
 from inflight_client import Client
 from inflight_client.call import CallOptions
+from inflight_client.model_defaults import with_model_defaults
 
 from inflight.commands.chat.conversation import Conversation
 from inflight.commands.option_sections import SectionedCommand
@@ -48,6 +49,7 @@ def command(
     options = call_options_from(arguments)
     conversation = Conversation(system)
     with open_client(arguments, retry_timeout, chat_template=chat_template) as client:
+        options["sampling"] = with_model_defaults(options["sampling"], client.deployment().served)
         if as_json or not is_interactive():
             _answer_piped_messages(client, conversation, options, as_json)
         else:

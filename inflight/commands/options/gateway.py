@@ -16,7 +16,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _NAMES = (
     *("port", "key_file", "tool_call_parser", "reasoning_parser", "max_in_flight", "max_waiting", "max_connections"),
     *("default_max_tokens", "request_timeout", "state_dir", "tls_certificate", "tls_key", "workers", "log_requests"),
-    "otlp_endpoint",
+    *("generation_config", "otlp_endpoint"),
 )
 
 
@@ -74,6 +74,14 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
                 default=1024,
                 show_default=True,
                 help="Longest answer if a chat request sets no max_tokens.",
+            ),
+            click.option(
+                "--generation-config",
+                type=click.Choice(("model", "ignore")),
+                default="model",
+                show_default=True,
+                help="How answers are sampled if a request does not say: as the model's generation_config.json says, "
+                "or as OpenAI's API does (temperature 1).",
             ),
             click.option(
                 "--request-timeout",

@@ -15,6 +15,7 @@ from inflight.deploy.errors import DeployError
 from inflight.deploy.repository import model_configs, python_backend
 from inflight.deploy.repository.encoders import configure_encoder
 from inflight.deploy.repository.engine_set import EngineSet
+from inflight.deploy.repository.generation_config import has_chat_template, model_sampling
 from inflight.deploy.repository.model_names import BLS_MODEL, ENCODER_MODELS, ENGINE_MODEL, TEXT_MODELS
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.repository.tensorrt_llm import backend
@@ -162,7 +163,18 @@ def _configure_generator(
         model_configs.set_max_queue_size(configs[ENGINE_MODEL], options.max_queue_size)
     shown = engine if show_directories else None
     info = served_model_info(engines.model_names["generate"], manifest, configs, shown)
+    info = json.dumps(json.loads(info) | _model_defaults(engine, manifest, options))
     _add_identity(configs, manifest, {name: configs[name] for name in TEXT_MODELS if name in configs}, info)
+
+
+def _model_defaults(engine: Path, manifest: Manifest, options: DeploymentOptions) -> dict[str, Any]:
+    """Return what applications and commands do unless they are asked for something else, and the build's notes."""
+    ignored = options.generation_config == "ignore"
+    return {
+        "sampling": {"temperature": 1.0} if ignored else model_sampling(engine),
+        "chat_template": has_chat_template(engine),
+        "notes": list(manifest.notes),
+    }
 
 
 def _add_identity(

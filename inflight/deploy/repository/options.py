@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from build_engines.manifest import EncoderTask
 from inflight.deploy.repository.typed_parameters import invalid
@@ -75,6 +75,7 @@ class DeploymentOptions:
     adapters: tuple[Path, ...] = ()
     accumulate_tokens: bool = False
     stream_interval: int | None = None
+    generation_config: Literal["model", "ignore"] = "model"
     threads: int | None = None
     wrap_token_ids: bool = False
     served_model_name: str | None = None

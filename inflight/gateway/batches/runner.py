@@ -57,7 +57,7 @@ class BatchRunner:
     ) -> None:
         self._store, self._files, self._max_running = store, files, max_running
         self._options = (run_options or RunOptions()).model_copy(update={"servers": tuple(servers)})
-        self._defaults = defaults or GenerationDefaults()
+        self._defaults = defaults or GenerationDefaults(generation_config="model")
         self._models = models
         self._on_message = on_message
         self._children: dict[Path, _Child] = {}
