@@ -25,6 +25,7 @@ _ENCODERS = (
 _GATEWAY = (
     *("port", "key_file", "tls_certificate", "tls_key", "cors_origin"),
     *("max_in_flight", "max_waiting", "max_connections", "default_max_tokens", "request_timeout"),
+    *("max_stored_bytes", "max_tenant_bytes"),
     *("generation_config", "tool_call_parser", "reasoning_parser"),
     *("state_dir", "workers", "otlp_endpoint"),
 )

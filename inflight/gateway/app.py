@@ -294,7 +294,9 @@ class Gateway:
         return path, None
 
     async def _create_file(self, request: Request, caller: Caller) -> None:
-        await self._batches.create_file(request, caller.tenant)
+        with self._quotas.hold(caller.key, 0, 0, request.outcome):
+            request.outcome.admitted = True
+            await self._batches.create_file(request, caller.tenant)
 
     async def _list_files(self, request: Request, caller: Caller) -> None:
         await self._batches.list_files(request, caller.tenant)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,6 +38,10 @@ _MAX_PARTS = 16
 _MAX_HEADER_BYTES = 8 * 1024
 _MAX_FIELD_BYTES = 64 * 1024
 _READ_BYTES = 2**18
+_PARAM = re.compile(
+    r"(purpose|filename|endpoint|completion_window|input_file_id|metadata|(?:output_)?expires_after|after|order)\b"
+)
+"""The field with which an error of a store begins."""
 
 logger = logging.getLogger("inflight.gateway")
 Value = TypeVar("Value")
@@ -52,6 +57,7 @@ class BatchRoutes:
         self._files: FileStore | None = None
         self._batches: BatchStore | None = None
         self._runner: BatchRunner | None = None
+        self._opening = threading.Lock()
 
     async def start(self) -> None:
         """Continue the batches of an earlier run."""
@@ -73,7 +79,7 @@ class BatchRoutes:
         if kind != b"multipart/form-data" or not boundary:
             raise ApiError("send the file as multipart/form-data", "invalid_request")
         files, _ = await self._stores()
-        form = _Form(lambda name, fields: files.begin(tenant, name, _purpose(fields), _expiry(fields)))
+        form = _Form(lambda name: files.begin(tenant, name))
         parser = MultipartParser(boundary, form.callbacks())
         try:
             try:
@@ -155,28 +161,35 @@ class BatchRoutes:
             raise ApiError(
                 f"batches need the package {error.name}; install inflight[batch]", "package_missing", status=404
             ) from None
-        if self._files is not None:
-            return
-        files = FileStore(self._root / "files")
-        self._batches = BatchStore(self._root / "batches", files)
-        self._runner = BatchRunner(
-            self._batches, files, self._settings.servers, models=self._models, on_message=logger.warning
-        )
-        self._runner.start()
-        self._files = files
+        with self._opening:
+            if self._files is not None:
+                return
+            files = FileStore(
+                self._root / "files",
+                max_stored_bytes=self._settings.max_stored_bytes,
+                max_tenant_bytes=self._settings.max_tenant_bytes,
+            )
+            self._batches = BatchStore(self._root / "batches", files)
+            self._runner = BatchRunner(
+                self._batches, files, self._settings.servers, models=self._models, on_message=logger.warning
+            )
+            self._runner.start()
+            self._files = files
 
     async def _call(self, function: Callable[..., Value], *arguments: Any) -> Value:
         """Call what reads or writes the disk. Raises ApiError."""
         try:
             return await asyncio.to_thread(function, *arguments)
         except InflightError as error:
-            raise ApiError(str(error), error.code, status=_STATUS.get(error.code, 400)) from None
+            param = _PARAM.match(str(error))
+            status = _STATUS.get(error.code, 400)
+            raise ApiError(str(error), error.code, param[1] if param else None, status) from None
 
 
 class _Form:
-    """The parts of an upload: fields, then the file, in any order as long as the fields fit memory."""
+    """The parts of an upload: fields and the file, in any order."""
 
-    def __init__(self, begin: Callable[[str, Mapping[str, str]], Upload]) -> None:
+    def __init__(self, begin: Callable[[str], Upload]) -> None:
         self._begin = begin
         self._fields: dict[str, str] = {}
         self._name = self._header_name = self._header_value = b""
@@ -201,6 +214,7 @@ class _Form:
             raise ApiError("the form has no file; send it in the field file", "invalid_request", "file")
         if "purpose" not in self._fields:
             raise ApiError("the form has no purpose; send batch", "invalid_request", "purpose")
+        self._upload.describe(self._fields["purpose"], _expiry(self._fields))
         return self._upload.commit()
 
     def abort(self) -> None:
@@ -257,14 +271,10 @@ class _Form:
 
     def _open(self) -> Upload:
         if self._upload is None:
-            if "purpose" not in self._fields:
-                raise ApiError("send the field purpose before the file", "invalid_request", "purpose")
-            self._upload = self._begin(self._filename or "upload", self._fields)
+            self._upload = self._begin(self._filename or "upload")
+            if "purpose" in self._fields:  # its limits hold from the first byte then
+                self._upload.describe(self._fields["purpose"])
         return self._upload
-
-
-def _purpose(fields: Mapping[str, str]) -> str:
-    return fields.get("purpose", "")
 
 
 def _expiry(fields: Mapping[str, str]) -> int | None:

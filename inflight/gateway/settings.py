@@ -43,6 +43,8 @@ class GatewaySettings:
     keep_alive_seconds: float = 10.0
     drain_seconds: float = 30.0
     state_dir: str | None = None
+    max_stored_bytes: int = 20_000_000_000
+    max_tenant_bytes: int = 5_000_000_000
     cors_origins: tuple[str, ...] = ()
     tls_certificate: str | None = None
     tls_key: str | None = None

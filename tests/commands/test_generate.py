@@ -60,7 +60,7 @@ def test_json_is_one_object_a_delta_and_one_at_the_end(
 
 
 def test_no_stream_prints_one_answer(generate: CommandRunner, paced_server: Server, client: Client) -> None:
-    asked = ("tell me of tea", "--max-tokens", "4", "--no-stream", "--server", paced_server.grpc_address)
+    asked = ("tell me of tea", "--raw", "--max-tokens", "4", "--no-stream", "--server", paced_server.grpc_address)
     text = client.generate("tell me of tea", max_tokens=4).text
     assert generate(*asked).out == text + "\n"
     (answer,) = generate(*asked, "--json").objects
@@ -113,14 +113,18 @@ def test_what_is_asked_of_tokens_comes_with_them(generate: CommandRunner, paced_
 def test_the_answer_ends_before_a_stop_text(generate: CommandRunner, paced_server: Server, client: Client) -> None:
     whole = client.generate("tell me of tea", max_tokens=12).text
     stop = whole[5:9]
-    done = generate(*("tell me of tea", "--max-tokens", "12", "--stop", stop), "--server", paced_server.grpc_address)
+    done = generate(
+        *("tell me of tea", "--raw", "--max-tokens", "12", "--stop", stop), "--server", paced_server.grpc_address
+    )
     assert done.out == whole[: whole.index(stop)] + "\n"
     assert "ended by stop_word" in done.err
 
 
 def test_a_dash_reads_the_prompt_from_stdin(generate: CommandRunner, paced_server: Server, client: Client) -> None:
     text = client.generate("お茶\nplease", max_tokens=5).text
-    done = generate("--raw", "-", "--max-tokens", "5", "--server", paced_server.grpc_address, stdin="お茶\nplease".encode())
+    done = generate(
+        "--raw", "-", "--max-tokens", "5", "--server", paced_server.grpc_address, stdin="お茶\nplease".encode()
+    )
     assert done.out == text + "\n"
 
 

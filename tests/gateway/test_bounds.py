@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import json
 import socket
 import threading
@@ -352,3 +353,35 @@ def test_a_wrong_base_url_is_told(tmp_path: Path, path: str) -> None:
         status, body = ask(port, "POST", path, b"{}")
         assert status == 404
         assert "/v1/chat/completions?" in body["error"]["message"]
+
+
+FIELDS = {
+    "file": b'name="file"; filename="rows.jsonl"\r\n\r\n{}\n',
+    "purpose": b'name="purpose"\r\n\r\nbatch',
+    "anchor": b'name="expires_after[anchor]"\r\n\r\ncreated_at',
+    "seconds": b'name="expires_after[seconds]"\r\n\r\n3600',
+}
+
+
+def upload(port: int, *fields: bytes) -> tuple[int, dict[str, Any]]:
+    parts = b"".join(b"--x\r\ncontent-disposition: form-data; " + field + b"\r\n" for field in fields)
+    return ask(port, "POST", "/v1/files", parts + b"--x--\r\n", content_type="multipart/form-data; boundary=x")
+
+
+def test_the_fields_of_a_form_have_no_order(tmp_path: Path) -> None:
+    with running(tmp_path) as port:
+        for order in itertools.permutations(FIELDS):
+            status, found = upload(port, *(FIELDS[name] for name in order))
+            assert (status, found["expires_at"] - found["created_at"]) == (200, 3600), order
+        for left_out in ("file", "purpose"):
+            status, found = upload(port, *(field for name, field in FIELDS.items() if name != left_out))
+            assert (status, found["error"]["param"]) == (400, left_out)
+        status, found = upload(port, FIELDS["file"], b'name="purpose"\r\n\r\nparty')
+        assert (status, found["error"]["param"]) == (400, "purpose")
+
+
+def test_uploads_count_as_requests(tmp_path: Path) -> None:
+    token = add_key(tmp_path / "keys.json", ApiKey.new("app", quotas=Quotas(requests_per_minute=1)))
+    with running(tmp_path) as port:
+        form = {"content_type": "multipart/form-data; boundary=x", "authorization": f"Bearer {token}"}
+        assert [ask(port, "POST", "/v1/files", b"--x--", **form)[0] for _ in range(2)] == [400, 429]

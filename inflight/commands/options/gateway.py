@@ -16,7 +16,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _NAMES = (
     *("port", "key_file", "tool_call_parser", "reasoning_parser", "max_in_flight", "max_waiting", "max_connections"),
     *("default_max_tokens", "request_timeout", "state_dir", "tls_certificate", "tls_key", "workers", "log_requests"),
-    *("generation_config", "otlp_endpoint"),
+    *("generation_config", "otlp_endpoint", "max_stored_bytes", "max_tenant_bytes"),
 )
 
 
@@ -91,6 +91,20 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
                 help="Seconds for a whole answer.",
             ),
             click.option("--state-dir", type=click.Path(), help="Directory of uploaded files and batches."),
+            click.option(
+                "--max-stored-bytes",
+                type=click.IntRange(1),
+                default=20_000_000_000,
+                show_default=True,
+                help="Size of the uploaded files of all tenants; more are refused with 507.",
+            ),
+            click.option(
+                "--max-tenant-bytes",
+                type=click.IntRange(1),
+                default=5_000_000_000,
+                show_default=True,
+                help="Size of the uploaded files of one tenant.",
+            ),
             click.option(
                 "--cors-origin",
                 multiple=True,

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -36,7 +37,14 @@ MAX_BATCH_BYTES = 200_000_000
 MAX_BATCH_ROWS = 50_000
 """OpenAI's limits of a file, and of the bytes and lines of the input of a batch."""
 BATCH_FILE_SECONDS = 30 * 86_400
-"""Seconds that a file of a batch is kept, unless its user asks for less."""
+"""Seconds that a file is kept, unless its user asks for less."""
+MAX_STORED_BYTES, MAX_TENANT_BYTES = 20_000_000_000, 5_000_000_000
+"""Of the files of all tenants, and of one."""
+MAX_TENANT_FILES = 10_000
+_LEAST_FREE = 0.1
+"""The part of the disk that uploads leave to the service itself."""
+_CHECK_BYTES = 2**23
+"""The room is looked at again after so many bytes of an upload."""
 PURPOSES = ("batch", "assistants", "evals", "fine-tune", "user_data", "vision")
 OUTPUT_PURPOSE = "batch_output"
 MAX_LISTED = 10_000
@@ -62,35 +70,44 @@ class FileStore:
         max_bytes: int = MAX_FILE_BYTES,
         max_batch_bytes: int = MAX_BATCH_BYTES,
         max_batch_rows: int = MAX_BATCH_ROWS,
+        max_stored_bytes: int = MAX_STORED_BYTES,
+        max_tenant_bytes: int = MAX_TENANT_BYTES,
     ) -> None:
         self.root = root.absolute()
         self.max_bytes, self.max_batch_bytes, self.max_batch_rows = max_bytes, max_batch_bytes, max_batch_rows
+        self.max_stored_bytes, self.max_tenant_bytes = max_stored_bytes, max_tenant_bytes
         with map_disk_errors("the directory of the files"):
             private_directory(self.root)
 
-    def begin(self, tenant: str, filename: str, purpose: str, expires_at: int | None = None) -> Upload:
-        """Begin an upload, to be written piece by piece. `expires_at`: seconds since 1970; by default a file of purpose
-        `batch` is kept for 30 days, any other until it is deleted.
-        """
-        if purpose not in PURPOSES:
-            raise InflightError(
-                f"purpose is {shown_id(purpose)}; it must be one of {', '.join(PURPOSES)}", "invalid_parameter"
-            )
+    def begin(self, tenant: str, filename: str) -> Upload:
+        """Begin an upload, to be written piece by piece and described before it is committed."""
         _check_name(filename)
-        if purpose == "batch" and not filename.lower().endswith(".jsonl"):
-            raise InflightError(
-                f"filename is {shown_id(filename)}; a file of purpose batch is JSON lines, named .jsonl",
-                "invalid_parameter",
-            )
-        if purpose == "batch" and expires_at is None:
-            expires_at = int(time.time()) + BATCH_FILE_SECONDS
-        return Upload(self, tenant, filename, purpose, expires_at)
+        self.check_room(tenant, new=True)
+        return Upload(self, tenant, filename)
+
+    def check_room(self, tenant: str, new: bool = False) -> None:
+        """Raise InflightError `disk_full` if the files, those being uploaded included, take more than their room."""
+        free = shutil.disk_usage(self.root)
+        sizes = {folder: _sizes(folder) for folder in self.root.iterdir() if folder.is_dir()}
+        own = sizes.get(tenant_folder(self.root, tenant), [])
+        for full, what in (
+            (len(own) + new > MAX_TENANT_FILES, f"you have {len(own):,} files, and {MAX_TENANT_FILES:,} are kept"),
+            (sum(own) > self.max_tenant_bytes, f"your files have more than {self.max_tenant_bytes:,} bytes"),
+            (
+                sum(map(sum, sizes.values())) > self.max_stored_bytes,
+                f"the files of all users have more than {self.max_stored_bytes:,} bytes",
+            ),
+            (free.free < _LEAST_FREE * free.total, "less than a tenth of the server's disk is free"),
+        ):
+            if full:
+                raise InflightError(f"{what}; delete files that you don't need", "disk_full")
 
     def create(
         self, tenant: str, filename: str, purpose: str, expires_at: int | None, chunks: Iterable[bytes]
     ) -> dict[str, Any]:
         """Store a file; return its object. If `chunks` raises, there is no file."""
-        with self.begin(tenant, filename, purpose, expires_at) as upload:
+        with self.begin(tenant, filename) as upload:
+            upload.describe(purpose, expires_at)
             for chunk in chunks:
                 upload.write(chunk)
             return upload.commit()
@@ -207,10 +224,12 @@ def expiry_seconds(given: object, param: str) -> int | None:
 class Upload:
     """A file that is being written. As a context manager it leaves nothing behind unless it was committed."""
 
-    def __init__(self, store: FileStore, tenant: str, filename: str, purpose: str, expires_at: int | None) -> None:
-        self._store, self._filename, self._purpose, self._expires_at = store, filename, purpose, expires_at
-        self._rows = _RowCount() if purpose == "batch" else None
-        self._size = 0
+    def __init__(self, store: FileStore, tenant: str, filename: str) -> None:
+        self._store, self._tenant, self._filename = store, tenant, filename
+        self._purpose: str | None = None
+        self._expires_at = int(time.time()) + BATCH_FILE_SECONDS
+        self._rows = _RowCount()
+        self._size = self._checked = 0
         with map_disk_errors(f"the file {shown_id(filename)}"):
             self._entry = NewEntry(tenant_folder(store.root, tenant))
             self._file = os.fdopen(open_private(str(self._entry.path / _DATA), os.O_WRONLY | os.O_CREAT), "wb")
@@ -221,28 +240,54 @@ class Upload:
     def __exit__(self, *_: object) -> None:
         self.abort()
 
-    def write(self, chunk: bytes) -> None:
-        """Append a piece. It blocks for the disk, so call it in a thread where an event loop runs."""
-        self._size += len(chunk)
-        most = self._store.max_bytes if self._rows is None else self._store.max_batch_bytes
+    def describe(self, purpose: str, expires_at: int | None = None) -> None:
+        """Say what the file is for, before or after its content. `expires_at`: seconds since 1970, in 30 days by
+        default.
+        """
+        if purpose not in PURPOSES:
+            raise InflightError(
+                f"purpose is {shown_id(purpose)}; it must be one of {', '.join(PURPOSES)}", "invalid_parameter"
+            )
+        if purpose == "batch" and not self._filename.lower().endswith(".jsonl"):
+            raise InflightError(
+                f"filename is {shown_id(self._filename)}; a file of purpose batch is JSON lines, named .jsonl",
+                "invalid_parameter",
+            )
+        self._purpose, self._expires_at = purpose, expires_at or self._expires_at
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        is_batch = self._purpose == "batch"
+        most = self._store.max_batch_bytes if is_batch else self._store.max_bytes
         if self._size > most:
             raise InflightError(
                 f"the file {shown_id(self._filename)} has more than {most:,} bytes; split it", "file_too_large"
             )
-        if self._rows is not None and self._rows.add(chunk) > self._store.max_batch_rows:
+        if is_batch and self._rows.count > self._store.max_batch_rows:
             raise InflightError(
                 f"the file {shown_id(self._filename)} has more than {self._store.max_batch_rows:,} requests; split it",
                 "file_too_large",
             )
+
+    def write(self, chunk: bytes) -> None:
+        """Append a piece. It blocks for the disk, so call it in a thread where an event loop runs."""
+        self._size += len(chunk)
+        self._rows.add(chunk)
+        self._check_limits()
+        if self._size - self._checked > _CHECK_BYTES:
+            self._checked = self._size
+            self._store.check_room(self._tenant)
         with map_disk_errors(f"the file {shown_id(self._filename)}"):
             self._file.write(chunk)
 
     def commit(self) -> dict[str, Any]:
         """Make the file visible, durably; return its object."""
         file_id = new_id(_PREFIX)
+        assert self._purpose is not None, "describe comes first"
         record = _record(file_id, self._filename, self._purpose, self._size, self._expires_at)
         with map_disk_errors(f"the file {shown_id(self._filename)}"):
             self._file.flush()
+            self._store.check_room(self._tenant)
             os.fsync(self._file.fileno())
             self._file.close()
             write_record(self._entry.path / _RECORD, record)
@@ -265,13 +310,25 @@ class _RowCount:
     def __init__(self) -> None:
         self._ended, self._in_row = 0, False
 
-    def add(self, chunk: bytes) -> int:
+    @property
+    def count(self) -> int:
+        return self._ended + self._in_row
+
+    def add(self, chunk: bytes) -> None:
         *lines, last = chunk.split(b"\n")
         for line in lines:
             self._ended += self._in_row or not _is_blank(line)
             self._in_row = False
         self._in_row = self._in_row or not _is_blank(last)
-        return self._ended + self._in_row
+
+
+def _sizes(folder: Path) -> list[int]:
+    """Return the sizes of a tenant's files, those that are being written included."""
+    found = []
+    for entry in folder.iterdir():
+        with suppress(OSError):
+            found.append((entry / _DATA).stat().st_size)
+    return found
 
 
 def _is_blank(text: bytes) -> bool:

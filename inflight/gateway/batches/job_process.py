@@ -63,7 +63,7 @@ def job_of(task: Task, model: str | None) -> tuple[Job, JobDirectory]:
     `model` is the one that its rows name; servers with others get no rows.
     A job that has begun keeps its defaults, also if the gateway is started with others.
     """
-    servers = (task.models or {}).get(model or "") or task.run_options.servers
+    servers = task.run_options.servers if task.models is None else tuple(task.models.get(model or "", ()))
     job = Job(
         input=InputSpec(address=str(input_path(task.path)), format="jsonl", row_format="openai"),
         output=OutputSpec(address=str(task.path / OUTPUT), format="jsonl"),

@@ -28,6 +28,10 @@ from inflight.gateway.batches.validation import Validation, read_validation
 
 _POLL_SECONDS = 0.3
 _SWEEP_SECONDS = 300.0
+_VALIDATION_SECONDS = 900.0
+"""Within which an input file must be checked."""
+_MAX_TENANTS_RUNNING = 8
+"""Batches at a time, if each is the only one of its tenant that runs."""
 _CANCEL_SECONDS = 10.0
 """Seconds that a job has to end by itself before it is killed, which loses nothing but the work in flight."""
 _BACKOFF_SECONDS = (1.0, 60.0)
@@ -61,6 +65,8 @@ class BatchRunner:
         self._models = models
         self._on_message = on_message
         self._children: dict[Path, _Child] = {}
+        self._tenants: dict[Path, str] = {}
+        """Of batches that have been started."""
         self._retries: dict[tuple[Path, bool], _Retry] = {}
         """By batch, and whether its rows are being closed: a batch that waits for a server is cancelled at once."""
         self._ended: set[Path] = set()
@@ -154,6 +160,11 @@ class BatchRunner:
             record = self._store.read(path)
         child = self._children.get(path)
         if child is not None:
+            if record.status == "validating" and time.monotonic() - child.began > _VALIDATION_SECONDS:
+                self._end_child(path)
+                error = {"code": "validation_timeout", "message": _SAID_SLOW, "line": None, "param": None}
+                self._store.transition(path, "failed", errors=error_list([error]))
+                return
             if (outcome := child.outcome()) is None:
                 if record.status not in ("validating", "in_progress") and not child.closing:
                     child.end(path)
@@ -169,7 +180,22 @@ class BatchRunner:
 
     def _may_start(self, record: BatchRecord) -> bool:
         """Rows are closed at once, without a server, so that a cancelled batch does not wait for the others."""
-        return sum(child.closing is _is_closing(record) for child in self._children.values()) < self._max_running
+        closing = _is_closing(record)
+        running = [path for path, child in self._children.items() if child.closing is closing]
+        own = sum(self._tenants.get(path) == record.tenant for path in running)
+        # A tenant's first batch does not wait for the batches of others, as long as the machine has room.
+        if len(running) >= (self._max_running if own else _MAX_TENANTS_RUNNING):
+            return False
+        return closing or self._models is None or self._knows_model(record)
+
+    def _knows_model(self, record: BatchRecord) -> bool:
+        """Return whether servers are known that may answer the batch; until then it waits."""
+        permitted = self._permitted(record)
+        model = record.batch.get("model")
+        found = permitted is not None and (model is None or model in permitted)
+        if not found:
+            self._report(record.path, f"the batch {record.path.name} waits: no server of its model is ready")
+        return found
 
     def _is_due(self, record: BatchRecord) -> bool:
         retry = self._retries.get((record.path, _is_closing(record)))
@@ -197,12 +223,13 @@ class BatchRunner:
             }
         )
         self._children[record.path] = _Child(task)
+        self._tenants[record.path] = record.tenant
 
     def _permitted(self, record: BatchRecord) -> dict[str, Sequence[str]] | None:
         """Return the models that the rows may name: those that are served, and that the key of the batch may use."""
         served = None if self._models is None else self._models(record.batch["endpoint"])
         if served is None:
-            return dict.fromkeys(record.models, ()) or None
+            return None
         return {name: servers for name, servers in served.items() if not record.models or name in record.models}
 
     def _on_outcome(self, record: BatchRecord, child: _Child, outcome: Outcome) -> None:
@@ -252,6 +279,7 @@ class BatchRunner:
             self._on_message(sentence)
 
 
+_SAID_SLOW = "checking the input file took too long; send fewer or shorter requests in a file"
 _SAID_FAILED = "the batch can't continue; the operator's log has the reason"
 
 
@@ -275,6 +303,7 @@ class _Child:
         self.ending = False
         """Whether it was asked to end."""
         self._deadline = 0.0
+        self.began = time.monotonic()
         self._outcome: Outcome | None = None
         with open(task.path / "job.log", "wb", opener=open_private) as log:
             self._process = subprocess.Popen(

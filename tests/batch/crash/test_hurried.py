@@ -56,7 +56,7 @@ def expected(bodies: dict[str, dict[str, Any]], tokenizer: Tokenizer) -> dict[st
         tokens = {
             "tokens": [f"token_id:{one}" for one in ids],
             "token_logprobs": [*map(traced_log_prob, ids)],
-            "top_logprobs": None,
+            "top_logprobs": [{f"token_id:{one}": traced_log_prob(one)} for one in ids],
             "text_offset": None,
         }
         found[id] = {"text": tokenizer.decode(ids), "index": 0, "logprobs": tokens, "finish_reason": "length"}

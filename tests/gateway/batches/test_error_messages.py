@@ -16,11 +16,14 @@ def test_sentences(tmp_path: Path) -> None:
     files, batches = stores.files, stores.batches
     small = Stores(tmp_path / "small").files
     small.max_batch_bytes, small.max_batch_rows = 20, 2
+    full = Stores(tmp_path / "full").files
+    full.max_tenant_bytes = 1
     given = stores.upload(b"{}")
     causes: list[Cause] = [
-        partial(files.begin, "", "rows.csv", "batch"),
-        partial(files.begin, "", "a\0b.jsonl", "batch"),
-        partial(files.begin, "", "rows.jsonl", "party"),
+        partial(files.create, "", "rows.csv", "batch", None, []),
+        partial(files.create, "", "a\0b.jsonl", "batch", None, []),
+        partial(files.create, "", "rows.jsonl", "party", None, []),
+        partial(full.create, "", "rows.jsonl", "batch", None, [b"{}"]),
         partial(small.create, "", "rows.jsonl", "batch", None, [b"x" * 21]),
         partial(small.create, "", "rows.jsonl", "batch", None, [b"{}\n" * 3]),
         partial(files.get, "", FILE),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -160,7 +161,7 @@ _UPLOAD = """
 import os, sys
 from pathlib import Path
 from inflight.gateway.batches.files import FileStore
-upload = FileStore(Path(sys.argv[1])).begin("", "rows.jsonl", "batch")
+upload = FileStore(Path(sys.argv[1])).begin("", "rows.jsonl")
 upload.write(b"{}")
 print("written", flush=True)
 sys.stdin.read()
@@ -215,3 +216,43 @@ def test_the_same_output_is_one_file(files: FileStore, tmp_path: Path) -> None:
     (tmp_path / "output.jsonl").unlink()
     with files.open_content("a", found[0]["id"]) as content:
         assert content.read() == b"{}\n"
+
+
+def test_files_of_a_tenant_and_of_all_have_a_limit(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, max_tenant_bytes=150, max_stored_bytes=250)
+    kept = create(store, b"x" * 100, tenant="a")
+    with raises(InflightError, "disk_full", naming="150"):
+        create(store, b"x" * 100, tenant="a")
+    create(store, b"x" * 100, tenant="b")
+    with raises(InflightError, "disk_full", naming="250"):
+        create(store, b"x" * 100, tenant="c")
+    assert len(names(store)) == 2
+    store.delete("a", kept)
+    create(store, b"x" * 100, tenant="c")
+
+
+def test_two_uploads_at_once_do_not_pass_the_limit_together(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, max_tenant_bytes=150)
+    first, second = store.begin("a", "1.jsonl"), store.begin("a", "2.jsonl")
+    for upload in (first, second):
+        upload.describe("batch")
+        upload.write(b"x" * 100)
+        upload._file.flush()
+    with raises(InflightError, "disk_full"):
+        first.commit()
+    first.abort()
+    second.commit()
+    assert len(names(store)) == 1
+
+
+def test_the_last_tenth_of_the_disk_is_left_to_the_service(files: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(files.root)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=usage.total // 11))
+    with raises(InflightError, "disk_full"):
+        create(files, b"{}")
+
+
+@pytest.mark.parametrize("purpose", ["batch", "user_data", "evals"])
+def test_each_file_expires(files: FileStore, purpose: str) -> None:
+    found = files.create("", "rows.jsonl", purpose, None, [b"{}"])
+    assert found["expires_at"] - found["created_at"] in (2_592_000, 2_592_001)

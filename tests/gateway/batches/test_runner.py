@@ -379,3 +379,22 @@ def test_a_runner_without_batches_stops(stores: Stores) -> None:
     with running(stores, [NOWHERE]) as started:
         wait_until(lambda: started.active)
     assert not started.active
+
+
+def test_a_batch_waits_until_its_model_is_known(stores: Stores, hurried_server: Server) -> None:
+    known: dict[str, dict[str, list[str]] | None] = {"models": None}
+    batch_id = stores.batch(lines([request(0), request(1)]))
+    with running(stores, [hurried_server.grpc_address], models=lambda endpoint: known["models"]) as runner:
+        wait_until(lambda: runner._reported, "the batch to wait")
+        assert stores.batches.get("", batch_id)["status"] == "validating"
+        known["models"] = {"tiny": [hurried_server.grpc_address]}
+        assert stores.wait(batch_id)["status"] == "completed"
+
+
+def test_a_tenants_first_batch_does_not_wait_for_those_of_others(stores: Stores) -> None:
+    """No server answers, so each batch that was started keeps its process."""
+    many = [stores.batch(lines([request(0)]), tenant="many") for _ in range(4)]
+    few = stores.batch(lines([request(0)]), tenant="few")
+    with running(stores, [NOWHERE]) as runner:
+        wait_until(lambda: few in {path.name for path in runner._children})
+        assert len({path.name for path in list(runner._children)} & set(many)) <= 2
