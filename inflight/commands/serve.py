@@ -279,6 +279,10 @@ def _serve(
         signals.starting = False
         if front is not None:
             front.start((f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics",))
+        if not quiet:
+            for manifest in server.engines.all:
+                for note in manifest.notes:
+                    _print_message(f"Note: {manifest.name}: {note}")
         if as_json or not quiet:
             _announce(server, front, as_json)
         while not signals.drain_requested.wait(0.2) and not server.wait(0):
@@ -319,9 +323,6 @@ def _announce(server: Server, gateway: GatewayProcesses | None, as_json: bool) -
         } | ({"openai": gateway.url} if gateway else {})
         click.echo(json.dumps(line))
     else:
-        for manifest in server.engines.all:
-            for note in manifest.notes:
-                _print_message(f"Note: {manifest.name}: {note}")
         cache = f"; KV cache of {server.kv_cache_tokens:,} tokens" if server.kv_cache_tokens else ""
         if gateway is not None:
             click.echo(gateway.announcement)

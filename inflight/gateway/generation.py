@@ -141,7 +141,8 @@ class Generation:
         if "guided_decoding_guide" in str(error):
             asked = "tools" if self._parsers.must_call else "response_format" if self._responses is None else "text"
             said = str(error).replace("guided_decoding_guide_type", asked).replace("guided_decoding_guide", asked)
-            return ApiError(said, error.code, asked)
+            notes = " ".join(self._server.served.get("notes", ())) if "no guided decoding" in said else ""
+            return ApiError(f"{said}. {notes}" if notes else said, error.code, asked)
         if error.code != "prompt_too_long":
             return ApiError.from_error(error)
         if found := _TOO_LONG.search(str(error)):

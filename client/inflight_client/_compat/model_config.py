@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+_FURTHER: dict[str, type] = {"sampling": dict, "notes": list}
 _YES = ("true", "yes", "1", "t", "y")
 _NO = ("false", "no", "0", "f", "n")
 
@@ -46,11 +47,15 @@ class ModelConfig:
         value = str(((self._config.get("parameters") or {}).get(name) or {}).get("string_value", ""))
         return "" if value.startswith("${") else value
 
-    def json_parameter(self, name: str) -> dict[str, str | int]:
-        """Return a parameter that is a JSON object of texts and whole numbers; empty if it is not."""
+    def json_parameter(self, name: str) -> dict[str, Any]:
+        """Return a parameter that is a JSON object of texts, whole numbers and `_FURTHER`; empty if it is not."""
         try:
             found = json.loads(self.parameter(name))
-            return {str(key): value for key, value in found.items() if isinstance(value, str | int)}
+            return {
+                str(key): value
+                for key, value in found.items()
+                if isinstance(value, str | int) or isinstance(value, _FURTHER.get(key, ()))
+            }
         except (ValueError, AttributeError, RecursionError):
             return {}
 

@@ -100,6 +100,10 @@ def _lines(report: ServerReport) -> Iterator[tuple[str, str]]:
             engine += f" built by {report.engine.version}"
         if served := report.deployment.served.get("model"):
             yield "model", str(served)
+        if sampling := report.deployment.served.get("sampling"):
+            yield "sampling", ", ".join(f"{name} {value}" for name, value in sampling.items()) + " by default"
+        for note in report.deployment.served.get("notes", ()):
+            yield "note", str(note)
         yield "deployment", f"{report.deployment.kind}{version}{engine}; text goes to {report.deployment.model}"
     for encoder in report.encoders:
         yield "encoder", ", ".join(_encoder_facts(encoder))

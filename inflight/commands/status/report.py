@@ -83,6 +83,8 @@ class ServerReport:
                 "kind": found.kind,
                 "model": found.model,
                 "served_model": found.served.get("model"),
+                "sampling": found.served.get("sampling"),
+                "notes": found.served.get("notes"),
                 "version": found.version,
                 "engine": self.engine.name if self.engine else None,
                 "engine_version": (self.engine.version or None) if self.engine else None,

@@ -27,7 +27,9 @@ class GuideCache:
         """Tenants whose guides waited when a probe began, the next one first."""
         self._refusal = ""
         if not manifest.has_tokenizer:
-            self._refusal = "this engine was built without the tokenizer files that guides need; build it again"
+            self._refusal = (
+                "this engine has no guided decoding, since OpenVINO could not convert its tokenizer; its build said why"
+            )
         elif not manifest.end_ids:
             self._refusal = "this model has no end token, so a guided answer would never end; leave the guide out"
 
