@@ -46,6 +46,10 @@ class StartInterrupted(BaseException):
     """A signal that arrived before the server was ready. A BaseException, so that no `except Exception` catches it."""
 
 
+_HTTP_PORT = 8000
+"""Of Triton without the gateway."""
+
+
 class ServeSignals:
     """Handles SIGTERM and SIGINT in its block: the first signal drains the server, the second one stops it at once."""
 
@@ -88,7 +92,12 @@ class ServeSignals:
     help="Confirm that a proxy or gateway checks requests from other machines; required for addresses other than "
     "loopback.",
 )
-@click.option("--http-port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free port.")
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    help="Port of Triton's own HTTP API; 0: any free port.  [default: 8000; with the gateway any free port, since web "
+    "pages of any origin could use a known one]",
+)
 @click.option("--grpc-port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free port.")
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65535), default=8002, show_default=True, help="0: any free port."
@@ -139,7 +148,7 @@ def command(
     http_host: str | None,
     metrics_host: str | None,
     behind_proxy: bool,
-    http_port: int,
+    http_port: int | None,
     grpc_port: int,
     metrics_port: int,
     drain_seconds: float,
@@ -201,6 +210,9 @@ def command(
         behind_proxy=behind_proxy,
     )
     wanted = gateway_settings(options, (), gateway_host, drain_seconds=drain_seconds)
+    has_gateway = gateway and grpc_tls_certificate is None
+    if http_port is None:
+        settings = replace(settings, http_port=0 if has_gateway else _HTTP_PORT)
     deployment = replace(deployment_options_from(options), generation_config=wanted.generation_config)
     named = {"target": target, "precision": precision, "revision": revision}
     build = {name: value for name, value in named.items() if value is not None}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-_FURTHER: dict[str, type] = {"sampling": dict, "notes": list}
+_FURTHER: dict[str, tuple[type, ...]] = {"sampling": (dict,), "notes": (list,)}
 _YES = ("true", "yes", "1", "t", "y")
 _NO = ("false", "no", "0", "f", "n")
 
@@ -54,7 +54,7 @@ class ModelConfig:
             return {
                 str(key): value
                 for key, value in found.items()
-                if isinstance(value, str | int) or isinstance(value, _FURTHER.get(key, ()))
+                if isinstance(value, (str, int, *_FURTHER.get(key, ())))
             }
         except (ValueError, AttributeError, RecursionError):
             return {}
