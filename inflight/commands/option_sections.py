@@ -103,6 +103,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Input": (
             *(
                 "input_format",
+                "delimiter",
                 "row_format",
                 "table",
                 "query",

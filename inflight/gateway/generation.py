@@ -148,7 +148,8 @@ class Generation:
         if found := _TOO_LONG.search(str(error)):
             return context_length_exceeded(int(found[2]), int(found[1]), param, self._wanted.max_tokens)
         most = self._server.max_seq_len or "unknown"
-        return ApiError(f"This model's maximum context length is {most} tokens. However, {error}.", error.code, param)
+        said = f"This model's maximum context length is {most} tokens. However, {error}. [context_length_exceeded]"
+        return ApiError(said, error.code, param)
 
     async def _text_prompt(self, place: int, prompt: Prompt | TokenIds) -> Prompt:
         if not isinstance(prompt, TokenIds):

@@ -232,12 +232,14 @@ def revoke_key(path: Path, wanted: str) -> tuple[ApiKey, ...]:
     return tuple(one.key for one in open_ones or found)
 
 
-def limit_key(path: Path, wanted: str, quotas: Quotas) -> ApiKey:
-    """Replace the quotas of the valid key with this id or name, and return it. Raises as `revoke_key`."""
+def limit_key(path: Path, wanted: str, quotas: Quotas | None) -> ApiKey:
+    """Replace the quotas of the valid key with this id or name unless None, and return it. Raises as `revoke_key`."""
     with _changed(path, wanted) as (file, entries, found):
         valid = [one for one in found if one.state == "valid"]
         if not valid:
             raise InflightError(f"the key {wanted!r} is {found[0].state}; add a new one", "invalid_parameter")
+        if quotas is None:
+            return valid[0].key
         changed = replace(valid[0], key=replace(valid[0].key, quotas=quotas))
         _write(file, [changed if one is valid[0] else one for one in entries])
     return changed.key

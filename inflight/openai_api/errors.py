@@ -77,7 +77,7 @@ def context_length_exceeded(limit: int, prompt_tokens: int, param: str, max_toke
         )
     return ApiError(
         f"This model's maximum context length is {limit} tokens. However, {asked}. Please reduce the length of the"
-        f" {param}{'' if max_tokens is None else ' or completion'}.",
+        f" {param}{'' if max_tokens is None else ' or completion'}. [context_length_exceeded]",
         "prompt_too_long",
         param,
     )

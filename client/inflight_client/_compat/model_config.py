@@ -52,9 +52,7 @@ class ModelConfig:
         try:
             found = json.loads(self.parameter(name))
             return {
-                str(key): value
-                for key, value in found.items()
-                if isinstance(value, (str, int, *_FURTHER.get(key, ())))
+                str(key): value for key, value in found.items() if isinstance(value, (str, int, *_FURTHER.get(key, ())))
             }
         except (ValueError, AttributeError, RecursionError):
             return {}

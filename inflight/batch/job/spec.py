@@ -57,6 +57,9 @@ class InputSpec(_StrictModel):
     row_format: RowFormatName | None = _field(
         None, "Requests of OpenAI's Batch format, or rows of values.  [default: by the first rows]"
     )
+    delimiter: str | None = _field(
+        None, "Character between the fields of a CSV file; tab for a tab.  [default: found in its first rows]"
+    )
     table: str | None = _field(None, "Table to read, if INPUT is a database.")
     query: str | None = _field(
         None, "SELECT statement to read instead of a whole table; its result must have the --id column."

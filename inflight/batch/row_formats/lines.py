@@ -27,6 +27,9 @@ def dead_letter(invalid: InvalidRow) -> RowResult:
     )
 
 
+_LARGEST_EXACT = 2**53
+
+
 def parse_id(value: Any) -> str | int | None:
     """Return an id as it is written: a text (also for a UUID) or an integer; None if it is invalid."""
     if isinstance(value, str):
@@ -36,6 +39,8 @@ def parse_id(value: Any) -> str | int | None:
         return str(value)
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
         value = int(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _LARGEST_EXACT:
+        value = int(value)  # a column of whole numbers with nulls is one of floats in many tools
     if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64:
         return value
     return None

@@ -28,6 +28,7 @@ from inflight.batch.job.spec import GenerationDefaults, InputSpec, Task
 from inflight.batch.outputs.answer_record import ANSWER_FIELDS
 from inflight.batch.row_formats.lines import dead_letter, dump_json, parse_id
 from inflight.batch.row_formats.template import Template
+from inflight.openai_api.fields import whole
 from inflight.openai_api.messages import checked_messages, checked_text
 
 _SAMPLING = (
@@ -169,7 +170,7 @@ class GenerateRowFormat(PlainRowFormat):
         if self._overrides.isdisjoint(values):
             return self._generate(prompt, self._max_tokens, self._sampling)
         given = {name: values[name] for name in self._overrides.intersection(values) if values[name] is not None}
-        max_tokens = given.pop("max_tokens", self._max_tokens)
+        max_tokens = whole(given.pop("max_tokens", self._max_tokens))
         check_int("max_tokens", max_tokens, 1, _MAX_INT32)
         ignore_eos = given.pop("ignore_eos", None)
         if ignore_eos is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from inflight.batch.errors import BatchError
@@ -14,21 +16,26 @@ from inflight.batch.sources.file_source import MAX_ROW_BYTES, FileSource, offset
 from inflight.batch.storage.files import Reading, StoredFile
 from inflight.common.repeated import first_repeated
 
-_DELIMITERS = ",;\t"
+_TOLD = "sep="
+_SAMPLE_ROWS = 50
+_LEAST_SHARE = 0.5
+"""Of the first rows that must have the header's fields; the others are invalid rows."""
 _BOM = b"\xef\xbb\xbf"
 
 
 class CsvSource(FileSource):
     """A CSV file in UTF-8. All values are texts, and all rows have the header's columns.
 
-    The delimiter is the one of `,`, `;` and tab that gives the header most columns. An invalid row (an unclosed quote,
+    The delimiter is the one of `,`, `;` and tab with which the first rows fit the header, unless a first line such as
+    `sep=;` names it. An invalid row (an unclosed quote,
     too many or too few fields) is reported, and reading continues with the line after its first.
     """
 
     format: FileFormat = "csv"
 
-    def __init__(self, file: StoredFile) -> None:
+    def __init__(self, file: StoredFile, delimiter: str | None = None) -> None:
         super().__init__(file)
+        self._given = delimiter or ""
         self._delimiter, self._names, self._begin = self._header()
         self.columns = self._names
 
@@ -61,26 +68,53 @@ class CsvSource(FileSource):
 
     def _header(self) -> tuple[str, list[str], tuple[int, int]]:
         """Return the delimiter, the names, and where the first row begins."""
-        found: tuple[str, list[str], tuple[int, int]] = ("", [], (0, 0))
-        for delimiter in _DELIMITERS:
-            with self._file.reading() as reading:
-                lines = _Lines(reading, 0, 0)
-                try:
-                    names: list[str] = next(self._reader(lines, delimiter), [])
-                except (csv.Error, UnicodeDecodeError, _TooLongError) as error:
-                    raise BatchError(
-                        f"{self._file.shown} has no valid CSV header: {_why(error, lines)}", "input_invalid"
-                    ) from None
-            if len(names) > len(found[1]):
-                found = delimiter, names, lines.position
-        names = found[1]
+        told = self._told_delimiter()
+        given = self._given or (told or "").rstrip("\r\n").removeprefix(_TOLD)
+        found = [self._try(each, skip=told is not None) for each in (given or self._candidates)]
+        # Rows have as many fields as the header. Where several do, more columns are likelier than one.
+        _, _, delimiter, names, begin = max(found, key=lambda one: one[:2])
         if not any(names):
             raise BatchError(f"{self._file.shown} has no header; its first line must name the columns", "input_invalid")
         if double := first_repeated(names):
             raise BatchError(
                 f"the header of {self._file.shown} names the column {double!r} twice; rename one", "input_invalid"
             )
-        return found
+        return delimiter, names, begin
+
+    @property
+    def _candidates(self) -> str:
+        return "\t,;" if ".tsv" in self._file.address.lower() else ",;\t"
+
+    def _told_delimiter(self) -> str | None:
+        """Return the first line if it is one that spreadsheets write: sep=;"""
+        with self._file.reading() as reading:
+            try:
+                line = next(_Lines(reading, 0, 0), "")
+            except (UnicodeDecodeError, _TooLongError):
+                return None
+        return line if line.startswith(_TOLD) and len(line.rstrip("\r\n")) == len(_TOLD) + 1 else None
+
+    def _try(self, delimiter: str, skip: bool) -> tuple[bool, float, str, list[str], tuple[int, int]]:
+        """Return whether a delimiter makes several columns, how many of the first rows fit, and what the header is."""
+        with self._file.reading() as reading:
+            lines = _Lines(reading, 0, 0)
+            if skip:
+                next(lines)
+            reader = self._reader(lines, delimiter)
+            try:
+                names: list[str] = next(reader, [])
+                begin = lines.position
+            except (csv.Error, UnicodeDecodeError, _TooLongError) as error:
+                raise BatchError(
+                    f"{self._file.shown} has no valid CSV header: {_why(error, lines)}", "input_invalid"
+                ) from None
+            rows = fit = 0
+            with suppress(csv.Error, UnicodeDecodeError, _TooLongError):
+                for fields in islice(reader, _SAMPLE_ROWS):
+                    rows += 1
+                    fit += len(fields) == len(names)
+        share = fit / rows if rows else 1.0
+        return len(names) > 1 and share >= _LEAST_SHARE, share + len(names) * 1e-6, delimiter, names, begin
 
     def _reader(self, lines: _Lines, delimiter: str | None = None) -> Any:
         csv.field_size_limit(MAX_ROW_BYTES)

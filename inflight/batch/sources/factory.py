@@ -27,7 +27,7 @@ def open_source(spec: InputSpec, bound_fingerprint: str = "", columns: frozenset
     if format == "csv":
         from inflight.batch.sources.csv import CsvSource
 
-        return CsvSource(file)
+        return CsvSource(file, spec.delimiter)
     if format == "parquet":
         from inflight.batch.sources.parquet import ParquetSource
 

@@ -92,6 +92,10 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
     task: Task = options.pop("task")
     if task != "generate":
         given.setdefault("prompt", TEXT_COLUMNS[task])
+    if (delimiter := given.get("delimiter")) is not None:
+        given["delimiter"] = {"tab": "\t", "\\t": "\t"}.get(delimiter, delimiter)
+        if len(given["delimiter"]) != 1 or given["delimiter"] in '"\r\n':
+            raise click.UsageError(f"--delimiter is {delimiter!r}; give one character, or tab")
     if given.get("raw") and (given.get("chat") or "system" in given):
         raise click.UsageError(
             f"--raw and --{'chat' if given.get('chat') else 'system'} exclude each other; leave out one"

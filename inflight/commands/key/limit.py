@@ -14,16 +14,22 @@ from inflight.gateway.key_file import limit_key
 @click.command(short_help="Set the quotas of a key.")
 @click.argument("key", metavar="ID|NAME")
 @quota_options
+@click.option("--none", "remove", is_flag=True, help="Remove all quotas.")
 @key_file_option
-def command(key: str, key_file: Path, **quotas: Any) -> None:
-    """Set the quotas of the valid key with this id or name; those that you leave out are removed.
+def command(key: str, key_file: Path, remove: bool, **quotas: Any) -> None:
+    """Set the quotas of the valid key with this id or name; those that you leave out are removed. Without options, show
+    them.
 
     A running gateway applies them within a second. The counts of the current minute and day remain.
 
     \b
       inflight key limit demo --requests-per-minute 120 --tokens-per-minute 100000
       inflight key limit demo
+      inflight key limit demo --none
     """  # fmt: skip
-    changed = limit_key(key_file, key, quotas_from(quotas))
+    wanted = quotas_from(quotas)
+    if remove and wanted.as_dict():
+        raise click.UsageError("--none removes all quotas; leave it out, or leave out the others")
+    changed = limit_key(key_file, key, wanted if remove or wanted.as_dict() else None)
     shown = ", ".join(f"{name}={value}" for name, value in changed.quotas.as_dict().items()) or "no quotas"
-    click.echo(f"The key {changed.id} ({changed.name}) has now {shown}.")
+    click.echo(f"The key {changed.id} ({changed.name}) has {shown}.")

@@ -110,3 +110,27 @@ def test_the_delimiter_is_told_by_the_header(tmp_path: Path, name: str, between:
 def test_a_file_without_a_header_is_refused(tmp_path: Path, text: bytes, words: str) -> None:
     with raises(BatchError, "input_invalid", naming=words):
         _source(tmp_path / "rows.csv", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "row"),
+    [
+        ("a.csv", b'id,"Pick one; two; three; four",prompt\n1,x,hi\n', {"id": "1", "prompt": "hi"}),
+        ("a.tsv", b"id\tname, first\tprompt, text, long\n1\tx\thi\n", {"id": "1", "prompt, text, long": "hi"}),
+        ("a.csv", b"sep=;\nid;prompt\n1;hi\n", {"id": "1", "prompt": "hi"}),
+        ("a.csv", b"\xef\xbb\xbfsep=,\r\nid,prompt\r\n1,hi\r\n", {"id": "1", "prompt": "hi"}),
+        ("a.csv", b"prompt\nhello; world, you\n", {"prompt": "hello; world, you"}),
+        ("a.csv", b"id;a,b;prompt\n1;2,5;hi\n2;3,5;ho\n", {"id": "1", "prompt": "hi"}),
+    ],
+)
+def test_the_delimiter_is_one_that_fits_the_rows(tmp_path: Path, name: str, text: bytes, row: dict[str, str]) -> None:
+    (tmp_path / name).write_bytes(text)
+    source = open_source(InputSpec(address=str(tmp_path / name)))
+    values = _check_reading_on(source)[0].values
+    assert row.items() <= values.items()
+
+
+def test_a_delimiter_can_be_given(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id|prompt, text\n1|hi\n")
+    source = open_source(InputSpec(address=str(tmp_path / "a.csv"), delimiter="|"))
+    assert next(iter(source.read())).values == {"id": "1", "prompt, text": "hi"}

@@ -219,3 +219,13 @@ def test_no_server_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_limit_without_options_shows_and_changes_nothing(run: Any, path: Path) -> None:
+    assert run("add", "shop", "--tokens-per-minute", "7").code == 0
+    before = path.read_bytes()
+    shown = run("limit", "shop")
+    assert (shown.code, path.read_bytes()) == (0, before)
+    assert "tokens_per_minute=7" in shown.out
+    assert "no quotas" in run("limit", "shop", "--none").out
+    assert run("limit", "shop", "--none", "--tokens-per-day", "7").code == 2
