@@ -86,7 +86,7 @@ _NOT_OURS: dict[str, Field] = {
 _COMMON: dict[str, Field] = _NOT_OURS | {
     "model": _honoured("must be a served model"),
     "max_tokens": _honoured("from 1 on"),
-    "temperature": _honoured("0 to 2, default 1; 0 is greedy"),
+    "temperature": _honoured("0 to 2, by default the model's; 0 is greedy"),
     "top_p": _honoured("0 to 1"),
     "n": _honoured("1 to 16; choice i has the seed + i"),
     "stop": _honoured("a text, or up to 16 texts"),

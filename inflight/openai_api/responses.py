@@ -38,7 +38,7 @@ def _fields() -> dict[str, Field]:
         "input": "a text, or messages, function calls and their outputs",
         "instructions": "the system message",
         "max_output_tokens": "from 1 on",
-        "temperature": "0 to 2, default 1; 0 is greedy",
+        "temperature": "0 to 2, by default the model's; 0 is greedy",
         "top_p": "0 to 1",
         "stream": "server-sent events",
         "stream_options": "has no effect but for its form",

@@ -41,7 +41,7 @@ def command(input_address: str, job: Path | None, **options: Any) -> None:
     \b
       inflight batch run prompts.jsonl --out answers.jsonl
       inflight batch run openai-batch.jsonl --out answers.jsonl --server gpu1:8001 --server gpu2:8001
-      inflight batch run tickets.csv --id ticket --template 'Summarize: {{ text }}' --chat --out s3://bucket/out.parquet
+      inflight batch run tickets.csv --id ticket --template 'Summarize: {{ text }}' --out s3://bucket/out.parquet
       inflight batch run sqlite:///shop.db --table products --template @ask.txt --out sqlite:///shop.db --column blurb
       inflight batch run prompts.jsonl --out answers.jsonl --ephemeral my-engine --price-per-hour 2.49
       inflight batch run asked.csv --retrieve postgresql://db/shop --retrieve-table docs --template @ask.txt --out a.csv
