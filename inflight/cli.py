@@ -99,6 +99,10 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         if isinstance(error, click.BadParameter):
             name_source(error)
+        if isinstance(error, click.NoSuchOption):
+            from inflight.option_hints import suggest_option
+
+            suggest_option(error)
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:

@@ -23,7 +23,7 @@ OURS = {"inflight", "inflight_client", "build_engines", "loadtests", "tests", "b
 ABSENT = {"openai", "triton_python_backend_utils", "c_python_backend_utils", "mypy_boto3_s3"}
 ABSENT |= {"tensorrt_llm", "tensorrt", "cuda"}
 # Never imported: Triton itself, and drivers and parsers that libraries look for.
-INDIRECT = {"httptools", "nvidia-pytriton", "onnx", "psycopg", "s3fs"}
+INDIRECT = {"httptools", "nvidia-pytriton", "onnx", "psycopg", "s3fs", "sentencepiece", "tiktoken"}
 # Loaded by Python's start in a virtual environment.
 STARTUP = {"_distutils_hack"}
 # Loaded by asyncio libraries where something else has installed it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,13 @@ def test_the_page_of_the_gateways_fields_is_that_of_the_tables() -> None:
 def test_the_page_of_error_codes_is_that_of_the_table() -> None:
     """`python -m inflight_client.errors_docs > docs/errors.md` writes it anew."""
     assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == render()
+
+
+def test_the_reference_has_a_heading_for_each_command() -> None:
+    text = "\n".join(runpy.run_path(str(ROOT / "docs/hooks.py"))["command_help"]())
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert len(set(headings)) == len(headings) > 35
+    assert {"inflight serve", "inflight batch run", "inflight load compare", "inflight key limit"} <= set(headings)
+    assert "Sentinel" not in text
+    for heading in headings:
+        assert f"Usage: {heading} " in text

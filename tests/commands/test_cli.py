@@ -14,6 +14,7 @@ from inflight_client import InflightError
 
 from inflight import __version__, cli
 from inflight.lazy_group import LazyGroup
+from inflight.option_hints import OPTION_HINTS
 
 
 def test_help_imports_no_command() -> None:
@@ -157,6 +158,7 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         (["generate"], "Missing argument 'PROMPT'"),
         (["generate", "x", "--top-k", "many"], "'many' is not a valid integer"),
         (["--nothing"], "No such option"),
+        (["serve", "x", "--max-num-sequence", "4"], "'--max-num-sequences'?"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,3 +205,22 @@ def test_variables_of_the_environment_are_named(
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str], flag: str) -> None:
     cli.main([flag])
     assert __version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", OPTION_HINTS)
+def test_an_option_of_another_server_is_answered_with_ours(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        cli.main(["serve", "x", option, "1"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert raised.value.code == 2
+    assert f"Use {OPTION_HINTS[option]}." in said
+    named = re.findall(r"--[a-z-]+", OPTION_HINTS[option])
+    commands = [cli.cli.get_command(click.Context(cli.cli), name) for name in ("serve", "build", "gateway")]
+    known = {name for command in commands if command for each in command.params for name in each.opts}
+    assert set(named) <= known | {"--no-kv-cache-reuse"}
+
+
+def test_an_option_like_no_other_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "x", "--swap-space", "1"])
+    assert "Did you mean" not in capsys.readouterr().err

@@ -1,0 +1,54 @@
+"""What options of vLLM, Ollama, TGI and llama.cpp are called here."""
+
+from __future__ import annotations
+
+import click
+
+from inflight.common.suggestions import nearest
+
+_LEAST_SIMILARITY = 0.8
+_LENGTH = "--max-seq-len of `inflight build`, which sets the longest sequence of an engine"
+_PRECISION = "--precision"
+_GPUS = "--tensor-parallel of `inflight build --target tensorrt-llm`"
+_MEMORY = "--kv-cache-tokens, or on GPUs --set kv_cache_free_gpu_mem_fraction=0.9"
+
+OPTION_HINTS = {
+    **dict.fromkeys(("--model", "--model-id", "--model-path", "--hf-repo"), "the argument MODEL, without an option"),
+    **dict.fromkeys(("--max-model-len", "--ctx-size", "--num-ctx", "--max-total-tokens", "--context-length"), _LENGTH),
+    **dict.fromkeys(("--tensor-parallel-size", "--num-shard"), _GPUS),
+    "--pipeline-parallel-size": "--pipeline-parallel of `inflight build --target tensorrt-llm`",
+    **dict.fromkeys(("--gpu-memory-utilization", "--cuda-memory-fraction", "--mem-fraction-static"), _MEMORY),
+    **dict.fromkeys(("--dtype", "--quantization", "--quantize"), _PRECISION),
+    "--kv-cache-dtype": "--kv-cache-precision of `inflight build`",
+    **dict.fromkeys(("--max-num-seqs", "--max-concurrent-requests", "--parallel"), "--max-num-sequences"),
+    **dict.fromkeys(("--max-num-batched-tokens", "--max-batch-prefill-tokens", "--batch-size"), "--max-num-tokens"),
+    "--enable-prefix-caching": "nothing: prefixes are cached unless you pass --no-kv-cache-reuse",
+    "--no-enable-prefix-caching": "--no-kv-cache-reuse",
+    "--enable-chunked-prefill": "nothing: long prompts are always computed in parts of --max-num-tokens",
+    "--enable-auto-tool-choice": "nothing: tools work where the format is known; --tool-call-parser names another one",
+    "--api-key": "`inflight key add NAME`, which makes API keys",
+    "--allowed-origins": "--cors-origin",
+    "--chat-template": "the checkpoint's own template, which is part of the engine",
+    "--enable-lora": "--lora ADAPTER",
+    "--lora-modules": "--lora ADAPTER",
+    "--speculative-config": "--draft-engine or --prompt-lookup",
+    "--enforce-eager": "nothing: there are no graphs to leave out",
+    "--trust-remote-code": "no code of checkpoints: it is never run",
+    "--max-logprobs": "nothing: only the log probabilities of chosen tokens are known",
+    "--hostname": "--host, and --gateway-host for the OpenAI API",
+    "--download-dir": "the variable HF_HOME",
+    "--disable-log-requests": "nothing: requests are logged only with --log-requests",
+}
+"""By the option that somebody is used to; "nothing" where there is nothing to set."""
+
+
+def suggest_option(error: click.NoSuchOption) -> None:
+    """Let the message name the option to use here; of similar names only a near one."""
+    known = [] if error.ctx is None else [name for each in error.ctx.command.params for name in each.opts]
+    hint = OPTION_HINTS.get(error.option_name)
+    if hint is not None and error.option_name not in known:
+        error.message += f" Use {hint}."
+        error.possibilities = []
+        return
+    near = nearest(error.option_name, known, _LEAST_SIMILARITY)
+    error.possibilities = [] if near is None else [near]
