@@ -241,7 +241,7 @@ class Gateway:
         request.status, request.outcome.error, request.outcome.left = 499, "client_left", True
 
     async def _fail(self, request: Request, error: ApiError) -> None:
-        request.outcome.error = error.body()["error"]["code"]
+        request.outcome.error, request.outcome.param = error.body()["error"]["code"], error.param
         if request.started:
             await self._cut(request, error.body())
         else:
@@ -455,6 +455,7 @@ class Gateway:
                 status=503,
                 headers={"retry-after": "1", "connection": "close"},
             )
+        request.outcome.model = model
         caller.check_model(model)
         self._note_no_effect(request, no_effect)
 

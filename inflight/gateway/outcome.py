@@ -27,5 +27,7 @@ class Outcome:
     finish_reasons: dict[int, str] = field(default_factory=dict)
     left: bool = False
     """Whether the client left before the response's end."""
+    model: str = ""
+    param: str | None = None
     error: str = ""
     """The code of the error with which it ended."""

@@ -59,6 +59,10 @@ def status_error(status: int, content_type: str, body: bytes, where: str) -> Inf
         return error_from_message(words)
     if status in _GATEWAYS and not words:
         return connection_lost(where, f"HTTP status {status}")
+    if status in NO_ENDPOINT and b'"invalid_request_error"' in body:
+        return InflightError(
+            f"the server at {where} has OpenAI's API; give the address with /v1 at its end", "unsupported_deployment"
+        )
     if status in NO_ENDPOINT:
         return InflightError(
             f"the peer at {where} is not Triton's HTTP endpoint ({words or f'HTTP status {status}'}); check the port,"
