@@ -100,9 +100,9 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(error, click.BadParameter):
             name_source(error)
         if isinstance(error, click.NoSuchOption):
-            from inflight.option_hints import suggest_option
+            from inflight.option_hints import with_suggestion
 
-            suggest_option(error)
+            error = with_suggestion(error)
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:

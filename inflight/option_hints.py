@@ -42,13 +42,11 @@ OPTION_HINTS = {
 """By the option that somebody is used to; "nothing" where there is nothing to set."""
 
 
-def suggest_option(error: click.NoSuchOption) -> None:
-    """Let the message name the option to use here; of similar names only a near one."""
+def with_suggestion(error: click.NoSuchOption) -> click.NoSuchOption:
+    """Return the error with the option to use here; of similar names only with a near one."""
     known = [] if error.ctx is None else [name for each in error.ctx.command.params for name in each.opts]
     hint = OPTION_HINTS.get(error.option_name)
-    if hint is not None and error.option_name not in known:
-        error.message += f" Use {hint}."
-        error.possibilities = []
-        return
-    near = nearest(error.option_name, known, _LEAST_SIMILARITY)
-    error.possibilities = [] if near is None else [near]
+    message, near = error.message, nearest(error.option_name, known, _LEAST_SIMILARITY)
+    if hint is not None:
+        message, near = f"{message} Use {hint}.", None
+    return click.NoSuchOption(error.option_name, message, [near] if near else None, error.ctx)

@@ -48,9 +48,7 @@ def test_a_wrong_address_is_told_from_a_server_that_is_away(status: int, body: b
 
 
 def test_an_openai_api_at_an_address_without_v1_is_named() -> None:
-    body = (
-        b'{"error":{"message":"there is no such path","type":"invalid_request_error","param":null,"code":"not_found"}}'
-    )
+    body = b'{"error":{"message":"no such path","type":"invalid_request_error","param":null,"code":"not_found"}}'
     error = status_error(404, "application/json", body, "http://127.0.0.1:8080")
     assert error.code == "unsupported_deployment"
     assert "/v1" in str(error)
