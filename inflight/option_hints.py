@@ -39,7 +39,7 @@ OPTION_HINTS = {
     "--download-dir": "the variable HF_HOME",
     "--disable-log-requests": "nothing: requests are logged only with --log-requests",
 }
-"""By the option that somebody is used to; "nothing" where there is nothing to set."""
+"""By the option that users of those know; "nothing" where there is nothing to set."""
 
 
 def with_suggestion(error: click.NoSuchOption) -> click.NoSuchOption:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvloop
@@ -32,8 +32,12 @@ from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.messages import checked_messages
 from inflight.openai_api.request import RequestDefaults, parse_request
+from tests.fixtures.browser import FLAGS, find
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 EVIL = "https://evil.example"
 
@@ -385,3 +389,43 @@ def test_uploads_count_as_requests(tmp_path: Path) -> None:
     with running(tmp_path) as port:
         form = {"content_type": "multipart/form-data; boundary=x", "authorization": f"Bearer {token}"}
         assert [ask(port, "POST", "/v1/files", b"--x--", **form)[0] for _ in range(2)] == [400, 429]
+
+
+ATTACK = """
+const tried = async (path, options) => {
+  try {
+    const found = await fetch("http://127.0.0.1:%d" + path, options);
+    return found.type + " " + await found.text();
+  } catch (error) { return "refused"; }
+};
+const form = new FormData();
+form.append("purpose", "batch");
+form.append("file", new Blob(["{}"]), "rows.jsonl");
+const body = new Blob(['{"model": "tea", "prompt": "hi"}']);
+Promise.all([
+  tried("/v1/models"),
+  tried("/v1/models", { mode: "no-cors" }),
+  tried("/v1/completions", { method: "POST", body, mode: "no-cors" }),
+  tried("/v1/completions", { method: "POST", body, headers: { "content-type": "application/json" } }),
+  tried("/v1/files", { method: "POST", body: form, mode: "no-cors" }),
+]).then(all => { document.title = JSON.stringify(all); });
+"""
+
+
+def test_a_page_of_another_origin_in_a_browser_reads_and_starts_nothing(browser: Browser, tmp_path: Path) -> None:
+    rules = "--host-resolver-rules=MAP evil.example 127.0.0.1"
+    with running(tmp_path) as port, ExitStack() as stack:
+        foreign = stack.enter_context(browser.browser_type.launch(executable_path=find(), args=[*FLAGS, rules]))
+        page = foreign.new_page()
+        answer = {"body": "<title>waits</title>", "content_type": "text/html"}
+        page.route("http://evil.example/*", lambda route: route.fulfill(**answer))
+        page.goto("http://evil.example/page")
+        page.add_script_tag(content=ATTACK % port)
+        page.wait_for_function("document.title !== 'waits'")
+        assert set(json.loads(page.title())) <= {"refused", "opaque "}
+        _, files = ask(port, "GET", "/v1/files", b"")
+        assert files["data"] == []
+        # A name that first led to the page's server, and now to this machine: the browser sends it as the host.
+        rebound = foreign.new_page().goto(f"http://evil.example:{port}/v1/files")
+        assert rebound is not None
+        assert rebound.status == 403
