@@ -38,6 +38,9 @@ def comparison_headline(comparison: Comparison) -> str:
         for words, changes in (("better", better), ("worse, but not significantly beyond that", worse))
         if changes
     ]
+    if comparison.inconclusive:
+        parts.insert(0, "there are too few requests to judge most figures")
+        return f"Inconclusive: {'; '.join(parts)}."
     start = f"No regression beyond {_threshold(comparison)} was shown"
     return f"{start}; {'; '.join(parts)}." if parts else f"{start}, nor any other change."
 

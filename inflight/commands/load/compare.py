@@ -31,6 +31,7 @@ _RUN = click.Path(exists=True, file_okay=False, path_type=Path)
     help="Relative change that counts as a regression.",
 )
 @click.option("--allow-different-plans", is_flag=True, help="Judge runs with different plans too.")
+@click.option("--allow-inconclusive", is_flag=True, help="Exit with 0 also if most figures can't be judged.")
 @click.option("--out", type=click.Path(path_type=Path), help="Also write the comparison to an HTML file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON object.")
 def command(
@@ -38,13 +39,15 @@ def command(
     after: tuple[Path, ...],
     threshold: float,
     allow_different_plans: bool,
+    allow_inconclusive: bool,
     out: Path | None,
     as_json: bool,
 ) -> None:
     """Compare runs before and after a change, with a 95% confidence interval for the change of each figure.
 
     A figure is a regression if its whole interval is worse than the threshold; the exit code is then 1. Runs with
-    different plans are shown but not judged; the exit code is then 2.
+    different plans are shown but not judged, and a comparison with too few requests for most figures is inconclusive;
+    the exit code is then 2.
 
     \b
       inflight load compare before --with after
@@ -66,6 +69,8 @@ def command(
     if found.plans_differ:
         how = "run both with one plan (--plan before/plan.json), or judge them anyway with --allow-different-plans"
         raise click.UsageError(f"The runs have different plans, so no change was judged: {how}.")
+    if found.inconclusive and not allow_inconclusive:
+        sys.exit(2)
     sys.exit(1 if found.regressions else 0)
 
 
@@ -87,6 +92,12 @@ def _print_comparison(found: Comparison, console: Console) -> None:
     if found.plans_differ:
         return
     many = len(found.regressions)
+    if found.inconclusive:
+        console.print(
+            "INCONCLUSIVE: there are too few requests to judge most figures; run both longer, or several times, or pass"
+            " --allow-inconclusive."
+        )
+        return
     words = f"worse by more than {found.threshold:.0%} with confidence"
     console.print(f"{many} figure{'s' if many != 1 else ''} {words}" if many else f"No figure is {words}.")
 
@@ -109,4 +120,4 @@ def _value(change: Change, value: float | None) -> str:
 def _change_text(change: Change, value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value - 1:+.1%}" if change.relative else f"{value * 100:+.2f} percentage points"
+    return f"{value - 1:+.1%}" if change.relative else f"{value * 100:+.2f} pp"

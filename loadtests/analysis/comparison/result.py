@@ -82,5 +82,11 @@ class Comparison:
     """Whether all runs are of an encoder, so that there are no figures of tokens that arrive."""
 
     @property
+    def inconclusive(self) -> bool:
+        """Whether too few requests were made to judge most of the figures, and none is a regression."""
+        few = sum(change.verdict is ChangeVerdict.TOO_FEW for change in self.changes)
+        return not self.plans_differ and not self.regressions and 2 * few > len(self.changes)
+
+    @property
     def regressions(self) -> tuple[Change, ...]:
         return tuple(change for change in self.changes if change.regression)

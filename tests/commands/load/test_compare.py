@@ -151,3 +151,14 @@ def test_help_has_examples(load: CommandRunner) -> None:
     assert (done.code, done.err) == (0, "")
     assert "\n    inflight load compare before --with after\n" in done.out
     assert "--threshold 0.02" in done.out
+
+
+def test_too_few_requests_to_judge_are_inconclusive(load: CommandRunner, place: Path) -> None:
+    for name in ("few1", "few2"):
+        if not (place / name).exists():
+            records = [record(number, number * 0.5, ttft=0.1, gaps=[0.02] * 4) for number in range(8)]
+            write_run(place / name, records, generator=steady_generator(SECONDS, 8))
+    done = load("compare", "few1", "--with", "few2")
+    assert done.code == 2
+    assert "INCONCLUSIVE" in done.out
+    assert load("compare", "few1", "--with", "few2", "--allow-inconclusive").code == 0
