@@ -11,8 +11,10 @@ from inflight_client.validation import shorten
 
 from inflight.gateway.servers import ServerPool, UpstreamServer
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.messages import checked_messages, checked_text
-from inflight.openai_api.request import count_characters
+from inflight.openai_api.fields import FieldReader
+from inflight.openai_api.messages import checked_text
+from inflight.openai_api.request import count_characters, parse_messages, template_kwargs
+from inflight.openai_api.tools import parse_tools
 
 _MAX_TOKENS = 1_000_000
 _MAX_CHARACTERS = 2**20
@@ -29,6 +31,9 @@ async def tokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> byte
         "return_token_strs",
         "add_generation_prompt",
         "tools",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "reasoning_effort",
     }
     server = _server(body, allowed, pool, check_model)
     special = _boolean(body, "add_special_tokens", True)
@@ -36,8 +41,10 @@ async def tokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> byte
 
     def convert() -> bytes:
         if body.get("messages") is not None:
-            prompt: Any = checked_messages(body["messages"])
-            kwargs = {name: body[name] for name in ("tools", "add_generation_prompt") if body.get(name) is not None}
+            given = {name: value for name, value in body.items() if value is not None}
+            prompt: Any = parse_messages(given)
+            tools = parse_tools(given)
+            kwargs = template_kwargs(FieldReader(given)) | ({"tools": tools.for_template()} if tools.active else {})
         else:
             prompt, kwargs = checked_text("prompt", body.get("prompt")), {}
         if count_characters(prompt) + count_characters(kwargs) > _MAX_CHARACTERS:

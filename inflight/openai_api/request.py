@@ -125,8 +125,8 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
     if echo and logprobs:
         raise ApiError("log probabilities of the prompt are not supported; leave out echo", "unsupported_input", "echo")
     tools = parse_tools(given) if chat else NO_TOOLS
-    prompts: tuple[Prompt | TokenIds, ...] = (_messages(given),) if chat else _prompts(given.get("prompt"))
-    kwargs = _template_kwargs(reader) if chat else {}
+    prompts: tuple[Prompt | TokenIds, ...] = (parse_messages(given),) if chat else _prompts(given.get("prompt"))
+    kwargs = template_kwargs(reader) if chat else {}
     request = GenerationRequest(
         model=model,
         chat=chat,
@@ -173,7 +173,8 @@ def _stream_options(reader: FieldReader, stream: bool) -> list[str]:
     return [name for name, value in options.items() if value]
 
 
-def _messages(given: Mapping[str, Any]) -> Prompt:
+def parse_messages(given: Mapping[str, Any]) -> Prompt:
+    """Return the messages of a body as the chat template gets them. Raises ApiError."""
     try:
         return [_with_parsed_arguments(each) for each in checked_messages(given.get("messages"))]
     except InflightError as error:
@@ -263,7 +264,8 @@ def _log_probs(given: Mapping[str, Any], chat: bool) -> bool:
     )
 
 
-def _template_kwargs(reader: FieldReader) -> dict[str, Any]:
+def template_kwargs(reader: FieldReader) -> dict[str, Any]:
+    """Return the arguments of the chat template in a body. Raises ApiError."""
     kwargs = dict(reader.mapping("chat_template_kwargs"))
     for name in kwargs:
         if name in _NOT_TEMPLATE_KWARGS or not name.isidentifier():

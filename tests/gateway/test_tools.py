@@ -10,7 +10,7 @@ import pytest
 
 from inflight.gateway.processes import GatewayProcesses
 from tests.fixtures.gateway import openai_client
-from tests.fixtures.gateway_requests import MODEL, chat
+from tests.fixtures.gateway_requests import MODEL, chat, post
 
 CITY = {
     "type": "object",
@@ -37,6 +37,7 @@ def test_a_required_call_is_streamed_as_it_is_answered(
         "parallel_tool_calls": parallel,
         "max_tokens": 300,
         "seed": 3,
+        "temperature": 1,
         "n": 2,
     }
     with openai_client(model_gateway) as client:
@@ -92,3 +93,21 @@ def test_a_parsed_answer_is_an_object(model_gateway: GatewayProcesses) -> None:
         )
     assert all(isinstance(choice.message.parsed, Answer) for choice in done.choices)
     assert isinstance(done, openai.types.chat.ChatCompletion)
+
+
+def test_what_is_counted_is_what_is_served(model_gateway: GatewayProcesses) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
+    messages: list[Any] = [
+        {"role": "user", "content": "Is it warm?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "20 degrees"},
+    ]
+    for fields in (
+        {},
+        {"tools": TOOLS, "tool_choice": "required"},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    ):
+        body = {"model": MODEL, "messages": messages, **fields}
+        counted = post(model_gateway, "/tokenize", {name: each for name, each in body.items() if name != "tool_choice"})
+        served = post(model_gateway, "/v1/chat/completions", {**body, "max_tokens": 1})
+        assert counted.json["count"] == served.json["usage"]["prompt_tokens"]
