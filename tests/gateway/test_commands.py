@@ -106,9 +106,12 @@ def test_leaving_a_stream_ends_the_answer(gateway: GatewayProcesses, client: Cli
 
 
 def test_the_commands_choose_the_gateway_by_the_address(gateway: GatewayProcesses, run: Run, triton: Client) -> None:
+    raw = ("--raw", "--max-tokens", "6")
     expected = triton.generate("tell me of tea", max_tokens=6).text
-    assert run("generate", "tell me of tea", "--max-tokens", "6", "--server", gateway.url).out == expected + "\n"
-    done = run("generate", "tell me of tea", "--max-tokens", "6", "--json", "--log-probs", "--server", gateway.url)
+    assert run("generate", "tell me of tea", *raw, "--server", gateway.url).out == expected + "\n"
+    done = run(
+        "generate", "tell me of tea", "--raw", "--max-tokens", "6", "--json", "--log-probs", "--server", gateway.url
+    )
     *deltas, end = done.objects
     assert "".join(delta["text"] for delta in deltas) == expected
     assert end["usage"]["output_tokens"] == 6
@@ -187,5 +190,5 @@ def test_a_load_test_counts_tokens_and_times(
         assert (record["outcome"], record["output_tokens"]) == ("completed", 4)
         assert len(record["chunks"]) == (4 if mode == "stream" else 0)
     metadata = json.loads((tmp_path / "found" / "metadata.json").read_text())
-    assert metadata["served"] == {"model": MODEL}
+    assert metadata["served"] == {"model": MODEL, "chat_template": True}
     assert metadata["server_metrics_error"] == ""

@@ -82,7 +82,7 @@ def test_a_refusal_is_shown_and_loses_no_text(browser: Browser, gateway: Gateway
     page.get_by_label("Max tokens").fill("100000")
     say(page, "Is there tea?")
     page.get_by_role("alert").wait_for()
-    assert "max_tokens" in page.get_by_role("alert").inner_text()
+    assert "maximum context length" in page.get_by_role("alert").inner_text()
     assert page.get_by_label("Message", exact=True).input_value() == "Is there tea?"
     page.context.close()
 

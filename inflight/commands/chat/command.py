@@ -48,9 +48,12 @@ def command(
     """  # fmt: skip
     options = call_options_from(arguments)
     conversation = Conversation(system)
+    piped = as_json or not is_interactive()
+    if piped:
+        standard_input()  # a closed one is wrong usage, whether or not a server answers
     with open_client(arguments, retry_timeout, chat_template=chat_template) as client:
         options["sampling"] = with_model_defaults(options["sampling"], client.deployment().served)
-        if as_json or not is_interactive():
+        if piped:
             _answer_piped_messages(client, conversation, options, as_json)
         else:
             _run_interactive(client, conversation, options, no_history)

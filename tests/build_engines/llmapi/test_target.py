@@ -83,7 +83,7 @@ def test_code_of_the_checkpoint_comes_along_when_it_is_trusted(checkpoint: Path,
     assert not names & {".gitattributes", "consolidated.safetensors"}
     assert said_by(tmp_path / "engine")["trust_remote_code"] is True
     (checkpoint / "modeling_own.py").write_text("ONE = 2\n")
-    assert build_engine(str(checkpoint), tmp_path / "engine", trusting).fresh
+    assert build_engine(str(checkpoint), tmp_path / "engine", trusting, force=True).fresh
     assert not build_engine(str(checkpoint), tmp_path / "engine", trusting).fresh
 
 
@@ -178,7 +178,7 @@ def test_an_unchanged_build_is_kept_and_a_changed_argument_builds_again(checkpoi
     assert build_engine(str(checkpoint), tmp_path / "engine", options).fresh
     assert not build_engine(str(checkpoint), tmp_path / "engine", options).fresh
     other = BuildOptions("llmapi", settings=LlmArguments(max_batch_size=8))
-    assert build_engine(str(checkpoint), tmp_path / "engine", other).fresh
+    assert build_engine(str(checkpoint), tmp_path / "engine", other, force=True).fresh
 
 
 def test_what_modelopt_quantized_stays_so(checkpoint: Path, tmp_path: Path) -> None:

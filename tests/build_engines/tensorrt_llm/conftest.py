@@ -33,11 +33,12 @@ def build(tmp_path: Path, checkpoint: Path, nvidia_programs: NvidiaPrograms) -> 
         fields: dict[str, Any] | None = None,
         heard: RecordedProgress | None = None,
         docker: bool = False,
+        force: bool = False,
         **options: Any,
     ) -> Built:
         programs = Docker() if docker else Native(nvidia_programs.examples)
         settings = TensorRtLlmSettings(read_recipe(None, fields or {}), programs)
         chosen = BuildOptions(target="tensorrt-llm", settings=settings, **options)
-        return build_engine(str(checkpoint), tmp_path / "engine", chosen, progress=heard)
+        return build_engine(str(checkpoint), tmp_path / "engine", chosen, progress=heard, force=force)
 
     return make

@@ -66,7 +66,7 @@ def test_a_program_that_fails_is_told_in_one_sentence_and_leaves_nothing_half_do
     before = build(LIMITS).manifest if fail == "build:disk_full" else None
     nvidia_programs.having(fail=fail)
     with pytest.raises(BuildError) as caught:
-        build(LIMITS | fields | {"multiple_profiles": True})
+        build(LIMITS | fields | {"multiple_profiles": True}, force=True)
     message = str(caught.value)
     assert said in message
     assert caught.value.code == code

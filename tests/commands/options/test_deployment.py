@@ -90,7 +90,7 @@ def test_a_file_that_holds_no_parameters_is_refused(tmp_path: Path, content: str
 def test_messages_name_the_flags_that_people_type() -> None:
     known = {text for option in command.params for text in (*option.opts, *option.secondary_opts)}
     for one in (*fields(DeploymentOptions), *fields(EncoderOptions)):
-        if one.name not in ("chunked_context", "parameters", "encoders"):  # for programs alone
+        if one.name not in ("chunked_context", "parameters", "encoders", "generation_config"):  # for programs alone
             assert option_name(one.name).split(" ")[0] in known, one.name
     for given in (["--lora", "a"], ["--draft-engine", "a"]):
         options = run_options(*given)
