@@ -109,9 +109,7 @@ def test_the_commands_choose_the_gateway_by_the_address(gateway: GatewayProcesse
     raw = ("--raw", "--max-tokens", "6")
     expected = triton.generate("tell me of tea", max_tokens=6).text
     assert run("generate", "tell me of tea", *raw, "--server", gateway.url).out == expected + "\n"
-    done = run(
-        "generate", "tell me of tea", "--raw", "--max-tokens", "6", "--json", "--log-probs", "--server", gateway.url
-    )
+    done = run("generate", "tell me of tea", *raw, "--json", "--log-probs", "--server", gateway.url)
     *deltas, end = done.objects
     assert "".join(delta["text"] for delta in deltas) == expected
     assert end["usage"]["output_tokens"] == 6
