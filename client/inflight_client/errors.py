@@ -21,7 +21,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "unsupported_architecture": ErrorCode("this target does not support the architecture", "choose another target or checkpoint"),
     "build_failed": ErrorCode("compiling the engine failed", "look up the error in the log that the message names"),
     "disk_full": ErrorCode("the disk of the output is full", "free space, or write to another disk"),
-    "output_exists": ErrorCode("the output exists and was not made by inflight", "choose another output"),
+    "output_exists": ErrorCode("the output exists and was not made by inflight, or with other options", "choose another output"),
     "output_unwritable": ErrorCode("you have no permission to write the output", "check its permissions, or choose another output"),
     "engine_not_found": ErrorCode("there is no engine at that path", "build one with `inflight build`"),
     "engine_damaged": ErrorCode("the engine directory does not match its manifest", "rebuild it with `inflight build`"),

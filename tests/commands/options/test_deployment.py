@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from inflight.commands.options.deployment import deployment_options, deployment_options_from
+from inflight.commands.serve import command as serve
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.model_names import option_name
 from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
@@ -88,9 +89,9 @@ def test_a_file_that_holds_no_parameters_is_refused(tmp_path: Path, content: str
 
 
 def test_messages_name_the_flags_that_people_type() -> None:
-    known = {text for option in command.params for text in (*option.opts, *option.secondary_opts)}
+    known = {text for option in serve.params for text in (*option.opts, *option.secondary_opts)}
     for one in (*fields(DeploymentOptions), *fields(EncoderOptions)):
-        if one.name not in ("chunked_context", "parameters", "encoders", "generation_config"):  # for programs alone
+        if one.name not in ("chunked_context", "parameters", "encoders"):  # for programs alone
             assert option_name(one.name).split(" ")[0] in known, one.name
     for given in (["--lora", "a"], ["--draft-engine", "a"]):
         options = run_options(*given)
