@@ -29,7 +29,7 @@ from build_engines.manifest import (
     verify_engine,
 )
 from build_engines.progress import BuildProgress, NoBuildProgress
-from build_engines.target import BuildOptions, CompiledEncoder, Host, Target, find_target
+from build_engines.target import BuildOptions, CacheKey, CompiledEncoder, Host, Target, find_target
 
 __all__ = ["BuildOptions", "Built", "build_engine", "is_engine"]
 
@@ -73,7 +73,7 @@ def build_engine(
     found = read_checkpoint(place, check=target.check_supported)
     name = options.name or checkpoint_name(checkpoint)
     with exclusive_writer(out, progress.step):
-        source = _hash(found, checkpoint, _hash_options(options.target, target, name), progress)
+        source = _hash(found, checkpoint, [options.target, name], target.cache_key(), progress)
         here = with_inflight_version(target.host())
         if not force and (unchanged := _unchanged(out, source, here, progress)):
             return Built(unchanged, fresh=False, notes=unchanged.notes)
@@ -126,12 +126,11 @@ def _files(out: Path) -> dict[str, EngineFile]:
     }
 
 
-def _hash_options(target_name: str, target: Target, name: str) -> str:
-    """Hash the options that affect the engine; the smoke test does not."""
-    return hashlib.sha256(json.dumps([target_name, *target.cache_key(), name]).encode()).hexdigest()
+def _hash_json(values: object) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def _hash(found: Checkpoint, named: str, options: str, progress: BuildProgress) -> EngineSource:
+def _hash(found: Checkpoint, named: str, names: list[str], key: CacheKey, progress: BuildProgress) -> EngineSource:
     progress.step("Reading the checkpoint")
     with map_read_errors(found.directory):
         return EngineSource(
@@ -139,7 +138,8 @@ def _hash(found: Checkpoint, named: str, options: str, progress: BuildProgress) 
             weights=found.hash_weights(progress.advance),
             tokenizer=found.hash_tokenizer(),
             chat_template=found.hash_chat_template(),
-            options=options,
+            options=_hash_json([*names, *key.options]),
+            files=_hash_json(key.files),
         )
 
 
@@ -160,7 +160,7 @@ def _unchanged(
 
 
 def _check_same_options(out: Path, source: EngineSource) -> None:
-    """Raise BuildError (`output_exists`) for an engine with other options; its checkpoint may have changed."""
+    """Raise BuildError (`output_exists`) for an engine with other options; the files it came from may have changed."""
     try:
         found = read_manifest(out)
     except BuildError:  # none, or one that can't be served

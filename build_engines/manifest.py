@@ -69,6 +69,7 @@ class EngineSource(_Frozen):
     tokenizer: str
     chat_template: str | None
     options: str
+    files: str = ""
 
 
 class GpuLimits(_Frozen):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from build_engines.checkpoints.checkpoint import Checkpoint
 from build_engines.errors import BuildError
@@ -132,14 +132,21 @@ class CompiledEncoder:
     notes: tuple[str, ...] = ()
 
 
+class CacheKey(NamedTuple):
+    """What affects an engine, as JSON values: the user's options, and fingerprints of files besides the weights."""
+
+    options: list[Any]
+    files: Sequence[Any] = ()
+
+
 class Target(Protocol):
     """One way to build an engine, with the user's options. The methods are called in this order."""
 
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         """Raise BuildError (`unsupported_architecture`) for a checkpoint that this target can't build."""
 
-    def cache_key(self) -> list[Any]:
-        """Return everything that affects the engine, as JSON values; builds with equal lists make equal engines."""
+    def cache_key(self) -> CacheKey:
+        """Return what affects the engine besides the checkpoint's weights; equal keys make equal engines."""
 
     def host(self) -> Host:
         """Return the versions of the builder; an engine of another builder is rebuilt."""

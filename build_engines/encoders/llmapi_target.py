@@ -17,7 +17,7 @@ from build_engines.llmapi.arguments import LlmArguments
 from build_engines.llmapi.target import CHECKPOINT, DTYPES, MODEL_FILE, as_yaml, link_checkpoint
 from build_engines.manifest import EncoderTask, Precision
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CompiledEncoder, Host
+from build_engines.target import BuildOptions, CacheKey, CompiledEncoder, Host
 
 _EMBEDDER = "Qwen3ForTextEmbedding"
 _CLASSIFIER = "BertForSequenceClassification"
@@ -41,9 +41,9 @@ class LlmApiEncoderTarget:
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         self._settings(directory, config)
 
-    def cache_key(self) -> list[Any]:
+    def cache_key(self) -> CacheKey:
         said = self.options
-        return [self.task, said.precision, said.max_seq_len, said.pooling, said.normalize, self.extra]
+        return CacheKey([self.task, said.precision, said.max_seq_len, said.pooling, said.normalize, self.extra])
 
     def host(self) -> Host:
         return Host({})

@@ -14,7 +14,7 @@ from build_engines.openvino.export_runner import run_export
 from build_engines.openvino.properties import compute_properties
 from build_engines.openvino.target import builder_versions
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CompiledEncoder, Host
+from build_engines.target import BuildOptions, CacheKey, CompiledEncoder, Host
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,8 +40,8 @@ class EncoderTarget:
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         self.options.settings(directory, config)
 
-    def cache_key(self) -> list[Any]:
-        return [*self.options.cache_key(), self.properties]
+    def cache_key(self) -> CacheKey:
+        return CacheKey([*self.options.cache_key(), self.properties])
 
     def host(self) -> Host:
         return Host(builder_versions("openvino", "transformers", "torch", "nncf"))

@@ -24,7 +24,7 @@ from build_engines.manifest import EncoderLimits, Precision
 from build_engines.openvino.export_runner import run_export
 from build_engines.openvino.target import builder_versions
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CompiledEncoder, Host
+from build_engines.target import BuildOptions, CacheKey, CompiledEncoder, Host
 from build_engines.tensorrt_llm.commands import Command
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for
 from build_engines.tensorrt_llm.run import logging_to, run_command
@@ -64,8 +64,8 @@ class TensorRtEncoderTarget:
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         self.options.settings(directory, config)
 
-    def cache_key(self) -> list[Any]:
-        return [*self.options.cache_key(), self.settings.limits.model_dump()]
+    def cache_key(self) -> CacheKey:
+        return CacheKey([*self.options.cache_key(), self.settings.limits.model_dump()])
 
     def host(self) -> Host:
         programs = self.settings.programs

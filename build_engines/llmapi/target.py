@@ -33,7 +33,7 @@ from build_engines.manifest import (
     hash_file,
 )
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CompiledEngine, Host
+from build_engines.target import BuildOptions, CacheKey, CompiledEngine, Host
 
 MODEL_FILE = "model.yaml"
 CHECKPOINT = "checkpoint"
@@ -89,10 +89,10 @@ class LlmApiTarget:
                 "invalid_parameter",
             )
 
-    def cache_key(self) -> list[Any]:
+    def cache_key(self) -> CacheKey:
         kept = self.quantization
         said = self.arguments.model_dump(mode="json")
-        return [said, self.precision, self.kv_precision, kept.precision, kept.kv, self.own_files]
+        return CacheKey([said, self.precision, self.kv_precision, kept.precision, kept.kv], [self.own_files])
 
     def host(self) -> Host:
         return Host({})

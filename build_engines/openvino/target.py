@@ -14,7 +14,7 @@ from build_engines.openvino.export_runner import run_export
 from build_engines.openvino.properties import compute_properties
 from build_engines.processor import PrecisionChoice, choose_precision, find_processor
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CompiledEngine, Host
+from build_engines.target import BuildOptions, CacheKey, CompiledEngine, Host
 
 PACKAGES = ("openvino", "openvino-genai", "openvino-tokenizers", "optimum-intel", "transformers", "torch", "nncf")
 # Peak bytes per parameter on disk during a build; integer weights and bf16 weights exist at the same time.
@@ -45,8 +45,8 @@ class OpenVinoTarget:
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         check_buildable(directory, config)
 
-    def cache_key(self) -> list[Any]:
-        return [self.precision, self.max_seq_len, self.properties]
+    def cache_key(self) -> CacheKey:
+        return CacheKey([self.precision, self.max_seq_len, self.properties])
 
     def host(self) -> Host:
         return Host(builder_versions(*PACKAGES))

@@ -17,7 +17,7 @@ from build_engines.errors import BuildError
 from build_engines.machine import Machine
 from build_engines.manifest import GpuFeatures, GpuKvPrecision, GpuLimits, GpuPrecision, KvPrecision, Precision
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CompiledEngine, Host
+from build_engines.target import BuildOptions, CacheKey, CompiledEngine, Host
 from build_engines.tensorrt_llm.commands import BuildPaths, Command, commands
 from build_engines.tensorrt_llm.engine_config import EngineConfig, check_engine
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for
@@ -71,9 +71,9 @@ class TensorRtLlmTarget:
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         plan_build(self.recipe, directory, config)
 
-    def cache_key(self) -> list[Any]:
+    def cache_key(self) -> CacheKey:
         said = self.recipe.model_dump(mode="json", exclude=set(_WITHOUT_EFFECT))
-        return [said, *_stamps(self.recipe)]
+        return CacheKey([said], _stamps(self.recipe))
 
     def host(self) -> Host:
         machine = self.machine = self.programs.detect()

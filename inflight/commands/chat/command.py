@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 from inflight_client import Client
@@ -48,13 +48,11 @@ def command(
     """  # fmt: skip
     options = call_options_from(arguments)
     conversation = Conversation(system)
-    piped = as_json or not is_interactive()
-    if piped:
-        standard_input()  # a closed one is wrong usage, whether or not a server answers
+    piped = standard_input() if as_json or not is_interactive() else None
     with open_client(arguments, retry_timeout, chat_template=chat_template) as client:
         options["sampling"] = with_model_defaults(options["sampling"], client.deployment().served)
         if piped:
-            _answer_piped_messages(client, conversation, options, as_json)
+            _answer_piped_messages(client, conversation, options, as_json, piped)
         else:
             _run_interactive(client, conversation, options, no_history)
 
@@ -77,9 +75,11 @@ def _model_name(client: Client) -> str:
     return str(found.served.get("model") or found.display_name)
 
 
-def _answer_piped_messages(client: Client, conversation: Conversation, options: CallOptions, as_json: bool) -> None:
+def _answer_piped_messages(
+    client: Client, conversation: Conversation, options: CallOptions, as_json: bool, piped: BinaryIO
+) -> None:
     """Answer messages from a pipe: one message per line; print each answer as it is streamed."""
-    for text in _piped_messages():
+    for text in _piped_messages(piped):
         with client.stream(conversation.with_question(text), **options) as stream:
             for delta in stream:
                 if not as_json:
@@ -90,9 +90,9 @@ def _answer_piped_messages(client: Client, conversation: Conversation, options: 
         click.echo(answer_line(answer) if as_json else "")
 
 
-def _piped_messages() -> Iterator[str]:
-    """Yield the lines of standard input that are not blank, as they come."""
-    for line in standard_input():
+def _piped_messages(piped: BinaryIO) -> Iterator[str]:
+    """Yield the lines of `piped` that are not blank, as they come."""
+    for line in piped:
         text = line.decode("utf-8", "surrogateescape").strip("\r\n")
         if text.strip():
             yield text

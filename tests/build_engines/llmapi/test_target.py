@@ -83,7 +83,7 @@ def test_code_of_the_checkpoint_comes_along_when_it_is_trusted(checkpoint: Path,
     assert not names & {".gitattributes", "consolidated.safetensors"}
     assert said_by(tmp_path / "engine")["trust_remote_code"] is True
     (checkpoint / "modeling_own.py").write_text("ONE = 2\n")
-    assert build_engine(str(checkpoint), tmp_path / "engine", trusting, force=True).fresh
+    assert build_engine(str(checkpoint), tmp_path / "engine", trusting).fresh
     assert not build_engine(str(checkpoint), tmp_path / "engine", trusting).fresh
 
 
