@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from inflight_client import InflightError
@@ -44,7 +44,7 @@ from inflight.gateway.servers import ServedModel, ServerPool, Target
 from inflight.gateway.settings import GatewaySettings, is_loopback
 from inflight.gateway.spans import Spans
 from inflight.gateway.tokenize import detokenize, tokenize
-from inflight.openai_api.encoding_request import PATHS, parse_encoding
+from inflight.openai_api.encoding_request import PATHS, EncodingRequest, parse_encoding
 from inflight.openai_api.errors import ApiError, error_body
 from inflight.openai_api.frames import error_frame
 from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, RequestDefaults, parse_request
@@ -71,6 +71,7 @@ _MAX_TOKEN_IDS = 1_000_000
 _TEXTS_AT_A_TIME = 4
 _BODIES = 16
 """So many bodies of the longest size are held at a time, or more that are shorter."""
+Wanted = TypeVar("Wanted", GenerationRequest, EncodingRequest)
 _DEFAULTS = RequestDefaults(None, Sampling())
 """The model's own come later, once it is known which one answers."""
 
@@ -82,6 +83,13 @@ def _confuses(path: str, route: str) -> bool:
 
 def _foreign(message: str) -> ApiError:
     return ApiError(message, "permission_denied", status=403)
+
+
+def _in_turn(wanted: Wanted, caller: Caller, field: str) -> Wanted:
+    """Only a trusted key's requests may go before those of others."""
+    if wanted.priority <= 0 or caller.trusted:
+        return wanted
+    return replace(wanted, priority=0, no_effect=(*wanted.no_effect, field))
 
 
 Handler = Callable[[Request, "Caller"], Awaitable[None]]
@@ -387,8 +395,9 @@ class Gateway:
     async def _generate(
         self, request: Request, caller: Caller, wanted: GenerationRequest, responses: Mapping[str, Any] | None = None
     ) -> None:
+        wanted = _in_turn(wanted, caller, "service_tier")
         self._begin(request, caller, wanted.model, wanted.no_effect)
-        server = self.pool.choose(wanted.model)
+        server = self.pool.choose(wanted.model, caller.visible)
         wanted = replace(wanted, sampling=with_model_defaults(wanted.sampling, server.served))
         if responses is not None:
             used = {name: getattr(wanted.sampling, name) for name in ("temperature", "top_p")}
@@ -426,10 +435,10 @@ class Gateway:
         await self._admit(request, caller, work)
 
     async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
-        wanted = await request.json(partial(parse_encoding, task), _MAX_TOKEN_IDS)
+        wanted = _in_turn(await request.json(partial(parse_encoding, task), _MAX_TOKEN_IDS), caller, "priority")
         model = wanted.model or self.pool.only_encoder(task)
         self._begin(request, caller, model, wanted.no_effect)
-        encoder = self.pool.choose_encoder(task, model)
+        encoder = self.pool.choose_encoder(task, model, caller.visible)
         request.outcome.task = task
         if request.span is not None:
             request.span.describe(model, None)
@@ -509,14 +518,17 @@ class Gateway:
             await self._text_admission.enter(1, caller.tenant, self.settings.request_timeout)
             request.outcome.admitted = True
             try:
-                found = await convert(body, self.pool, caller.check_model)
+                found = await convert(body, self.pool, caller)
             finally:
                 self._text_admission.leave(1, None)
         await request.respond(Response(found))
 
     async def _models(self, request: Request, caller: Caller) -> None:
-        models = [each for each in self.pool.models if not caller.models or each.name in caller.models]
-        await request.respond(Response({"object": "list", "data": [self._model_object(each) for each in models]}))
+        models = [self._model_object(each) for each in self._visible(caller)]
+        await request.respond(Response({"object": "list", "data": models}))
+
+    def _visible(self, caller: Caller) -> list[ServedModel]:
+        return [each for each in self.pool.models if caller.visible is None or each.name in caller.visible]
 
     async def _model(self, request: Request, caller: Caller) -> None:
         name = unquote(request.path.removeprefix("/v1/models/"))
@@ -542,7 +554,8 @@ class Gateway:
         await request.respond(docs_page())
 
     async def _openapi(self, request: Request, caller: Caller) -> None:
-        await request.respond(Response(openapi(tuple((each.name, each.task) for each in self.pool.models))))
+        names = ((each.name, each.task) for each in self._visible(caller))
+        await request.respond(Response(openapi(tuple(names))))
 
     async def _health(self, request: Request, caller: Caller) -> None:
         await request.respond(Response({"status": "ok"}))
@@ -556,4 +569,5 @@ class Gateway:
         await request.respond(Response({"version": __version__}))
 
     async def _metrics_page(self, request: Request, caller: Caller) -> None:
+        caller.check_trusted("read the metrics, which name every tenant")
         await request.respond(Response(self.metrics.page(), content_type=self.metrics.content_type))

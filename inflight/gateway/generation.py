@@ -73,7 +73,7 @@ class Generation:
             server.model,
             wanted.chat,
             _fingerprint(server),
-            _answered_tier(wanted.service_tier),
+            _answered_tier(wanted),
         )
         self._responses = None if responses is None else ResponsesWriter(self._head, responses, self._call_id(0))
         self._input_tokens: dict[int, int] = {}
@@ -400,5 +400,6 @@ def _fingerprint(server: UpstreamServer) -> str | None:
     return "fp_" + hashlib.sha256(f"{deployment.build} {deployment.version}".encode()).hexdigest()[:16]
 
 
-def _answered_tier(tier: str | None) -> str | None:
-    return "default" if tier == "auto" else tier
+def _answered_tier(wanted: GenerationRequest) -> str | None:
+    tiers = {1: "priority", -1: "flex"}
+    return None if wanted.service_tier is None else tiers.get(wanted.priority, "default")

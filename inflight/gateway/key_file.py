@@ -72,6 +72,8 @@ class ApiKey:
     created: datetime
     expires: datetime | None = None
     quotas: Quotas = _NO_QUOTAS
+    trusted: bool = False
+    """Whether it may read every tenant's metrics, and send requests that go first."""
 
     @classmethod
     def new(
@@ -82,6 +84,7 @@ class ApiKey:
         models: Iterable[str] = (),
         expires: datetime | None = None,
         quotas: Quotas = _NO_QUOTAS,
+        trusted: bool = False,
     ) -> ApiKey:
         """Return a key with a new id. Raises InflightError (`invalid_parameter`); `tenant` is the name by default."""
         name = unicodedata.normalize("NFC", name)
@@ -100,7 +103,7 @@ class ApiKey:
         created = datetime.now(timezone.utc).replace(microsecond=0)
         if expires is not None and expires <= created:
             raise invalid_value("the expiry", format_time(expires), "in the future")
-        return cls(f"key-{secrets.token_hex(6)}", name, tenant, models, created, expires, quotas)
+        return cls(f"key-{secrets.token_hex(6)}", name, tenant, models, created, expires, quotas, trusted)
 
     def may_use(self, model: str) -> bool:
         """Return whether requests with this key may name this model."""
@@ -334,7 +337,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(path: Path, position: int, value: Any) -> KeyEntry:
-    if not isinstance(value, dict) or {*value} - {"quotas"} != {*_FIELDS}:
+    if not isinstance(value, dict) or {*value} - {"quotas", "trusted"} != {*_FIELDS}:
         raise _invalid(path, f"has at key {position} no object with exactly the fields {', '.join(_FIELDS)}")
     times: dict[str, datetime | None] = {}
     wrong = [name for name in ("id", "name", "tenant") if not _is_label(value[name])]
@@ -347,6 +350,8 @@ def _entry(path: Path, position: int, value: Any) -> KeyEntry:
     quotas = value.get("quotas", {})
     if not isinstance(quotas, dict) or not {*quotas} <= _QUOTAS or not all(map(_is_quota, quotas.values())):
         wrong.append("quotas")
+    if not isinstance(value.get("trusted", False), bool):
+        wrong.append("trusted")
     for name in ("created", "expires", "revoked"):
         try:
             times[name] = None if value[name] is None else parse_time(value[name])
@@ -356,7 +361,8 @@ def _entry(path: Path, position: int, value: Any) -> KeyEntry:
     if wrong or created is None:
         raise _invalid(path, f"has at key {position} an invalid value of {', '.join(wrong or ['created'])}")
     models = tuple(value["models"])
-    key = ApiKey(value["id"], value["name"], value["tenant"], models, created, times["expires"], Quotas(**quotas))
+    names = (value["id"], value["name"], value["tenant"])
+    key = ApiKey(*names, models, created, times["expires"], Quotas(**quotas), value.get("trusted", False))
     return KeyEntry(key, value["sha256"], times["revoked"])
 
 
@@ -377,6 +383,7 @@ def _write(path: Path, entries: Sequence[KeyEntry]) -> None:
             "expires": one.key.expires and format_time(one.key.expires),
             "revoked": one.revoked and format_time(one.revoked),
             **({"quotas": quotas} if (quotas := one.key.quotas.as_dict()) else {}),
+            **({"trusted": True} if one.key.trusted else {}),
         }
         for one in entries
     ]

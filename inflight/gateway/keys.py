@@ -32,6 +32,24 @@ class Caller(NamedTuple):
     models: frozenset[str] = frozenset()
     key: ApiKey | None = None
 
+    @property
+    def visible(self) -> frozenset[str] | None:
+        """The models that the caller may know of; None: all."""
+        return self.models or None
+
+    @property
+    def trusted(self) -> bool:
+        return self.key is None or self.key.trusted
+
+    def check_trusted(self, what: str) -> None:
+        """Raise ApiError 403 for a key without the operator's trust."""
+        if not self.trusted:
+            raise ApiError(
+                f"this API key may not {what}; use one that was made with `inflight key add --trusted`",
+                "permission_denied",
+                status=403,
+            )
+
     def check_model(self, model: str) -> None:
         if self.models and model not in self.models:
             raise ApiError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -298,21 +298,27 @@ class ServerPool:
         assert found is not None
         return found
 
-    def choose(self, model: str) -> UpstreamServer:
-        """Return the ready server of a model with the fewest answers in flight. Raises ApiError 404 or 503."""
+    def choose(self, model: str, visible: Container[str] | None = None) -> UpstreamServer:
+        """Return the ready server of a model with the fewest answers in flight.
+
+        Raises ApiError 404, which names the visible models alone (by default all), or 503.
+        """
         found = [server for server in self.servers if server.deployment and server.model == model]
         ready = [server for server in found if server.ready]
         if ready:
             return min(ready, key=lambda server: server.in_flight)
-        raise self._not_ready() if found or not self.models else self._no_model(model, "generate")
+        raise self._not_ready() if found or not self.models else self._no_model(model, "generate", visible)
 
-    def choose_encoder(self, task: Task, model: str) -> Encoder:
-        """Return the ready encoder of that name with the fewest texts in flight. Raises ApiError 400, 404 or 503."""
+    def choose_encoder(self, task: Task, model: str, visible: Container[str] | None = None) -> Encoder:
+        """Return the ready encoder of that name with the fewest texts in flight.
+
+        Raises ApiError 400 or 404, which name the visible models alone, or 503.
+        """
         found = [encoder for encoder in self._encoders(task) if encoder.model == model]
         ready = [encoder for encoder in found if encoder.ready]
         if ready:
             return min(ready, key=lambda encoder: encoder.in_flight)
-        raise self._not_ready() if found or not self.models else self._no_model(model, task)
+        raise self._not_ready() if found or not self.models else self._no_model(model, task, visible)
 
     def only_encoder(self, task: Task) -> str:
         """Return the name of the only model for a task, for a request that names none. Raises ApiError."""
@@ -338,9 +344,12 @@ class ServerPool:
             headers={"retry-after": str(RETRY_SECONDS)},
         )
 
-    def _no_model(self, model: str, task: Literal["generate"] | Task) -> ApiError:
+    def _no_model(
+        self, model: str, task: Literal["generate"] | Task, visible: Container[str] | None
+    ) -> ApiError:
         """Return the error for a model that is not there, or has another task."""
-        able = ", ".join(each.name for each in self.models if each.task == task) or "none"
+        names = [each.name for each in self.models if each.task == task]
+        able = ", ".join(name for name in names if visible is None or name in visible) or "none"
         other = next((each for each in self.models if each.name == model), None)
         if other is None:
             return ApiError(

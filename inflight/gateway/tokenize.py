@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 from inflight_client.validation import shorten
 
+from inflight.gateway.keys import Caller
 from inflight.gateway.servers import ServerPool, UpstreamServer
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.fields import FieldReader
@@ -18,10 +19,9 @@ from inflight.openai_api.tools import parse_tools
 
 _MAX_TOKENS = 1_000_000
 _MAX_CHARACTERS = 2**20
-CheckModel = Callable[[str], None]
 
 
-async def tokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> bytes:
+async def tokenize(body: Any, pool: ServerPool, caller: Caller) -> bytes:
     """Return as JSON the token ids of `prompt`, or of `messages` as the model's template renders them."""
     allowed = {
         "model",
@@ -35,7 +35,7 @@ async def tokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> byte
         "continue_final_message",
         "reasoning_effort",
     }
-    server = _server(body, allowed, pool, check_model)
+    server = _server(body, allowed, pool, caller)
     special = _boolean(body, "add_special_tokens", True)
     named = _boolean(body, "return_token_strs", False)
 
@@ -62,9 +62,9 @@ async def tokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> byte
     return await asyncio.to_thread(convert)
 
 
-async def detokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> bytes:
+async def detokenize(body: Any, pool: ServerPool, caller: Caller) -> bytes:
     """Return as JSON the text of `tokens`."""
-    server = _server(body, {"model", "tokens"}, pool, check_model)
+    server = _server(body, {"model", "tokens"}, pool, caller)
     ids = body.get("tokens")
 
     def convert() -> bytes:
@@ -79,7 +79,7 @@ async def detokenize(body: Any, pool: ServerPool, check_model: CheckModel) -> by
     return await asyncio.to_thread(convert)
 
 
-def _server(body: Any, allowed: set[str], pool: ServerPool, check_model: CheckModel) -> UpstreamServer:
+def _server(body: Any, allowed: set[str], pool: ServerPool, caller: Caller) -> UpstreamServer:
     if not isinstance(body, Mapping):
         raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
     for name in body:
@@ -90,8 +90,8 @@ def _server(body: Any, allowed: set[str], pool: ServerPool, check_model: CheckMo
         model = pool.known[0].model
     if not isinstance(model, str):
         raise ApiError("the request has no model; set it to a text", "invalid_request", "model")
-    check_model(model)
-    return pool.choose(model)
+    caller.check_model(model)
+    return pool.choose(model, caller.visible)
 
 
 def _boolean(body: Mapping[str, Any], name: str, default: bool) -> bool:

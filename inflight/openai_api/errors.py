@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from inflight_client import InflightError, InvalidRequest
+from inflight_client.errors import ERROR_CODES
 
 _STATUS = {
     "permission_denied": 403,
@@ -31,6 +33,18 @@ _CODES = {
 """OpenAI's codes for ours; other codes are the same."""
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+_ADDRESSED = {
+    "server_unreachable",
+    "host_not_found",
+    "connection_closed",
+    "server_gone",
+    "permission_denied",
+    "unsupported_deployment",
+}
+"""Codes of errors that name the address of a server, which is not for applications to know."""
+
+_log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2
 """Retry-After while no server is ready."""
@@ -60,7 +74,11 @@ class ApiError(Exception):
             headers["retry-after"] = str(math.ceil(error.retry_after or RETRY_SECONDS))
         elif status == 504:
             headers["x-should-retry"] = "false"
-        return cls(str(error), error.code, param, status, headers)
+        message = str(error)
+        if error.code in _ADDRESSED:
+            _log.warning("a request failed: %s", message)
+            message = f"the model's server failed: {ERROR_CODES[error.code].meaning}; send the request again later"
+        return cls(message, error.code, param, status, headers)
 
     def body(self) -> dict[str, Any]:
         return error_body(str(self), self.code, self.status, self.param)

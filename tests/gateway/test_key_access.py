@@ -34,8 +34,8 @@ ROUTES = [
 ]
 
 
-def add(path: Path, name: str = "app", models: tuple[str, ...] = ()) -> str:
-    return add_key(path, ApiKey.new(name, tenant=f"tenant-{name}", models=models))
+def add(path: Path, name: str = "app", models: tuple[str, ...] = (), *, trusted: bool = False) -> str:
+    return add_key(path, ApiKey.new(name, tenant=f"tenant-{name}", models=models, trusted=trusted))
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,10 @@ def test_a_key_may_be_for_some_models_alone(locked: GatewayProcesses, key_file: 
     token = add(key_file, "narrow", models=("another",))
     wait_until(lambda: with_key(locked, token).status == 200)
     assert with_key(locked, token).json["data"] == []
+    assert MODEL not in with_key(locked, token, "/openapi.json").body.decode()
+    allowed = post(locked, "/tokenize", {"model": "another", "prompt": "x"}, {"authorization": f"Bearer {token}"})
+    assert allowed.status == 404
+    assert MODEL not in allowed.body.decode()
     answer = post(locked, "/v1/completions", {"model": MODEL, "prompt": "x"}, {"authorization": f"Bearer {token}"})
     assert (answer.status, answer.error["param"]) == (403, "model")
 
@@ -101,9 +105,21 @@ def test_batches_keep_to_the_models_of_their_key_and_count_no_quotas(locked: Gat
         create(client, rows(1))
 
 
-def test_metrics_name_the_tenant_and_no_key(locked: GatewayProcesses, key_file: Path) -> None:
-    token = add(key_file, "measured")
+def test_only_a_trusted_key_goes_before_others(locked: GatewayProcesses, key_file: Path) -> None:
+    tiers = {}
+    for name in ("in-turn", "ahead"):
+        token = add(key_file, name, trusted=name == "ahead")
+        wait_until(lambda: with_key(locked, token).status == 200)  # noqa: B023
+        body = {"model": MODEL, "prompt": "x", "max_tokens": 1, "service_tier": "priority"}
+        answer = post(locked, "/v1/completions", body, {"authorization": f"Bearer {token}"})
+        tiers[name] = answer.json["service_tier"], answer.headers.get("x-inflight-no-effect")
+    assert tiers == {"in-turn": ("default", "service_tier"), "ahead": ("priority", None)}
+
+
+def test_metrics_name_tenants_to_trusted_keys_and_no_key(locked: GatewayProcesses, key_file: Path) -> None:
+    other, token = add(key_file, "unmeasured"), add(key_file, "measured", trusted=True)
     wait_until(lambda: with_key(locked, token).status == 200)
+    assert with_key(locked, other, "/metrics").status == 403
     page = with_key(locked, token, "/metrics").body.decode()
     assert 'tenant="tenant-measured"' in page
     assert token not in page

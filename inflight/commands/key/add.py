@@ -64,6 +64,11 @@ class Names(click.ParamType[list[str]]):
     help="When the key expires: a period in hours, days or weeks (12h, 30d, 8w), or a date or time, in UTC without an "
     "offset (2027-01-01, 2027-01-01T18:00+02:00).  [default: never]",
 )
+@click.option(
+    "--trusted",
+    is_flag=True,
+    help="Let the key read the metrics of all tenants and send requests that go first (`service_tier: priority`).",
+)
 @quota_options
 @key_file_option
 @click.option(
@@ -78,6 +83,7 @@ def command(
     tenant: str | None,
     models: tuple[list[str], ...],
     expires: datetime | None,
+    trusted: bool,
     key_file: Path,
     as_json: bool,
     **quotas: Any,
@@ -90,11 +96,13 @@ def command(
       inflight key add web-shop
       inflight key add nightly --tenant research --models llama,qwen --expires 30d
       inflight key add demo --requests-per-minute 60 --tokens-per-day 1000000 --max-concurrent 4
+      inflight key add prometheus --trusted
       inflight key add ci --expires 2027-01-01 --json | jq -r .key
     """
     try:
         named = [model for names in models for model in names]
-        key = ApiKey.new(name, tenant=tenant, models=named, expires=expires, quotas=quotas_from(quotas))
+        quota = quotas_from(quotas)
+        key = ApiKey.new(name, tenant=tenant, models=named, expires=expires, quotas=quota, trusted=trusted)
     except InflightError as error:
         raise click.UsageError(f"{error} [{error.code}]") from error
     if sys.stdout is None:

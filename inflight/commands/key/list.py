@@ -52,4 +52,5 @@ def _row(entry: KeyEntry) -> tuple[str, ...]:
     expires = format_time(key.expires) if key.expires else "never"
     quotas = " ".join(f"{name}={value}" for name, value in key.quotas.as_dict().items()) or "none"
     models = ",".join(key.models) or "all"
-    return key.id, key.name, key.tenant, models, format_time(key.created), expires, quotas, entry.state
+    state = f"{entry.state}, trusted" if key.trusted else entry.state
+    return key.id, key.name, key.tenant, models, format_time(key.created), expires, quotas, state

@@ -60,4 +60,5 @@ def as_record(key: ApiKey) -> dict[str, Any]:
         "created": format_time(key.created),
         "expires": format_time(key.expires) if key.expires else None,
         "quotas": key.quotas.as_dict(),
+        "trusted": key.trusted,
     }
