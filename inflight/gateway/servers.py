@@ -344,9 +344,7 @@ class ServerPool:
             headers={"retry-after": str(RETRY_SECONDS)},
         )
 
-    def _no_model(
-        self, model: str, task: Literal["generate"] | Task, visible: Container[str] | None
-    ) -> ApiError:
+    def _no_model(self, model: str, task: Literal["generate"] | Task, visible: Container[str] | None) -> ApiError:
         """Return the error for a model that is not there, or has another task."""
         names = [each.name for each in self.models if each.task == task]
         able = ", ".join(name for name in names if visible is None or name in visible) or "none"

@@ -135,15 +135,7 @@ def stream(
         requested_output_names=outputs,
         parameters=dict(parameters),
     )
-    return _each(request.exec(decoupled=True), retained)
-
-
-def _each(responses: Responses, retained: RetainedResponses) -> Responses:
-    """Wrap Triton's iterator in one that does not restart when iter() is called again."""
-    try:
-        yield from responses
-    finally:
-        retained.retain(responses)
+    return retained.call(request)
 
 
 def arrays(response: Any) -> dict[str, Any]:

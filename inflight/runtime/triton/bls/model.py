@@ -70,7 +70,8 @@ class BlsModel:
         self._exclude_input = flag(settings, "exclude_input_in_output", default=False)
         skip_special_tokens = flag(settings, "skip_special_tokens", default=True)
         self._detokenizer = Detokenizer(load_tokenizer(settings["tokenizer_dir"]), skip_special_tokens)
-        self._retained = RetainedResponses()
+        # Other engines' responses are tokens, or answers: calls can't wait for them.
+        self._retained = RetainedResponses(prompt=self._inflight_tensors)
         self._handlers: dict[int, ChunkHandler] = {}
         self._calls: dict[int, BlsCall] = {}
         check_seconds = milliseconds(settings, "cancellation_check_period_ms") / 1000

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from inflight.runtime.triton.stub.retained_responses import RetainedResponses
+from inflight.runtime.triton.stub.retained_responses import RetainedResponses, Turns
 
 
 class StubResponses:
@@ -54,3 +57,48 @@ def test_none_outlives_the_memory_that_it_shares_with_triton() -> None:
     spent.close()
     assert before() is None
     assert kept(spent)() is None
+
+
+def test_threads_of_two_kinds_run_by_turns_and_both_get_theirs() -> None:
+    turns, inside, wrong, done = Turns(), [0, 0], [], [0, 0]
+
+    def run(kind: int) -> None:
+        for _ in range(200):
+            with turns.of(kind):
+                inside[kind] += 1
+                wrong.append(inside[1 - kind])
+                inside[kind] -= 1
+            done[kind] += 1
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(run, [0, 1] * 4))
+    assert (done, sum(wrong)) == ([800, 800], 0)
+
+
+def test_no_call_returns_while_a_thread_waits_for_a_response() -> None:
+    """Otherwise Triton's stub may wait for ever."""
+    spent, waiting, arrived = RetainedResponses(), threading.Event(), threading.Event()
+    returned: list[str] = []
+
+    class Request:
+        def exec(self, decoupled: bool) -> Iterator[str]:
+            returned.append("call")
+            return responses()
+
+    def responses() -> Iterator[str]:
+        yield "first"
+        waiting.set()
+        assert arrived.wait(10)
+        returned.append("response")
+        yield "second"
+
+    with ThreadPoolExecutor(2) as threads:
+        read = threads.submit(list, spent.call(Request()))
+        assert waiting.wait(10)
+        second = threads.submit(spent.call, Request())
+        with pytest.raises(TimeoutError):
+            second.result(0.1)
+        arrived.set()
+        assert read.result(10) == ["first", "second"]
+        second.result(10)
+    assert returned == ["call", "response", "call"]
