@@ -82,6 +82,7 @@ class LlmApiEncoderTarget:
             default_prompt=settings.default_prompt,
             activation=settings.activation,
             labels=settings.labels,
+            matryoshka_dimensions=settings.matryoshka_dimensions,
             notes=(_NOT_TRIED, *settings.notes),
         )
 

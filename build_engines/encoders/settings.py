@@ -54,7 +54,8 @@ class EncoderSettings:
     """What happens before and after the model. `max_seq_len` is the lowest limit of the files, in tokens.
 
     `lower_case` makes texts lower case before they become tokens. With `truncate_dim`, only so many first numbers of a
-    vector are kept. `notes` are sentences for the user.
+    vector are kept. The model was trained for vectors shortened to `matryoshka_dimensions`. `notes` are sentences for
+    the user.
     """
 
     task: EncoderTask
@@ -68,6 +69,7 @@ class EncoderSettings:
     default_prompt: str | None = None
     activation: Activation = "none"
     labels: tuple[str, ...] = ()
+    matryoshka_dimensions: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -226,7 +228,11 @@ def _read_embedding(
             "or pass --pooling and --normalize."
         )
         notes = () if pooling and normalize is not None else (note,)
-        return EncoderSettings("embed", longest, lower_case, chosen, normalize is not False, notes=notes)
+        return EncoderSettings(
+            *("embed", longest, lower_case, chosen, normalize is not False),
+            matryoshka_dimensions=file.sizes("matryoshka_dimensions"),
+            notes=notes,
+        )
     prompts, default = _prompts(directory, own)
     return EncoderSettings(
         "embed",
@@ -238,6 +244,7 @@ def _read_embedding(
         own.optional("truncate_dim"),
         prompts,
         default,
+        matryoshka_dimensions=file.sizes("matryoshka_dimensions"),
     )
 
 

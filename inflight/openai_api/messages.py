@@ -12,11 +12,11 @@ _MAX_DEPTH = 60
 """Maximum nesting of a message's values, slightly below the client's."""
 
 
-def checked_text(name: str, value: Any) -> str:
-    """Validate a text prompt. Raises InflightError `invalid_text`, `empty_prompt`."""
+def checked_text(name: str, value: Any, *, empty: bool = False) -> str:
+    """Validate a text prompt, which may be `empty`. Raises InflightError `invalid_text`, `empty_prompt`."""
     if not isinstance(value, str):
         raise InflightError(f"{name} is {shorten(value)}; it must be a text", "invalid_text")
-    if not value:
+    if not value and not empty:
         raise InflightError(f"{name} is empty; send at least one character", "empty_prompt")
     if "\0" in value:
         raise InflightError(f"{name} contains a NUL character; remove it", "invalid_text")

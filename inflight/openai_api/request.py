@@ -214,7 +214,7 @@ def _prompts(value: Any) -> tuple[Prompt | TokenIds, ...]:
         if value is None:
             raise InflightError("the request has no prompt; set it to a text", "empty_prompt")
         if isinstance(value, str):
-            return (checked_text("prompt", value),)
+            return (checked_text("prompt", value, empty=True),)
         if not isinstance(value, list) or not value:
             raise invalid_value("prompt", value, "a text, a list of texts, or token ids")
         if is_int(value[0]):
@@ -226,7 +226,7 @@ def _prompts(value: Any) -> tuple[Prompt | TokenIds, ...]:
         return tuple(
             TokenIds(checked_token_ids(f"prompt[{place}]", each))
             if isinstance(each, list)
-            else checked_text(f"prompt[{place}]", each)
+            else checked_text(f"prompt[{place}]", each, empty=True)
             for place, each in enumerate(value)
         )
     except InflightError as error:

@@ -170,6 +170,11 @@ def test_token_ids_several_prompts_and_echo(client: openai.OpenAI, gateway: Gate
     assert [each.text for each in echoed.choices] == ["Is there tea?" + each.text for each in tokens.choices]
 
 
+def test_an_empty_prompt_begins_with_the_model_s_first_token(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model=MODEL, prompt=["", "Tea"], max_tokens=3)
+    assert [choice.finish_reason for choice in answer.choices] == ["length"] * 2
+
+
 def test_models_have_their_own_names(client: openai.OpenAI, gateway: GatewayProcesses) -> None:
     (model,) = client.models.list().data
     assert model.id == MODEL

@@ -104,7 +104,6 @@ def test_messages_come_through_the_generate_endpoint_as_a_json_string(
     ("text", "values", "words", "code"),
     [
         ("Tea", {"messages": as_json(CHATS[0])}, "both given", "invalid_messages"),
-        ("", {}, "text_input is empty", "empty_prompt"),
         ("", {"messages": "{"}, "not valid JSON", "invalid_messages"),
         ("", {"messages": "[{}]"}, "message 0 has no role", "invalid_messages"),
         ("", {"messages": as_json(CHATS[0] * 100_000)}, "messages has 6300000 bytes", "prompt_too_long"),

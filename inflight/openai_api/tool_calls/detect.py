@@ -15,16 +15,16 @@ FORMATS: dict[str, type[ToolCallParser]] = {
     "mistral": MistralParser,
 }
 
-# Qwen3-Coder and GLM-4.5 write no JSON between the same tags.
-_NO_JSON = re.compile(r"<function=|<parameter=|<arg_key>")
+# Qwen3-Coder, GLM-4.5 and MiniMax M3 write no JSON between the same tags.
+_NO_JSON = re.compile(r"<function=|<parameter=|<arg_key>|<invoke name=")
 
 
 def detect_format(template: str) -> str | None:
     """Return the name in `FORMATS` of the format that a chat template asks for; None if it is unknown."""
     if "[TOOL_CALLS]" in template:
         return "mistral"
-    if "<tool_call>" in template:
-        return "hermes" if not _NO_JSON.search(template) else None
+    if "<tool_call>" in template:  # but Apriel asks for a list between <tool_calls>
+        return "hermes" if not _NO_JSON.search(template) and "<tool_calls>" not in template else None
     if "<|start_header_id|>" in template and re.search(r'\\?"parameters\\?"', template):
         return "llama3_json"
     return None

@@ -115,6 +115,15 @@ class ChatRenderer:
         return self._templates[name]
 
 
+def first_token(directory: str | Path) -> str:
+    """Return the text of the token that begins a sequence; empty if there is none, or the files are damaged."""
+    place = Path(directory)
+    try:
+        return str(_special_tokens(_read_object(place / "tokenizer_config.json"), place)["bos_token"])
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        return ""
+
+
 def _compiled(name: str, source: str) -> _Template:
     if len(source.encode()) > _MAX_SOURCE_BYTES:
         raise RequestError(

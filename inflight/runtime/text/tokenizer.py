@@ -18,15 +18,8 @@ def load_tokenizer(tokenizer_dir: str) -> Tokenizer:
     return tokenizer
 
 
-def checked_text(raw: bytes, name: str) -> str:
-    """Decode `raw`. Raises RequestError if it is empty, not UTF-8, or holds a NUL."""
-    if not raw:
-        raise RequestError(f"{name} is empty; send at least one character", "empty_prompt")
-    return decoded_text(raw, name)
-
-
 def decoded_text(raw: bytes, name: str) -> str:
-    """Decode `raw`, which may be empty. Raises RequestError if it is not UTF-8, or holds a NUL."""
+    """Decode `raw`. Raises RequestError if it is not UTF-8, or holds a NUL."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

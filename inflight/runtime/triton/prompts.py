@@ -8,10 +8,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from inflight.runtime.chat.limits import bounded
-from inflight.runtime.chat.template import ChatRenderer
+from inflight.runtime.chat.template import ChatRenderer, first_token
 from inflight.runtime.messages import RequestError
 from inflight.runtime.text.special_text import SpecialText
-from inflight.runtime.text.tokenizer import check_size, checked_text, encode, longest_token_bytes
+from inflight.runtime.text.tokenizer import check_size, decoded_text, encode, longest_token_bytes
 from inflight.runtime.triton.inputs import Inputs
 
 _JSON_BYTES = 64
@@ -41,6 +41,7 @@ class PromptReader:
         With `special_tokens_in_messages`, the texts of special tokens in messages become these tokens.
         """
         self._tokenizer = tokenizer
+        self._first_id: int | None = tokenizer.token_to_id(first_token(tokenizer_dir))
         self._longest_token = longest_token_bytes(tokenizer)
         self._max_tokens = max_tokens
         self._add_special_tokens = add_special_tokens
@@ -99,12 +100,17 @@ class PromptReader:
         yield len(text)
         if marker and self._special_text is not None:
             return self._special_text.encode(text, marker)
-        return encode(self._tokenizer, [text], special)[0]
+        ids = encode(self._tokenizer, [text], special)[0]
+        if not ids and special and self._first_id is not None:  # as models were trained to begin a text
+            return [self._first_id]
+        if not text and not ids:
+            raise RequestError("the prompt is empty; send at least one character", "empty_prompt")
+        return ids
 
     def _checked(self, raw: bytes, chat: bytes | None) -> str:
         name, raw = ("text_input", raw) if chat is None else ("the rendered messages", chat)
         check_size(raw, name, self._longest_token, self._max_tokens)
-        return checked_text(raw, name)
+        return decoded_text(raw, name)
 
     def _conversation(self, inputs: Inputs, row: int, has_text: bool) -> tuple[bytes, str] | None:
         """Return the rendered messages of a prompt and the marker in them; None if it has no messages."""

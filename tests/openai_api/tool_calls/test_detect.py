@@ -18,6 +18,8 @@ MISTRAL = """{{- "[TOOL_CALLS] [" }}{{- '{"name": "' + tool.name + '", "argument
 MISTRAL_V7 = """{{- "[TOOL_CALLS][" }}{{- '"id": "' + tool_call.id + '"}' }}"""
 MISTRAL_V11 = """{{- "[TOOL_CALLS]" + tool.name + "[CALL_ID]" + tool.id + "[ARGS]" + arguments }}"""
 DEEPSEEK_R1 = "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type']}}{{'<｜Assistant｜><think>\\n'}}"
+APRIEL = "{{ '<tool_calls>[{\"name\": ... }]</tool_calls>; never <tool_call>' }}"
+MINIMAX = """{{ ']<]minimax[>[<tool_call>' }}<invoke name="{{ call.name }}">"""
 PHI = """<|system|><|tool|>[{"name": "f", "parameters": {}}]<|/tool|><|end|>"""
 CHATML = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
 
@@ -35,6 +37,8 @@ CHATML = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|
         (MISTRAL_V11, "mistral"),
         (QWEN_CODER, None),
         (GLM, None),
+        (APRIEL, None),
+        (MINIMAX, None),
         (LLAMA3, None),
         (DEEPSEEK_R1, None),
         (PHI, None),

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from inflight.runtime.messages import RequestError
 from inflight.runtime.text.tokenizer import (
     check_size,
-    checked_text,
+    decoded_text,
     encode,
     load_tokenizer,
     longest_token_bytes,
@@ -21,11 +21,10 @@ from tests.fixtures.errors import raises
 
 @pytest.mark.parametrize("text", ["tea", " ", "\n", "日本語のお茶", "👩‍👩‍👧‍👦", "cafe\u0301", "\ufffd", "\x01"])
 def test_text_comes_back_as_it_was(text: str) -> None:
-    assert checked_text(text.encode(), "text_input") == text
+    assert decoded_text(text.encode(), "text_input") == text
 
 
 REFUSED: list[tuple[bytes, str, tuple[str, ...]]] = [
-    (b"", "empty_prompt", ()),
     (b"tea \xff tin", "invalid_text", ("byte 4 of 9",)),
     ("tea 茶".encode()[:-1], "invalid_text", ("byte 4 of 6",)),
     (b"\xed\xa0\x80", "invalid_text", ("byte 0 of 3",)),
@@ -36,7 +35,7 @@ REFUSED: list[tuple[bytes, str, tuple[str, ...]]] = [
 @pytest.mark.parametrize(("raw", "code", "named"), REFUSED)
 def test_what_is_no_text_is_refused_in_one_sentence(raw: bytes, code: str, named: tuple[str, ...]) -> None:
     with raises(RequestError, code, naming=("text_input", *named)):
-        checked_text(raw, "text_input")
+        decoded_text(raw, "text_input")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from inflight.runtime.chat import limits
 from inflight.runtime.messages import RequestError
@@ -51,6 +52,19 @@ def test_a_broken_template_matters_to_conversations_alone(tmp_path: Path, settin
     assert read(prompts, QUERY=column(b"tea")) == ([text], [3])
     with raises(RequestError, "no_chat_template"):
         read(prompts, QUERY=column(b""), MESSAGES=column(MESSAGES))
+
+
+@pytest.mark.parametrize("bos", ["<|im_start|>", {"content": "<|im_start|>"}, None, "no such token"])
+def test_an_empty_text_begins_with_the_first_token_if_there_is_one(tmp_path: Path, bos: Any) -> None:
+    directory = write_directory(tmp_path, bos_token=bos)
+    tokenizer = load_tokenizer(str(directory))
+    tokenizer.post_processor = TemplateProcessing(single="$A")
+    prompts = PromptReader(tokenizer, str(directory), 1000, add_special_tokens=True)
+    if bos in (None, "no such token"):
+        with raises(RequestError, "empty_prompt"):
+            read(prompts, QUERY=column(b""))
+    else:
+        assert read(prompts, QUERY=column(b"")) == ([[tokenizer.token_to_id("<|im_start|>")]], [0])
 
 
 def test_the_conversations_of_a_request_share_one_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,6 @@ def times_of(response: TimedResponse) -> list[int]:
     ("values", "sentence"),
     [
         ({"max_tokens": 0}, "max_tokens must be a single value > 0; send one for each prompt [invalid_parameter]"),
-        ({"text_input": ""}, "text_input is empty; send at least one character [empty_prompt]"),
         (
             {"text_input": b"\xff"},
             "text_input is not valid UTF-8: byte 0 of 1 can't be decoded; send UTF-8 [invalid_text]",
