@@ -22,7 +22,7 @@ from inflight.runtime.engine.request_values import (
 )
 from inflight.runtime.messages import SamplingConfig
 from inflight.runtime.streams.chunk_header import ChunkHeader
-from inflight.runtime.text.tokenizer import check_size, checked_text
+from inflight.runtime.text.tokenizer import check_size, decoded_text
 from inflight.runtime.triton.encoders.tasks import TASKS
 from inflight.runtime.triton.inputs import check_parameter_names
 from inflight.runtime.triton.request_metadata import metadata_from
@@ -90,7 +90,7 @@ def test_sentences(tmp_path: Path) -> None:
         partial(parse_messages, b"{}"),
         partial(parse_messages, b"[" * 60),
         partial(parse_kwargs, b"[]"),
-        *(partial(checked_text, raw, "text_input") for raw, *_ in test_tokenizer.REFUSED),
+        *(partial(decoded_text, raw, "text_input") for raw, *_ in test_tokenizer.REFUSED),
         partial(check_size, b"x" * 61, "text_input", 6, 10),
         partial(inputs_of(streaming=[[True], [False]]).common, "streaming"),
         partial(inputs_of(streaming=[[True, True]]).common, "streaming"),
