@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import threading
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -13,6 +15,7 @@ from inflight.commands.option_sections import SectionedCommand
 from inflight.commands.options.gateway import gateway_options, gateway_settings
 from inflight.commands.options.quiet import quiet_option
 from inflight.commands.options.seconds import Seconds
+from inflight.commands.terminal.messages import print_message
 from inflight.gateway.processes import GatewayProcesses
 
 
@@ -66,7 +69,7 @@ def command(
         drain_seconds=drain_seconds,
     )
     settings.check()
-    gateway = GatewayProcesses(settings, lambda line: click.echo(line, err=True))
+    gateway = GatewayProcesses(settings, print_message)
     gateway.bind()
     stop, force = threading.Event(), threading.Event()
 
@@ -81,7 +84,19 @@ def command(
             click.echo(json.dumps({"openai": gateway.url}))
         elif not quiet:
             click.echo(f"{gateway.announcement} In front of {', '.join(server)}. Ctrl-C stops.")
+        for address in filter(_is_silent, server):
+            print_message(f"No server answers at {address} yet; the gateway takes it once it does.")
         while not stop.wait(1):
             pass
     finally:
         gateway.stop(drain_seconds, force.is_set)
+
+
+def _is_silent(address: str) -> bool:
+    """Return whether nothing listens at the address."""
+    url = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        socket.create_connection((url.hostname or "", url.port or 0), timeout=1).close()
+    except (OSError, ValueError, OverflowError):
+        return True
+    return False

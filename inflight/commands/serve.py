@@ -32,6 +32,7 @@ from inflight.commands.options.gateway import gateway_options, gateway_settings
 from inflight.commands.options.quiet import quiet_option
 from inflight.commands.options.seconds import Seconds
 from inflight.commands.terminal.build_progress import show_build_progress
+from inflight.commands.terminal.messages import print_message
 from inflight.deploy.repository.engine_set import verify_encoder_for
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server import ports
@@ -222,10 +223,10 @@ def command(
         with ServeSignals() as signals:
             front = _gateway(wanted, grpc_tls_certificate) if gateway else None
             with _engines(model, build, deployment, settings, quiet) as (engine, built):
-                server = Server(engine, built, settings, on_message=_print_message)
+                server = Server(engine, built, settings, on_message=print_message)
                 _serve(server, front, signals, drain_seconds, as_json, quiet)
     except StartInterrupted:
-        _print_message("Stopped before the server was ready.")
+        print_message("Stopped before the server was ready.")
 
 
 @contextmanager
@@ -286,7 +287,7 @@ def _serve(
     """Run the server until a signal. Raises StartInterrupted."""
     try:
         if not (as_json or quiet):
-            _print_message(f"Checking {server.engine} and starting Triton ...")
+            print_message(f"Checking {server.engine} and starting Triton ...")
         server.start()
         signals.starting = False
         if front is not None:
@@ -294,7 +295,7 @@ def _serve(
         if not quiet:
             for manifest in server.engines.all:
                 for note in manifest.notes:
-                    _print_message(f"Note: {manifest.name}: {note}")
+                    print_message(f"Note: {manifest.name}: {note}")
         if as_json or not quiet:
             _announce(server, front, as_json)
         while not signals.drain_requested.wait(0.2) and not server.wait(0):
@@ -302,22 +303,22 @@ def _serve(
     finally:
         signals.starting = False
         if signals.drain_requested.is_set() and server.ready and not quiet:
-            _print_message(
+            print_message(
                 f"Stopping; running requests have {drain_seconds:g} s to finish. Press Ctrl-C again to stop at once."
             )
         if front is not None:
             front.stop(drain_seconds if signals.drain_requested.is_set() else 0, signals.force_requested.is_set)
         if not server.stop(drain_seconds if signals.drain_requested.is_set() else 0, signals.force_requested.is_set):
-            _print_message("Stopped before all requests had ended.")
+            print_message("Stopped before all requests had ended.")
 
 
 def _gateway(settings: GatewaySettings, certificate: Path | None) -> GatewayProcesses | None:
     """Return the gateway with its port taken. Raises InflightError."""
     if certificate is not None:
-        _print_message("The gateway is not started: with --grpc-tls-certificate, run `inflight gateway` beside it.")
+        print_message("The gateway is not started: with --grpc-tls-certificate, run `inflight gateway` beside it.")
         return None
     settings.check()
-    gateway = GatewayProcesses(settings, _print_message)
+    gateway = GatewayProcesses(settings, print_message)
     gateway.bind()
     return gateway
 
@@ -349,7 +350,3 @@ def _models(server: Server) -> str:
     """Return the models' names, those of encoders with their task."""
     names = server.engines.model_names
     return " and ".join(name if task == "generate" else f"{name} ({task})" for task, name in names.items())
-
-
-def _print_message(line: str) -> None:
-    click.echo(line, err=True)

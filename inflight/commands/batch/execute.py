@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
+_MISTAKES = {"model_not_found", "unsupported_deployment", "unsupported_input", "invalid_parameter", "invalid_request"}
+"""Codes with which a job fails again until its options are corrected."""
+
 
 def result_options(function: Decorated) -> Decorated:
     """Add the options for the display and for the failures that are allowed; `execute_job` takes them."""
@@ -82,7 +85,8 @@ def _end_messages(end: JobResult, directory: JobDirectory) -> Iterator[str]:
     """Yield why the job ended before it was finished, and how to resume it."""
     state = "Error" if end.state is JobState.FAILED else str(end.state).capitalize()
     yield f"{state}: {end.message}" + (f" [{end.code}]" if end.code else "")
-    if (directory.path / "job.json").is_file():
+    resumable = end.counts.done or end.code not in _MISTAKES
+    if resumable and (directory.path / "job.json").is_file():
         yield f"Resume with: {resume_command(directory)}"
 
 
