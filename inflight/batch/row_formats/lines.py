@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
 from decimal import Decimal
+from math import isfinite
 from typing import Any
 from uuid import UUID
 
 import orjson
+from pydantic_core import to_jsonable_python
 
 from inflight.batch.job.rows import InvalidRow, RowResult, RowStatus
 
@@ -16,7 +20,36 @@ MAX_ID_CHARACTERS = 512
 
 def dump_json(values: Any) -> bytes:
     """Return JSON without a line end. Raises orjson.JSONEncodeError for unsupported values."""
-    return orjson.dumps(values, _as_json, orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(values, to_json, orjson.OPT_SERIALIZE_NUMPY)
+
+
+def to_json(value: Any) -> Any:
+    """Convert a value of Parquet or a database to JSON: what JSON lacks becomes a text (binary values: hexadecimal)."""
+    if isinstance(value, float):
+        return value if isfinite(value) else str(Decimal(value))
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): to_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(each) for each in value]
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).hex()
+    if hasattr(value, "isoformat"):  # dates and times, and durations of pandas
+        return value.isoformat()
+    return to_jsonable_python(value) if isinstance(value, timedelta) else str(value)
+
+
+def decode_binary(value: Any) -> Any:
+    """Return a value with texts in place of binary values that are UTF-8, as some programs write texts."""
+    if isinstance(value, bytes | memoryview):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return value
+    if isinstance(value, Mapping):
+        return {name: decode_binary(each) for name, each in value.items()}
+    return [decode_binary(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def dead_letter(invalid: InvalidRow) -> RowResult:
@@ -31,12 +64,13 @@ _LARGEST_EXACT = 2**53
 
 
 def parse_id(value: Any) -> str | int | None:
-    """Return an id as it is written: a text (also for a UUID) or an integer; None if it is invalid."""
+    """Return an id as it is written: a text (also for a UUID and binary values) or an integer; None if it is
+    invalid."""
     if isinstance(value, str):
         usable = 0 < len(value) <= MAX_ID_CHARACTERS and "\0" not in value and (value.isascii() or _encodes(value))
         return value if usable else None
-    if isinstance(value, UUID):
-        return str(value)
+    if isinstance(value, UUID | bytes | memoryview):
+        return str(to_json(value))
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
         value = int(value)
     if isinstance(value, float) and value.is_integer() and abs(value) <= _LARGEST_EXACT:
@@ -52,12 +86,3 @@ def _encodes(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _as_json(value: Any) -> Any:
-    """Convert values of Parquet's and databases' types that orjson does not support."""
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, bytes | memoryview):
-        return bytes(value).hex()
-    raise TypeError

@@ -26,7 +26,7 @@ from inflight.batch.job.rows import (
 )
 from inflight.batch.job.spec import GenerationDefaults, InputSpec, Task
 from inflight.batch.outputs.answer_record import ANSWER_FIELDS
-from inflight.batch.row_formats.lines import dead_letter, dump_json, parse_id
+from inflight.batch.row_formats.lines import dead_letter, decode_binary, dump_json, parse_id, to_json
 from inflight.batch.row_formats.template import Template
 from inflight.openai_api.fields import whole
 from inflight.openai_api.messages import checked_messages, checked_text
@@ -62,14 +62,14 @@ class PlainRowFormat(ABC):
         """Return an answer's values by field, its input and output tokens, and its texts."""
 
     def parse(self, number: int, record: InputRecord) -> Row | InvalidRow:
-        values = record.values
-        if values is None:
+        if record.values is None:
             return InvalidRow(number, record.line, None, "row_invalid", record.error)
+        values = decode_binary(record.values)
         given = number + 1 if self._id is None else parse_id(values.get(self._id))
         if given is None:
             return InvalidRow(number, record.line, None, "row_invalid", self._id_error(values))
         try:
-            request, kept = self.request(values), self._kept_columns(values)
+            request, kept = self.request(values), self._kept_columns(record.values)
         except InflightError as error:
             return InvalidRow(number, record.line, str(given), error.code, str(error))
         return Row(number, record.line, str(given), request, (given, kept))
@@ -108,8 +108,8 @@ class PlainRowFormat(ABC):
     def _kept_columns(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
         if not self._keep:
             return None
-        kept = {name: values.get(name) for name in self._keep if name != self._id}
         try:
+            kept = {name: to_json(values.get(name)) for name in self._keep if name != self._id}
             dump_json(kept)
         except (orjson.JSONEncodeError, RecursionError) as error:
             raise InflightError(f"a column to keep can't be written as JSON: {error}", "row_invalid") from None

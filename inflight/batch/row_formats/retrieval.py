@@ -11,6 +11,7 @@ from inflight_client import InflightError
 from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import EmbedRequest, GenerateRequest, InputRecord, InvalidRow, Row, RowRequest
 from inflight.batch.job.spec import PASSAGES, SOURCES, GenerationDefaults, InputSpec, RetrievalSpec
+from inflight.batch.row_formats.lines import decode_binary
 from inflight.batch.row_formats.plain import GenerateRowFormat
 from inflight.openai_api.messages import checked_text
 from inflight.retrieval.passages import Passages
@@ -46,7 +47,7 @@ class RetrievalRowFormat(GenerateRowFormat):
 
     def parse(self, number: int, record: InputRecord) -> Row | InvalidRow:
         row = super().parse(number, record)
-        return replace(row, context=(*row.context, record.values)) if isinstance(row, Row) else row
+        return replace(row, context=(*row.context, decode_binary(record.values))) if isinstance(row, Row) else row
 
     def with_passages(self, row: Row, passages: Passages) -> Row | InvalidRow:
         """Return the row with its prompt, once its passages are there."""

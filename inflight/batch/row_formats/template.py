@@ -61,6 +61,8 @@ class _NullError(Exception):
 def _not_null(value: Any) -> Any:
     if value is None:
         raise _NullError
+    if isinstance(value, bytes | memoryview):
+        raise TypeError("a value is binary and not UTF-8")
     return value
 
 

@@ -109,6 +109,9 @@ def _row(batch: Any, place: int) -> Mapping[str, Any] | str:
             values[name] = column[place].as_py()
         except UnicodeDecodeError as error:
             return f"the column {name!r} is not UTF-8: {error.reason} at byte {error.start + 1}"
-        except (ValueError, OverflowError) as error:
-            return f"the column {name!r} has a value that can't be read: {error}"
+        except (ValueError, OverflowError) as error:  # a time that Python does not have: nanoseconds, the year 12000
+            try:
+                values[name] = column.slice(place, 1).cast("string")[0].as_py()
+            except (ValueError, NotImplementedError):  # a list or an object with such a time
+                return f"the column {name!r} has a value that can't be read: {error}"
     return values

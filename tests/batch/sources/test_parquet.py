@@ -13,9 +13,12 @@ import pytest
 from pyarrow import parquet
 
 from inflight.batch.errors import BatchError
+from inflight.batch.job.rows import InvalidRow, Row
 from inflight.batch.job.spec import InputSpec, Job, OutputSpec
+from inflight.batch.row_formats.interface import RowFormat
 from inflight.batch.row_formats.template import wanted_columns
 from inflight.batch.sources.factory import open_source
+from tests.batch.row_formats.parsing import answer, asked, prompted, refused, rows_in
 from tests.fixtures.errors import raises
 
 
@@ -76,3 +79,58 @@ def test_a_file_that_is_none_is_told(tmp_path: Path, damage: str) -> None:
     path.write_bytes(damaged[damage])
     with raises(BatchError, "input_invalid", naming="rows.parquet"):
         list(open_source(spec).read())
+
+
+_TEXTS = [
+    ({"prompt": pyarrow.binary(), "id": pyarrow.binary()}, {"prompt": b"Tea?", "id": b"a"}, "Tea?", "a"),
+    ({"id": pyarrow.binary(16)}, {"prompt": "Tea?", "id": b"\xff" * 16}, "Tea?", "ff" * 16),
+    ({}, {"id": "a", "messages": [{"role": b"user", "content": b"Tea?"}]}, [{"role": "user", "content": "Tea?"}], "a"),
+]
+
+
+@pytest.mark.parametrize(("types", "row", "prompt", "name"), _TEXTS)
+def test_binary_prompts_and_ids_are_texts(
+    tmp_path: Path, types: dict[str, Any], row: dict[str, Any], prompt: Any, name: str
+) -> None:
+    (found,) = _parsed(tmp_path, pyarrow.schema([*types.items()]), row, id="id")[1]
+    assert (prompted(asked(found)).prompt, found.id) == (prompt, name)
+
+
+_KEPT = [
+    (pyarrow.timestamp("ns"), 10**18, "2001-09-09T01:46:40"),
+    (pyarrow.timestamp("ns", "UTC"), 1, "1970-01-01T00:00:00.000000001+00:00"),
+    (pyarrow.timestamp("s"), 4 * 10**11, "14645-06-30 15:06:40.000"),
+    (pyarrow.list_(pyarrow.timestamp("us")), [0], ["1970-01-01T00:00:00"]),
+    (pyarrow.duration("us"), 1_500_000, "PT1.5S"),
+    (pyarrow.time64("us"), 0, "00:00:00"),
+    (pyarrow.date32(), 0, "1970-01-01"),
+    (pyarrow.decimal128(4, 2), Decimal("1.50"), "1.50"),
+    (pyarrow.float64(), float("inf"), "Infinity"),
+    (pyarrow.float64(), float("nan"), "NaN"),
+    (pyarrow.struct({"x": pyarrow.float32(), "y": pyarrow.binary()}), {"x": float("-inf"), "y": b"a"},
+     {"x": "-Infinity", "y": "61"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "value", "kept"), _KEPT)
+def test_kept_values_that_json_lacks_are_texts(tmp_path: Path, kind: pyarrow.DataType, value: Any, kept: Any) -> None:
+    form, (row,) = _parsed(tmp_path, pyarrow.schema({"x": kind}), {"prompt": "Tea?", "x": value}, keep=("x",))
+    assert json.loads(form.format_answer(asked(row), answer(), 1).text)["x"] == kept
+
+
+def test_a_template_has_no_place_for_binary_values_that_are_no_texts(tmp_path: Path) -> None:
+    _, rows = _parsed(tmp_path, pyarrow.schema([]), {"x": b"Tea?"}, {"x": b"\xff"}, template="{{ x }}")
+    assert prompted(asked(rows[0])).prompt == "Tea?"
+    assert refused(rows[1]).code == "row_invalid"
+
+
+def _parsed(
+    folder: Path, types: pyarrow.Schema, *rows: dict[str, Any], **options: Any
+) -> tuple[RowFormat, list[Row | InvalidRow]]:
+    """Write rows, with these types or those of the values, and parse them."""
+    arrays = {
+        name: pyarrow.array([row[name] for row in rows], types.field(name).type if name in types.names else None)
+        for name in rows[0]
+    }
+    parquet.write_table(pyarrow.table(arrays), folder / "rows.parquet")
+    return rows_in(folder / "rows.parquet", **options)
