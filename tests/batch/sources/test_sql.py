@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,26 @@ def test_a_text_that_is_no_text_leaves_the_other_rows_alone(tmp_path: Path) -> N
     connection.close()
     values = [record.values for record in open_source(InputSpec(address=f"sqlite:///{path}", table="t")).read()]
     assert values == [{"id": 1, "prompt": "good"}, {"id": 2, "prompt": b"\xff"}, {"id": 3, "prompt": "good"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "read"),
+    [
+        ("timestamptz", "infinity", "infinity"),
+        ("timestamp", "0044-03-15 12:00:00 BC", "0044-03-15 12:00:00 BC"),
+        ("date", "-infinity", "-infinity"),
+        ("time", "24:00:00", "24:00:00"),
+        ("interval", "9999999 years", "9999999 years"),
+        ("date[]", "{infinity,2026-05-04}", ["infinity", date(2026, 5, 4)]),
+    ],
+)
+def test_times_that_python_lacks_are_texts_and_leave_the_other_rows_alone(
+    postgresql: PostgreSql, kind: str, value: str, read: Any
+) -> None:
+    address = postgresql.database()
+    _do(address, f"CREATE TABLE t (id int PRIMARY KEY, x {kind})", f"INSERT INTO t VALUES (1, '{value}'), (2, NULL)")
+    values = [record.values for record in open_source(InputSpec(address=address, table="t")).read()]
+    assert values == [{"id": 1, "x": read}, {"id": 2, "x": None}]
 
 
 @pytest.mark.parametrize(

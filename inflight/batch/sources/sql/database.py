@@ -58,6 +58,10 @@ class SourceDatabase:
             if not engine.url.database or not Path(engine.url.database).is_file():
                 raise BatchError(f"there is no database {self.shown}; check the path", "input_not_found")
             event.listen(engine, "connect", _take_any_text)
+        elif engine.dialect.driver == "psycopg":
+            from sqlalchemy import event
+
+            event.listen(engine, "connect", _take_any_time)
         return engine
 
     def _to_batch_error(self, error: Any) -> BatchError:
@@ -95,3 +99,21 @@ def _text(raw: bytes) -> str | bytes:
         return raw.decode()
     except UnicodeDecodeError:
         return raw
+
+
+def _take_any_time(connection: Any, _: Any) -> None:
+    """Read times that Python does not have (infinity, years BC, 24:00) as text; the driver would refuse all rows."""
+    from psycopg import DataError
+    from psycopg.types import datetime as types
+
+    def tolerant(loader: Any) -> Any:
+        def load(self: Any, data: Any) -> Any:
+            try:
+                return loader.load(self, data)
+            except (DataError, OverflowError):
+                return bytes(data).decode()
+
+        return type(loader.__name__, (loader,), {"load": load})
+
+    for name in ("Date", "Time", "Timetz", "Timestamp", "Timestamptz", "Interval"):
+        connection.adapters.register_loader(name.lower(), tolerant(getattr(types, f"{name}Loader")))
