@@ -9,7 +9,7 @@ from inflight_client.encoder_call import MODELS
 from inflight.batch.errors import BatchError
 from inflight.batch.job.file_formats import resolve_format
 from inflight.batch.job.rows import InputRecord
-from inflight.batch.job.spec import TEXT_COLUMNS, InputSpec, Job
+from inflight.batch.job.spec import TEXT_COLUMNS, FileFormat, InputSpec, Job
 from inflight.batch.row_formats.detection import is_request
 from inflight.batch.row_formats.interface import RowFormat
 from inflight.batch.sources.interface import RowSource
@@ -58,6 +58,7 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
         from inflight.batch.row_formats.encode import EncodeRowFormat
 
         form = EncodeRowFormat(spec, job.encode, compact)
+    form.keeps_nul = _output_format(job) != "sql"
     if source.columns is not None:
         _check_columns(form.columns(source.columns), source.columns, spec.shown)
     return form
@@ -65,8 +66,11 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
 
 def has_vector_column(job: Job) -> bool:
     """Return whether the answers of the task embed go to a column, not to JSON lines. Raises BatchError."""
-    output = job.output
-    return job.compact_vectors or resolve_format(output.address, output.format, "output_invalid") != "jsonl"
+    return job.compact_vectors or _output_format(job) != "jsonl"
+
+
+def _output_format(job: Job) -> FileFormat:
+    return resolve_format(job.output.address, job.output.format, "output_invalid")
 
 
 def _is_request_record(first: InputRecord | None) -> bool:

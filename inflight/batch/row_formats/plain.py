@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -37,10 +38,15 @@ _SAMPLING = (
 )
 _OVERRIDES = frozenset(("max_tokens", "ignore_eos", *_SAMPLING))
 _MAX_INT32 = 2**31 - 1
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""A NUL character in JSON: after an even number of backslashes."""
 
 
 class PlainRowFormat(ABC):
     """Plain rows. An invalid row becomes a dead letter. Answers have the row's id and the kept columns."""
+
+    keeps_nul = True
+    """Whether the output can store NUL characters of kept columns; databases can't."""
 
     def __init__(self, spec: InputSpec, task: Task, own: Collection[str] = ()) -> None:
         """`own`: names of the answers' values besides those of the task."""
@@ -110,9 +116,13 @@ class PlainRowFormat(ABC):
             return None
         try:
             kept = {name: to_json(values.get(name)) for name in self._keep if name != self._id}
-            dump_json(kept)
+            text = dump_json(kept)
         except (orjson.JSONEncodeError, RecursionError) as error:
             raise InflightError(f"a column to keep can't be written as JSON: {error}", "row_invalid") from None
+        if not self.keeps_nul and _NUL.search(text):
+            raise InflightError(
+                "a column to keep contains a NUL character, which a database can't store; remove it", "row_invalid"
+            )
         return kept
 
     def _id_error(self, values: Mapping[str, Any]) -> str:

@@ -18,20 +18,18 @@ from inflight.batch.sources.factory import open_source
 CREATED = 1_700_000_000
 
 
-def rows_of(
-    folder: Path, *values: Any, defaults: dict[str, Any] | None = None, **options: Any
-) -> tuple[RowFormat, list[Row | InvalidRow]]:
+def rows_of(folder: Path, *values: Any, **options: Any) -> tuple[RowFormat, list[Row | InvalidRow]]:
     """The form of these lines (bytes as they are, all else as JSON), and what it makes of them."""
     path = folder / "rows.jsonl"
     path.write_bytes(b"".join((one if isinstance(one, bytes) else json.dumps(one).encode()) + b"\n" for one in values))
-    return rows_in(path, defaults=defaults, **options)
+    return rows_in(path, **options)
 
 
 def rows_in(
-    path: Path, *, defaults: dict[str, Any] | None = None, **options: Any
+    path: Path, *, defaults: dict[str, Any] | None = None, output: str = "answers.jsonl", **options: Any
 ) -> tuple[RowFormat, list[Row | InvalidRow]]:
     spec = InputSpec(address=str(path), **options)
-    job = Job(input=spec, output=OutputSpec(address="answers.jsonl"), defaults=GenerationDefaults(**(defaults or {})))
+    job = Job(input=spec, output=OutputSpec(address=output), defaults=GenerationDefaults(**(defaults or {})))
     source = open_source(spec)
     form = create_row_format(job, source, first_record(source), CREATED)
     return form, [form.parse(number, record) for number, record in enumerate(source.read())]

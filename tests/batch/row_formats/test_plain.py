@@ -10,7 +10,7 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job.rows import RowStatus
+from inflight.batch.job.rows import InvalidRow, Row, RowStatus
 from tests.batch.row_formats.parsing import answer, asked, prompted, refused, rows_in, rows_of
 from tests.fixtures.errors import raises
 
@@ -177,3 +177,10 @@ def test_a_table_without_the_column_of_the_prompts_is_refused(tmp_path: Path) ->
             rows_in(path, **options)
     _, rows = rows_in(path, template="{{ name }}", id="id")
     assert (prompted(rows[0]).prompt, asked(rows[0]).id) == ("Tea", "1")
+
+
+def test_only_rows_whose_kept_values_no_database_stores_are_dead(tmp_path: Path) -> None:
+    values = [{"prompt": "Tea?", "x": x} for x in ("a\0", {"y": ["\\\0"]}, "\\u0000", {"\\\\u0000": 1})]
+    _, rows = rows_of(tmp_path, *values, keep=("x",), output="sqlite:///shop.db")
+    assert [row.code if isinstance(row, InvalidRow) else "" for row in rows] == ["row_invalid", "row_invalid", "", ""]
+    assert all(isinstance(row, Row) for row in rows_of(tmp_path, *values, keep=("x",))[1])
