@@ -27,8 +27,10 @@ def count_requests(columns: Columns) -> Requests:
         for code, first, number in zip(codes, firsts, numbers, strict=True)
         if columns.texts[code]
     )
+    empty = columns.with_outcome(RequestOutcome.COMPLETED) & (columns.received_tokens == 0) & (columns.texts_asked == 0)
     return Requests(
         due=len(columns),
+        empty=int(empty.sum()),
         **counts,
         errors={code: -number for number, code, _ in found},
         messages={code: message for _, code, message in found},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from loadtests.analysis.server.counters import ServerCounters
 from loadtests.analysis.server.encoder import encoder_side, reconcile_texts
 from loadtests.analysis.server.figures import server_side
 from loadtests.analysis.server.reconciliation import reconcile
-from loadtests.analysis.summary import Summary
+from loadtests.analysis.summary import Requests, Summary
 from loadtests.analysis.timeline import timeline
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome
@@ -48,13 +49,21 @@ def summarize(directory: RunDirectory) -> Summary:
         server=encoder_side(server, measured, plan) if plan.encodes else generated,
         reconciliation=(reconcile_texts if plan.encodes else reconcile)(server, run, plan),
         cost=cost(plan, run, data.good, measured),
-        validity=replace(data.validity, notes=tuple(bunching_notes(data.latencies, generated))),
+        validity=replace(data.validity, notes=(*_empty_answers(requests), *bunching_notes(data.latencies, generated))),
         timeline=timeline(plan, run, data.run_latencies, server, data.generator),
         curves=data.latencies.curves(),
         load_phases=load_phases(plan, run, measured),
         offered_sessions_per_second=float((part.turn == 0).sum() / seconds) if seconds else 0.0,
         metadata={**directory.metadata(), "plan": _shown_plan(plan)},
     )
+
+
+def _empty_answers(requests: Requests) -> Iterator[str]:
+    if requests.empty:
+        yield (
+            f"{requests.empty} of {requests.completed} answers are empty: the model ended them at their first token; "
+            "check the prompts and their format, or give --ignore-eos"
+        )
 
 
 _OF_GENERATION = {"mode", "chat_template", "temperature", "ignore_eos", "tenant"}

@@ -39,11 +39,18 @@ class Requests:
     errors: Mapping[str, int] = field(default_factory=dict)
     messages: Mapping[str, str] = field(default_factory=dict)
     """One message for each code: that of the first request with it."""
+    empty: int = 0
+    """Completed requests whose answer has no token."""
 
     @property
     def not_cancelled(self) -> int:
         """Requests whose client did not cancel as planned; the basis of error rate and goodput."""
         return self.due - self.cancelled
+
+    @property
+    def answered(self) -> int:
+        """Completed requests whose answer has a token, or that an encoder computed."""
+        return self.completed - self.empty
 
     @property
     def error_rate(self) -> float:

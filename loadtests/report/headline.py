@@ -31,6 +31,8 @@ def headline(summary: Summary) -> str:
         return f"Nothing was measured: no request was due in {seconds(summary.measured_seconds)}."
     if not requests.completed:
         return f"None of {count(requests.due, 'request')} was completed in {seconds(summary.measured_seconds)}."
+    if not requests.answered:
+        return f"All {count(requests.completed, 'answer')} were empty."
     parts = [f"At {load_text(summary)} {_latency(summary)}"]
     if summary.slo:
         parts.append(_slo_sentence(summary))

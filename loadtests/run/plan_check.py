@@ -10,6 +10,8 @@ from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.workloads.factory import make_workload
 from loadtests.workloads.files import load_files
+from loadtests.workloads.prompt_file import PromptFile
+from loadtests.workloads.texts import TextFile, TextsWorkload
 
 
 def check_plan(plan: LoadPlan) -> None:
@@ -27,9 +29,12 @@ def check_plan(plan: LoadPlan) -> None:
             )
 
 
-def check_workload(plan: LoadPlan) -> None:
-    """Raises LoadError if the workload is invalid, or a file that it names cannot be read."""
-    make_workload(plan.workload, load_files(plan.workload), plan.seed)
+def check_workload(plan: LoadPlan) -> str:
+    """Return a sentence about the lines of its file that are left out, if any. Raises LoadError if the workload is
+    invalid, or a file that it names cannot be read."""
+    workload = make_workload(plan.workload, load_files(plan.workload), plan.seed)
+    source = workload.source if isinstance(workload, TextsWorkload) else workload
+    return source.lines.skipped if isinstance(source, PromptFile | TextFile) else ""
 
 
 def _check_task(plan: LoadPlan) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,18 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = 60
 
 
+class RowError(Exception):
+    """What is wrong with a line; the message follows the line number."""
+
+
 class JsonLines:
     """JSON objects, one per line; empty lines are ignored. A file with one JSON array is also accepted.
 
-    Raises LoadError for a file without any object.
+    `skipped`: a sentence about the lines that `keep_valid` left out, if any. Raises LoadError for a file without any
+    object.
     """
+
+    skipped = ""
 
     def __init__(self, data: bytes, name: str) -> None:
         self._name = name
@@ -59,6 +66,23 @@ class JsonLines:
         if not isinstance(found, dict):
             raise self.error(row, "is not a JSON object")
         return found
+
+    def keep_valid(self, parse: Callable[[dict[str, Any]], object]) -> None:
+        """Leave out the rows for which `parse` raises RowError. Raises LoadError if all are such, or `read` does."""
+        first: LoadError | None = None
+        valid = np.ones(len(self), dtype=bool)
+        for row in range(len(self)):
+            try:
+                parse(self.read(row))
+            except RowError as error:
+                valid[row] = False
+                first = first or self.error(row, str(error))
+        if first is None:
+            return
+        if not valid.any():
+            raise first
+        self.skipped = f"{(~valid).sum()} of {len(self)} lines are left out; the first: {first}"
+        self._numbers, self._starts, self._ends = self._numbers[valid], self._starts[valid], self._ends[valid]
 
     def error(self, row: int, what: str) -> LoadError:
         """Return an error that names the line."""

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.workloads.interface import Message
-from loadtests.workloads.json_lines import shorten
+from loadtests.workloads.json_lines import RowError, shorten
 from loadtests.workloads.scripted_conversation import user
 
 _TEXTS = ("prompt", "text_input", "text")
 _LENGTHS = ("max_tokens", "max_completion_tokens", "output_tokens")
 _MAX_TOKENS = 10_000_000
-_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
-
-
-class RowError(Exception):
-    """What is wrong with a line; the message follows the line number."""
+_ROLES = {"human": "user", "user": "user", "system": "system"}
+_ROLES |= dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "assistant"), "assistant")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from loadtests.workloads.distributions import Distribution
 from loadtests.workloads.interface import TextsRequest
-from loadtests.workloads.json_lines import JsonLines
+from loadtests.workloads.json_lines import JsonLines, RowError
 from loadtests.workloads.scripted_conversation import ClientCancellation
 from loadtests.workloads.text_generator import TextGenerator, prompt_text
 
@@ -59,15 +59,14 @@ class TextFile:
     `documents` to rerank.
 
     With documents, each line is a request. Otherwise a request has the next texts of the file; if the number of texts
-    per request is random, some are sent twice in a round and some not at all. All lines are checked at the start.
-    Raises LoadError for the first invalid line.
+    per request is random, some are sent twice in a round and some not at all. Lines without texts are
+    left out. Raises LoadError if all are such, or one is not JSON.
     """
 
     def __init__(self, data: bytes, name: str, rerank: bool, repeat: bool) -> None:
-        self._lines = JsonLines(data, name)
+        self.lines = JsonLines(data, name)
         self._rerank, self._repeat = rerank, repeat
-        for row in range(len(self._lines)):
-            self._read(row)
+        self.lines.keep_valid(self._parse)
 
     def texts(self, session: int, count: int, source: random.Random) -> tuple[str, ...]:
         numbers = (session,) if self._rerank else range(session * count, (session + 1) * count)
@@ -78,19 +77,18 @@ class TextFile:
 
     def _line(self, number: int) -> tuple[str, tuple[str, ...]]:
         """Return the query and the texts of a line, counted over all rounds; nothing after the last round."""
-        turn, row = divmod(number, len(self._lines))
-        return ("", ()) if turn and not self._repeat else self._read(row)
+        turn, row = divmod(number, len(self.lines))
+        return ("", ()) if turn and not self._repeat else self._parse(self.lines.read(row))
 
-    def _read(self, row: int) -> tuple[str, tuple[str, ...]]:
-        values = self._lines.read(row)
+    def _parse(self, values: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         if self._rerank:
             query, documents = values.get("query"), values.get("documents")
             if isinstance(query, str) and isinstance(documents, list) and documents and _are_texts(documents):
                 return query, tuple(documents)
-            raise self._lines.error(row, "has no `query`, or no `documents` that are a list of texts")
+            raise RowError("has no `query`, or no `documents` that are a list of texts")
         text = next((values[name] for name in ("text", "text_input", "prompt") if name in values), None)
         if not isinstance(text, str):
-            raise self._lines.error(row, "has no text; name it `text`, `text_input` or `prompt`")
+            raise RowError("has no text; name it `text`, `text_input` or `prompt`")
         return "", (text,)
 
 

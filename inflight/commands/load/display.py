@@ -91,6 +91,8 @@ def _outcome_text(summary: Summary) -> str:
     """Summarize a run in a few words."""
     requests = summary.requests
     parts = [f"{requests.completed} of {requests.due} requests completed"]
+    if requests.empty:
+        parts.append(f"{requests.empty} of them with an empty answer")
     shown = (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "E2E"))
     parts += [f"p99 {name} {seconds(summary.latencies[key].p99)}" for key, name in shown if key in summary.latencies]
     if summary.slo:

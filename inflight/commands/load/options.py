@@ -37,7 +37,8 @@ def plan_from_command(options: dict[str, Any]) -> LoadPlan:
     given = {name: options.pop(name) for name in list(options) if name in names}
     try:
         plan = validated_plan(given, None if file is None else _read(file))
-        check_workload(plan)
+        if skipped := check_workload(plan):
+            click.echo(f"NOTE: {skipped}", err=True)
         return plan
     except LoadError as error:
         raise click.UsageError(str(error)) from error

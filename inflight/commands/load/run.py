@@ -31,7 +31,7 @@ def command(out: Path | None, as_json: bool, **options: Any) -> None:
 
     Latency is measured from the time a request was due, so a slow server cannot hide by slowing down the load. Ctrl-C
     ends a run early and reports what was measured, with exit code 130. Exit code 1 if an SLO was missed, no request was
-    completed or the run failed.
+    completed, all answers were empty or the run failed.
 
     \b
       inflight load run
@@ -53,7 +53,8 @@ def command(out: Path | None, as_json: bool, **options: Any) -> None:
 
 
 def exit_code(summary: Summary) -> int:
-    """Return 1 if an SLO was missed, or if no request was completed although not all clients disconnected; else 0."""
+    """Return 1 if an SLO was missed, or if no request was completed, or only with empty answers, although not all
+    clients disconnected; else 0."""
     requests = summary.requests
-    nothing_done = requests.not_cancelled and not requests.completed
+    nothing_done = requests.not_cancelled and not requests.answered
     return 1 if nothing_done or any(not bound.met for bound in summary.slo) else 0

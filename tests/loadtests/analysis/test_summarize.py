@@ -74,6 +74,14 @@ def test_responses_of_several_tokens_are_told(tmp_path: Path) -> None:
     assert found.latencies["tpot"].p50 == pytest.approx(0.01)
 
 
+def test_empty_answers_are_counted_and_told(tmp_path: Path) -> None:
+    empty = record(0, 0.0, chunks=(), ended=0.1, output_tokens=0, finish_reason="stop")
+    whole = record(1, 0.0, chunks=(), ended=0.1, output_tokens=3)
+    found = summarize(write_run(tmp_path / "run", [empty, whole, failure(2, 0.0, "overloaded")]))
+    assert (found.requests.empty, found.requests.answered) == (1, 1)
+    assert "1 of 2 answers are empty" in found.validity.notes[0]
+
+
 def test_whole_answers_have_end_to_end_times_alone(tmp_path: Path) -> None:
     records = [record(i, i, chunks=(), ended=i + 0.5) for i in range(5)]
     found = summarize(

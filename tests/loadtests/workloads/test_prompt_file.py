@@ -8,6 +8,7 @@ import pytest
 from loadtests.errors import LoadError
 from loadtests.workloads.factory import make_workload
 from loadtests.workloads.interface import RequestSpec, Workload
+from loadtests.workloads.prompt_file import PromptFile
 from loadtests.workloads.spec import WorkloadSpec
 from tests.fixtures.errors import raises
 from tests.loadtests.workloads.example_traces import LONG, nested
@@ -115,24 +116,24 @@ GOOD = lines({"prompt": "a"})
         ('{"prompt": "ä"}\n'.encode("utf-16"), "my.jsonl is UTF-16; write the file in UTF-8"),
         (b"[" * 100_000, "my.jsonl begins as a JSON array but is not valid JSON"),
         (GOOD + b'{"prompt": ' + b"[" * 100_000, "my.jsonl, line 2, is "),
-        (GOOD + lines({"prompt": 5}), "my.jsonl, line 2, has prompt that is not text but int"),
-        (GOOD + lines({"prompt": ""}), "my.jsonl, line 2, has prompt that is empty"),
-        (GOOD + lines({"prompt": "a\0"}), "my.jsonl, line 2, has prompt with a NUL"),
-        (GOOD + lines({"prompt": "\ud800"}), "my.jsonl, line 2, has prompt with half a surrogate pair"),
-        (GOOD + lines({"question": "a"}), "my.jsonl, line 2, has no prompt: it needs one of prompt, text_input"),
-        (GOOD + lines({"prompt": "a", "max_tokens": 0}), "my.jsonl, line 2, has max_tokens 0"),
-        (GOOD + lines({"prompt": "a", "max_tokens": "9"}), "my.jsonl, line 2, has max_tokens '9'"),
-        (GOOD + lines({"prompt": "a", "max_tokens": 10**400}), "my.jsonl, line 2, has max_tokens 1000"),
+        (b"\n" + lines({"prompt": 5}), "my.jsonl, line 2, has prompt that is not text but int"),
+        (b"\n" + lines({"prompt": ""}), "my.jsonl, line 2, has prompt that is empty"),
+        (b"\n" + lines({"prompt": "a\0"}), "my.jsonl, line 2, has prompt with a NUL"),
+        (b"\n" + lines({"prompt": "\ud800"}), "my.jsonl, line 2, has prompt with half a surrogate pair"),
+        (b"\n" + lines({"question": "a"}), "my.jsonl, line 2, has no prompt: it needs one of prompt, text_input"),
+        (b"\n" + lines({"prompt": "a", "max_tokens": 0}), "my.jsonl, line 2, has max_tokens 0"),
+        (b"\n" + lines({"prompt": "a", "max_tokens": "9"}), "my.jsonl, line 2, has max_tokens '9'"),
+        (b"\n" + lines({"prompt": "a", "max_tokens": 10**400}), "my.jsonl, line 2, has max_tokens 1000"),
         (GOOD + f'{{"max_tokens": {LONG}}}'.encode(), "my.jsonl, line 2, can't be read: a number has thousands of"),
         (f'[{{"max_tokens": {LONG}}}]'.encode(), "my.jsonl can't be read: a number has thousands of digits"),
         (GOOD + lines({"messages": [{"role": "user", "content": nested(200)}]}), "my.jsonl, line 2, is nested too"),
-        (GOOD + lines({"messages": []}), "my.jsonl, line 2, has messages that is not a list"),
-        (GOOD + lines({"messages": [{"content": "a"}]}), "my.jsonl, line 2, has a message without a role"),
-        (GOOD + lines({"turns": "a"}), "my.jsonl, line 2, has turns that is not a list"),
-        (GOOD + lines({"turns": ["a", None]}), "my.jsonl, line 2, has a turn that is not text"),
-        (GOOD + lines({"conversations": [{"from": "x"}]}), "my.jsonl, line 2, has a part of a conversation whose"),
+        (b"\n" + lines({"messages": []}), "my.jsonl, line 2, has messages that is not a list"),
+        (b"\n" + lines({"messages": [{"content": "a"}]}), "my.jsonl, line 2, has a message without a role"),
+        (b"\n" + lines({"turns": "a"}), "my.jsonl, line 2, has turns that is not a list"),
+        (b"\n" + lines({"turns": ["a", None]}), "my.jsonl, line 2, has a turn that is not text"),
+        (b"\n" + lines({"conversations": [{"from": "x"}]}), "my.jsonl, line 2, has a part of a conversation whose"),
         (
-            GOOD + lines({"conversations": [{"from": "gpt", "value": "a"}]}),
+            b"\n" + lines({"conversations": [{"from": "gpt", "value": "a"}]}),
             "my.jsonl, line 2, has a conversation without",
         ),
     ],
@@ -150,4 +151,14 @@ def test_what_can_not_be_sent_as_text_is_told_at_once() -> None:
     parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}
     assert all_asked(lines(parts))[0][0].prompt == parts["messages"]
     with raises(LoadError, "workload_invalid", naming="line 2"):
-        made(GOOD + lines(parts), prompt_format="text")
+        made(b"\n" + lines(parts), prompt_format="text")
+
+
+def test_lines_that_can_not_be_sent_are_left_out_and_counted() -> None:
+    bad: list[list[Any]] = [[], [{"from": "human", "value": ""}], [{"from": "x"}], [{"from": "gpt", "value": "a"}]]
+    rows = lines({"prompt": "a"}, *({"conversations": each} for each in bad), {"prompt": "b"})
+    assert [ask.prompt for (ask,) in all_asked(rows)] == ["a", "b"]
+    workload = made(rows, order="shuffled")
+    assert isinstance(workload, PromptFile)
+    assert workload.lines.skipped.startswith("4 of 6 ")
+    assert "line 2" in workload.lines.skipped

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -72,3 +73,10 @@ def test_a_line_with_documents_is_a_request_to_rerank() -> None:
 def test_what_has_no_effect_or_is_no_text_is_refused(spec: WorkloadSpec, line: bytes, named: str) -> None:
     with raises(LoadError, "workload_invalid", naming=named):
         make_workload(spec, {"f": line}, 1)
+
+
+@pytest.mark.parametrize(("task", "good"), [("embed", {"text": "a"}), ("rerank", {"query": "a", "documents": ["a"]})])
+def test_lines_without_texts_are_left_out(task: Literal["embed", "rerank"], good: dict[str, object]) -> None:
+    data = b"".join(json.dumps(row).encode() + b"\n" for row in (good, {"text": 1}, good))
+    workload = make_workload(WorkloadSpec(task=task, prompts="f", repeat=False, texts_per_request="1"), {"f": data}, 0)
+    assert [workload.session(number) is not None for number in range(3)] == [True, True, False]
