@@ -189,9 +189,8 @@ class EncoderManifest(EngineManifest):
     makes scores. `prompts` are texts that are put before an input (before the query of a pair), by name;
     `default_prompt` is the name of the one for inputs that name none.
     `padding_side` is where shorter texts of a batch are padded. `labels` are a classifier's, in the order of the
-    logits. Vectors may be shortened to `matryoshka_dimensions`; if empty, the checkpoint says nothing. `limits` belong
-    to engines that were compiled for a largest micro-batch. `longest_text_bytes` is the estimated memory in which one
-    text of `max_seq_len` tokens is computed; None if the engine plans its memory itself.
+    logits. `limits` belong to engines that were compiled for a largest micro-batch. `longest_text_bytes` is the
+    estimated memory in which one text of `max_seq_len` tokens is computed; None if the engine plans its memory itself.
     """
 
     task: EncoderTask
@@ -205,7 +204,6 @@ class EncoderManifest(EngineManifest):
     default_prompt: str | None = None
     activation: Literal["sigmoid", "softmax", "none"] = "none"
     labels: tuple[str, ...] = ()
-    matryoshka_dimensions: tuple[int, ...] = ()
     limits: EncoderLimits | None = None
     longest_text_bytes: int | None = None
 

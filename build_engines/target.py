@@ -126,7 +126,6 @@ class CompiledEncoder:
     default_prompt: str | None
     activation: Literal["sigmoid", "softmax", "none"]
     labels: tuple[str, ...]
-    matryoshka_dimensions: tuple[int, ...] = ()
     limits: EncoderLimits | None = None
     longest_text_bytes: int | None = None
     suited_to: SuitedTo | None = None

@@ -46,15 +46,6 @@ class ConfigFile:
             return value
         return None
 
-    def sizes(self, name: str) -> tuple[int, ...]:
-        """Return a list of whole numbers from 1 on; empty if absent."""
-        values = self.content.get(name)
-        if values is None:
-            return ()
-        if not isinstance(values, list) or not all(type(value) is int and value >= 1 for value in values):
-            raise self.error(f"{name} is {_shorten(values)}")
-        return tuple(sorted(set(values)))
-
     def flag(self, name: str, default: bool) -> bool:
         """Return a JSON boolean."""
         value = self.content.get(name)

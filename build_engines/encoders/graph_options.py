@@ -89,7 +89,6 @@ class GraphOptions:
             default_prompt=settings.default_prompt,
             activation=settings.activation,
             labels=settings.labels,
-            matryoshka_dimensions=settings.matryoshka_dimensions,
             limits=limits,
             notes=settings.notes,
             **facts | {"inputs": tuple(facts["inputs"])},

@@ -82,7 +82,6 @@ class LlmApiEncoderTarget:
             default_prompt=settings.default_prompt,
             activation=settings.activation,
             labels=settings.labels,
-            matryoshka_dimensions=settings.matryoshka_dimensions,
             notes=(_NOT_TRIED, *settings.notes),
         )
 

@@ -54,8 +54,7 @@ class EncoderSettings:
     """What happens before and after the model. `max_seq_len` is the lowest limit of the files, in tokens.
 
     `lower_case` makes texts lower case before they become tokens. With `truncate_dim`, only so many first numbers of a
-    vector are kept. The model was trained for vectors shortened to `matryoshka_dimensions`. `notes` are sentences for
-    the user.
+    vector are kept. `notes` are sentences for the user.
     """
 
     task: EncoderTask
@@ -69,7 +68,6 @@ class EncoderSettings:
     default_prompt: str | None = None
     activation: Activation = "none"
     labels: tuple[str, ...] = ()
-    matryoshka_dimensions: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -228,11 +226,7 @@ def _read_embedding(
             "or pass --pooling and --normalize."
         )
         notes = () if pooling and normalize is not None else (note,)
-        return EncoderSettings(
-            *("embed", longest, lower_case, chosen, normalize is not False),
-            matryoshka_dimensions=file.sizes("matryoshka_dimensions"),
-            notes=notes,
-        )
+        return EncoderSettings("embed", longest, lower_case, chosen, normalize is not False, notes=notes)
     prompts, default = _prompts(directory, own)
     return EncoderSettings(
         "embed",
@@ -244,7 +238,6 @@ def _read_embedding(
         own.optional("truncate_dim"),
         prompts,
         default,
-        matryoshka_dimensions=file.sizes("matryoshka_dimensions"),
     )
 
 

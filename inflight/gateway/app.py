@@ -57,7 +57,7 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]{1,64}(, ?[A-Za-z0-9-]{1,64}){0,63}")
 _EXPOSED_HEADERS = ", ".join(
     (
-        *("x-request-id", "retry-after", "retry-after-ms", "x-inflight-no-effect", "x-inflight-note"),
+        *("x-request-id", "retry-after", "retry-after-ms", "x-inflight-no-effect"),
         *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
     )
 )
@@ -68,7 +68,6 @@ _OPEN_PATHS = frozenset(("/health", "/ready", "/"))
 _TASKS = {path: task for task, paths in PATHS.items() for path in paths}
 _MAX_TOKEN_IDS = 1_000_000
 """Values of a body that may have token ids."""
-_UNTRAINED = "the model's config.json has no matryoshka_dimensions, so shortened vectors may rank worse"
 _TEXTS_AT_A_TIME = 4
 _BODIES = 16
 """So many bodies of the longest size are held at a time, or more that are shorter."""
@@ -443,8 +442,6 @@ class Gateway:
         request.outcome.task = task
         if request.span is not None:
             request.span.describe(model, None)
-        if encoder.shortens_untrained(getattr(wanted, "dimensions", None)):
-            request.response_headers["x-inflight-note"] = _UNTRAINED
         timeout = self._timeout(request)
         encoding = Encoding(wanted, encoder, timeout)
         work = Work(

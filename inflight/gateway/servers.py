@@ -34,7 +34,6 @@ _ABILITIES = {
     "classify": "classifies texts",
 }
 
-_TRAINED = "matryoshka_dimensions"
 logger = logging.getLogger("inflight.gateway")
 
 
@@ -65,11 +64,6 @@ class Encoder:
     def max_seq_len(self) -> int | None:
         most = self.deployment.served.get("max_seq_len")
         return int(most) if most else None
-
-    def shortens_untrained(self, dimensions: int | None) -> bool:
-        """Return whether these are fewer dimensions than the model's, and it is not known to be trained for fewer."""
-        known = self.deployment
-        return dimensions is not None and dimensions < (known.dimensions or 0) and not known.served.get(_TRAINED)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any
 
 from inflight_client.validation import is_int, shorten
 
-from inflight.common.suggestions import nearest
 from inflight.openai_api.errors import ApiError
 
 
@@ -162,10 +161,7 @@ EMBEDDING_FIELDS: dict[str, Field] = (
     | {
         "input": _honoured("a text, texts, token ids, or lists of token ids; up to 16,384"),
         "encoding_format": _honoured("`float`, the default, or `base64`: little-endian float32"),
-        "dimensions": _honoured(
-            "the first values of each vector: one of the config.json's matryoshka_dimensions if it has"
-        ),
-        **dict.fromkeys(("inputs", "texts"), _refused("pass `input`")),
+        "dimensions": _honoured("the first values of each vector, normalized again if the model normalizes"),
         "input_type": _honoured("not OpenAI's: `query`, `document`, `passage` or another prompt of the model"),
     }
 )
@@ -179,7 +175,6 @@ RERANK_FIELDS: dict[str, Field] = _ENCODERS | {
     "max_tokens_per_doc": _honoured("only from the model's limit on, at which documents are cut"),
     "rank_fields": _refused("documents are ranked by their text", ["text"]),
     "max_chunks_per_doc": _refused("documents are not split"),
-    **dict.fromkeys(("docs", "texts", "passages", "input"), _refused("pass `documents`")),
 }
 
 CLASSIFY_FIELDS: dict[str, Field] = (
@@ -196,9 +191,7 @@ def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[d
             continue
         field = table.get(name)
         if field is None:
-            near = nearest(name[:80], table)
-            step = f"did you mean {near!r}?" if near else "leave it out"
-            raise ApiError(f"the field {name[:80]!r} is unknown; {step}", "unsupported_input", name[:80])
+            raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
         if field.tier is Tier.REFUSED:
             if not any(_same(value, each) for each in field.neutral):
                 raise ApiError(

@@ -97,7 +97,6 @@ def test_fields_without_effect_are_named() -> None:
         ("embed", {"input": "a", "priority": 10**6}, "invalid_parameter", "priority"),
         ("embed", {"input": "a", "documents": []}, "unsupported_input", "documents"),
         ("classify", {"input": "a", "dimensions": 4}, "unsupported_input", "dimensions"),
-        ("rerank", {"query": "a", "docs": ["b"]}, "unsupported_input", "docs"),
         ("classify", {"text": "a"}, "unsupported_input", "text"),
         ("rerank", {"documents": ["a"]}, "invalid_request", "query"),
         ("rerank", {"query": "", "documents": ["a"]}, "invalid_request", "query"),

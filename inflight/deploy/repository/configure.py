@@ -93,7 +93,6 @@ def served_encoder_info(name: str, manifest: EncoderManifest, config: Any, engin
         "dimensions": manifest.dimensions,
         "max_seq_len": manifest.max_seq_len,
         "labels": list(manifest.labels),
-        "matryoshka_dimensions": list(manifest.matryoshka_dimensions),
         "precision": manifest.precision,
         "target": manifest.target,
         "max_batch_texts": int(config.parameters["max_batch_texts"].string_value),

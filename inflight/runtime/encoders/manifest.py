@@ -29,7 +29,6 @@ class EncoderDescription:
     activation: str
     labels: tuple[str, ...]
     properties: Mapping[str, Any]
-    matryoshka_dimensions: tuple[int, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     compute_capability: str = ""
@@ -62,7 +61,6 @@ class EncoderDescription:
             activation=content.get("activation", "none"),
             labels=tuple(content.get("labels", ())) or tuple(f"LABEL_{index}" for index in range(dimensions)),
             properties=content["properties"],
-            matryoshka_dimensions=tuple(content.get("matryoshka_dimensions", ())),
             versions=content["versions"],
             limits=content.get("limits") or {},
             compute_capability=(content.get("machine") or {}).get("compute_capability", ""),

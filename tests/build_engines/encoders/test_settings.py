@@ -56,7 +56,6 @@ def test_a_causal_language_model_generates_unless_it_is_told_otherwise(tiny_chec
 
 def test_the_files_of_sentence_transformers_are_read(copied: Callable[..., Path]) -> None:
     directory = copied("embed")
-    change(directory / "config.json", matryoshka_dimensions=[32, 16])
     change(directory / "sentence_bert_config.json", max_seq_length=128, do_lower_case=True)
     change(directory / "config_sentence_transformers.json", default_prompt_name="query")
     found = settings(directory, "embed")
@@ -68,7 +67,6 @@ def test_the_files_of_sentence_transformers_are_read(copied: Callable[..., Path]
         normalize=True,
         prompts=(("query", "query: "), ("document", "document: ")),
         default_prompt="query",
-        matryoshka_dimensions=(16, 32),
     )
     assert settings(directory, "embed", pooling="cls", normalize=False).pooling == "cls"
 
@@ -156,7 +154,6 @@ UNSUITABLE: list[tuple[Edit, str]] = [
     (with_file("config_sentence_transformers.json", prompts=["query: "]), "checkpoint_damaged"),
     (with_file("config_sentence_transformers.json", model_type="CrossEncoder"), "unsupported_architecture"),
     (with_file("config_sentence_transformers.json", truncate_dim=-1), "not_a_checkpoint"),
-    (with_file("config.json", matryoshka_dimensions=[16, "32"]), "not_a_checkpoint"),
     (with_dense(module_output_name="scores"), "unsupported_architecture"),
     (with_dense(use_residual=True), "unsupported_architecture"),
     (with_file("config.json", auto_map={"AutoModel": "modeling.Model"}), "unsupported_architecture"),

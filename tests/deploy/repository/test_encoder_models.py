@@ -108,7 +108,6 @@ def test_clients_read_what_an_encoder_is(tmp_path: Path) -> None:
         "dimensions": CLASSIFY.dimensions,
         "max_seq_len": CLASSIFY.max_seq_len,
         "labels": list(CLASSIFY.labels),
-        "matryoshka_dimensions": [],
         "precision": "fp32",
         "target": "openvino",
         "max_batch_texts": int(told["max_batch_texts"]),

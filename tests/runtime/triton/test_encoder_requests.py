@@ -8,9 +8,7 @@ import pytest
 
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.tokenize import PlainText
-from inflight.runtime.messages import RequestError
 from inflight.runtime.triton.encoders.tasks import TASKS, TextRequest
-from tests.fixtures.errors import raises
 from tests.runtime.triton.request_inputs import inputs_of
 
 
@@ -28,20 +26,6 @@ def read(
 def test_a_document_s_prompt_is_found_by_each_name_that_models_give_it(name: str, asked: str) -> None:
     found = read("embed", {"query": "?", name: "D: "}, text_input=[[b"tea"]], input_type=[[asked.encode()]])
     assert found.texts == [PlainText("D: tea", False)]
-
-
-@pytest.mark.parametrize(("dimensions", "ok"), [(2, True), (4, True), (8, True), (3, False), (9, False), (0, False)])
-def test_vectors_have_a_length_for_which_the_model_was_trained(dimensions: int, ok: bool) -> None:
-    description = EncoderDescription(
-        *("openvino", "embed", (), 16, 100, 8, 0, "right", False, {}, None, "none", (), {}),
-        matryoshka_dimensions=(2, 4),
-    )
-    given = inputs_of(text_input=[[b"tea"]], dimensions=[[dimensions]])
-    if ok:
-        TASKS["embed"](description).read(given)
-    else:
-        with raises(RequestError, "invalid_parameter"):
-            TASKS["embed"](description).read(given)
 
 
 def test_the_query_of_many_documents_is_held_once() -> None:

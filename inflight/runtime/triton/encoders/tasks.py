@@ -75,13 +75,6 @@ class Embed:
             raise RequestError(
                 f"dimensions is {dimensions}; it must be from 1 to {self._manifest.dimensions}", "invalid_parameter"
             )
-        trained = self._manifest.matryoshka_dimensions
-        if trained and dimensions not in (*trained, self._manifest.dimensions):
-            known = ", ".join(map(str, trained))
-            raise RequestError(
-                f"dimensions is {dimensions}; the model was trained for {known}, so send one of them",
-                "invalid_parameter",
-            )
         return _read_texts(inputs, partial(self._outputs, dimensions), self._prompt)
 
     def _prompt(self, inputs: Inputs, row: int) -> str:
