@@ -186,8 +186,9 @@ class EncoderManifest(EngineManifest):
 
     The compiled graph has the `inputs` [texts, tokens] and one output [texts, `dimensions`]: a pooled embedding,
     normalized to length 1 with `normalize` (before the checkpoint's truncate_dim), or logits, from which `activation`
-    makes scores. `prompts` are texts that are put before an input (before the query of a pair), by name;
-    `default_prompt` is the name of the one for inputs that name none.
+    makes scores. `matryoshka` are the lengths to which vectors may be shortened: any if empty, none if None.
+    `prompts` are texts that are put before an input (before the query of a pair), by name; `default_prompt` is the name
+    of the one for inputs that name none.
     `padding_side` is where shorter texts of a batch are padded. `labels` are a classifier's, in the order of the
     logits. `limits` belong to engines that were compiled for a largest micro-batch. `longest_text_bytes` is the
     estimated memory in which one text of `max_seq_len` tokens is computed; None if the engine plans its memory itself.
@@ -200,6 +201,7 @@ class EncoderManifest(EngineManifest):
     padding_side: Literal["left", "right"] = "right"
     pooling: Pooling | None = None
     normalize: bool = False
+    matryoshka: tuple[int, ...] | None = None
     prompts: dict[str, str] = {}
     default_prompt: str | None = None
     activation: Literal["sigmoid", "softmax", "none"] = "none"

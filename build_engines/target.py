@@ -122,6 +122,7 @@ class CompiledEncoder:
     padding_side: Literal["left", "right"]
     pooling: Pooling | None
     normalize: bool
+    matryoshka: tuple[int, ...] | None
     prompts: dict[str, str]
     default_prompt: str | None
     activation: Literal["sigmoid", "softmax", "none"]

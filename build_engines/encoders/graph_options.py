@@ -85,6 +85,7 @@ class GraphOptions:
             properties=properties,
             pooling=settings.pooling,
             normalize=settings.normalize,
+            matryoshka=settings.matryoshka,
             prompts=dict(settings.prompts),
             default_prompt=settings.default_prompt,
             activation=settings.activation,

@@ -78,6 +78,7 @@ class LlmApiEncoderTarget:
             padding_side="right",
             pooling=settings.pooling,
             normalize=settings.normalize,
+            matryoshka=settings.matryoshka,
             prompts=dict(settings.prompts),
             default_prompt=settings.default_prompt,
             activation=settings.activation,

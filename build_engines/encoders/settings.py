@@ -54,7 +54,8 @@ class EncoderSettings:
     """What happens before and after the model. `max_seq_len` is the lowest limit of the files, in tokens.
 
     `lower_case` makes texts lower case before they become tokens. With `truncate_dim`, only so many first numbers of a
-    vector are kept. `notes` are sentences for the user.
+    vector are kept. `matryoshka` are the lengths to which the model was trained to shorten its vectors: any if empty,
+    none if None. `notes` are sentences for the user.
     """
 
     task: EncoderTask
@@ -64,6 +65,7 @@ class EncoderSettings:
     normalize: bool = False
     dense: tuple[Dense, ...] = ()
     truncate_dim: int | None = None
+    matryoshka: tuple[int, ...] | None = None
     prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str | None = None
     activation: Activation = "none"
@@ -226,8 +228,13 @@ def _read_embedding(
             "or pass --pooling and --normalize."
         )
         notes = () if pooling and normalize is not None else (note,)
-        return EncoderSettings("embed", longest, lower_case, chosen, normalize is not False, notes=notes)
+        return EncoderSettings(
+            *("embed", longest, lower_case, chosen, normalize is not False),
+            matryoshka=_matryoshka(file, None),
+            notes=notes,
+        )
     prompts, default = _prompts(directory, own)
+    shortened = own.optional("truncate_dim")
     return EncoderSettings(
         "embed",
         longest,
@@ -235,10 +242,19 @@ def _read_embedding(
         pooling or modules.pooling,
         modules.normalize if normalize is None else normalize,
         modules.dense,
-        own.optional("truncate_dim"),
+        shortened,
+        _matryoshka(file, shortened),
         prompts,
         default,
     )
+
+
+def _matryoshka(file: ConfigFile, shortened: int | None) -> tuple[int, ...] | None:
+    """Return the lengths of Matryoshka embeddings (arXiv:2205.13147), by the names that vLLM reads, too."""
+    sizes = file.content.get("matryoshka_dimensions")
+    if isinstance(sizes, list) and sizes and all(type(size) is int and size > 0 for size in sizes):
+        return tuple(sorted(sizes))
+    return () if shortened or file.flag("is_matryoshka", False) else None
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,10 @@ EMBEDDING_FIELDS: dict[str, Field] = (
     | {
         "input": _honoured("a text, texts, token ids, or lists of token ids; up to 16,384"),
         "encoding_format": _honoured("`float`, the default, or `base64`: little-endian float32"),
-        "dimensions": _honoured("the first values of each vector, normalized again if the model normalizes"),
+        "dimensions": _honoured(
+            "the first values of each vector, normalized again if the model normalizes; only lengths that the model was"
+            " trained for (`matryoshka_dimensions` or `is_matryoshka` of its config.json)"
+        ),
         "input_type": _honoured("not OpenAI's: `query`, `document`, `passage` or another prompt of the model"),
     }
 )
@@ -182,6 +185,10 @@ CLASSIFY_FIELDS: dict[str, Field] = (
 )
 
 
+_REQUIRED = ("messages", "prompt", "input", "documents", "query")
+"""By all requests that have a field of that name."""
+
+
 def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the fields that are not null, and the names of those without effect. Raises ApiError."""
     given: dict[str, Any] = {}
@@ -191,6 +198,12 @@ def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[d
             continue
         field = table.get(name)
         if field is None:
+            if missing := next((each for each in _REQUIRED if each in table and body.get(each) is None), None):
+                raise ApiError(
+                    f"the request has no {missing}, and its field {name[:80]!r} is unknown; rename it to {missing}",
+                    "invalid_request",
+                    missing,
+                )
             raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
         if field.tier is Tier.REFUSED:
             if not any(_same(value, each) for each in field.neutral):

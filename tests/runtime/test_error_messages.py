@@ -54,7 +54,7 @@ def not_computed(first: int) -> None:
 def encoder_request(task: str, **arrays: Any) -> None:
     """Read a request, with the errors of its texts."""
     description = EncoderDescription(
-        "openvino", task, ("input_ids",), 64, 200, 8, 0, "right", True, {"query": "q: "}, None, "none", (), {}
+        "openvino", task, ("input_ids",), 64, 200, 8, 0, "right", True, (2, 4), {"query": "q: "}, None, "none", (), {}
     )
     texts = {"text_input", "input_type", "query", "documents"}
     given = {name: np.array(array, np.object_ if name in texts else np.int32) for name, array in arrays.items()}

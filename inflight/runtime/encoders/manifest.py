@@ -24,6 +24,7 @@ class EncoderDescription:
     pad_id: int
     padding_side: str
     normalize: bool
+    matryoshka: tuple[int, ...] | None
     prompts: Mapping[str, str]
     default_prompt: str | None
     activation: str
@@ -56,6 +57,7 @@ class EncoderDescription:
             pad_id=content["pad_id"] or 0,
             padding_side=content.get("padding_side", "right"),
             normalize=content.get("normalize", False),
+            matryoshka=None if content.get("matryoshka") is None else tuple(content["matryoshka"]),
             prompts=content.get("prompts", {}),
             default_prompt=content.get("default_prompt"),
             activation=content.get("activation", "none"),

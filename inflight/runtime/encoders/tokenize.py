@@ -82,7 +82,7 @@ class EncoderTokenizer:
             raise _no_token()
         if ids.min() < 0 or ids.max() >= self._vocabulary_size:
             outside = int(ids.min() if ids.min() < 0 else ids.max())
-            raise self._outside(outside, "use the engine's own tokenizer")
+            raise self._outside(outside, "send texts, or ids of the engine's own tokenizer")
         if len(ids) > self._max_tokens and not truncate:
             raise self._too_long(f"{len(ids)} tokens")
         return TokenizedText(EncoderInput(ids[: self._max_tokens].astype(np.int32)), len(ids) > self._max_tokens)

@@ -71,6 +71,24 @@ def test_the_files_of_sentence_transformers_are_read(copied: Callable[..., Path]
     assert settings(directory, "embed", pooling="cls", normalize=False).pooling == "cls"
 
 
+@pytest.mark.parametrize(
+    ("config", "own", "lengths"),
+    [
+        ({}, {}, None),
+        ({"matryoshka_dimensions": [64, 16]}, {}, (16, 64)),
+        ({"is_matryoshka": True}, {}, ()),
+        ({}, {"truncate_dim": 16}, ()),
+    ],
+)
+def test_the_lengths_that_vectors_may_have_are_read(
+    copied: Callable[..., Path], config: dict[str, Any], own: dict[str, Any], lengths: tuple[int, ...] | None
+) -> None:
+    directory = copied("embed")
+    change(directory / "config.json", **config)
+    change(directory / "config_sentence_transformers.json", **own)
+    assert settings(directory, "embed").matryoshka == lengths
+
+
 @pytest.mark.parametrize("task", ["rerank", "classify"])
 def test_the_files_of_a_cross_encoder_are_read(copied: Callable[..., Path], task: EncoderTask) -> None:
     directory = copied(task)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.tokenize import PlainText
+from inflight.runtime.messages import RequestError
 from inflight.runtime.triton.encoders.tasks import TASKS, TextRequest
 from tests.runtime.triton.request_inputs import inputs_of
 
 
 def read(
-    task: str, prompts: dict[str, str] | None = None, default_prompt: str | None = None, **arrays: Any
+    task: str,
+    prompts: dict[str, str] | None = None,
+    default_prompt: str | None = None,
+    matryoshka: tuple[int, ...] | None = None,
+    **arrays: Any,
 ) -> TextRequest:
-    description = EncoderDescription(
-        *("openvino", task, (), 16, 100, 8, 0, "right", False), prompts or {}, default_prompt, "none", ("a", "b"), {}
-    )
+    facts = ("openvino", task, (), 16, 100, 8, 0, "right", False, matryoshka)
+    description = EncoderDescription(*facts, prompts or {}, default_prompt, "none", ("a", "b"), {})
     return TASKS[task](description).read(inputs_of(**arrays))
 
 
@@ -45,3 +50,17 @@ def test_the_default_prompt_goes_before_the_text_or_the_query(
     task: str, given: dict[str, Any], expected: PlainText
 ) -> None:
     assert read(task, {"query": "ask: "}, "query", **given).texts == [expected]
+
+
+@pytest.mark.parametrize(
+    ("trained", "allowed"), [(None, [8]), ((), [1, 3, 4, 8]), ((2, 4), [4, 8])], ids=["whole", "any", "some"]
+)
+def test_vectors_have_only_lengths_that_the_model_was_trained_for(
+    trained: tuple[int, ...] | None, allowed: list[int]
+) -> None:
+    taken = []
+    for dimensions in (0, 1, 3, 4, 8, 9):
+        with suppress(RequestError):
+            read("embed", matryoshka=trained, text_input=[[b"tea"]], dimensions=[[dimensions]])
+            taken.append(dimensions)
+    assert taken == allowed

@@ -59,7 +59,7 @@ def bag(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BagServer]:
     """Shared, so no test may harm it."""
     directory = tmp_path_factory.mktemp("bags")
     fields: dict[EncoderTask, dict[str, Any]] = {
-        "embed": {"prompts": PROMPTS},
+        "embed": {"prompts": PROMPTS, "matryoshka": (2, 4)},
         "rerank": {"activation": "sigmoid", "padding_side": "left"},
         "classify": {"activation": "softmax", "labels": LABELS},
     }

@@ -107,6 +107,7 @@ def test_a_long_text_is_cut_on_request(bag: BagServer) -> None:
         ("embedding", {"truncate": [[True]]}, "invalid_request"),
         ("embedding", {"text_input": [["w1"]], "input_ids": [[1]]}, "invalid_request"),
         ("embedding", {"text_input": [["w1"]], "dimensions": [[9]]}, "invalid_parameter"),
+        ("embedding", {"text_input": [["w1"]], "dimensions": [[3]]}, "invalid_parameter"),
         ("embedding", {"text_input": [["w1"]] * 2, "dimensions": [[1], [2]]}, "invalid_request"),
         ("embedding", {"input_ids": [[1, 2]], "input_lengths": [[3]]}, "invalid_parameter"),
         ("embedding", {"input_ids": [[1, -2]]}, "invalid_token_ids"),

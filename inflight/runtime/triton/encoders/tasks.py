@@ -71,11 +71,24 @@ class Embed:
 
     def read(self, inputs: Inputs) -> TextRequest:
         dimensions = inputs.common("dimensions", self._manifest.dimensions)
-        if not 1 <= dimensions <= self._manifest.dimensions:
-            raise RequestError(
-                f"dimensions is {dimensions}; it must be from 1 to {self._manifest.dimensions}", "invalid_parameter"
-            )
+        self._check(dimensions)
         return _read_texts(inputs, partial(self._outputs, dimensions), self._prompt)
+
+    def _check(self, dimensions: int) -> None:
+        """Refuse vectors of a length that the model was not trained for."""
+        whole, trained = self._manifest.dimensions, self._manifest.matryoshka
+        if dimensions == whole or (trained == () and 1 <= dimensions < whole) or dimensions in (trained or ()):
+            return
+        if trained is None:
+            allowed = (
+                f"{whole}, since the model was not trained for shorter vectors; leave it out, or, if the model was, "
+                'add "is_matryoshka": true to its config.json and build it again'
+            )
+        elif trained:
+            allowed = f"one of {', '.join(map(str, sorted({*trained, whole})))}"
+        else:
+            allowed = f"from 1 to {whole}"
+        raise RequestError(f"dimensions is {dimensions}; it must be {allowed}", "invalid_parameter")
 
     def _prompt(self, inputs: Inputs, row: int) -> str:
         raw: bytes | None = inputs.scalar("input_type", row)

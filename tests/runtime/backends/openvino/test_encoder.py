@@ -22,6 +22,7 @@ def description(padding_side: str) -> EncoderDescription:
         pad_id=9,
         padding_side=padding_side,
         normalize=False,
+        matryoshka=None,
         prompts={},
         default_prompt=None,
         activation="none",
