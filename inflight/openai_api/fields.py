@@ -12,6 +12,7 @@ from typing import Any
 
 from inflight_client.validation import is_int, shorten
 
+from inflight.common.suggestions import nearest
 from inflight.openai_api.errors import ApiError
 
 
@@ -204,7 +205,9 @@ def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[d
                     "invalid_request",
                     missing,
                 )
-            raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
+            near = nearest(name[:80], table)
+            step = f"did you mean {near!r}?" if near else "leave it out"
+            raise ApiError(f"the field {name[:80]!r} is unknown; {step}", "unsupported_input", name[:80])
         if field.tier is Tier.REFUSED:
             if not any(_same(value, each) for each in field.neutral):
                 raise ApiError(
