@@ -68,7 +68,7 @@ check_shared_memory
 check_places
 
 # A container does not know its own address, so what others may reach listens on all of them. With API keys that is the
-# gateway, and Triton's own ports stay inside. Without keys it is Triton: INFLIGHT_SERVE_BEHIND_PROXY=1 says that its
+# gateway, also for the metrics, and Triton's own ports stay inside. Without keys it is Triton: INFLIGHT_SERVE_BEHIND_PROXY=1 says that its
 # ports are published on loopback, or behind a proxy (docs/security.md).
 keys=${INFLIGHT_SERVE_KEY_FILE:-/keys/keys.json}
 if [ -e "$keys" ]; then
@@ -76,9 +76,6 @@ if [ -e "$keys" ]; then
     export INFLIGHT_SERVE_GATEWAY_HOST="${INFLIGHT_SERVE_GATEWAY_HOST:-0.0.0.0}"
     export INFLIGHT_SERVE_STATE_DIR="${INFLIGHT_SERVE_STATE_DIR:-$run_dir/gateway}"
     export INFLIGHT_SERVE_HOST="${INFLIGHT_SERVE_HOST:-127.0.0.1}"
-    if [ "${INFLIGHT_SERVE_BEHIND_PROXY-}" = 1 ]; then
-        export INFLIGHT_SERVE_METRICS_HOST="${INFLIGHT_SERVE_METRICS_HOST:-0.0.0.0}"
-    fi
 else
     export INFLIGHT_SERVE_HOST="${INFLIGHT_SERVE_HOST:-0.0.0.0}"
     export INFLIGHT_SERVE_GATEWAY="${INFLIGHT_SERVE_GATEWAY:-0}"

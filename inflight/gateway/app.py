@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -570,4 +571,5 @@ class Gateway:
 
     async def _metrics_page(self, request: Request, caller: Caller) -> None:
         caller.check_trusted("read the metrics, which name every tenant")
-        await request.respond(Response(self.metrics.page(), content_type=self.metrics.content_type))
+        page = self.metrics.page() + await asyncio.to_thread(self.pool.metrics_page)
+        await request.respond(Response(page, content_type=self.metrics.content_type))

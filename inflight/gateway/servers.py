@@ -7,7 +7,9 @@ import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from http.client import HTTPException
 from typing import Any, Literal, Protocol
+from urllib.request import urlopen
 
 from inflight_client import NO_RETRY, AsyncClient, ChatTemplate, Deployment, EncoderDeployment, InflightError
 from inflight_client.encoder_call import Task
@@ -34,6 +36,8 @@ _ABILITIES = {
     "classify": "classifies texts",
 }
 
+_PAGE_SECONDS = 3.0
+_MAX_PAGE_BYTES = 8 * 2**20
 logger = logging.getLogger("inflight.gateway")
 
 
@@ -241,6 +245,18 @@ class ServerPool:
     @property
     def ready(self) -> bool:
         return any(server.ready or any(each.ready for each in server.encoders.values()) for server in self.servers)
+
+    def metrics_page(self) -> bytes:
+        """Return the metrics page of the only server; empty if there are several, or it does not answer. Blocks."""
+        url = self.servers[0].metrics_url if len(self.servers) == 1 else None
+        if url is None:
+            return b""
+        try:
+            with urlopen(url, timeout=_PAGE_SECONDS) as answer:
+                page: bytes = answer.read(_MAX_PAGE_BYTES)
+        except (OSError, HTTPException, ValueError):
+            return b""
+        return page if page.endswith(b"\n") else b""
 
     @property
     def places(self) -> int:

@@ -126,12 +126,13 @@ def test_only_the_gpu_service_reserves_gpus() -> None:
 
 def test_prometheus_scrapes_the_server_where_it_shows_metrics() -> None:
     config = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
-    (job,) = config["scrape_configs"]
-    (target,) = job["static_configs"][0]["targets"]
-    name, port = target.split(":")
-    for kind in KINDS:
-        assert any(published.endswith(f":{port}") for published in load(kind)["services"][name]["ports"])
+    targets = [target for job in config["scrape_configs"] for target in job["static_configs"][0]["targets"]]
+    for name, port in (target.split(":") for target in targets):
+        for kind in KINDS:
+            assert any(published.endswith(f":{port}") for published in load(kind)["services"][name]["ports"])
     assert seconds(config["global"]["scrape_timeout"]) < seconds(config["global"]["scrape_interval"])
     prometheus = load("cpu")["services"]["prometheus"]
     place = next(flag.partition("=")[2] for flag in prometheus["command"] if flag.startswith("--config.file="))
     assert f"./prometheus/prometheus.yml:{place}:ro" in prometheus["volumes"]
+    (rules,) = config["rule_files"]
+    assert f"./prometheus/{rules}:{place.rpartition('/')[0]}/{rules}:ro" in prometheus["volumes"]

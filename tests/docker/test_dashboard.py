@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.deploy.server.server import Server
+from inflight.gateway.metrics import GatewayMetrics
 from inflight.runtime.metrics.definitions import FAMILIES
 from tests.fixtures.engines import ROOT
 from tests.serving.metrics_page import page_of
 
 GRAFANA = ROOT / "docker" / "grafana"
 DASHBOARD: dict[str, Any] = json.loads((GRAFANA / "dashboards" / "inflight.json").read_text(encoding="utf-8"))
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 _METRIC = re.compile(r"\b(?:nv|inflight)_[a-z_]+\b(?!=)")
 _SUFFIX = re.compile(r"_(bucket|sum|count)$")
 # What a server without a GPU has not, and what Triton shows only where an option asks for it.
@@ -33,7 +36,7 @@ def metrics_in(expression: str) -> set[str]:
 
 
 def asked_for() -> set[str]:
-    expressions = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    expressions = [target["expr"] for panel in PANELS for target in panel["targets"]]
     variables = [variable["query"] for variable in DASHBOARD["templating"]["list"]]
     return set().union(*map(metrics_in, expressions + variables))
 
@@ -41,7 +44,10 @@ def asked_for() -> set[str]:
 def test_every_metric_is_on_a_servers_page_or_among_tritons_documented_ones(server: Server) -> None:
     shown = set(page_of(server).kinds)
     documented = re.findall(r"`(nv_[a-z_]+)`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"))
-    missing = asked_for() - shown
+    gateway = {name for name in asked_for() if name.startswith("inflight_gateway_")}
+    own = {family.name for family in text_string_to_metric_families(GatewayMetrics(bool).page().decode())}
+    assert {name.removesuffix("_total") for name in gateway} <= own
+    missing = asked_for() - shown - gateway
     assert {name for name in missing if not name.startswith(_ELSEWHERE)} == set()
     assert missing <= set(documented)
 
@@ -50,7 +56,7 @@ def test_the_datasource_is_the_provisioned_one() -> None:
     (source,) = provisioned("datasources", "prometheus.yaml")["datasources"]
     variable = next(entry for entry in DASHBOARD["templating"]["list"] if entry["type"] == "datasource")
     assert (source["uid"], source["type"]) == (variable["current"]["value"], variable["query"])
-    for panel in DASHBOARD["panels"]:
+    for panel in PANELS:
         assert panel["datasource"] == {"type": source["type"], "uid": "${datasource}"}, panel["title"]
 
 
@@ -72,12 +78,13 @@ def test_dashboards_are_looked_for_where_they_are_mounted() -> None:
     assert grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == f"{place}/inflight.json"
 
 
-@pytest.mark.parametrize("panel", DASHBOARD["panels"], ids=lambda panel: panel["title"])
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
 def test_a_panel_that_needs_what_tensorrt_llm_has_not_says_what_it_shows_there(panel: dict[str, Any]) -> None:
     """Metrics of ours are missing there; those that both have, and Triton's, are not."""
     metrics = set().union(*(metrics_in(target["expr"]) for target in panel["targets"]))
-    assert any(name.startswith("nv_") for name in metrics), "nothing is shown there"
-    if any(name.startswith("inflight_") for name in metrics):
+    of_the_gateway = all(name.startswith("inflight_gateway_") for name in metrics)
+    assert of_the_gateway or any(name.startswith("nv_") for name in metrics), "nothing is shown there"
+    if not of_the_gateway and any(name.startswith("inflight_") for name in metrics):
         assert "TensorRT-LLM's own backend" in panel["description"]
 
 

@@ -90,7 +90,8 @@ def test_with_api_keys_the_gateway_is_open_and_triton_is_not(tiny_engine: TinyEn
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", int(started.http_port)), timeout=TIMEOUT)
         metrics = int(started.announcement["metrics"].rpartition(":")[2])
-        socket.create_connection(("127.0.0.2", metrics), timeout=TIMEOUT).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", metrics), timeout=TIMEOUT)
     finally:
         started.end()
 

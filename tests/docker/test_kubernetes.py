@@ -83,15 +83,15 @@ def test_selectors_find_the_pods(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_what_is_named_exists(overlay: str) -> None:
-    """Ports, volumes, the claim, the ConfigMap, and the port that Prometheus scrapes."""
+    """Ports, volumes, the claim, the ConfigMap, and the ports that others may reach."""
     rendered, found = manifests(overlay), container(overlay)
     ports = {port["name"]: port["containerPort"] for port in found["ports"]}
-    assert ports == {"openai": 8080, "metrics": 8002}
+    assert ports == {"openai": 8080}
+    (rule,) = rendered["NetworkPolicy"]["spec"]["ingress"]
+    assert [each["port"] for each in rule["ports"]] == list(ports)
     assert {port["targetPort"] for port in rendered["Service"]["spec"]["ports"]} == set(ports)
     for probe in ("startupProbe", "livenessProbe"):
         assert found[probe]["httpGet"]["port"] in ports
-    annotations = rendered["Deployment"]["spec"]["template"]["metadata"]["annotations"]
-    assert int(annotations["prometheus.io/port"]) == ports["metrics"]
     volumes = {volume["name"]: volume for volume in pod(overlay)["volumes"]}
     assert {mount["name"] for mount in found["volumeMounts"]} == set(volumes)
     (claim,) = documents(KUBERNETES / "engine" / "claim.yaml")
