@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from inflight_client import InflightError
 from inflight.common.atomic_files import DISK_FULL_ERRORS, make_directory, sync, write_atomic
 
 _HIDDEN = (".new-", ".old-")
+_COARSE_NS = 2_000_000_000
 _LEFTOVER_SECONDS = 60.0
 """Age from which an unlocked temporary directory is one of a process that died."""
 
@@ -127,10 +129,49 @@ def entries(folder: Path) -> Iterator[Path]:
 
 def all_entries(root: Path) -> Iterator[Path]:
     """Yield the entries of all tenants."""
+    for folder in _folders(root):
+        yield from entries(Path(folder.path))
+
+
+def _folders(root: Path) -> Iterator[os.DirEntry[str]]:
     with suppress(FileNotFoundError), os.scandir(root) as folders:
-        for folder in folders:
-            if folder.is_dir():
-                yield from entries(Path(folder.path))
+        yield from (folder for folder in folders if folder.is_dir())
+
+
+@dataclass
+class _KnownFolder:
+    changed: int = -1
+    open: set[Path] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+
+
+class OpenEntries:
+    """The entries of all tenants but those that have ended. A folder is read again only after it has changed, so their
+    number does not matter."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known: dict[str, _KnownFolder] = {}
+
+    def paths(self) -> list[Path]:
+        """Return them, in no order."""
+        found: list[Path] = []
+        for folder in _folders(self._root):
+            known = self._known.setdefault(folder.path, _KnownFolder())
+            changed = folder.stat().st_mtime_ns
+            # A change just after a reading may leave the same time, since clocks of file systems are coarse.
+            if changed != known.changed or time.time_ns() - changed < _COARSE_NS:
+                names = {path.name for path in entries(Path(folder.path))}
+                known.ended &= names
+                known.changed, known.open = changed, {Path(folder.path, name) for name in names - known.ended}
+            found += known.open
+        return found
+
+    def end(self, path: Path) -> None:
+        """Leave out an entry from now on."""
+        known = self._known.setdefault(str(path.parent), _KnownFolder())
+        known.ended.add(path.name)
+        known.open.discard(path)
 
 
 def remove_leftovers(root: Path) -> None:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from inflight.batch.job.spec import GenerationDefaults, RunOptions
 from inflight.common.atomic_files import open_private
 from inflight.common.python_module import python_module
-from inflight.gateway.batches.entries import map_disk_errors
+from inflight.gateway.batches.entries import OpenEntries, map_disk_errors
 from inflight.gateway.batches.files import FileStore
 from inflight.gateway.batches.job_process import MODULE, Outcome, Task
 from inflight.gateway.batches.results import publish_results, remove_job
@@ -69,7 +69,7 @@ class BatchRunner:
         """Of batches that have been started."""
         self._retries: dict[tuple[Path, bool], _Retry] = {}
         """By batch, and whether its rows are being closed: a batch that waits for a server is cancelled at once."""
-        self._ended: set[Path] = set()
+        self._open = OpenEntries(store.root)
         self._reported: dict[Path, str] = {}
         self._next_sweep = 0.0
         self._stopping = threading.Event()
@@ -118,9 +118,7 @@ class BatchRunner:
             self._files.sweep()
             self._store.sweep()
         records = []
-        for path in self._store.paths():
-            if path in self._ended:
-                continue
+        for path in self._open.paths():
             try:
                 records.append(self._store.read(path))
             except FileNotFoundError:  # deleted meanwhile
@@ -145,7 +143,7 @@ class BatchRunner:
         if record.ended:
             self._end_child(path)
             remove_job(path)
-            self._ended.add(path)
+            self._open.end(path)
             self._reported.pop(path, None)
             for closing in (False, True):
                 self._retries.pop((path, closing), None)

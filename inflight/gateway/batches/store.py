@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from inflight.gateway.batches.entries import (
     page,
     private_directory,
     read_record,
+    remove_entry,
     remove_leftovers,
     shown_id,
     tenant_folder,
@@ -182,12 +183,17 @@ class BatchStore:
         return _with_progress(record)
 
     def paths(self) -> Iterator[Path]:
-        """Yield the directories of the batches of all tenants, for the runner."""
+        """Yield the directories of the batches of all tenants."""
         yield from all_entries(self.root)
 
     def sweep(self) -> None:
-        """Remove what processes that died were about to create."""
+        """Remove batches that ended so long ago that their files have expired, and what processes that died were about
+        to create."""
         remove_leftovers(self.root)
+        for path in self.paths():
+            with suppress(FileNotFoundError, InflightError):
+                if time.time() - path.stat().st_mtime > BATCH_FILE_SECONDS and self.read(path).ended:
+                    remove_entry(path)
 
     def read(self, path: Path) -> BatchRecord:
         """Read the batch in a directory. Raises FileNotFoundError, and InflightError `job_damaged`."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,8 +19,10 @@ from inflight.batch.failpoints import VARIABLE
 from inflight.batch.job.spec import GenerationDefaults
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
+from inflight.gateway.batch_routes import BatchRoutes
 from inflight.gateway.batches.results import publish_results
 from inflight.gateway.batches.runner import BatchRunner
+from inflight.gateway.settings import GatewaySettings
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.errors import raises
 from tests.fixtures.server import fake_engine
@@ -398,3 +403,14 @@ def test_a_tenants_first_batch_does_not_wait_for_those_of_others(stores: Stores)
     with running(stores, [NOWHERE]) as runner:
         wait_until(lambda: few in {path.name for path in runner._children})
         assert len({path.name for path in list(runner._children)} & set(many)) <= 2
+
+
+def test_first_requests_at_the_same_time_begin_one_runner(tmp_path: Path) -> None:
+    routes = BatchRoutes(GatewaySettings(servers=(NOWHERE,), state_dir=str(tmp_path)), lambda endpoint: None)
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(routes._open) for _ in range(8)]:
+            done.result()
+    try:
+        assert [thread.name for thread in threading.enumerate()].count("batch-runner") == 1
+    finally:
+        asyncio.run(routes.close())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from inflight_client import InflightError
 
+from inflight.gateway.batches.entries import OpenEntries
 from inflight.gateway.batches.store import STATES
 from tests.fixtures.errors import raises
 from tests.gateway.batches.gateways import ENDPOINT, Stores, lines, request
@@ -174,3 +176,27 @@ def test_a_cancel_at_the_same_time_wins_or_loses_as_a_whole(stores: Stores) -> N
         batch = stores.batches.get("", batch_id)
         assert won == [batch["status"]]
         assert (batch["cancelling_at"] is None) != (batch["finalizing_at"] is None)
+
+
+def test_batches_that_ended_are_removed_when_their_files_have_expired(stores: Stores) -> None:
+    old, new, running = batch_in(stores, "cancelled"), batch_in(stores, "cancelled"), batch_in(stores, "in_progress")
+    for one in (old, running):
+        os.utime(stores.path(one), (0, 0))
+    stores.batches.sweep()
+    assert {path.name for path in stores.batches.paths()} == {new, running}
+
+
+def test_folders_of_batches_are_read_again_only_after_a_change(stores: Stores) -> None:
+    ended, waiting = stores.path(batch_in(stores, "cancelled")), stores.path(batch_in(stores, "in_progress"))
+    opened = OpenEntries(stores.batches.root)
+    os.utime(ended.parent, (1, 1))
+    assert set(opened.paths()) == {ended, waiting}
+    opened.end(ended)
+    assert opened.paths() == [waiting]
+    later = stores.path(batch_in(stores, "in_progress"))
+    assert set(opened.paths()) == {waiting, later}
+    os.utime(ended.parent, (2, 2))
+    assert set(opened.paths()) == {waiting, later}
+    unseen = stores.path(batch_in(stores, "in_progress"))
+    os.utime(ended.parent, (2, 2))
+    assert unseen not in opened.paths()
