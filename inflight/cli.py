@@ -63,7 +63,6 @@ COMMAND_HINTS = {
     **dict.fromkeys(("score", "rank"), "`inflight rerank`"),
     "collect-env": "`inflight doctor`",
     "version": "`inflight --version`",
-    "help": "`inflight --help`",
 }
 
 # A missing module of these packages is a defect; any other may belong to an extra that is not installed.

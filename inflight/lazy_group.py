@@ -13,6 +13,7 @@ from click.exceptions import NoSuchCommand
 
 from inflight.common.suggestions import nearest
 
+_LEAST_SIMILARITY = 0.75
 CONFIG_FILE = "inflight.config_file"
 """The key of a context's `meta` under which the path of its file of options is."""
 
@@ -54,7 +55,10 @@ class LazyGroup(click.Group):
         try:
             name, command, rest = super().resolve_command(ctx, args)
         except NoSuchCommand as error:
-            if use := self._hints.get(error.command_name):
+            hints = {"help": f"`{ctx.command_path} --help`", **self._hints}
+            name = error.command_name
+            name = name if name in hints else nearest(name, (*hints, *self._commands), _LEAST_SIMILARITY) or name
+            if use := hints.get(name):
                 raise NoSuchCommand(error.command_name, f"{error.message} Use {use}.", ctx=ctx) from None
             raise NoSuchCommand(error.command_name, error.message, self._commands, ctx) from None
         if name and command and ctx.auto_envvar_prefix and not isinstance(command, LazyGroup):

@@ -11,7 +11,7 @@ from build_engines.checkpoints.hub import CHECKPOINT_FILES, download, find_hub_m
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress
 
-_HUB_PAGE = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
+_HUB_PAGE = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)([\w.-]+/[\w.-]+)")
 
 
 def locate_checkpoint(checkpoint: str, progress: BuildProgress, *, include: Sequence[str] = CHECKPOINT_FILES) -> Path:

@@ -142,6 +142,9 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "words"),
     [
         (["nothing"], "No such command 'nothing'"),
+        (["hlep"], "Use `inflight --help`"),
+        (["batch", "hlep"], "Use `inflight batch --help`"),
+        (["batch", "run", "x.jsonl", "--out", "gone/x.csv"], "'--out'"),
         (["server"], "Did you mean 'serve'?"),
         (["bench"], "Use `inflight load run`"),
         (["benchmark"], "Use `inflight load run`"),

@@ -97,7 +97,8 @@ def find_table(connection: Connection, job: Job, shown: str) -> OutputTable | No
     if missing:
         raise BatchError(
             f"the table {output.table!r} of {shown} has no column {missing[0]!r}, but has"
-            f" {', '.join(column.name for column in table.columns)}; add it, or name another column or a new table",
+            f" {', '.join(column.name for column in table.columns)}; add it with"
+            f" ALTER TABLE {output.table} ADD COLUMN {missing[0]} TEXT, or name another column or a new table",
             "output_invalid",
         )
     columns = {name: table.columns[column] for name, column in wanted.items()}
@@ -153,7 +154,8 @@ def _key(table: Table, job: Job, shown: str) -> str:
     keys = [column.name for column in table.primary_key.columns]
     if len(keys) != 1:
         raise BatchError(
-            f"the table {output.table!r} of {shown} has no single-column key; name the column with the row ids",
+            f"the table {output.table!r} of {shown} has no single-column key; name the column with the row ids"
+            " with --id",
             "output_invalid",
         )
     return str(keys[0])

@@ -115,13 +115,10 @@ class LiveDisplay:
 def _second(now: JobProgress) -> str:
     up = sum(server.up for server in now.servers)
     servers = f"{up} of {len(now.servers)} servers up" if len(now.servers) > 1 else ""
-    flight = f"{now.in_flight:,} in flight" + (
-        f" of {now.concurrency_limit:,}" if now.concurrency_limit is not None else ""
-    )
     retries = f"{now.pending_retries:,} waiting for a retry" if now.pending_retries else ""
     parts = (
         formatting.format_throughput(now),
-        flight if now.state.is_active else "",
+        formatting.format_flight(now) if now.state.is_active else "",
         retries,
         servers,
         formatting.format_cost(now.cost),

@@ -23,6 +23,12 @@ def format_throughput(progress: JobProgress) -> str:
     return f"{format_number(tokens)} tokens/s, {format_number(present.rows)} rows/s"
 
 
+def format_flight(progress: JobProgress) -> str:
+    """Format rows in flight and their limit, which may have become lower than they are."""
+    limit = "" if progress.concurrency_limit is None else f" (limit {progress.concurrency_limit:,})"
+    return f"{progress.in_flight:,} in flight{limit}"
+
+
 def format_eta(progress: JobProgress) -> str:
     """Format the time left; empty if the job has ended."""
     if not progress.state.is_active:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-_MISTAKES = {"model_not_found", "unsupported_deployment", "unsupported_input", "invalid_parameter", "invalid_request"}
-"""Codes with which a job fails again until its options are corrected."""
-
 
 def result_options(function: Decorated) -> Decorated:
     """Add the options for the display and for the failures that are allowed; `execute_job` takes them."""
@@ -85,9 +82,17 @@ def _end_messages(end: JobResult, directory: JobDirectory) -> Iterator[str]:
     """Yield why the job ended before it was finished, and how to resume it."""
     state = "Error" if end.state is JobState.FAILED else str(end.state).capitalize()
     yield f"{state}: {end.message}" + (f" [{end.code}]" if end.code else "")
-    resumable = end.counts.done or end.code not in _MISTAKES
-    if resumable and (directory.path / "job.json").is_file():
-        yield f"Resume with: {resume_command(directory)}"
+    if (directory.path / "job.json").is_file():
+        option = _CORRECTED_BY.get(end.code) if end.state is JobState.FAILED else None
+        yield f"{'Resume' if option is None else 'Correct it'} with: {resume_command(directory)}{option or ''}"
+
+
+_CORRECTED_BY = {
+    "model_not_found": " --model NAME",
+    "unsupported_deployment": " --server ADDRESS",
+    "permission_denied": " --header 'Authorization: Bearer KEY'",
+}
+"""Options for mistakes with which the same command fails again."""
 
 
 def _summary(directory: JobDirectory) -> str:

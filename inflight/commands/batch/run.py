@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from inflight.batch.job.directory import JobDirectory
+from inflight.batch.storage.addresses import is_local, local_path
 from inflight.batch.storage.secret_address import password_warning
 from inflight.commands.batch.execute import execute_job, result_options
 from inflight.commands.batch.options import job_from_options, job_options, running_options
@@ -52,4 +53,8 @@ def command(input_address: str, job: Path | None, **options: Any) -> None:
     for address in (store.address for store in stores if store is not None):
         if (sentence := password_warning(address)) is not None:
             click.echo(f"Warning: {sentence}", err=True)
-    execute_job(wanted, JobDirectory.from_output(wanted.output, job), options)
+    directory = JobDirectory.from_output(wanted.output, job)
+    folder = local_path(wanted.output.address).parent
+    if is_local(wanted.output.address) and not directory.state.exists() and not folder.is_dir():
+        raise click.BadParameter(f"there is no folder {folder}; create it, or correct the path", param_hint="'--out'")
+    execute_job(wanted, directory, options)

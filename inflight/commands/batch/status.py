@@ -53,8 +53,7 @@ def _progress_lines(progress: JobProgress, running: bool) -> Iterator[tuple[str,
             f"{formatting.format_throughput(progress)}; in this run {formatting.format_number(this_run.output_tokens)}"
             " tokens/s",
         )
-        most = "" if progress.concurrency_limit is None else f" of {progress.concurrency_limit:,}"
-        yield "flight", f"{progress.in_flight:,}{most} in flight, {progress.pending_retries:,} waiting for a retry"
+        yield "flight", f"{formatting.format_flight(progress)}, {progress.pending_retries:,} waiting for a retry"
         for server in progress.servers:
             yield "server", f"{server.name}: {f'up, {server.in_flight:,} in flight' if server.up else 'DOWN'}"
         yield "process", f"{progress.pid} on {progress.host}"

@@ -63,7 +63,10 @@ def test_the_bar_has_rows_speed_eta_cost_and_what_went_wrong() -> None:
     assert "answers" in said
     assert "opening" not in said
     assert "5,000 of 10,000 rows (50.0%) ETA 8 min 20 s" in said
-    assert "1,234 tokens/s, 10 rows/s, 48 in flight of 64, 2 waiting for a retry, 1 of 2 servers up, cost 2.50" in said
+    assert (
+        "1,234 tokens/s, 10 rows/s, 48 in flight (limit 64), 2 waiting for a retry, 1 of 2 servers up, cost 2.50"
+        in said
+    )
     assert "12 retries, 3 dead letters, failed: prompt_too_long 7, row_invalid 3" in said
     quiet = bar(
         sample_progress(counts=Counts(ok=1), cost=None, total=None, input_fraction=None, throughput=Throughput())

@@ -41,7 +41,8 @@ def test_a_hub_out_of_reach_is_one_sentence(tmp_path: Path, monkeypatch: pytest.
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("start", ["https://huggingface.co/", "huggingface.co/", "hf.co/", "hf://"])
 @pytest.mark.parametrize("rest", ["", "/", "/tree/main", "?x=1"])
-def test_a_page_of_the_hub_is_named_as_the_model(rest: str) -> None:
+def test_a_page_of_the_hub_is_named_as_the_model(start: str, rest: str) -> None:
     with raises(BuildError, "checkpoint_not_found", naming="write Qwen/Qwen2.5-0.5B."):
-        locate_checkpoint(f"https://huggingface.co/Qwen/Qwen2.5-0.5B{rest}", NoBuildProgress())
+        locate_checkpoint(f"{start}Qwen/Qwen2.5-0.5B{rest}", NoBuildProgress())

@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from inflight.batch.job.counts import Counts
 from inflight.batch.job.directory import JobDirectory
-from inflight.batch.reporting.status import job_status
+from inflight.batch.reporting.progress import JobState
+from inflight.batch.reporting.status import job_status, resume_command
+from inflight.batch.runner import JobResult
 from inflight.batch.signals import INTERRUPTED
+from inflight.commands.batch import execute
 from tests.batch.sample_jobs import job_of
 from tests.fixtures.waiting import wait_until
 
@@ -122,3 +126,20 @@ def test_a_quiet_job_that_finishes_prints_nothing(started: Started) -> None:
     assert started.process.wait() == 0
     assert started.process.stdout is not None
     assert started.process.stdout.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "option"),
+    [
+        (JobState.FAILED, "model_not_found", " --model NAME"),
+        (JobState.FAILED, "unsupported_deployment", " --server ADDRESS"),
+        (JobState.FAILED, "job_failed", ""),
+        (JobState.STOPPED, "server_unreachable", ""),
+    ],
+)
+def test_a_mistake_is_not_to_be_repeated(tmp_path: Path, state: JobState, code: str, option: str) -> None:
+    directory = JobDirectory(tmp_path)
+    (tmp_path / "job.json").touch()
+    *_, last = execute._end_messages(JobResult(state, Counts(), "it is so", code), directory)
+    assert last.endswith(f"{resume_command(directory)}{option}")
+    assert last.startswith("Correct") is bool(option)
