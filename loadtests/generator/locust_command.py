@@ -7,9 +7,10 @@ import time
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import gevent
-from flask import Response, jsonify, request
+from flask import Response, abort, jsonify, request
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
@@ -102,8 +103,12 @@ class LocustCommand:
         """Answer instead of Locust if the page sends an option that only the command line may set.
 
         Locust accepts any of its own options and of ours from a form. The page may not choose files of this machine,
-        output paths, or the server that receives the command line's headers and certificates.
+        output paths, or the server that receives the command line's headers and certificates. Nor may a page of another
+        origin, which a browser names, do anything.
         """
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != request.host:
+            abort(403)
         why = next(filter(None, (self._form_error(key, value) for key, value in request.form.items())), None)
         if why is None:
             return None

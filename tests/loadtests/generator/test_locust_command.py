@@ -203,6 +203,9 @@ def test_the_page_is_for_this_machine_and_chooses_no_server_for_a_secret_no_file
             refused = ask(f"{web}/swarm", {"user_count": "1", "spawn_rate": "1", **wrong})
             assert refused["success"] is False, wrong
             assert refused["message"].endswith("[invalid_parameter]")
+        foreign = urllib.request.Request(f"{web}/swarm", b"user_count=1&spawn_rate=1", {"Origin": "http://a.example"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(foreign, timeout=TIMEOUT)
         with pytest.raises(TimeoutError):
             stranger.accept()
     assert ask(f"{web}/stats/requests")["state"] != "running"
