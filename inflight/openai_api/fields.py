@@ -190,6 +190,10 @@ _REQUIRED = ("messages", "prompt", "input", "documents", "query")
 """By all requests that have a field of that name."""
 
 
+def _is_lacking(name: str, body: Mapping[str, Any], table: Mapping[str, Field]) -> bool:
+    return name in table and table[name].tier is Tier.HONOURED and body.get(name) is None
+
+
 def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the fields that are not null, and the names of those without effect. Raises ApiError."""
     given: dict[str, Any] = {}
@@ -199,7 +203,7 @@ def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[d
             continue
         field = table.get(name)
         if field is None:
-            if missing := next((each for each in _REQUIRED if each in table and body.get(each) is None), None):
+            if missing := next((each for each in _REQUIRED if _is_lacking(each, body, table)), None):
                 raise ApiError(
                     f"the request has no {missing}, and its field {name[:80]!r} is unknown; rename it to {missing}",
                     "invalid_request",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +17,7 @@ from inflight.common.json_values import has_more_values
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldReader, check_fields
 from inflight.openai_api.messages import checked_messages, checked_text, checked_token_ids
+from inflight.openai_api.schemas import enforceable
 from inflight.openai_api.tools import NO_TOOLS, Tools, parse_tools
 
 MAX_CHOICES = 128
@@ -147,7 +148,11 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
             for each in (*prompts, kwargs, given.get("tools"))
             if each and not isinstance(each, TokenIds)
         ),
-        no_effect=(*no_effect, *(f"stream_options.{name}" for name in stream_options if name != "include_usage")),
+        no_effect=(
+            *no_effect,
+            *_unenforced(given),
+            *(f"stream_options.{name}" for name in stream_options if name != "include_usage"),
+        ),
     )
     if request.choices > MAX_CHOICES:
         raise ApiError(
@@ -369,12 +374,19 @@ def _guide(value: Any) -> Guide | None:
 
 
 def schema_guide(schema: Mapping[str, Any], param: str) -> Guide:
-    """Return the guide of a JSON schema. Raises ApiError if it is too large or too deep."""
+    """Return the guide of a JSON schema, without what can't be enforced. Raises ApiError if it is too large or deep."""
     try:
-        text = json.dumps(schema, ensure_ascii=False)
+        text = json.dumps(enforceable(schema)[0], ensure_ascii=False)
     except (RecursionError, ValueError):
         raise ApiError("the schema is nested too deep", "invalid_parameter", param) from None
     return _text_guide("json_schema", text, param)
+
+
+def _unenforced(given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keywords of the response format's schema, which has been checked, that can't be enforced."""
+    described = given.get("response_format", {}).get("json_schema")
+    if isinstance(described, Mapping):
+        yield from (f"response_format.{name}" for name in enforceable(described.get("schema"))[1])
 
 
 def _text_guide(

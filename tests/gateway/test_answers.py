@@ -213,6 +213,18 @@ def test_a_model_that_must_answer_json_does(model_gateway: GatewayProcesses) -> 
     assert json.loads(answer.json["choices"][0]["message"]["content"])["a"] in ("x", "y")
 
 
+def test_bounds_of_numbers_are_named_and_strings_of_a_length_are_json(model_gateway: GatewayProcesses) -> None:
+    properties = {"a": {"type": "string", "maxLength": 4}, "b": {"type": "number", "minimum": 0, "maximum": 1}}
+    schema = {"type": "object", "properties": properties, "required": ["a", "b"], "additionalProperties": False}
+    wanted = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    for seed in range(8):
+        answer = chat(model_gateway, max_tokens=100, seed=seed, temperature=1.5, response_format=wanted)
+        assert answer.headers["x-inflight-no-effect"] == "response_format.maximum"
+        (choice,) = answer.json["choices"]
+        if choice["finish_reason"] == "stop":
+            assert isinstance(json.loads(choice["message"]["content"])["a"], str)
+
+
 def test_an_answer_without_max_tokens_fits_the_engine(model_gateway: GatewayProcesses) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "tea " * 1000}]}
     answer = post(model_gateway, "/v1/chat/completions", body)

@@ -1,0 +1,55 @@
+"""Schemas as grammar compilers can keep them: what is dropped, and that strings stay strings of JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from inflight.openai_api.schemas import enforceable
+
+
+@pytest.mark.parametrize(
+    ("schema", "kept", "dropped"),
+    [
+        ({"type": "number", "minimum": 0, "maximum": 1}, {"type": "number", "minimum": 0}, ("maximum",)),
+        ({"type": "number", "minimum": -0.5}, {"type": "number"}, ("minimum",)),
+        ({"type": ["number", "null"], "exclusiveMinimum": 0}, {"type": ["number", "null"]}, ("exclusiveMinimum",)),
+        ({"type": "integer", "minimum": 1, "maximum": 9}, {"type": "integer", "minimum": 1, "maximum": 9}, ()),
+        ({"type": "array", "items": {"type": "number", "multipleOf": 0.5}}, None, ("multipleOf",)),
+        ({"properties": {"maximum": {"type": "string", "format": "date"}}}, None, ()),
+        ({"anyOf": [{"not": {}}, {"type": "null"}]}, None, ("not",)),
+        ({"type": "array", "uniqueItems": False}, {"type": "array"}, ()),
+        ({"type": "string", "pattern": "^[a-c]+$", "minLength": 2}, None, ("minLength",)),
+        ({"type": "string", "pattern": '^"$'}, {"type": "string"}, ("pattern",)),
+        ({"type": "string", "maxLength": 10**6}, {"type": "string"}, ("maxLength",)),
+        ({"type": "string", "minLength": "2"}, {"type": "string", "minLength": "2"}, ()),
+        (True, True, ()),
+    ],
+)
+def test_what_can_not_be_enforced_is_dropped_by_name(schema: Any, kept: Any, dropped: tuple[str, ...]) -> None:
+    before = json.dumps(schema)
+    found, names = enforceable(schema)
+    assert names == dropped
+    assert kept is None or found == kept
+    assert json.dumps(schema) == before
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"maxLength": 4}, {"minLength": 1}, {"minLength": 1, "maxLength": 4}]
+    + [{"pattern": each} for each in ("^[^x]{1,4}$", "^.{1,4}$", r"^\D\S?$", r"^\W{0,3}$", r"^\.+$", r"^[\w.]+$")],
+)
+def test_strings_within_limits_are_strings_of_json(limits: dict[str, Any]) -> None:
+    found, _ = enforceable({"type": "string", **limits})
+    pattern = re.compile(found["pattern"].replace("$", r"\Z"))
+    for text in ["a", "é", "..", "ab ", "🍵", *map(chr, range(32)), '"', "\\", 'a"b', "a\\", "\\n", '\\"']:
+        if pattern.search(text):
+            assert isinstance(json.loads(f'"{text}"'), str)
+    if "maxLength" in limits:
+        assert pattern.search("abcd")
+        assert not pattern.search("abcde")
+    if "minLength" in limits:
+        assert not pattern.search("")
