@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.analysis.summary import EncoderSide, Summary, TextCost, Texts, Tokens
-from loadtests.report.formats import count, money, number, percent, seconds
+from loadtests.report.formats import count, money, number, percent, seconds, text
 from loadtests.report.slo_text import overall_verdict, slo_text
 
 _LENGTH_TOLERANCE = 0.1
@@ -95,6 +95,20 @@ def input_text(summary: Summary) -> str:
         return ""
     off = input_length_mismatch(summary)
     return f"input {number(mean)} tokens a request" + (f" ({off.removeprefix('a request; ')})" if off else "")
+
+
+def missing_figures_text(summary: Summary) -> str:
+    """Return why the server's own figures are unknown, and what to do; empty if there are any."""
+    if summary.server is not None and any(
+        value is not None and value != {} for name, value in vars(summary.server).items() if name != "notes"
+    ):
+        return ""
+    reason = summary.metadata.get("server_metrics_error")
+    why = f" ({text(reason)})" if reason else ""
+    return (
+        f"the server's own figures, such as its queue and batches, are unknown{why}; pass the metrics page of Triton as"
+        " --metrics-url http://HOST:8002/metrics"
+    )
 
 
 def _latency(summary: Summary) -> str:

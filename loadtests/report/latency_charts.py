@@ -115,7 +115,7 @@ def _throughput_chart(name: str, points: Sequence[LoadPoint], bound: SloResult |
     unit = time_unit(highest)
     logarithmic = min(lowest) > 0 and max(highest) > _MIN_LOG_RATIO * min(lowest)
     template = f"%{{customdata}}: %{{y:,.4~r}} {unit.name} at %{{x:,.4~r}} {per_second}"
-    places = _best_per_level(points, highest)
+    places = sorted(_best_per_level(points, highest), key=lambda place: points[place].throughput)
     along, names = [x[place] for place in places], [points[place].name for place in places]
     hover: dict[str, Any] = {"customdata": names, "hovertemplate": template}
     plain = all(point.met is None for point in points)

@@ -14,7 +14,7 @@ from loadtests.report.comparison import change_charts, changes_table, comparison
 from loadtests.report.definitions import definitions
 from loadtests.report.document import document
 from loadtests.report.formats import number, percent, seconds, text
-from loadtests.report.headline import headline, load_text, plan_in, tiles
+from loadtests.report.headline import headline, load_text, missing_figures_text, plan_in, tiles
 from loadtests.report.latency_charts import LoadPoint, curve_charts, throughput_charts
 from loadtests.report.sweep import (
     not_converged_text,
@@ -41,6 +41,7 @@ def run_page(summary: Summary, name: str = "", library: str = "") -> str:
     timeline = timeline_chart(summary.timeline, warmup, end)
     curves = list(curve_charts(summary))
     trade_off = list(throughput_charts(_phase_points(summary), summary.slo, summary.throughput.unit))
+    missing = missing_figures_text(summary)
     server_notes = [tables.as_sentence(note) for note in summary.server.notes] if summary.server else []
     return document(
         "run.html",
@@ -60,7 +61,8 @@ def run_page(summary: Summary, name: str = "", library: str = "") -> str:
         outcomes=tables.outcome_table(summary.requests),
         errors=tables.error_table(summary.requests) if summary.requests.errors else None,
         latencies=tables.latency_table(summary.latencies),
-        sides=tables.server_table(summary, summary.server) if summary.server else None,
+        sides=tables.server_table(summary, summary.server) if summary.server and not missing else None,
+        missing=tables.as_sentence(missing),
         notes=server_notes,
         matches=tables.reconciliation_table(summary.reconciliation) if summary.reconciliation else None,
         unmatched=_NO_COUNTERS_NOTE if summary.server is None else _REASON_ABOVE if server_notes else _NO_COUNTS,

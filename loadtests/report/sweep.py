@@ -23,39 +23,40 @@ def sweep_headline(sweep: Sweep) -> str:
     rates = [step.rate for step in sweep.steps]
     if sweep.highest is None:
         return f"The SLO ({slo}) was met at no tested rate, down to {rate_text(sweep, min(rates))}."
-    parts = [f"The SLO ({slo}) is met up to {rate_text(sweep, sweep.highest)}{repetition_text(sweep)}"]
+    parts = [f"The SLO ({slo}) is met up to {rate_text(sweep, sweep.highest, more=_repetition_text(sweep))}"]
     if sweep.best and (words := cost_text(sweep.best.summary)):
         parts[0] += f", where {words}"
     if sweep.best and (lost := sweep.best.summary.requests.error_rate):
         parts.append(f"{percent(lost)} of the requests were lost at that rate")
-    parts.append(beyond_text(sweep))
+    parts.append(_beyond_text(sweep))
     return "; ".join(parts) + "."
 
 
-def rate_text(sweep: Sweep, rate: float | None, due: float | None = None) -> str:
+def rate_text(sweep: Sweep, rate: float | None, due: float | None = None, more: str = "") -> str:
     """Return the actual rate, in all runs at this requested rate unless `due` gives it, with the requested rate if it
-    differs."""
+    differs, and with `more`."""
     real = sweep.actual_rate(rate) if due is None else due
-    requested = "" if rate is None or number(real) == number(rate) else f" ({number(rate)} requested)"
-    return f"{_rate(sweep, real)}{requested}"
+    requested = "" if rate is None or number(real) == number(rate) else f"{number(rate)} requested"
+    details = ", ".join(filter(None, (requested, more)))
+    return _rate(sweep, real) + (f" ({details})" if details else "")
 
 
-def repetition_text(sweep: Sweep) -> str:
+def _repetition_text(sweep: Sweep) -> str:
     """Return how often the SLO was met at the highest rate, if that was once or not always."""
     runs = sweep.steps_at(sweep.highest)
     kept = sum(step.met for step in runs)
     if kept < len(runs):
-        return f" (met in {kept} of {len(runs)} runs)"
-    return "" if sweep.confirmed else " (seen once)"
+        return f"met in {kept} of {len(runs)} runs"
+    return "" if sweep.confirmed else "seen once"
 
 
-def beyond_text(sweep: Sweep) -> str:
+def _beyond_text(sweep: Sweep) -> str:
     """Return what is known above the highest rate."""
     if sweep.lowest_missed is None:
         return "no higher rate was tested, so the limit may be higher"
     runs = sweep.steps_at(sweep.lowest_missed)
     broken = sum(not step.met for step in runs)
-    often = f" (in {broken} of {len(runs)} runs)" if broken < len(runs) else ""
+    often = f" in {broken} of {len(runs)} runs" if broken < len(runs) else ""
     return f"at {rate_text(sweep, sweep.lowest_missed)} it is missed{often}"
 
 
@@ -121,12 +122,13 @@ def steps(sweep: Sweep) -> Table:
 
 
 def slo_notes(sweep: Sweep) -> list[str]:
-    """Return the notes that make verdicts uncertain, each once with its rates."""
+    """Return the notes that make the verdicts on both sides of the limit uncertain, each once with its rates."""
     return _unique_notes(
         sweep,
         (
             (step, f"{slo_text(bound)}: {text(bound.note).rstrip('.')}.")
             for step in sorted(sweep.steps, key=lambda step: step.rate)
+            if step.rate in (sweep.highest, sweep.lowest_missed)
             for bound in step.summary.slo
             if bound.note
         ),
@@ -148,7 +150,7 @@ def _unique_notes(sweep: Sweep, notes: Iterable[tuple[SweepStep, str]], between:
 
 
 def _rates_of(sweep: Sweep, steps: Sequence[SweepStep]) -> str:
-    *others, last = (_rate_of(sweep, step) for step in steps)
+    *others, last = dict.fromkeys(_rate_of(sweep, step) for step in steps)
     return f"{', '.join(others)} and {last}" if others else last
 
 

@@ -18,9 +18,9 @@ from loadtests.analysis.summary import DistributionSummary, EncoderSide, Summary
 from loadtests.analysis.sweep.result import USERS, Sweep, actual_session_rate
 from loadtests.plan import LoadPlan
 from loadtests.report.formats import seconds
-from loadtests.report.headline import cost_text, input_length_mismatch, input_text
+from loadtests.report.headline import cost_text, input_length_mismatch, input_text, missing_figures_text
 from loadtests.report.slo_text import overall_verdict, slo_value
-from loadtests.report.sweep import beyond_text, not_converged_text, rate_text, repetition_text
+from loadtests.report.sweep import not_converged_text, slo_notes, sweep_headline, validity_notes
 from loadtests.run.controller import RunProgress
 from loadtests.served_model import describe_served_model
 
@@ -30,11 +30,11 @@ _LINE_SECONDS = 10.0
 _VERDICTS = {"met": "met   ", "missed": "MISSED", "not evaluated": "NOT EVALUATED"}
 _ROWS = {
     "ttft": "TTFT",
-    "ttft_sent": "TTFT, from sending",
+    "ttft_sent": "TTFT (sent)",
     "itl": "ITL",
     "tpot": "TPOT",
     "e2e": "E2E",
-    "e2e_sent": "E2E, from sending",
+    "e2e_sent": "E2E (sent)",
 }
 
 
@@ -155,7 +155,7 @@ def show_summary(summary: Summary, console: Console) -> None:
         )
     if words := cost_text(summary):
         console.print(words)
-    for note in summary.validity.notes:
+    for note in (*summary.validity.notes, *filter(None, (missing_figures_text(summary),))):
         console.print(Text(f"NOTE: {note}", style="yellow"))
     for reason in summary.validity.reasons:
         console.print(Text(f"UNRELIABLE: {reason}", style="bold red"))
@@ -166,7 +166,8 @@ def _throughput(summary: Summary) -> str:
 
 
 def show_sweep(sweep: Sweep, console: Console) -> None:
-    """Show the runs of a sweep, the rate that it found, and what makes the rate uncertain."""
+    """Show the runs of a sweep, the rate that it found with its cost, and what makes the rate uncertain, as its page
+    does."""
     table = Table(box=None, pad_edge=False)
     rates = (sweep.unit,) if sweep.unit == USERS else (f"{sweep.unit} due", "requested")
     encoder = any(step.summary.texts is not None for step in sweep.steps)
@@ -184,33 +185,13 @@ def show_sweep(sweep: Sweep, console: Console) -> None:
             *(f"{latencies[name].p99 * 1e3:.0f} ms" if name in latencies else "" for name in shown),
         )
     console.print(table)
-    _show_notes(sweep, console)
-    words = ", ".join(sweep.slo)
-    if sweep.highest is None:
-        console.print(f"No tested rate met the SLO: {words}")
-        return
-    rate = rate_text(sweep, sweep.highest)
-    console.print(f"The SLO is met up to {rate}{repetition_text(sweep)} ({words}); {beyond_text(sweep)}.")
-    if sweep.failure:
-        console.print(Text(f"No further run could be made: {sweep.failure}", style="bold red"))
-    elif sweep.overlaps:
-        console.print(Text(not_converged_text(sweep), style="yellow"))
-    elif not sweep.converged:
-        console.print("For a more precise result, raise --max-runs.")
-
-
-def _show_notes(sweep: Sweep, console: Console) -> None:
-    """Show the notes of the runs on both sides of the limit, on which the result is based; each note once, with its
-    rates."""
-    rates: dict[tuple[str, str], dict[float, None]] = {}
-    for step in sorted(sweep.steps, key=lambda step: step.rate):
-        if step.rate in (sweep.highest, sweep.lowest_missed):
-            for bound in step.summary.slo:
-                if bound.note:
-                    rates.setdefault((bound.text, bound.note), {})[step.rate] = None
-    for (bound_text, note), at in rates.items():
-        where = " and ".join(f"{rate:g}" for rate in at)
-        console.print(Text(f"{where} {sweep.unit}, {bound_text}: {note}", style="yellow"))
+    for note in slo_notes(sweep):
+        console.print(Text(note, style="yellow"))
+    for reason in validity_notes(sweep):
+        console.print(Text(f"UNRELIABLE: {reason}", style="bold red"))
+    console.print(Text(sweep_headline(sweep)), soft_wrap=True)
+    if words := not_converged_text(sweep):
+        console.print(Text(words, style="yellow"))
 
 
 def _latencies(summary: Summary) -> Table:

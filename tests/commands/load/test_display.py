@@ -14,7 +14,8 @@ from rich.console import Console
 from inflight.commands.load.display import show_progress, show_summary, show_sweep
 from loadtests.analysis.summary import SloResult
 from loadtests.plan import LoadPlan
-from loadtests.report.page import run_page
+from loadtests.report.page import run_page, sweep_page
+from loadtests.report.sweep import not_converged_text, slo_notes, sweep_headline, validity_notes
 from loadtests.run.controller import RunProgress
 from tests.fixtures.load_summaries import sample_sweep, typical_summary
 from tests.fixtures.page_reader import read
@@ -76,19 +77,30 @@ def test_goodput_is_told_of_sent_and_of_completed() -> None:
     assert "goodput 12.80 requests/s: 93.9% of sent, 96.2% of completed" in shown(show_summary, typical_summary())
 
 
-def test_a_sweep_says_whether_its_answer_was_seen_once_and_what_makes_the_edge_unsure() -> None:
+def test_a_sweep_says_what_its_page_says() -> None:
     found = sample_sweep()
+    grade = replace(found.steps[0].summary.validity, reasons=("it was late",))
     steps = tuple(
-        replace(step, summary=replace(step.summary, slo=(replace(step.summary.slo[0], note=FEW),)))
+        replace(step, summary=replace(step.summary, slo=(replace(step.summary.slo[0], note=FEW),), validity=grade))
         for step in found.steps
     )
-    said = shown(show_sweep, replace(found, steps=steps))
-    assert "The SLO is met up to 22.6 sessions/s (seen once)" in said
-    assert f"22.6 and 32 sessions/s, p95 ttft <= 500ms: {FEW}\n" in said
+    found = replace(found, steps=steps, converged=False)
+    said, page = " ".join(shown(show_sweep, found).split()), read(sweep_page(found))
+    for words in (
+        *(sweep_headline(found), not_converged_text(found)),
+        *(*slo_notes(found), *validity_notes(found)),
+    ):
+        assert words in said
+        assert words in page
+    assert "(seen once)" in said
+    assert "USD" in said
     assert said.count(FEW) == 1, "a note is said once, and the other runs lie far from the edge"
-    said = shown(show_sweep, replace(found, confirmed=True))
-    assert "The SLO is met up to 22.6 sessions/s" in said
-    assert FEW not in said
+    assert "UNRELIABLE: At " in said
+
+
+def test_missing_figures_of_the_server_are_told() -> None:
+    assert "--metrics-url" not in shown(show_summary, typical_summary())
+    assert "--metrics-url" in shown(show_summary, replace(typical_summary(), server=None))
 
 
 def test_a_pipe_gets_a_line_every_ten_seconds_and_one_of_what_came_of_the_run(

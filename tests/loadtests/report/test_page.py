@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from loadtests.analysis.summary import CountComparison, DistributionSummary, Requests, SloResult, Summary, Validity
+from loadtests.analysis.summary import (
+    CountComparison,
+    DistributionSummary,
+    Requests,
+    ServerSide,
+    SloResult,
+    Summary,
+    Validity,
+)
 from loadtests.report.page import run_page
 from tests.fixtures.load_summaries import empty_summary, typical_summary
 from tests.fixtures.page_reader import PageReader
@@ -92,9 +100,12 @@ def test_counts_that_differ_between_the_sides_are_red() -> None:
 
 
 def test_a_page_without_the_servers_side_says_what_is_not_known() -> None:
-    text = read(replace(typical_summary(), server=None, reconciliation=()))
-    assert "The server's metrics were not read" in text
-    assert "nothing to compare" in text
+    facts = {**typical_summary().metadata, "server_metrics_error": "connection refused"}
+    for server in (None, ServerSide(None, None, None, None, None, None, None, None)):
+        text = read(replace(typical_summary(), server=server, reconciliation=(), metadata=facts))
+        assert "are unknown (connection refused); pass" in text
+        assert "mean queue time" not in text
+    assert "--metrics-url" not in read(typical_summary())
 
 
 def test_counts_that_can_not_be_compared_say_why() -> None:

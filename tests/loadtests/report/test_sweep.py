@@ -123,7 +123,7 @@ def test_rates_are_those_that_were_really_due_beside_those_asked_for() -> None:
     page = read(sweep_page(found))
     for text in (page, said.getvalue()):
         assert "9.5 sessions/s (8 requested)" in text
-        assert "at 19 sessions/s (16 requested) it is missed (in 1 of 2 runs)" in text
+        assert "at 19 sessions/s (16 requested) it is missed in 1 of 2 runs" in text
     assert "Highest rate 9.5 sessions/s" in page
     assert "sessions/s due requested run" in page
     of_users = read(sweep_page(repeated((4, 5.0, True), (8, 9.0, False), unit="users")))
