@@ -277,6 +277,8 @@ def _show(result: TuneResult) -> None:
     for settings, error in result.failed.items():
         console.print(f"Left out: {settings}: {error}", markup=False)
     console.print(f"Best: {result.best.settings}. It took {result.seconds / 60:.1f} minutes.", markup=False)
+    for note in result.notes():
+        console.print(f"NOTE: {note}", style="yellow", markup=False)
     if not result.meets_slo:
         console.print("No setting met the SLO; lower --users, or relax the SLO.", style="red")
 

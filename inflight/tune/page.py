@@ -11,7 +11,7 @@ from loadtests.report.chart import Chart, axis, legend, legend_below, line, roun
 from loadtests.report.document import document
 from loadtests.report.formats import number, percent, seconds, text
 from loadtests.report.headline import Tile
-from loadtests.report.tables import Cell, Row, Table
+from loadtests.report.tables import Cell, Row, Table, as_sentence
 
 _TEMPLATES = Path(__file__).parent / "templates"
 LATENCIES = {"tpot": "Time per output token, 99th percentile", "ttft": "Time to first token, 99th percentile"}
@@ -30,6 +30,7 @@ def tune_page(result: TuneResult, name: str) -> str:
         name=text(name),
         headline=headline(result),
         tiles=_tiles(result),
+        notes=[as_sentence(note) for note in result.notes()],
         figures_shown=charts,
         served=_served_table(result),
         quality=_quality_table(result) if result.quality else None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from inflight.deploy.errors import DeployError
 from inflight.tune.engine_alone import GreedyAnswers
 from inflight.tune.settings import EngineBuild, Settings
 
+MAX_FOREIGN_SHARE = 0.05
+"""Fraction of the machine that other programs may use before figures are doubted."""
 _PLAN, _TRIALS = "plan.json", "trials.jsonl"
 
 
@@ -44,7 +46,25 @@ class ServedTrial:
     slo: Mapping[str, str]
     """The verdict for each bound."""
     run: str
-    """The directory of the load test."""
+    """The directory of the last load test."""
+    foreign_share: float = 0.0
+    """The fraction of the machine that other programs used meanwhile."""
+    speeds: tuple[float, ...] = ()
+    """Output tokens per second of each run, if there were several; `tokens_per_second` is their mean."""
+
+    @classmethod
+    def combined(cls, runs: Sequence[ServedTrial]) -> ServedTrial:
+        """Return runs of the same settings as one trial: it meets the SLO if all do, with the last one's latencies."""
+        met = [run.meets_slo for run in runs]
+        speeds = tuple(run.tokens_per_second for run in runs)
+        return replace(
+            runs[-1],
+            tokens_per_second=math.fsum(speeds) / len(speeds),
+            lost=max(run.lost for run in runs),
+            meets_slo=None if None in met else all(met),
+            foreign_share=max(run.foreign_share for run in runs),
+            speeds=speeds,
+        )
 
 
 @dataclass(frozen=True)
@@ -167,6 +187,24 @@ class TuneResult:
     @property
     def meets_slo(self) -> bool:
         return self.best.meets_slo is not False
+
+    def notes(self) -> list[str]:
+        """Return sentences about how sure the best settings are."""
+        repeated = [trial for trial in self.served if trial.speeds]
+        found = [
+            f"{trial.settings}: {min(trial.speeds):.1f} to {max(trial.speeds):.1f} output tokens/s in"
+            f" {len(trial.speeds)} runs"
+            for trial in repeated
+        ]
+        others = [trial for trial in repeated if trial.settings != self.best.settings]
+        if any(max(other.speeds) >= min(self.best.speeds, default=math.inf) for other in others):
+            found.append("these ranges overlap, so which of them is faster is not shown; raise --seconds")
+        if (share := max(trial.foreign_share for trial in self.served)) > MAX_FOREIGN_SHARE:
+            found.append(
+                f"other programs used up to {share:.0%} of this machine meanwhile; stop them and tune into another"
+                " --out"
+            )
+        return found
 
     def quality_of(self, build: EngineBuild) -> Quality | None:
         return next((one for one in self.quality if one.build == build), None)

@@ -6,8 +6,9 @@ import pytest
 
 from inflight.deploy.errors import DeployError
 from inflight.tune.engine_alone import GreedyAnswers
-from inflight.tune.results import TrialRecords, compare_answers
-from inflight.tune.settings import EngineBuild
+from inflight.tune.foreign_load import ProcessorTimes
+from inflight.tune.results import ServedTrial, TrialRecords, TuneResult, compare_answers
+from inflight.tune.settings import EngineBuild, Settings
 from tests.fixtures.errors import raises
 
 BUILD = EngineBuild("int8", "u8")
@@ -56,3 +57,37 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     with raises(DeployError, "output_exists", naming=str(tmp_path)):
         TrialRecords(tmp_path, {"users": 4})
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def _served(tokens: int, *speeds: float, foreign: float = 0.0) -> ServedTrial:
+    runs = [
+        ServedTrial(Settings(BUILD, tokens), speed, 1.0, {}, {}, 9, 0, speed > 8, {}, "runs/x", foreign)
+        for speed in speeds
+    ]
+    return ServedTrial.combined(runs)
+
+
+def test_runs_of_the_same_settings_are_one_trial() -> None:
+    trial = _served(96, 9.0, 7.0, 11.0)
+    assert (trial.tokens_per_second, trial.speeds, trial.meets_slo) == (9.0, (9.0, 7.0, 11.0), False)
+    assert _served(96, 9.0, 10.0).meets_slo is True
+
+
+@pytest.mark.parametrize(
+    ("other", "foreign", "notes"),
+    [((10.0, 12.0), 0.0, 2), ((10.0, 21.0), 0.0, 3), ((10.0, 12.0), 0.3, 3)],
+    ids=["clear", "overlap", "busy"],
+)
+def test_a_doubtful_winner_is_told(other: tuple[float, float], foreign: float, notes: int) -> None:
+    best = _served(96, 20.0, 22.0)
+    result = TuneResult([], [best, _served(256, *other, foreign=foreign)], [], best, "engine", 1.0)
+    assert len(result.notes()) == notes
+    assert result.notes()[0].startswith(f"{best.settings}: 20.0 to 22.0 ")
+
+
+def test_the_share_of_other_programs_is_of_all_cores() -> None:
+    before = ProcessorTimes(100.0, 50.0, 10.0)
+    assert ProcessorTimes(110.0, 65.0, 20.0).foreign_share(before, 2) == pytest.approx(0.25)
+    assert ProcessorTimes(110.0, 60.0, 20.5).foreign_share(before, 2) == 0.0
+    now = ProcessorTimes.now()
+    assert 0 < now.own < now.machine

@@ -57,6 +57,8 @@ def test_a_killed_run_goes_on_where_it_was(tiny_engine: TinyEngine, tmp_path: Pa
     result = json.loads(done.stdout)
     assert result["best"]["meets_slo"] is True
     assert result["best"]["lost"] == 0
+    assert [len(trial["speeds"]) for trial in result["served"]].count(3) == 2
+    assert len(result["best"]["speeds"]) == 3
     assert {trial["settings"]["stream_interval"] for trial in result["served"]} == {1, 4}
     assert (out / "report.html").stat().st_size > 100_000
     serve = cli.get_command(cli.make_context("inflight", ["serve"], resilient_parsing=True), "serve")
