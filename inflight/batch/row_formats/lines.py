@@ -10,10 +10,11 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from pydantic_core import to_jsonable_python
+from pydantic import TypeAdapter
 
 from inflight.batch.job.rows import InvalidRow, RowResult, RowStatus
 
+_DURATION = TypeAdapter(timedelta)
 MAX_ID_CHARACTERS = 512
 """Maximum length in characters."""
 
@@ -37,7 +38,7 @@ def to_json(value: Any) -> Any:
         return bytes(value).hex()
     if hasattr(value, "isoformat"):  # dates and times, and durations of pandas
         return value.isoformat()
-    return to_jsonable_python(value) if isinstance(value, timedelta) else str(value)
+    return _DURATION.dump_python(value, mode="json") if isinstance(value, timedelta) else str(value)
 
 
 def decode_binary(value: Any) -> Any:
