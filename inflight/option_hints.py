@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from inflight.common.suggestions import nearest
 
+_OPTION = re.compile(r"--[a-z][a-z-]*(?:=\S+)?")
 _LEAST_SIMILARITY = 0.8
 _LENGTH = "--max-seq-len of `inflight build`, which sets the longest sequence of an engine"
 _PRECISION = "--precision"
 _GPUS = "--tensor-parallel of `inflight build --target tensorrt-llm`"
-_MEMORY = "--kv-cache-tokens, or on GPUs --set kv_cache_free_gpu_mem_fraction=0.9"
+_MEMORY = "--kv-cache-tokens, or on GPUs `--set kv_cache_free_gpu_mem_fraction=0.9`"
 
 OPTION_HINTS = {
     **dict.fromkeys(("--model", "--model-id", "--model-path", "--hf-repo"), "the argument MODEL, without an option"),
@@ -40,6 +43,22 @@ OPTION_HINTS = {
     "--disable-log-requests": "nothing: requests are logged only with --log-requests",
 }
 """By the option that users of those know; "nothing" where there is nothing to set."""
+
+
+def table() -> str:
+    """Return the hints as a table in Markdown, options with the same one together."""
+    names: dict[str, list[str]] = {}
+    for name, hint in OPTION_HINTS.items():
+        names.setdefault(hint, []).append(f"`{name}`")
+    rows = (f"| {', '.join(known)} | {_as_code(hint)} |" for hint, known in names.items())
+    return "\n".join(["| there | here |", "|---|---|", *rows])
+
+
+def _as_code(hint: str) -> str:
+    """Return a hint with its options as code, unless they are within a command."""
+    parts = hint.split("`")
+    parts[::2] = [_OPTION.sub(r"`\g<0>`", part) for part in parts[::2]]
+    return "".join(part if place % 2 == 0 else f"`{part}`" for place, part in enumerate(parts))
 
 
 def with_suggestion(error: click.NoSuchOption) -> click.NoSuchOption:

@@ -13,6 +13,7 @@ from inflight_client.errors_docs import render
 from inflight.deploy.repository.configure import committed_repository
 from inflight.deploy.repository.model_configs import load
 from inflight.openai_api import fields_docs
+from inflight.option_hints import table
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -40,6 +41,11 @@ def test_the_page_of_the_gateways_fields_is_that_of_the_tables() -> None:
 def test_the_page_of_error_codes_is_that_of_the_table() -> None:
     """`python -m inflight_client.errors_docs > docs/errors.md` writes it anew."""
     assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == render()
+
+
+def test_the_page_for_users_of_others_has_the_hints_of_options() -> None:
+    """`python -c 'from inflight.option_hints import table; print(table())'` writes its table anew."""
+    assert f"\n{table()}\n" in (ROOT / "docs/coming-from.md").read_text(encoding="utf-8")
 
 
 def test_the_reference_has_a_heading_for_each_command() -> None:
