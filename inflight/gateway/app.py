@@ -63,8 +63,8 @@ _EXPOSED_HEADERS = ", ".join(
     )
 )
 _HEALTH_PATHS = frozenset(("/health", "/ready"))
-_OPEN_PATHS = frozenset(("/health", "/ready", "/"))
-"""Paths that need no API key: health, and the page, which holds no data. Every other one does, known or not."""
+_OPEN_PATHS = frozenset(("/health", "/ready", "/", "/docs"))
+"""Paths that need no API key: health, and the pages, which hold no data. Every other one does, known or not."""
 
 _TASKS = {path: task for task, paths in PATHS.items() for path in paths}
 _MAX_TOKEN_IDS = 1_000_000

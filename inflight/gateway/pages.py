@@ -12,6 +12,14 @@ from importlib.resources import files
 from inflight.gateway.http import Response
 from inflight.gateway.openapi import openapi
 
+_INTRODUCTION = """<h1>OpenAI-compatible API</h1>
+<p>Any client of OpenAI works with this server's address and <code>/v1</code>. If the server has API keys, send one as
+<code>Authorization: Bearer KEY</code>. The machine-readable description is <code>/openapi.json</code>.</p>
+<pre>curl http://127.0.0.1:8080/v1/models
+curl http://127.0.0.1:8080/v1/chat/completions -H "Content-Type: application/json" \\
+  -d '{"model": "MODEL", "messages": [{"role": "user", "content": "What is tea?"}]}'</pre>
+"""
+
 
 @cache
 def chat_page() -> Response:
@@ -43,12 +51,12 @@ def docs_page() -> Response:
             rows.append(f"<table>{''.join(fields)}</table>" if fields else "")
     style = (
         ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;"
-        "padding:0 1rem}td{padding:.2rem .8rem .2rem 0;vertical-align:top}"
+        "padding:0 1rem}pre{overflow:auto}td{padding:.2rem .8rem .2rem 0;vertical-align:top}"
     )
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     text = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>inflight: routes</title><style>{style}</style><h1>Routes</h1>{''.join(rows)}</html>"
+        f"<title>inflight: OpenAI-compatible API</title><style>{style}</style>{_INTRODUCTION}{''.join(rows)}</html>"
     )
     return _page(text, f"default-src 'none'; style-src 'sha256-{digest}'")
 

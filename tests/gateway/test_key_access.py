@@ -61,8 +61,8 @@ def test_every_route_needs_a_key(locked: GatewayProcesses, path: str, method: st
     assert get(locked, path, method=method).status == 401
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready"])
-def test_health_needs_none(locked: GatewayProcesses, path: str) -> None:
+@pytest.mark.parametrize("path", ["/health", "/ready", "/", "/docs"])
+def test_health_and_pages_need_none(locked: GatewayProcesses, path: str) -> None:
     assert get(locked, path).status == 200
 
 

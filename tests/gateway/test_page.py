@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,64 @@ def test_a_conversation(browser: Browser, gateway: GatewayProcesses, colors: Any
     assert ("dark" in background, color) == (True, colors == "dark")
     assert problems == []
     page.context.close()
+
+
+def test_a_conversation_is_kept_edited_and_asked_again(browser: Browser, gateway: GatewayProcesses) -> None:
+    page, problems = opened(browser, gateway)
+    page.get_by_text("Ready").wait_for()
+    page.get_by_label("Max tokens").fill("6")
+    page.get_by_role("button", name="Write a haiku about tea.").click()
+    page.locator(".figures").wait_for()
+    page.get_by_text("This request as code").click()
+    assert "assistant" not in page.locator("#curl").inner_text()
+    page.reload()
+    page.get_by_text("Ready").wait_for()
+    assert page.locator(".user").inner_text() == "Write a haiku about tea."
+    page.get_by_role("button", name="Retry").click()
+    page.locator(".figures").wait_for()
+    page.get_by_role("button", name="Edit").click()
+    assert page.locator(".turn").count() == 0
+    assert page.get_by_label("Message", exact=True).input_value() == "Write a haiku about tea."
+    page.reload()
+    assert page.locator(".turn").count() == 0
+    assert problems == []
+
+
+def test_markdown_becomes_elements_and_no_html_runs(browser: Browser, gateway: GatewayProcesses) -> None:
+    page, problems = opened(browser, gateway)
+    text = "\n".join(
+        [
+            *(
+                "# Tea",
+                "",
+                "**Green** and `black` <img src=x onerror=alert(1)>",
+                "- one",
+                "- *two*",
+                "",
+                "1. first",
+                "",
+            ),
+            *("```python", "<b>x</b>", "```", "> said", "", "| a | b |", "|---|---|", "| 1 | 2 |", ""),
+            *("[good](https://a.example/x) [bad](javascript:alert(1))", "```", "never closed"),
+        ]
+    )
+    script = "text => { const box = document.createElement('div'); box.append(markdown(text)); return box.innerHTML; }"
+    found = page.evaluate(script, text)
+    for part in (
+        "<h2>Tea</h2>",
+        "<strong>Green</strong>",
+        "<code>black</code>",
+        "<li><em>two</em></li>",
+        "<ol><li>first",
+    ):
+        assert part in found
+    assert "<pre>&lt;b&gt;x&lt;/b&gt;</pre>" in found
+    assert found.count("<tr>") == 2
+    assert 'href="https://a.example/x"' in found
+    assert "javascript:" not in "".join(re.findall('href="[^"]*"', found))
+    assert "<img" not in found
+    assert "never closed" in found
+    assert problems == []
 
 
 def test_stopping_keeps_what_has_come(browser: Browser, gateway: GatewayProcesses) -> None:
