@@ -109,8 +109,8 @@ def check_filter(name: str, value: Any, arguments: Sequence[Any], named: Mapping
 
 MAX_CHARACTERS = 16 * 2**20
 """The longest text, list or string."""
-MAX_CPU_SECONDS = 1.0
-"""Of processor time, in the thread that renders."""
+MAX_CPU_SECONDS = 3.0
+"""Of processor time, in the thread that renders: some templates of today take a millisecond or two for each message."""
 _MAX_OUTPUT_CHARACTERS = 4 * MAX_CHARACTERS
 """Total of what its expressions show; the output of a macro counts each time it is shown."""
 _MAX_BITS = 16_384
