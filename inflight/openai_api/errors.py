@@ -46,8 +46,6 @@ _ADDRESSED = {
 
 _log = logging.getLogger(__name__)
 
-_FORMAT = "response_format"
-
 RETRY_SECONDS = 2
 """Retry-After while no server is ready."""
 
@@ -76,10 +74,7 @@ class ApiError(Exception):
             headers["retry-after"] = str(math.ceil(error.retry_after or RETRY_SECONDS))
         elif status == 504:
             headers["x-should-retry"] = "false"
-        # The engine's name of it: applications send a format, or tools.
-        message = str(error).replace("guided_decoding_guide_type", _FORMAT).replace("guided_decoding_guide", _FORMAT)
-        if param is None and message.startswith(_FORMAT):
-            param = _FORMAT
+        message = str(error)
         if error.code in _ADDRESSED:
             _log.warning("a request failed: %s", message)
             message = f"the model's server failed: {ERROR_CODES[error.code].meaning}; send the request again later"
