@@ -376,6 +376,7 @@ def _guide(value: Any) -> Guide | None:
 def schema_guide(schema: Mapping[str, Any], param: str) -> Guide:
     """Return the guide of a JSON schema, without what can't be enforced. Raises ApiError if it is too large or deep."""
     try:
+        _text_guide("json_schema", json.dumps(schema, ensure_ascii=False), param)  # its size, before any other work
         text = json.dumps(enforceable(schema)[0], ensure_ascii=False)
     except (RecursionError, ValueError):
         raise ApiError("the schema is nested too deep", "invalid_parameter", param) from None

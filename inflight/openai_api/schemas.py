@@ -18,7 +18,7 @@ _LISTED = ("prefixItems", "anyOf", "oneOf", "allOf")
 _CHARACTER = r'([^"\\\x00-\x1f]|\\["\\/bfnrt])'
 """What a JSON string may have: any character but a quote, a backslash or a control character, or one of its escapes."""
 _LONGEST = 500
-"""A longer limit would make the grammar too large."""
+"""Of strings, since a longer limit makes the grammar too large, and of patterns, whose check takes quadratic time."""
 _RISKY = re.compile(r'["]|\\\\|\\[nrtfvx]|\\u0|\[(?!\^)[^\]]*\\[DWS]')
 """Parts of a pattern that may match what no JSON string has."""
 _OPEN = {".": r'[^"\\\x00-\x1f]', "[^": r'[^"\\\x00-\x1f', r"\D": r'[^0-9"\\\x00-\x1f]'} | {
@@ -76,7 +76,7 @@ def _bound_string(found: dict[str, Any], drop: Any) -> None:
     pattern = found.get("pattern")
     if isinstance(pattern, str):
         drop("minLength", "maxLength", "format")
-        if _RISKY.search(pattern):
+        if len(pattern) > _LONGEST or _RISKY.search(pattern):
             drop("pattern")
         else:
             found["pattern"] = _PART.sub(lambda part: _OPEN.get(part[0], part[0]), pattern)

@@ -24,6 +24,7 @@ from inflight.openai_api.schemas import enforceable
         ({"type": "array", "uniqueItems": False}, {"type": "array"}, ()),
         ({"type": "string", "pattern": "^[a-c]+$", "minLength": 2}, None, ("minLength",)),
         ({"type": "string", "pattern": '^"$'}, {"type": "string"}, ("pattern",)),
+        ({"type": "string", "pattern": "[" * 60_000}, {"type": "string"}, ("pattern",)),
         ({"type": "string", "maxLength": 10**6}, {"type": "string"}, ("maxLength",)),
         ({"type": "string", "minLength": "2"}, {"type": "string", "minLength": "2"}, ()),
         (True, True, ()),
