@@ -16,6 +16,7 @@ from typing import Any
 import numpy
 import openai
 import pytest
+from inflight_client import Client, InflightError
 from inflight_client.encoder_call import Task
 
 from inflight.deploy.server.server import Server
@@ -23,6 +24,7 @@ from inflight.gateway.key_file import ApiKey, Quotas, add_key
 from inflight.gateway.processes import GatewayProcesses
 from tests.client.support.encoder_server import MAX_SEQ_LEN, encoder_server
 from tests.client.support.scripted_encoder import DIMENSIONS, LABELS, expected_vector
+from tests.fixtures.errors import raises
 from tests.fixtures.gateway import openai_client, running_gateway
 from tests.fixtures.gateway_requests import MODEL, Answer, chat, gauge, get, post
 from tests.fixtures.waiting import wait_until
@@ -198,6 +200,18 @@ def test_encoders_alone_are_listed_with_their_tasks(front: GatewayProcesses) -> 
     assert get(front, f"/v1/models/{RERANKER}").json == models[RERANKER]
     with openai_client(front) as client:
         assert {each.id for each in client.models.list()} == set(models)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_client_that_wants_text_is_told_what_the_server_does(
+    front: GatewayProcesses, encoders: str, direct: bool
+) -> None:
+    what = ("embed", "rerank", "classify")
+    with (
+        Client(encoders if direct else front.url) as client,
+        raises(InflightError, "unsupported_deployment", naming=what),
+    ):
+        client.deployment()
 
 
 def test_the_only_model_for_a_task_needs_no_name(front: GatewayProcesses) -> None:

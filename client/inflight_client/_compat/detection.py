@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from inflight_client._compat import tensor_names
@@ -122,9 +122,24 @@ def _find_text_model() -> Generator[ServerQuery, Any, ModelMetadata]:
             return metadata  # type: ignore[no-any-return]
     if failure is not None and failure.code == "model_not_ready":
         raise failure
+    from inflight_client._compat.encoder_detection import find_encoders  # it needs this module
+
+    encoders = yield from find_encoders()
+    if encoders:
+        raise only_encoders(each.task for each in encoders)
     raise InflightError(
         f"the server has none of the text models {', '.join(TEXT_MODELS)} (its models: {found}); name the model that"
         " takes text",
+        "unsupported_deployment",
+    )
+
+
+def only_encoders(tasks: Iterable[str]) -> InflightError:
+    """Return the error of a server whose models are for other tasks than generating text."""
+    names = sorted(set(tasks))
+    return InflightError(
+        f"no model of this server generates text, since they {' and '.join(names)}; use "
+        f"{' or '.join(f'`inflight {name}`' for name in names)}, or name a server that generates",
         "unsupported_deployment",
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any
 
 from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.detection import REFUSAL_CODES, ServerQuery
+from inflight_client._compat.detection import REFUSAL_CODES, ServerQuery, only_encoders
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 
@@ -35,6 +35,8 @@ def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
     found: list[Model] = yield ServerQuery("index")
     names = sorted({each.name for each in found if each.task in ("", "generate")})
     listed = ", ".join(names) or "none"
+    if model is None and not names and any(each.task for each in found):
+        raise only_encoders(each.task for each in found)
     if model is None and len(names) != 1:
         raise InflightError(
             f"the gateway serves {len(names)} models that generate text ({listed}); name the one to use",
