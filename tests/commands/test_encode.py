@@ -44,6 +44,12 @@ def test_texts_are_lines_of_standard_input_or_a_file(run: Run, tmp_path: Path, s
     assert (last["input_tokens"], last["truncated"]) == (2, False)
 
 
+def test_a_terminal_shows_the_first_values_unless_json_is_wanted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inflight.commands.encode.embed.stdout_is_terminal", lambda: True)
+    assert run("embed", "tea").out.count(",") < 16
+    assert len(run("embed", "tea", "--json").objects[0]["embedding"]) == 16
+
+
 def test_options_of_embeddings_are_sent(run: Run) -> None:
     done = run("embed", "tea", "--dimensions", "4", "--input-type", "query", "--truncate", "--priority", "2")
     assert np.array_equal(np.float32(done.objects[0]), expected_vector("tea", "query", 4))

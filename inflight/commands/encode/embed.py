@@ -10,6 +10,9 @@ import click
 from inflight.commands.encode.texts import Summary, encoder_options, in_blocks, json_line, read_texts
 from inflight.commands.option_sections import SectionedCommand
 from inflight.commands.options.connection import open_client
+from inflight.commands.terminal.standard_streams import stdout_is_terminal
+
+_SHOWN_VALUES = 6
 
 
 @click.command(cls=SectionedCommand, short_help="Print the embeddings of texts.")
@@ -36,7 +39,7 @@ def command(
     retry_timeout: float,
     **arguments: Any,
 ) -> None:
-    """Print the embedding of each TEXT as a line of JSON; - reads texts from standard input, one per line.
+    """Print the embedding of each TEXT as a line of JSON (on a terminal only its first values); - reads texts from standard input, one per line.
 
     \b
       inflight embed "Green tea." "Black tea."
@@ -63,6 +66,10 @@ def command(
             size = found.dimensions
             # The shortest digits that are read as the same float32.
             vector = [float(str(value)) for value in found[place]]
+            if stdout_is_terminal() and not as_json:  # for people, who need --json or a pipe to get all
+                some = ", ".join(f"{value:.4f}" for value in vector[:_SHOWN_VALUES])
+                click.echo(f"[{some}, ...]")
+                continue
             click.echo(
                 json_line(
                     {
