@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Generator, Mapping
+from typing import Any
 
 from inflight_client._compat import tensor_names
 from inflight_client._compat.deployment import Deployment, Kind, Tensors
+from inflight_client._compat.encoder_detection import find_encoders, only_encoders
 from inflight_client._compat.model_config import ModelConfig
+from inflight_client._compat.server_query import REFUSAL_CODES, ServerQuery
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 from inflight_client.transport import ModelMetadata
@@ -51,21 +53,6 @@ TEXT_MODELS = ("ensemble", "tensorrt_llm_bls", "tensorrt_llm")
 """Models that accept text, by upstream's names, in order of preference."""
 
 _INFLIGHT_INPUTS = ("priority", "deadline_ms")
-REFUSAL_CODES = (
-    "permission_denied",
-    "invalid_request",
-    "model_not_found",
-    "unsupported_input",
-    "unsupported_deployment",
-)
-"""Errors of servers that restrict or lack the configuration or index calls."""
-
-
-class ServerQuery(NamedTuple):
-    """A query to the server: a method of Transport, and the model it concerns."""
-
-    method: str
-    argument: str = ""
 
 
 def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
@@ -122,24 +109,12 @@ def _find_text_model() -> Generator[ServerQuery, Any, ModelMetadata]:
             return metadata  # type: ignore[no-any-return]
     if failure is not None and failure.code == "model_not_ready":
         raise failure
-    from inflight_client._compat.encoder_detection import find_encoders  # it needs this module
-
     encoders = yield from find_encoders()
     if encoders:
         raise only_encoders(each.task for each in encoders)
     raise InflightError(
         f"the server has none of the text models {', '.join(TEXT_MODELS)} (its models: {found}); name the model that"
         " takes text",
-        "unsupported_deployment",
-    )
-
-
-def only_encoders(tasks: Iterable[str]) -> InflightError:
-    """Return the error of a server whose models are for other tasks than generating text."""
-    names = sorted(set(tasks))
-    return InflightError(
-        f"no model of this server generates text, since they {' and '.join(names)}; use "
-        f"{' or '.join(f'`inflight {name}`' for name in names)}, or name a server that generates",
         "unsupported_deployment",
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inflight_client._compat.detection import REFUSAL_CODES, ServerQuery
 from inflight_client._compat.model_config import ModelConfig
+from inflight_client._compat.server_query import REFUSAL_CODES, ServerQuery
 from inflight_client.encoder_call import MODELS, Task
 from inflight_client.errors import InflightError
 
@@ -59,3 +59,13 @@ def find_encoders() -> Generator[ServerQuery, Any, tuple[EncoderDeployment, ...]
         ready = yield ServerQuery("model_ready", model)
         found.append(EncoderDeployment(task, model, ready, config.parameter("inflight_version") or None, served))
     return tuple(found)
+
+
+def only_encoders(tasks: Iterable[str]) -> InflightError:
+    """Return the error of a server whose models are for other tasks than generating text."""
+    names = sorted(set(tasks))
+    return InflightError(
+        f"no model of this server generates text, since they {' and '.join(names)}; use "
+        f"{' or '.join(f'`inflight {name}`' for name in names)}, or name a server that generates",
+        "unsupported_deployment",
+    )

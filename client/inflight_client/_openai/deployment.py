@@ -6,7 +6,8 @@ from collections.abc import Generator
 from typing import Any
 
 from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.detection import REFUSAL_CODES, ServerQuery, only_encoders
+from inflight_client._compat.encoder_detection import only_encoders
+from inflight_client._compat.server_query import REFUSAL_CODES, ServerQuery
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 

@@ -8,8 +8,8 @@ from typing import Any
 from inflight_client import NO_RETRY, AsyncClient, InflightError
 from inflight_client._async.metrics import async_fetch_metrics
 from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.detection import REFUSAL_CODES
 from inflight_client._compat.model_config import ModelConfig
+from inflight_client._compat.server_query import REFUSAL_CODES
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
 from inflight_client.encoder_call import MODELS
 from inflight_client.encodings import Classifications, Embeddings, Reranking

@@ -39,7 +39,8 @@ def command(
     retry_timeout: float,
     **arguments: Any,
 ) -> None:
-    """Print the embedding of each TEXT as a line of JSON (on a terminal only its first values); - reads texts from standard input, one per line.
+    """Print the embedding of each TEXT as a line of JSON (on a terminal only its first values); - reads texts from
+    standard input, one per line.
 
     \b
       inflight embed "Green tea." "Black tea."

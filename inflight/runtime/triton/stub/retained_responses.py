@@ -7,7 +7,7 @@ often is the last.
 
 No call returns while a thread waits for a response. The stub's thread that delivers responses holds the lock of all
 iterators while it waits for that of one; a thread that an earlier response has just woken keeps that until it gets the
-interpreter lock; and a call that returns keeps this until it gets the lock of all iterators. Then all wait for ever.
+interpreter lock; and a call that returns keeps this until it gets the lock of all iterators. Then none continues.
 """
 
 from __future__ import annotations
