@@ -54,17 +54,20 @@ class Detokenizer:
     def texts(self, chunks: Sequence[Chunk]) -> list[str]:
         """Return the text that each chunk adds; "" if it completes no character."""
         sequences: list[list[int]] = []
+        ends: list[str] = []
         for chunk in chunks:
             context = self._aligned(chunk.context_ids)
             full = [*context, *chunk.token_ids]
             sequences.append(self._complete(context))
-            sequences.append(full if chunk.final else self._complete(full))
+            sequences.append(self._complete(full))
+            # The bytes of a character that is not whole would garble the whole run before them, which has been sent.
+            ends.append(REPLACEMENT if chunk.final and len(sequences[-1]) < len(full) else "")
         decoded = self._tokenizer.decode_batch(sequences, skip_special_tokens=self._skip_special_tokens)
         # If a run of byte tokens turns out to be invalid UTF-8, all of it decodes differently. Text that was sent can't
         # be taken back; the text after it by position is sent.
         return [
-            (after if chunk.final else _held_back(after))[len(_held_back(before)) :]
-            for before, after, chunk in zip(decoded[::2], decoded[1::2], chunks, strict=True)
+            (after if chunk.final else _held_back(after))[len(_held_back(before)) :] + end
+            for before, after, chunk, end in zip(decoded[::2], decoded[1::2], chunks, ends, strict=True)
         ]
 
     def _aligned(self, context_ids: Sequence[int]) -> list[int]:

@@ -101,10 +101,10 @@ def test_a_character_of_several_tokens_comes_whole_and_at_once(kind: str) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_cut_in_mid_character_ends_with_a_replacement(kind: str) -> None:
-    token_ids = tokenizer_of(kind).encode("tea 🍵", add_special_tokens=False).ids[:-1]
-    pieces = streamed(kind, token_ids, [1])
-    assert "".join(pieces) == whole(kind, token_ids)
-    assert REPLACEMENT in pieces[-1]
+    token_ids = tokenizer_of(kind).encode("tea 🍵🍵", add_special_tokens=False).ids[:-1]
+    for sizes in ([1], [3], [len(token_ids)]):
+        assert "".join(streamed(kind, token_ids, sizes)) == "tea 🍵" + REPLACEMENT
+    assert detokenizer_of(kind, True).texts([Chunk(token_ids, [], final=True)]) == ["tea 🍵" + REPLACEMENT]
 
 
 @pytest.mark.parametrize("kind", KINDS)
