@@ -117,6 +117,25 @@ def test_the_commands_choose_the_gateway_by_the_address(gateway: GatewayProcesse
     assert [each["usage"]["output_tokens"] for each in talk.objects] == [6, 6]
 
 
+def test_a_batch_job_may_ask_any_server_with_openai_s_api(
+    gateway: GatewayProcesses, run: Run, triton: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text("id,name\na,tea\nb,cake\n")
+    options = {
+        "--id": "id",
+        "--out": str(tmp_path / "out.jsonl"),
+        "--template": "Sell {{ name }}.",
+        "--max-tokens": "5",
+    }
+    words = [word for pair in options.items() for word in pair]
+    done = run("batch", "run", str(tmp_path / "rows.csv"), *words, "--raw", "--server", gateway.url)
+    assert done.code == 0, done.err
+    found = {each["id"]: each["text"] for each in map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())}
+    assert found == {
+        name: triton.generate(f"Sell {text}.", max_tokens=5).text for name, text in (("a", "tea"), ("b", "cake"))
+    }
+
+
 def test_an_unknown_model_is_named(gateway: GatewayProcesses, run: Run) -> None:
     done = run("generate", "tea?", "--model", "nothere", "--server", gateway.url)
     assert done.code == 1
