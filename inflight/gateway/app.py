@@ -389,7 +389,10 @@ class Gateway:
     async def _create_response(self, request: Request, caller: Caller) -> None:
         def parse(body: Any) -> tuple[GenerationRequest, Mapping[str, Any]]:
             parsed = parse_responses(body)
-            return replace(parse_request(parsed.chat, True, _DEFAULTS), no_effect=parsed.no_effect), parsed.repeated
+            chat = parse_request(parsed.chat, True, _DEFAULTS)
+            names = [name.replace("response_format", "text.format") for name in chat.no_effect]
+            schemas = [name for name in names if name.startswith(("text.format.", "tools."))]
+            return replace(chat, no_effect=(*parsed.no_effect, *schemas)), parsed.repeated
 
         await self._generate(request, caller, *await request.json(parse))
 
@@ -437,7 +440,7 @@ class Gateway:
 
     async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
         wanted = _in_turn(await request.json(partial(parse_encoding, task), _MAX_TOKEN_IDS), caller, "priority")
-        model = wanted.model or self.pool.only_encoder(task)
+        model = wanted.model or self.pool.only_encoder(task, caller.visible)
         self._begin(request, caller, model, wanted.no_effect)
         encoder = self.pool.choose_encoder(task, model, caller.visible)
         request.outcome.task = task

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from typing import Any, Literal, Protocol
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 from inflight_client import NO_RETRY, AsyncClient, ChatTemplate, Deployment, EncoderDeployment, InflightError
 from inflight_client.encoder_call import Task
@@ -36,6 +36,7 @@ _ABILITIES = {
     "classify": "classifies texts",
 }
 
+_DIRECT = build_opener(ProxyHandler({}))  # the page is on the server's host
 _PAGE_SECONDS = 3.0
 _MAX_PAGE_BYTES = 8 * 2**20
 logger = logging.getLogger("inflight.gateway")
@@ -252,9 +253,10 @@ class ServerPool:
         if url is None:
             return b""
         try:
-            with urlopen(url, timeout=_PAGE_SECONDS) as answer:
+            with _DIRECT.open(url, timeout=_PAGE_SECONDS) as answer:
                 page: bytes = answer.read(_MAX_PAGE_BYTES)
-        except (OSError, HTTPException, ValueError):
+        except (OSError, HTTPException, ValueError) as error:
+            logger.warning("The metrics page %s can't be read: %s", url, error)
             return b""
         return page if page.endswith(b"\n") else b""
 
@@ -336,9 +338,10 @@ class ServerPool:
             return min(ready, key=lambda encoder: encoder.in_flight)
         raise self._not_ready() if found or not self.models else self._no_model(model, task, visible)
 
-    def only_encoder(self, task: Task) -> str:
-        """Return the name of the only model for a task, for a request that names none. Raises ApiError."""
-        names = {encoder.model for encoder in self._encoders(task)}
+    def only_encoder(self, task: Task, visible: Container[str] | None = None) -> str:
+        """Return the name of the only visible model for a task, for a request that names none. Raises ApiError."""
+        found = {encoder.model for encoder in self._encoders(task)}
+        names = {name for name in found if visible is None or name in visible}
         if len(names) == 1:
             return names.pop()
         if not self.models:

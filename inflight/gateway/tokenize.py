@@ -86,8 +86,9 @@ def _server(body: Any, allowed: set[str], pool: ServerPool, caller: Caller) -> U
         if name not in allowed:
             raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
     model = body.get("model")
-    if model is None and len(pool.known) == 1:
-        model = pool.known[0].model
+    known = [each.model for each in pool.known if caller.visible is None or each.model in caller.visible]
+    if model is None and len(known) == 1:
+        (model,) = known
     if not isinstance(model, str):
         raise ApiError("the request has no model; set it to a text", "invalid_request", "model")
     caller.check_model(model)

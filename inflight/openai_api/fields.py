@@ -203,13 +203,14 @@ def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[d
             continue
         field = table.get(name)
         if field is None:
-            if missing := next((each for each in _REQUIRED if _is_lacking(each, body, table)), None):
+            near = nearest(name[:80], table)
+            missing = next((each for each in _REQUIRED if _is_lacking(each, body, table)), None)
+            if missing is not None and (near in (None, missing)):
                 raise ApiError(
                     f"the request has no {missing}, and its field {name[:80]!r} is unknown; rename it to {missing}",
                     "invalid_request",
                     missing,
                 )
-            near = nearest(name[:80], table)
             step = f"did you mean {near!r}?" if near else "leave it out"
             raise ApiError(f"the field {name[:80]!r} is unknown; {step}", "unsupported_input", name[:80])
         if field.tier is Tier.REFUSED:

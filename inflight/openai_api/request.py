@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from inflight_client import InflightError
@@ -383,11 +384,19 @@ def schema_guide(schema: Mapping[str, Any], param: str) -> Guide:
     return _text_guide("json_schema", text, param)
 
 
+UNENFORCED = ("response_format.", "tools.")
+"""How the names of a schema's keywords begin in `no_effect`."""
+
+
 def _unenforced(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keywords of the response format's schema, which has been checked, that can't be enforced."""
+    """Yield the keywords that can't be enforced of the schemas that an answer must keep, which have been checked."""
     described = given.get("response_format", {}).get("json_schema")
     if isinstance(described, Mapping):
         yield from (f"response_format.{name}" for name in enforceable(described.get("schema"))[1])
+    if described is not None or given.get("tool_choice") not in (None, "auto", "none"):
+        functions = [each.get("function") or {} for each in given.get("tools") or ()]
+        names = (enforceable(each.get("parameters"))[1] for each in functions)
+        yield from (f"tools.{name}" for name in dict.fromkeys(chain.from_iterable(names)))
 
 
 def _text_guide(

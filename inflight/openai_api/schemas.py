@@ -12,21 +12,22 @@ _IGNORED = (
 )
 _UPPER = ("maximum", "exclusiveMaximum", "exclusiveMinimum")
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
-_NESTED = ("additionalProperties", "unevaluatedProperties", "propertyNames", "items", "unevaluatedItems")
+_DATA = ("const", "enum", "default", "example", "examples")
 _LISTED = ("prefixItems", "anyOf", "oneOf", "allOf")
 
 _CHARACTER = r'([^"\\\x00-\x1f]|\\["\\/bfnrt])'
 """What a JSON string may have: any character but a quote, a backslash or a control character, or one of its escapes."""
 _LONGEST = 500
 """Of strings, since a longer limit makes the grammar too large, and of patterns, whose check takes quadratic time."""
-_RISKY = re.compile(r'["]|\\\\|\\[nrtfvx]|\\u0|\[(?!\^)[^\]]*\\[DWS]')
-"""Parts of a pattern that may match what no JSON string has."""
-_OPEN = {".": r'[^"\\\x00-\x1f]', "[^": r'[^"\\\x00-\x1f', r"\D": r'[^0-9"\\\x00-\x1f]'} | {
-    r"\W": r'[^A-Za-z0-9_"\\\x00-\x1f]',
+_FORBIDDEN = [chr(code) for code in range(32)] + ['"', "\\"]
+_OPEN = {".": r'[^"\\\x00-\x1f]', r"\D": r'[^0-9"\\\x00-\x1f]', r"\W": r'[^A-Za-z0-9_"\\\x00-\x1f]'} | {
     r"\S": r'[^ "\\\x00-\x1f]',
     r"\s": " ",
 }
-_PART = re.compile(r"\\.|\[\^|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+"""Parts of a pattern that match too much, and what they become."""
+_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+_CHOSEN = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
+"""Beside these, compilers look at no limit of a string."""
 
 
 def enforceable(schema: Any) -> tuple[Any, tuple[str, ...]]:
@@ -58,17 +59,15 @@ def _walk(schema: Any, dropped: dict[str, None]) -> Any:
         least = found.get("minimum", 0)
         if isinstance(least, int | float) and (least < 0 or least != int(least)):
             drop("minimum")
-    if "string" in kinds:
+    if "string" in kinds and not any(name in found for name in _CHOSEN):
         _bound_string(found, drop)
-    for name in _NAMED:
-        if isinstance(inner := found.get(name), Mapping):
-            found[name] = {key: _walk(value, dropped) for key, value in inner.items()}
-    for name in _NESTED:
-        if name in found:
-            found[name] = _walk(found[name], dropped)
-    for name in _LISTED:
-        if isinstance(listed := found.get(name), list):
-            found[name] = [_walk(value, dropped) for value in listed]
+    for name, value in found.items():
+        if name in _NAMED and isinstance(value, Mapping):
+            found[name] = {key: _walk(each, dropped) for key, each in value.items()}
+        elif name in _LISTED and isinstance(value, list):
+            found[name] = [_walk(each, dropped) for each in value]
+        elif name not in _DATA:  # also names that a $ref may lead to
+            found[name] = _walk(value, dropped)
     return found
 
 
@@ -76,13 +75,16 @@ def _bound_string(found: dict[str, Any], drop: Any) -> None:
     pattern = found.get("pattern")
     if isinstance(pattern, str):
         drop("minLength", "maxLength", "format")
-        if len(pattern) > _LONGEST or _RISKY.search(pattern):
+        if (safe := _safe_pattern(pattern)) is None:
             drop("pattern")
         else:
-            found["pattern"] = _PART.sub(lambda part: _OPEN.get(part[0], part[0]), pattern)
+            found["pattern"] = safe
+        return
+    if "format" in found:
+        drop("minLength", "maxLength")
         return
     least, most = found.get("minLength", 0), found.get("maxLength")
-    if "format" in found or not ({"minLength", "maxLength"} & found.keys()):
+    if not ({"minLength", "maxLength"} & found.keys()):
         return
     if type(least) is not int or least < 0 or not (most is None or (type(most) is int and most >= least)):
         return  # the compiler says what is wrong
@@ -91,3 +93,29 @@ def _bound_string(found: dict[str, Any], drop: Any) -> None:
         return
     found.pop("minLength", None), found.pop("maxLength", None)
     found["pattern"] = f"^{_CHARACTER}{{{least},{'' if most is None else most}}}$"
+
+
+def _safe_pattern(pattern: str) -> str | None:
+    """Return a pattern that matches only what a JSON string may have as it is; None if that is not known to work."""
+    if len(pattern) > _LONGEST:
+        return None
+    parts = []
+    for found in _PART.finditer(pattern):
+        part = found[0]
+        if part in _OPEN:
+            part = _OPEN[part]
+        elif part.startswith("[^") and len(part) > 2:
+            part = r'[^"\\\x00-\x1f' + part[2:]
+        elif _may_match_forbidden(part):
+            return None
+        parts.append(part)
+    return "".join(parts)
+
+
+def _may_match_forbidden(part: str) -> bool:
+    if part in ("(", ")", "*", "+", "?", "|", "{", "}", "^", "$", "["):
+        return part == "["  # a class that does not end
+    try:
+        return any(re.fullmatch(part, each) for each in _FORBIDDEN)
+    except re.error:
+        return True

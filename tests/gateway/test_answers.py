@@ -223,6 +223,10 @@ def test_bounds_of_numbers_are_named_and_strings_of_a_length_are_json(model_gate
         (choice,) = answer.json["choices"]
         if choice["finish_reason"] == "stop":
             assert isinstance(json.loads(choice["message"]["content"])["a"], str)
+    wanted = {"type": "json_schema", "name": "s", "schema": schema}
+    body = {"model": answer.json["model"], "input": "Tea?", "max_output_tokens": 3, "text": {"format": wanted}}
+    headers = post(model_gateway, "/v1/responses", body).headers
+    assert headers["x-inflight-no-effect"] == "text.format.maximum"
 
 
 def test_an_answer_without_max_tokens_fits_the_engine(model_gateway: GatewayProcesses) -> None:

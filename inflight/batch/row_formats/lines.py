@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
@@ -41,13 +42,20 @@ def to_json(value: Any) -> Any:
     return _DURATION.dump_python(value, mode="json") if isinstance(value, timedelta) else str(value)
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
 def decode_binary(value: Any) -> Any:
-    """Return a value with texts in place of binary values that are UTF-8, as some programs write texts."""
+    """Return a value with texts in place of binary values that are UTF-8, as some programs write texts.
+
+    Numbers and UUIDs in binary may be UTF-8 by chance, but have control characters.
+    """
     if isinstance(value, bytes | memoryview):
         try:
-            return bytes(value).decode()
+            text = bytes(value).decode()
         except UnicodeDecodeError:
             return value
+        return value if _CONTROL.search(text) else text
     if isinstance(value, Mapping):
         return {name: decode_binary(each) for name, each in value.items()}
     return [decode_binary(each) for each in value] if isinstance(value, list | tuple) else value

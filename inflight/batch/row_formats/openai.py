@@ -35,7 +35,7 @@ from inflight.batch.row_formats.plain import sampling_from_defaults
 from inflight.openai_api.encoding_request import EmbeddingRequest, parse_embedding
 from inflight.openai_api.encoding_response import embedding_parts
 from inflight.openai_api.errors import ApiError, error_body, status_of
-from inflight.openai_api.request import GenerationRequest, RequestDefaults, TokenIds, parse_request
+from inflight.openai_api.request import UNENFORCED, GenerationRequest, RequestDefaults, TokenIds, parse_request
 from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
 from inflight.openai_api.token_text import unknown_logprobs
 
@@ -94,7 +94,12 @@ class OpenAIRowFormat:
             if self._encode is not None:
                 wanted = parse_embedding(body)
                 return Row(number, record.line, name, self._embed_request(wanted, self._encode), wanted)
-            request = replace(_row_request(parse_request(body, chat, self._defaults)), as_model=self._as_model)
+            parsed = parse_request(body, chat, self._defaults)
+            if lost := next((each for each in parsed.no_effect if each.startswith(UNENFORCED)), None):
+                param, _, keyword = lost.partition(".")  # a row has no place to say that it was ignored
+                why = f"{param} has {keyword}, which can't be enforced; leave it out, and check the answer yourself"
+                raise ApiError(why, "unsupported_input", param)
+            request = replace(_row_request(parsed), as_model=self._as_model)
         except ApiError as error:
             return InvalidRow(number, record.line, name, error.code, str(error), RowStatus.ERROR, error.param)
         return Row(number, record.line, name, request, chat)

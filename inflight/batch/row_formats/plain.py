@@ -70,7 +70,10 @@ class PlainRowFormat(ABC):
     def parse(self, number: int, record: InputRecord) -> Row | InvalidRow:
         if record.values is None:
             return InvalidRow(number, record.line, None, "row_invalid", record.error)
-        values = decode_binary(record.values)
+        try:
+            values = decode_binary(record.values)
+        except RecursionError:
+            return InvalidRow(number, record.line, None, "row_invalid", "the row is nested too deeply")
         given = number + 1 if self._id is None else parse_id(values.get(self._id))
         if given is None:
             return InvalidRow(number, record.line, None, "row_invalid", self._id_error(values))

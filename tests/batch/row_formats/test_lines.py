@@ -9,9 +9,16 @@ from uuid import UUID
 
 import pytest
 
-from inflight.batch.row_formats.lines import dump_json, parse_id
+from inflight.batch.row_formats.lines import decode_binary, dump_json, parse_id
 
 _UUID = "12345678-1234-5678-1234-567812345678"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(b"caf\xc3\xa9\n", "café\n"), ((1).to_bytes(16, "big"), None), (b"\x01" * 4, None)]
+)
+def test_binary_values_are_texts_only_without_control_characters(value: bytes, text: str | None) -> None:
+    assert decode_binary(value) == (value if text is None else text)
 
 
 @pytest.mark.parametrize(

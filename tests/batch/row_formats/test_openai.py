@@ -16,6 +16,12 @@ from tests.batch.row_formats.parsing import CREATED, answer, asked, prompted, re
 _USER = {"role": "user", "content": "Tea?"}
 _TEXT = "/v1/completions"
 
+_BOUNDED = {
+    "type": "json_schema",
+    "json_schema": {"name": "s", "schema": {"type": "number", "maximum": 1}},
+}
+"""No grammar keeps the bound, and a row has no header to say so."""
+
 
 def _request(name: str = "r1", url: str = "/v1/chat/completions", **body: Any) -> dict[str, Any]:
     prompt = {"prompt": "Tea?"} if url == _TEXT else {"messages": [_USER]}
@@ -117,6 +123,7 @@ def test_log_probs_name_tokens_by_their_ids(tmp_path: Path) -> None:
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
         ({"no_such_thing": 1}, "no_such_thing"),
+        ({"response_format": _BOUNDED}, "response_format"),
         ({"prompt": "Tea?"}, "prompt"),
         ({"model": None}, "model"),
         ({"messages": []}, "messages"),

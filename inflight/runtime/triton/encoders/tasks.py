@@ -77,6 +77,8 @@ class Embed:
     def _check(self, dimensions: int) -> None:
         """Refuse vectors of a length that the model was not trained for."""
         whole, trained = self._manifest.dimensions, self._manifest.matryoshka
+        if trained:
+            trained = tuple(size for size in trained if size <= whole)
         if dimensions == whole or (trained == () and 1 <= dimensions < whole) or dimensions in (trained or ()):
             return
         if trained is None:

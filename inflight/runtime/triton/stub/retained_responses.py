@@ -39,6 +39,8 @@ class Turns:
             self._changed.wait_for(lambda: not self._inside[other] and (self._next == kind or not self._waiting[other]))
             self._waiting[kind] -= 1
             self._inside[kind] += 1
+            if self._waiting[other]:
+                self._next = other
         try:
             yield
         finally:

@@ -75,6 +75,28 @@ def test_threads_of_two_kinds_run_by_turns_and_both_get_theirs() -> None:
     assert (done, sum(wrong)) == ([800, 800], 0)
 
 
+def test_a_kind_that_waits_gets_its_turn_though_the_other_never_pauses() -> None:
+    turns, came = Turns(), threading.Event()
+    with ThreadPoolExecutor(3) as threads:
+
+        def call(until: threading.Event) -> None:
+            while not until.is_set():
+                with turns.of(0):
+                    until.wait(0.001)
+
+        def read() -> None:
+            with turns.of(1):
+                pass
+            with turns.of(1):
+                came.set()
+
+        callers = [threads.submit(call, came) for _ in range(2)]
+        threads.submit(read).result(10)
+        for caller in callers:
+            caller.result(10)
+    assert came.is_set()
+
+
 def test_no_call_returns_while_a_thread_waits_for_a_response() -> None:
     """Otherwise Triton's stub may wait for ever."""
     spent, waiting, arrived = RetainedResponses(), threading.Event(), threading.Event()
