@@ -12,6 +12,21 @@ from tests.fixtures.scripts import ROOT, script
 
 
 def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
+    for attempt in range(3):
+        run = run_blocks(tmp_path / str(attempt))
+        if "[port_in_use]" not in run.stderr:  # another program took a port while the engine was built
+            break
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert '"finish_reason"' in run.stdout
+    assert "\nready " in run.stdout
+    assert '"object":"text_completion"' in run.stdout
+    assert '"object":"embedding"' in run.stdout
+    assert (tmp_path / str(attempt) / "my-first-run/report.html").is_file()
+    assert (tmp_path / str(attempt) / "answers.jsonl").read_text().count("\n") == 1
+
+
+def run_blocks(place: Path) -> subprocess.CompletedProcess[str]:
+    place.mkdir()
     lines = script((ROOT / "README.md").read_text(encoding="utf-8"))
     assert lines
     chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
@@ -36,18 +51,11 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
         },
     }
     # job control (-m) gives `kill %1` its meaning, as at a prompt
-    run = subprocess.run(
+    return subprocess.run(
         ["bash", "-e", "-m", "-c", "\n".join([*lines, "wait"])],
-        cwd=tmp_path,
+        cwd=place,
         env=environment,
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert '"finish_reason"' in run.stdout
-    assert "\nready " in run.stdout
-    assert '"object":"text_completion"' in run.stdout
-    assert '"object":"embedding"' in run.stdout
-    assert (tmp_path / "my-first-run/report.html").is_file()
-    assert (tmp_path / "answers.jsonl").read_text().count("\n") == 1

@@ -40,7 +40,7 @@ class EngineLoad:
         general = _values_by_label(metrics, "nv_trt_llm_general_metrics", "general_type")
         size = [count * each for count, each in zip(blocks["max"], blocks["tokens_per"], strict=False)]
         return cls(
-            running=_total(requests["scheduled"] or _answers_in_flight(metrics)),
+            running=_total(_answers_in_flight(metrics) or requests["scheduled"]),
             waiting=_total(requests["waiting"]),
             capacity=_total(requests["max"]),
             kv_cache_use=max(blocks["fraction"], default=None),

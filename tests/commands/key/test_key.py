@@ -59,6 +59,7 @@ def test_add_takes_a_tenant_models_and_an_expiry(run: Any, path: Path) -> None:
         "created": record["created"],
         "expires": "2100-01-01T00:00:00Z",
         "quotas": {"requests_per_minute": 60, "max_concurrent": 4},
+        "trusted": False,
     }
 
 
@@ -115,7 +116,7 @@ def test_list_shows_keys_in_order_without_secrets(run: Any, path: Path) -> None:
         ("shop", "shop", [], "revoked"),
         ("東京", "tokyo", ["llama", "qwen"], "valid"),
     ]
-    assert set(lines[0]) == {"id", "name", "tenant", "models", "created", "expires", "quotas", "state"}
+    assert set(lines[0]) == {"id", "name", "tenant", "models", "created", "expires", "quotas", "state", "trusted"}
     for one, line in zip(lines, table.splitlines()[1:], strict=True):
         for value in (one["id"], one["name"], one["tenant"], one["created"], one["state"]):
             assert value in line

@@ -25,7 +25,7 @@ def expressions() -> list[str]:
     panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     of_docs = re.findall(r"^\| [^|]+ \| `(.*)` \|$", PAGE.split("## Questions")[1], re.MULTILINE)
-    return [*of_docs, *(target["expr"] for panel in panels for target in panel["targets"])]
+    return [*of_docs, *(target["expr"] for panel in panels for target in panel.get("targets", ()))]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
