@@ -180,7 +180,7 @@ def test_status_shows_what_the_gateway_serves(gateway: GatewayProcesses, run: Ru
     assert [(model["name"], model["state"]) for model in report["models"]] == [(MODEL, "READY")]
     assert report["load"]["running"] == 1
     assert report["failures"] == []
-    assert "0 in flight" in run("status", "--server", gateway.url).out
+    assert "0 of 64 in flight" in run("status", "--server", gateway.url).out
 
 
 def test_status_without_a_key_says_so(hurried_server: Server, run: Run, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_every_metric_and_each_of_its_members_is_explained(family: MetricFamily)
 def test_expressions_name_metrics_and_labels_that_exist(expression: str) -> None:
     labels = {family.label for family in FAMILIES}
     for name in _OURS.findall(expression):
-        if name not in labels:
+        if name not in labels and not name.startswith("inflight_gateway_"):  # tests/docker compares these
             assert _SUFFIX.sub("", name) in BY_NAME, name
     for name, selection in _SELECTED.findall(expression):
         family = BY_NAME.get(_SUFFIX.sub("", name))

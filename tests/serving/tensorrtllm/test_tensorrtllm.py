@@ -51,8 +51,7 @@ def test_a_whole_answer_shows_where_it_was_cut_and_takes_nothing_from_the_one_be
     """By the name that preprocessing gives it from Triton 25.02 on; here the client does."""
     emoji = TEXTS[2][:9]
     cut = len(ids_of(emoji)) - 2
-    expected = TOKENIZER.decode(ids_of(emoji)[:cut])
-    assert expected.endswith("\ufffd")
+    expected = emoji[:-1] + "\ufffd"
     name = sequence_id_factory(Named)(False)["parameters"]["sequence_id"]
     said = []
     with GrpcConnection(cpp_server.grpc_address) as connection:
