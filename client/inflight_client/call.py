@@ -15,6 +15,14 @@ from inflight_client.validation import check_int, check_timeout, check_utf8, inv
 Message = Mapping[str, Any]
 """A chat message: `role`, `content`, and any other keys that the model's template reads."""
 
+
+@dataclass(frozen=True)
+class TokenIds:
+    """A prompt of token ids, which the engine computes as they are."""
+
+    ids: tuple[int, ...]
+
+
 Prompt = str | Sequence[Message]
 """A prompt: text, or the messages of a conversation."""
 
@@ -72,7 +80,7 @@ class CallOptions(TypedDict, total=False):
 class Call:
     """A prompt with its options (see CallOptions). Raises InflightError for values that no server accepts."""
 
-    prompt: Prompt
+    prompt: Prompt | TokenIds
     stream: bool
     max_tokens: int = 128
     sampling: Sampling = field(default_factory=Sampling)
@@ -121,11 +129,14 @@ class Call:
             raise invalid_value(
                 "chat_template_kwargs", arguments, "a mapping from names that the template uses to values"
             )
-        if isinstance(self.prompt, str):
-            check_utf8("the prompt", self.prompt)
+        if isinstance(self.prompt, str | TokenIds):
+            if isinstance(self.prompt, str):
+                check_utf8("the prompt", self.prompt)
+            elif not self.prompt.ids or not all(type(each) is int and 0 <= each < 2**31 for each in self.prompt.ids):
+                raise invalid_value("the prompt", self.prompt.ids, "at least one token id of 0 or more")
             if arguments:
                 raise InflightError(
-                    "chat_template_kwargs needs messages, but the prompt is a text; leave it out, or send messages",
+                    "chat_template_kwargs needs messages, but the prompt is none; leave it out, or send messages",
                     "invalid_messages",
                 )
             return
@@ -135,7 +146,7 @@ class Call:
 
     @property
     def is_chat(self) -> bool:
-        return not isinstance(self.prompt, str)
+        return not isinstance(self.prompt, str | TokenIds)
 
     @property
     def wants_token_ids(self) -> bool | None:

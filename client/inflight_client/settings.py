@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inflight_client.address import Address, Tls, validate_headers
-from inflight_client.call import Call, CallOptions, Prompt
+from inflight_client.call import Call, CallOptions, Prompt, TokenIds
 from inflight_client.errors import InflightError
 from inflight_client.sampling import Sampling
 from inflight_client.validation import check_timeout, invalid_value
@@ -77,7 +77,7 @@ class ClientSettings:
             metrics_url or page,
         )
 
-    def call(self, prompt: Prompt, options: Mapping[str, Any], stream: bool) -> Call:
+    def call(self, prompt: Prompt | TokenIds, options: Mapping[str, Any], stream: bool) -> Call:
         """Return a call; the id and the timeout have defaults."""
         _check_names("stream" if stream else "generate", options)
         given = {"timeout": self.timeout, **options}

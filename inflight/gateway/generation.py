@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inflight_client import AsyncStream, InflightError
-from inflight_client.call import CallOptions, CheckedMessages, Prompt
+from inflight_client.call import CallOptions, CheckedMessages, Prompt, TokenIds
 from inflight_client.results import Delta, Usage
 
 from inflight.gateway.deltas import Deltas, merged
@@ -29,7 +29,7 @@ from inflight.gateway.spans import RequestSpan
 from inflight.openai_api.errors import ApiError, context_length_exceeded
 from inflight.openai_api.events import Event, TextDelta
 from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, ChoiceWriter, error_frame, usage_frame
-from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, TokenIds
+from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest
 from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
 from inflight.openai_api.responses import ResponsesWriter
 from inflight.openai_api.token_text import TokenLogprob, unknown_logprobs
@@ -92,11 +92,11 @@ class Generation:
         """Answer the request. Raises ApiError or InflightError while nothing of the response was sent."""
         self._span = request.span if request.span is not None and request.span.recording else None
         self._answered = request.answered
-        prompts = [await self._text_prompt(place, prompt) for place, prompt in enumerate(self._wanted.prompts)]
+        prompts = [await self._prompt(place, prompt) for place, prompt in enumerate(self._wanted.prompts)]
         limits = [await self._max_tokens(prompt) for prompt in prompts]
         await self._read_prompts(prompts)
         if self._wanted.n > 1:
-            prompts = [prompt if isinstance(prompt, str) else CheckedMessages(prompt) for prompt in prompts]
+            prompts = [prompt if isinstance(prompt, str | TokenIds) else CheckedMessages(prompt) for prompt in prompts]
         self.outcome.sent = True
         async with AsyncExitStack() as stack:
             for index in range(self._wanted.choices):
@@ -120,10 +120,10 @@ class Generation:
                 failed = self._responses.failed(found) if self._responses else error_frame(found.body())
                 await request.end(failed)
 
-    async def _read_prompts(self, prompts: Sequence[Prompt]) -> None:
+    async def _read_prompts(self, prompts: Sequence[Prompt | TokenIds]) -> None:
         """Find out what of the prompts the answer depends on, or the caller's quotas."""
         text, kwargs, tags = self._server.text, self._template_kwargs(), self._parsers.tags
-        if tags is not None and not isinstance(prompts[0], str):
+        if tags is not None and not isinstance(prompts[0], str | TokenIds):
             self._parsers.inside = await asyncio.to_thread(text.opens_reasoning, prompts[0], kwargs, tags)
         if (self._context.counts_tokens or self._ends_early) and text.tokenizer is not None:
             counted = [await asyncio.to_thread(text.token_count, prompt, kwargs) for prompt in prompts]
@@ -144,20 +144,26 @@ class Generation:
             notes = " ".join(self._server.served.get("notes", ())) if "no guided decoding" in said else ""
             return ApiError(f"{said}. {notes}" if notes else said, error.code, asked)
         if error.code != "prompt_too_long":
-            return ApiError.from_error(error)
+            return ApiError.from_error(error, "prompt" if error.code == "invalid_token_ids" else None)
         if found := _TOO_LONG.search(str(error)):
             return context_length_exceeded(int(found[2]), int(found[1]), param, self._wanted.max_tokens)
         most = self._server.max_seq_len or "unknown"
         said = f"This model's maximum context length is {most} tokens. However, {error}. [context_length_exceeded]"
         return ApiError(said, error.code, param)
 
-    async def _text_prompt(self, place: int, prompt: Prompt | TokenIds) -> Prompt:
-        if not isinstance(prompt, TokenIds):
+    async def _prompt(self, place: int, prompt: Prompt | TokenIds) -> Prompt | TokenIds:
+        """Return the prompt; as text, if it is token ids and the server takes none."""
+        if not isinstance(prompt, TokenIds) or "prompt_token_ids" in self._inputs:
             return prompt
         text, self._special_tokens[place] = await asyncio.to_thread(self._server.text.text_of, prompt)
         return text
 
-    async def _max_tokens(self, prompt: Prompt) -> int:
+    def _echo(self, index: int, prompts: Sequence[Prompt | TokenIds]) -> str:
+        """Return the text of a choice's prompt."""
+        prompt = prompts[index // self._wanted.n]
+        return self._server.text.decode(prompt.ids, True) if isinstance(prompt, TokenIds) else str(prompt)
+
+    async def _max_tokens(self, prompt: Prompt | TokenIds) -> int:
         """Return the request's limit, or the deployment's default, less if the prompt leaves less room."""
         if self._wanted.max_tokens is not None:
             return self._wanted.max_tokens
@@ -197,20 +203,23 @@ class Generation:
         special = self._special_tokens.get(index // wanted.n)
         if special is False or (special and self._is_inflight):
             options["add_special_tokens"] = special
-        inputs = self._server.deployment.inputs if self._server.deployment else {}
-        if wanted.priority and "priority" in inputs:
+        if wanted.priority and "priority" in self._inputs:
             options["priority"] = wanted.priority
-        if self._span is not None and "return_perf_metrics" in inputs:
+        if self._span is not None and "return_perf_metrics" in self._inputs:
             options["return_perf_metrics"] = True
         if self._is_inflight:
             options["tenant"], options["traceparent"] = context.tenant, context.traceparent
         return options
 
     @property
+    def _inputs(self) -> Mapping[str, Any]:
+        return self._server.deployment.inputs if self._server.deployment else {}
+
+    @property
     def _is_inflight(self) -> bool:
         return self._server.deployment is not None and self._server.deployment.is_inflight
 
-    async def _whole(self, request: Request, deltas: Deltas, prompts: Sequence[Prompt]) -> None:
+    async def _whole(self, request: Request, deltas: Deltas, prompts: Sequence[Prompt | TokenIds]) -> None:
         choices = [
             Choice(index, logprobs=[] if self._wanted.logprobs else None) for index in range(self._wanted.choices)
         ]
@@ -238,10 +247,10 @@ class Generation:
             return
         if self._wanted.echo:
             for choice in choices:
-                choice.texts.insert(0, str(prompts[choice.index // self._wanted.n]))
+                choice.texts.insert(0, self._echo(choice.index, prompts))
         await request.respond(Response(response_body(self._head, choices, self._usage())))
 
-    async def _stream(self, request: Request, deltas: Deltas, prompts: Sequence[Prompt]) -> None:
+    async def _stream(self, request: Request, deltas: Deltas, prompts: Sequence[Prompt | TokenIds]) -> None:
         writers = [self._writer(index) for index in range(self._wanted.choices)]
         parsers = [self._parsers.parser() for _ in range(self._wanted.choices)]
         early = await self._first_deltas(deltas)
@@ -250,7 +259,7 @@ class Generation:
         try:
             head = b"".join(each.first() for each in writers)
             if self._wanted.echo:
-                head += b"".join(each.text(str(prompts[index // self._wanted.n])) for index, each in enumerate(writers))
+                head += b"".join(each.text(self._echo(index, prompts)) for index, each in enumerate(writers))
             await request.write(head or KEEP_ALIVE)
             if early:
                 await request.write(

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from inflight_client import Deployment, InflightError
-from inflight_client.call import Message, Prompt
+from inflight_client.call import Message, Prompt, TokenIds
 
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError, context_length_exceeded
 from inflight.openai_api.reasoning import ReasoningTags
-from inflight.openai_api.request import TokenIds
 from inflight.openai_api.token_text import TokenTexts
 
 logger = logging.getLogger("inflight.gateway")
@@ -82,8 +81,8 @@ class ModelText:
                 max_tokens, least, "prompt" if isinstance(prompt, str | TokenIds) else "messages"
             )
 
-    def token_count(self, prompt: Prompt, kwargs: Mapping[str, Any], special: bool = True) -> int:
-        return len(self.encode(prompt, kwargs, special))
+    def token_count(self, prompt: Prompt | TokenIds, kwargs: Mapping[str, Any], special: bool = True) -> int:
+        return len(prompt.ids if isinstance(prompt, TokenIds) else self.encode(prompt, kwargs, special))
 
     def encode(self, prompt: Prompt, kwargs: Mapping[str, Any], special: bool = True) -> list[int]:
         """Return the token ids of a text or of rendered messages, as preprocessing does. Raises ApiError."""

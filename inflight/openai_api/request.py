@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from inflight_client import InflightError
-from inflight_client.call import Prompt
+from inflight_client.call import Prompt, TokenIds
 from inflight_client.sampling import Guide, Sampling
 from inflight_client.validation import check_int, check_utf8, invalid_value, is_int, shorten
 
@@ -43,12 +43,6 @@ _MAX_KWARGS_CHARACTERS = 64 * 1024
 """Of all of them but documents."""
 _PRIORITIES = {"auto": 0, "default": 0, "priority": 1, "flex": -1}
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-class TokenIds(NamedTuple):
-    """A prompt of token ids."""
-
-    ids: tuple[int, ...]
 
 
 def estimated_tokens(text: str) -> int:

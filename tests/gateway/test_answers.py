@@ -166,6 +166,12 @@ def test_token_ids_several_prompts_and_echo(client: openai.OpenAI, gateway: Gate
     usage = client.completions.create(prompt=plain, **fields).usage
     assert usage is not None
     assert usage.prompt_tokens == len(plain) < len(ids)
+    no_text = [*ids[-1:] * 3, *ids]  # not what the tokenizer makes of any text
+    counted = client.completions.create(prompt=[no_text, plain], **fields).usage
+    assert counted is not None
+    assert counted.prompt_tokens == len(no_text) + len(plain)
+    refused = post(gateway, "/v1/completions", {"model": MODEL, "prompt": [2**30], "max_tokens": 1})
+    assert (refused.status, refused.error["code"], refused.error["param"]) == (400, "invalid_token_ids", "prompt")
     echoed = client.completions.create(prompt="Is there tea?", echo=True, **fields)
     assert [each.text for each in echoed.choices] == ["Is there tea?" + each.text for each in tokens.choices]
 

@@ -12,7 +12,7 @@ from inflight_client._async.stream import AsyncStream
 from inflight_client._compat.deployment import Deployment
 from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client.address import Tls
-from inflight_client.call import Call, CallOptions, Prompt, validate_request_id
+from inflight_client.call import Call, CallOptions, Prompt, TokenIds, validate_request_id
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
 from inflight_client.encoder_call import MODELS, EncoderOptions, Task
 from inflight_client.encodings import Classifications, Embeddings, Reranking
@@ -61,11 +61,11 @@ class AsyncClient:
         )
         self._connection = AsyncConnection(self._settings, validate_retry(retry))
 
-    async def generate(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Generation:
+    async def generate(self, prompt: Prompt | TokenIds, **options: Unpack[CallOptions]) -> Generation:
         """Return the whole answer to a text or to chat messages. Raises InflightError."""
         return await self._stream(self._settings.call(prompt, options, stream=False)).read()
 
-    def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> AsyncStream:
+    def stream(self, prompt: Prompt | TokenIds, **options: Unpack[CallOptions]) -> AsyncStream:
         """Stream the answer, one delta for each response. Closing the stream early cancels the request on the server.
 
         >>> async with client.stream([{"role": "user", "content": "Is there tea?"}], max_tokens=8) as stream:

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from inflight_client._compat.tensor_names import GUIDE_TEXT
-from inflight_client.call import Call
+from inflight_client.call import Call, TokenIds
 from inflight_client.deadline import deadline_ms
 from inflight_client.errors import InflightError
 from inflight_client.sampling import Sampling
@@ -61,6 +61,12 @@ class RequestInputs:
     def _add_prompt(self, call: Call, template: ChatTemplate | None) -> None:
         if isinstance(call.prompt, str):
             self.add("text_input", call.prompt)
+            return
+        if isinstance(call.prompt, TokenIds):
+            if not self._has("prompt_token_ids"):
+                raise self._deployment.unsupported("prompts of token ids", "it takes text; send the text")
+            self.add("text_input", "")
+            self.add("prompt_token_ids", *call.prompt.ids)
             return
         if template is None and self._has("messages"):
             self.add("text_input", "")

@@ -15,7 +15,7 @@ _TEXTS = (
     *("text_input", "messages", "chat_template_kwargs", "stop_words"),
     *("guided_decoding_guide_type", "guided_decoding_guide"),
 )
-_WHOLE_NUMBERS = ("max_tokens", "top_k", "seed", "min_tokens", "end_id", "priority", "deadline_ms")
+_WHOLE_NUMBERS = ("prompt_token_ids", "max_tokens", "top_k", "seed", "min_tokens", "end_id", "priority", "deadline_ms")
 _NUMBERS = ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _FLAGS = ("stream", "exclude_input_in_output", "return_log_probs")
 

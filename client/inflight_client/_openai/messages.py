@@ -108,7 +108,7 @@ def _fields(values: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
     if "messages" in values:
         fields["messages"] = json.loads(values["messages"][0])
     else:
-        fields["prompt"] = values["text_input"][0]
+        fields["prompt"] = list(values.get("prompt_token_ids", ())) or values["text_input"][0]
     if "chat_template_kwargs" in values:
         fields["chat_template_kwargs"] = json.loads(values["chat_template_kwargs"][0])
     if "stop_words" in values:

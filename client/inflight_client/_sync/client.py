@@ -13,7 +13,7 @@ from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client._sync.connection import Connection
 from inflight_client._sync.stream import Stream
 from inflight_client.address import Tls
-from inflight_client.call import Call, CallOptions, Prompt, validate_request_id
+from inflight_client.call import Call, CallOptions, Prompt, TokenIds, validate_request_id
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
 from inflight_client.encoder_call import MODELS, EncoderOptions, Task
 from inflight_client.encodings import Classifications, Embeddings, Reranking
@@ -62,11 +62,11 @@ class Client:
         )
         self._connection = Connection(self._settings, validate_retry(retry))
 
-    def generate(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Generation:
+    def generate(self, prompt: Prompt | TokenIds, **options: Unpack[CallOptions]) -> Generation:
         """Return the whole answer to a text or to chat messages. Raises InflightError."""
         return self._stream(self._settings.call(prompt, options, stream=False)).read()
 
-    def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Stream:
+    def stream(self, prompt: Prompt | TokenIds, **options: Unpack[CallOptions]) -> Stream:
         """Stream the answer, one delta for each response. Closing the stream early cancels the request on the server.
 
         >>> with client.stream([{"role": "user", "content": "Is there tea?"}], max_tokens=8) as stream:

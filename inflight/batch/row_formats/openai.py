@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 from inflight_client import InflightError
+from inflight_client.call import TokenIds
 from inflight_client.encoder_call import MODELS
 from inflight_client.encodings import Embeddings
 from inflight_client.results import Generation
@@ -35,7 +36,7 @@ from inflight.batch.row_formats.plain import sampling_from_defaults
 from inflight.openai_api.encoding_request import EmbeddingRequest, parse_embedding
 from inflight.openai_api.encoding_response import embedding_parts
 from inflight.openai_api.errors import ApiError, error_body, status_of
-from inflight.openai_api.request import UNENFORCED, GenerationRequest, RequestDefaults, TokenIds, parse_request
+from inflight.openai_api.request import UNENFORCED, GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
 from inflight.openai_api.token_text import unknown_logprobs
 

@@ -55,7 +55,7 @@ _MULTIMODAL_INPUTS = {
 
 
 class Preprocessing:
-    """Tokenizes QUERY [B, 1], or MESSAGES [B, 1] where QUERY is empty or not sent.
+    """Tokenizes QUERY [B, 1], or MESSAGES [B, 1] where QUERY is empty; takes PROMPT_TOKEN_IDS [B, N] as they are.
 
     If a required input of an ensemble's step is missing, the step does not run and the response is empty with status
     200. So all inputs are optional here, and missing ones are refused.
@@ -78,6 +78,7 @@ class Preprocessing:
             self._tokenizer,
             settings["tokenizer_dir"],
             manifest["max_seq_len"],
+            manifest["vocab_size"],
             flag(settings, "add_special_tokens", default=True),
             flag(settings, "special_tokens_in_messages", default=False),
         )

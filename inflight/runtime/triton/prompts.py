@@ -1,14 +1,16 @@
-"""Reads a request's prompts as token ids, from text or from messages rendered with the checkpoint's chat template."""
+"""Reads a request's prompts as token ids: from text, from messages by the checkpoint's chat template, or as ids."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from inflight.runtime.chat.limits import bounded
 from inflight.runtime.chat.template import ChatRenderer, first_token
+from inflight.runtime.engine.request_values import check_ids
 from inflight.runtime.messages import RequestError
 from inflight.runtime.text.special_text import SpecialText
 from inflight.runtime.text.tokenizer import check_size, decoded_text, encode, longest_token_bytes
@@ -33,6 +35,7 @@ class PromptReader:
         tokenizer: Tokenizer,
         tokenizer_dir: str,
         max_tokens: int,
+        vocabulary_size: int,
         add_special_tokens: bool,
         special_tokens_in_messages: bool = False,
     ) -> None:
@@ -43,7 +46,7 @@ class PromptReader:
         self._tokenizer = tokenizer
         self._first_id: int | None = tokenizer.token_to_id(first_token(tokenizer_dir))
         self._longest_token = longest_token_bytes(tokenizer)
-        self._max_tokens = max_tokens
+        self._max_tokens, self._vocabulary_size = max_tokens, vocabulary_size
         self._add_special_tokens = add_special_tokens
         self._renderer: ChatRenderer | None = None
         self._refusal = RequestError(
@@ -66,6 +69,9 @@ class PromptReader:
         """
         if add_special_tokens is None:
             add_special_tokens = self._add_special_tokens
+        token_ids = inputs.array("PROMPT_TOKEN_IDS")
+        if token_ids is not None and token_ids.size:
+            return self._given(token_ids, inputs)
         raw_texts = _texts(inputs)
         chats = [given for name in ("MESSAGES", "CHAT_TEMPLATE_KWARGS") if (given := inputs.array(name)) is not None]
         if chats:
@@ -79,6 +85,15 @@ class PromptReader:
             special = chat is None and add_special_tokens
             ids.append((yield from self._encoded(text, special, marker)))
         return ids
+
+    def _given(self, token_ids: Any, inputs: Inputs) -> list[list[int]]:
+        """Return the token ids that were sent instead of texts. Raises RequestError."""
+        if any(np.any(inputs.array(name)) for name in ("QUERY", "MESSAGES")):
+            raise RequestError("prompt_token_ids and a text or messages are given; send one of them", "invalid_request")
+        rows: list[list[int]] = token_ids.tolist()
+        for row in rows:
+            check_ids(row, "prompt_token_ids", self._vocabulary_size)
+        return rows
 
     def _encoded(self, text: str, special: bool, marker: str) -> IncrementalWork:
         """Return the token ids of a text, of which parts with the marker have no special tokens.

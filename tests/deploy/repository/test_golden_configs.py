@@ -95,7 +95,7 @@ def test_the_backend_and_the_ensemble_have_upstreams_tensors_and_those_of_prepro
 ) -> None:
     theirs = {key: facts for key, facts in _upstreams_with_ours_optional().items() if key[:2] == (model, kind)}
     mine = {key: facts for key, facts in ours(case.configs()).items() if key[:2] == (model, kind)}
-    rendered = {("ensemble", "input", name) for name in ("messages", "chat_template_kwargs")}
+    rendered = {("ensemble", "input", name) for name in ("messages", "chat_template_kwargs", "prompt_token_ids")}
     assert set(mine) - set(theirs) == (rendered if (model, kind) == ("ensemble", "input") else set())
     assert {key: mine.get(key) for key in theirs} == theirs
 
@@ -117,7 +117,9 @@ def test_all_of_upstreams_wiring_stands_and_answers_are_told_apart() -> None:
         ("preprocessing input", "STREAM"),
         ("input", "messages"),
         ("input", "chat_template_kwargs"),
+        ("input", "prompt_token_ids"),
         ("preprocessing input", "MESSAGES"),
+        ("preprocessing input", "PROMPT_TOKEN_IDS"),
         ("preprocessing input", "CHAT_TEMPLATE_KWARGS"),
         ("postprocessing input", "BATCH_INDEX"),
         ("postprocessing input", "SEQUENCE_INDEX"),

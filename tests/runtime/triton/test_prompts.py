@@ -22,7 +22,7 @@ MESSAGES = json.dumps([{"role": "user", "content": "tea"}]).encode()
 
 
 def reader(directory: Path) -> PromptReader:
-    return PromptReader(load_tokenizer(str(directory)), str(directory), 1000, add_special_tokens=False)
+    return PromptReader(load_tokenizer(str(directory)), str(directory), 1000, 300, add_special_tokens=False)
 
 
 def read(prompts: PromptReader, **arrays: Any) -> tuple[list[list[int]], list[int]]:
@@ -54,12 +54,23 @@ def test_a_broken_template_matters_to_conversations_alone(tmp_path: Path, settin
         read(prompts, QUERY=column(b""), MESSAGES=column(MESSAGES))
 
 
+def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
+    prompts = reader(write_directory(tmp_path))
+    ids = np.array([[7, 7, 299], [0, 1, 2]], dtype=np.int32)
+    assert read(prompts, PROMPT_TOKEN_IDS=ids) == (ids.tolist(), [])
+    for wrong in (np.array([[300]]), np.array([[-1]])):
+        with raises(RequestError, "invalid_token_ids"):
+            read(prompts, PROMPT_TOKEN_IDS=wrong)
+    with raises(RequestError, "invalid_request"):
+        read(prompts, PROMPT_TOKEN_IDS=ids, QUERY=column(b"tea", b""))
+
+
 @pytest.mark.parametrize("bos", ["<|im_start|>", {"content": "<|im_start|>"}, None, "no such token"])
 def test_an_empty_text_begins_with_the_first_token_if_there_is_one(tmp_path: Path, bos: Any) -> None:
     directory = write_directory(tmp_path, bos_token=bos)
     tokenizer = load_tokenizer(str(directory))
     tokenizer.post_processor = TemplateProcessing(single="$A")
-    prompts = PromptReader(tokenizer, str(directory), 1000, add_special_tokens=True)
+    prompts = PromptReader(tokenizer, str(directory), 1000, 300, add_special_tokens=True)
     if bos in (None, "no such token"):
         with raises(RequestError, "empty_prompt"):
             read(prompts, QUERY=column(b""))
@@ -111,5 +122,5 @@ def with_a_long_token(directory: Path) -> tuple[PromptReader, int]:
     """A reader for an engine of 1,000 tokens, and the id of a token of 200 characters."""
     tokenizer = load_tokenizer(str(write_directory(directory)))
     tokenizer.add_tokens(["x" * 200])
-    prompts = PromptReader(tokenizer, str(directory), 1000, add_special_tokens=False)
+    prompts = PromptReader(tokenizer, str(directory), 1000, 300, add_special_tokens=False)
     return prompts, tokenizer.token_to_id("x" * 200)

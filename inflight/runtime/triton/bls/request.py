@@ -20,6 +20,7 @@ PREPROCESSING_INPUTS = {
     "text_input": "QUERY",
     "messages": "MESSAGES",
     "chat_template_kwargs": "CHAT_TEMPLATE_KWARGS",
+    "prompt_token_ids": "PROMPT_TOKEN_IDS",
     "decoder_text_input": "DECODER_QUERY",
     "image_bytes_input": "IMAGE_BYTES",
     "image_url_input": "IMAGE_URL",
