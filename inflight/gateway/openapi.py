@@ -9,6 +9,8 @@ from typing import Any
 from inflight_client.encoder_call import Task
 
 from inflight import __version__
+from inflight.gateway.batches.files import PURPOSES
+from inflight.gateway.batches.store import ENDPOINTS
 from inflight.openai_api.encoding_request import MAX_PRIORITY, MAX_TEXTS, PATHS
 from inflight.openai_api.fields import (
     CHAT_FIELDS,
@@ -103,11 +105,20 @@ def openapi(models: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
         "classify": _post("Classify texts.", classify),
     }
     name = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
-    tokenize = _body({"model": model, "prompt": _TEXT, "messages": _LIST, "add_special_tokens": _FLAG}, ())
+    chat = {name: _TYPES.get(name, _TEXT) for name in ("messages", "tools", "chat_template_kwargs", "reasoning_effort")}
+    flags = ("add_special_tokens", "return_token_strs", "add_generation_prompt", "continue_final_message")
+    tokenize = _body({"model": model, "prompt": _TEXT, **chat, **dict.fromkeys(flags, _FLAG)}, ())
     detokenize = _body({"model": model, "tokens": {"type": "array", "items": _INTEGER}}, ("tokens",))
-    upload = {"content": {"multipart/form-data": {"schema": _schema({"purpose": _TEXT, "file": _TEXT}, ())}}}
+    form = {"file": _TEXT, "purpose": {"enum": list(PURPOSES)}, "expires_after": _OBJECT}
+    upload = {"content": {"multipart/form-data": {"schema": _schema(form, ("file", "purpose"))}}}
     batch = _body(
-        {"input_file_id": _TEXT, "endpoint": _TEXT, "completion_window": {"const": "24h"}, "metadata": _OBJECT},
+        {
+            "input_file_id": _TEXT,
+            "endpoint": {"enum": list(ENDPOINTS)},
+            "completion_window": {"const": "24h"},
+            "metadata": _OBJECT,
+            "output_expires_after": _OBJECT,
+        },
         ("input_file_id", "endpoint", "completion_window"),
     )
     paths: dict[str, dict[str, Any]] = {
@@ -129,7 +140,7 @@ def openapi(models: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
         "/v1/models/{id}": {"get": _get("Describe a model.", name)},
         "/v1/files": {
             "get": _get("List files."),
-            "post": _post("Upload a file, with `purpose` before `file`.", upload),
+            "post": _post("Upload a file.", upload),
         },
         "/v1/files/{id}": {"get": _get("Describe a file.", name), "delete": _get("Delete a file.", name)},
         "/v1/files/{id}/content": {"get": _get("Download a file.", name)},

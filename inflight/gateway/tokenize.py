@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
+from inflight_client import InflightError
 from inflight_client.validation import shorten
 
 from inflight.gateway.keys import Caller
@@ -46,7 +47,10 @@ async def tokenize(body: Any, pool: ServerPool, caller: Caller) -> bytes:
             tools = parse_tools(given)
             kwargs = template_kwargs(FieldReader(given)) | ({"tools": tools.for_template()} if tools.active else {})
         else:
-            prompt, kwargs = checked_text("prompt", body.get("prompt")), {}
+            try:
+                prompt, kwargs = checked_text("prompt", body.get("prompt"), empty=True), {}
+            except InflightError as error:
+                raise ApiError.from_error(error, "prompt") from None
         if count_characters(prompt) + count_characters(kwargs) > _MAX_CHARACTERS:
             raise ApiError(
                 f"the text has more than {_MAX_CHARACTERS} characters; send it in parts",

@@ -55,7 +55,7 @@ _NOT_OURS: dict[str, Field] = {
     "use_beam_search": _refused(_BEAMS, False),
     "length_penalty": _refused(_BEAMS, 1),
     "early_stopping": _refused(_BEAMS, False),
-    "best_of": _refused("pass `n`", 1),
+    "best_of": _refused("only the value of `n` is taken"),
     "stop_token_ids": _refused("pass `stop`", []),
     "bad_words": _refused("the gateway has no such list", []),
     "allowed_token_ids": _refused("pass `response_format`", []),

@@ -104,6 +104,8 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
     """Parse the body of a chat completion or completion. Raises ApiError, which names the field."""
     if not isinstance(body, Mapping):
         raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
+    if body.get("best_of") == (body.get("n") or 1):
+        body = {**body, "best_of": None}
     given, no_effect = check_fields(body, CHAT_FIELDS if chat else COMPLETION_FIELDS)
     reader = FieldReader(given)
     model = reader.text("model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -119,6 +120,13 @@ def test_neutral_values_ask_for_nothing(chat_route: bool, name: str, value: Any)
     plain = parse_request(body, chat_route, DEFAULTS)
     for same in (value, float(value) if type(value) is int else value, None):
         assert parse_request({**body, name: same}, chat_route, DEFAULTS) == plain
+
+
+@pytest.mark.parametrize(("best_of", "refused"), [(2, False), (1, True), (3, True)])
+def test_best_of_may_only_be_the_number_of_choices(best_of: int, refused: bool) -> None:
+    body = {"model": "tea", "prompt": "hi", "n": 2, "best_of": best_of}
+    with raises(ApiError, "unsupported_input") if refused else nullcontext():
+        assert parse_request(body, False, DEFAULTS).n == 2
 
 
 @pytest.mark.parametrize("name", ["guided_json", "guided_choice", "structured_outputs"])
