@@ -50,12 +50,14 @@ class Conversation:
         """Remove all messages except the system message."""
         del self.messages[self._first_turn :]
 
-    def undo(self) -> bool:
-        """Remove the last user message and everything after it; return False if there is none."""
+    def undo(self) -> str | None:
+        """Remove the last user message and everything after it; return its text, None if there is none."""
         users = self._users()
-        if users:
-            del self.messages[users[-1] :]
-        return bool(users)
+        if not users:
+            return None
+        text = str(self.messages[users[-1]].get("content") or "")
+        del self.messages[users[-1] :]
+        return text
 
     def drop(self) -> bool:
         """Remove the oldest user message and its answer; return False if there is none."""

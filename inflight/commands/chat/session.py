@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from click import HelpFormatter
-from inflight_client import Client, InflightError
-from inflight_client.call import CallOptions
+from inflight_client import Client, InflightError, Sampling
+from inflight_client.call import Call, CallOptions
 
 from inflight.commands.chat.conversation import Conversation
 from inflight.commands.chat.terminal import EXIT_WORDS, ChatTerminal
 from inflight.commands.terminal.answer_format import summary_line
 
+_NUMBERS = (
+    *("temperature", "top_p", "top_k", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    "min_tokens",
+)
 _HELP = (
     ("/reset", "clear the conversation, except the system message"),
     ("/undo", "remove your last message and its answer"),
+    ("/retry", "answer your last message again"),
     ("/drop", "remove your oldest message and its answer"),
     ("/system [TEXT]", 'show or set the system message; "/system none" removes it'),
+    ("/set [NAME VALUE]", "show or set temperature, top_p, top_k, max_tokens, ...; none for the model's default"),
     ("/save FILE", "save the conversation as JSON"),
     ("/load FILE", "continue a saved conversation"),
     ("/exit, exit", "exit, as Ctrl-D does; also /quit, quit and /bye"),
@@ -98,6 +106,10 @@ class ChatSession:
             return False
         if name == "/system":
             self._system(argument)
+        elif name == "/set":
+            self._set(*argument.partition(" ")[::2])
+        elif name == "/retry":
+            self._retry()
         elif name in ("/save", "/load"):
             self._file(name, argument)
         elif name in ("/reset", "/undo", "/drop"):
@@ -115,10 +127,45 @@ class ChatSession:
             self._conversation.system = "" if text == "none" else text
         self._terminal.print_message(f"System message: {self._conversation.system or 'none'}")
 
+    def _retry(self) -> None:
+        """Answer the last message again; its old answer stays if there is no new one."""
+        before = list(self._conversation.messages)
+        text = self._conversation.undo()
+        if text is None:
+            self._terminal.print_message("The conversation has no messages.")
+            return
+        self._answer(text)
+        if len(self._conversation.messages) < len(before):
+            self._conversation.messages = before
+
+    def _set(self, name: str, value: str) -> None:
+        """Show the options of answers, or set one."""
+        options, sampling = self._options, self._options.get("sampling", Sampling())
+        try:
+            if name:
+                if name not in ("max_tokens", *_NUMBERS):
+                    raise InflightError(
+                        f"there is no option {name!r}; set one of max_tokens, {', '.join(_NUMBERS)}",
+                        "invalid_parameter",
+                    )
+                number: Any = None if value.strip() == "none" else _number(value.strip())
+                if name == "max_tokens":
+                    options = {**options, "max_tokens": number}
+                else:
+                    options = {**options, "sampling": replace(sampling, **{name: number})}
+                Call("", True, **options)  # raises for what no server takes
+                self._options = options
+        except InflightError as error:
+            self._terminal.print_message(f"Error: {error} [{error.code}]")
+            return
+        sampling = options.get("sampling", sampling)
+        shown = {"max_tokens": options.get("max_tokens"), **{each: getattr(sampling, each) for each in _NUMBERS}}
+        self._terminal.print_message(", ".join(f"{key} {shown[key]}" for key in shown if shown[key] is not None))
+
     def _reset(self, name: str) -> None:
         if name == "/reset":
             self._conversation.reset()
-        elif not (self._conversation.undo() if name == "/undo" else self._conversation.drop()):
+        elif not (self._conversation.undo() is not None if name == "/undo" else self._conversation.drop()):
             self._terminal.print_message("The conversation has no messages.")
             return
         self._terminal.print_message(self._status())
@@ -144,6 +191,18 @@ class ChatSession:
     def _status(self) -> str:
         count = self._conversation.exchanges
         return f"The conversation has {count} message{'s' * (count != 1)} from you."
+
+
+def _number(text: str) -> float | str:
+    """Return the number of a text, or the text, which is refused where it is used."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _help() -> str:

@@ -86,12 +86,18 @@ def test_a_conversation_at_a_terminal(paced_server: Server, client: Client, tmp_
         assert first in terminal.wait_for("[6 tokens in ")
         assert " tokens/s" in terminal.wait_for("ended by length]")
         for line, answer in (
+            ("/retry", "ended by length]"),
             ("/system be brief", "System message: be brief"),
             ("/nothing", "Unknown command /nothing; /help lists the commands."),
             (f"/save {saved}", f"Saved to {saved}. The conversation has 1 message from you."),
             ("/undo", "The conversation has 0 messages from you."),
             ("/undo", "The conversation has no messages."),
             (f"/load {saved}", f"Loaded {saved}. The conversation has 1 message from you."),
+            ("/set top_p 2", "top_p is 2; it must be between 0 and 1"),
+            ("/set max_tokens none", "max_tokens is None"),
+            ("/set tea 2", "there is no option 'tea'"),
+            ("/set seed 5", "max_tokens 6, temperature 0.0, seed 5"),
+            ("/set seed none", "max_tokens 6, temperature 0.0"),
             ("/load /nowhere", "Error: /nowhere: No such file or directory"),
             ("/load /dev/zero", "Error: /dev/zero is not a regular file"),
             ("/save ~nobody-of-that-name/x", "Error: ~nobody-of-that-name/x: "),
