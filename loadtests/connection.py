@@ -11,7 +11,6 @@ from typing import Any
 from inflight_client import Client, InflightError
 from inflight_client.address import Tls, parse_header
 from inflight_client.retry import NO_RETRY
-from inflight_client.settings import ClientSettings
 
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
@@ -26,9 +25,14 @@ _PROBE = "a text"
 
 def connect(plan: LoadPlan) -> Client:
     """Return a client without retries, so that every failure is seen. Raises LoadError or InflightError."""
-    template = plan.chat_template
     return Client(
-        plan.server, plan.model, headers=parse_headers(plan), tls=_tls(plan), retry=NO_RETRY, chat_template=template
+        plan.server,
+        plan.model,
+        headers=parse_headers(plan),
+        tls=_tls(plan),
+        retry=NO_RETRY,
+        chat_template=plan.chat_template,
+        metrics_url=plan.metrics_url,
     )
 
 
@@ -59,13 +63,6 @@ def find_model(plan: LoadPlan, client: Client) -> ServedModel:
 
 def _encoder(plan: LoadPlan, model: str) -> ServedModel:
     return ServedModel(model, plan.task, facts={"model": model})
-
-
-def client_settings(plan: LoadPlan) -> ClientSettings:
-    """Return the same settings, for the metrics page."""
-    return ClientSettings.from_arguments(
-        plan.server, plan.model, parse_headers(plan), _tls(plan), None, None, plan.metrics_url
-    )
 
 
 def without_secrets(plan: LoadPlan) -> tuple[LoadPlan, dict[str, str]]:

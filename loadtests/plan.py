@@ -61,7 +61,7 @@ class LoadPlan(PlanSection):
     chat_template: str | None = None
     """Checkpoint directory with the chat template, for servers without one; every worker's machine needs it."""
     metrics_url: str | None = None
-    """URL of the server's metrics. [default: port 8002 on the server's host; of a gateway: its own]"""
+    """URL of the server's metrics. [default: what the server publishes, else port 8002 of its host]"""
     mode: Literal["stream", "unary"] = "stream"
     """stream: token by token (gRPC streaming, /generate_stream); unary: one response (/generate)."""
     input_type: str | None = None

@@ -62,10 +62,8 @@ class ClientSettings:
                 "invalid_parameter",
             )
         checked = validate_headers({} if headers is None else headers, where)
-        host = f"[{where.host}]" if ":" in where.host else where.host
-        page = f"http://{host}:{METRICS_PORT}/metrics"
         if where.openai:
-            page = f"{where.url.removesuffix('/v1')}/metrics"
+            metrics_url = metrics_url or f"{where.url.removesuffix('/v1')}/metrics"
             checked = _with_api_key(checked, where)
         return cls(
             where,
@@ -74,8 +72,13 @@ class ClientSettings:
             tls,
             timeout,
             _template(chat_template),
-            metrics_url or page,
+            metrics_url or "",
         )
+
+    def metrics_page(self, port: object) -> str:
+        """Return the URL of the metrics, of which the server published the port if it is one of ours."""
+        host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
+        return self.metrics_url or f"http://{host}:{port if isinstance(port, int) else METRICS_PORT}/metrics"
 
     def call(self, prompt: Prompt | TokenIds, options: Mapping[str, Any], stream: bool) -> Call:
         """Return a call; the id and the timeout have defaults."""

@@ -181,7 +181,6 @@ def _load(console: Console, server: Server, place: Path, rate: float) -> Path | 
     plan = plan_from_options(
         {
             "server": server.grpc_address,
-            "metrics_url": f"http://{server.metrics_address}/metrics",
             "rate": f"{rate:.3g}",
             "prompts": str(prompts),
             "output_tokens": str(MAX_TOKENS),

@@ -230,13 +230,7 @@ class Tuner:
         directory = self._directory / "runs" / str(settings).replace(", ", "-").replace(" ", "-")
         shutil.rmtree(directory, ignore_errors=True)
         with Server(engine, deployment_options(self._plan.target, settings), on_message=self._progress.step) as server:
-            plan = load.model_copy(
-                update={
-                    "server": server.grpc_address,
-                    "metrics_url": f"http://{server.metrics_address}/metrics",
-                    "model": None,
-                }
-            )
+            plan = load.model_copy(update={"server": server.grpc_address, "model": None})
             run = RunDirectory.create(directory)
             if run_load_test(plan, run, WorkerSpec(), lambda found: None):
                 raise KeyboardInterrupt

@@ -7,13 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from inflight_client._sync.metrics import fetch_metrics
-from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
 from inflight_client.metrics import Metrics
 
 from loadtests.analysis.server.counters import series_key
-from loadtests.connection import client_settings
+from loadtests.connection import connect
 from loadtests.plan import LoadPlan
 from loadtests.run_directory import RunDirectory
 
@@ -32,7 +30,7 @@ class ServerMetricsRecorder:
     """
 
     def __init__(self, plan: LoadPlan, directory: RunDirectory) -> None:
-        self._settings = client_settings(plan)
+        self._client = connect(plan)
         self._file = directory.server.open("a", encoding="utf-8")
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -73,6 +71,7 @@ class ServerMetricsRecorder:
                 self._samples.append((time.monotonic(), "after", page))
         self._write()
         self._file.close()
+        self._client.close()
 
     def _run(self) -> None:
         while not self._ended.wait(_SAMPLE_INTERVAL):
@@ -101,8 +100,7 @@ class ServerMetricsRecorder:
             last = page
 
     def _fetch(self) -> dict[str, float]:
-        deadline = Deadline(_FETCH_TIMEOUT, "the metrics page")
-        page = samples_by_series(fetch_metrics(self._settings.metrics_url, deadline, self._settings))
+        page = samples_by_series(self._client.metrics(_FETCH_TIMEOUT))
         # A gateway counts the requests for its page, so it would never be the same twice.
         return {name: value for name, value in page.items() if 'route="/metrics"' not in name}
 

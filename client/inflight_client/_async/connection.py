@@ -7,7 +7,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
 from inflight_client.encoder_call import MODELS as ENCODER_MODELS
 from inflight_client.encoder_call import EncoderOptions, is_encoder
 from inflight_client.errors import ClientClosed, InflightError, Overloaded
+from inflight_client.metrics import Metrics
 from inflight_client.results import Health, Model
 from inflight_client.retry import Retries, Retry
 from inflight_client.settings import ClientSettings
@@ -135,6 +136,27 @@ class AsyncConnection:
 
     async def find_encoders(self, deadline: Deadline) -> tuple[EncoderDeployment, ...]:
         return await self._run_queries(find_encoders(), deadline)
+
+    async def metrics(self, deadline: Deadline) -> Metrics:
+        """Fetch the metrics page, at the port that the server publishes. Raises InflightError."""
+        from inflight_client._async.metrics import async_fetch_metrics
+
+        served: Mapping[str, Any] = {}
+        if not self._settings.metrics_url:
+            with contextlib.suppress(InflightError):
+                served = await self._find_served(deadline)
+        url = self._settings.metrics_page(served.get("metrics_port"))
+        return await async_fetch_metrics(url, deadline, self._settings)
+
+    async def _find_served(self, deadline: Deadline) -> Mapping[str, Any]:
+        """Return what the server publishes of the model for texts, or else of an encoder."""
+        try:
+            return (await self.find_deployment(deadline)).served
+        except InflightError as error:
+            if error.code != "unsupported_deployment":
+                raise
+            encoders = await self.find_encoders(deadline)
+            return encoders[0].served if encoders else {}
 
     async def find_deployment(self, deadline: Deadline) -> Deployment:
         """Return the deployment; detect it if it is not cached. Raises InflightError."""

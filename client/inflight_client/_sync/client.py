@@ -266,15 +266,12 @@ class Client:
         return self._connection.models(Deadline.from_timeout(timeout, "the list of models"))
 
     def metrics(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Metrics:
-        """Fetch the server's metrics page (`metrics_url`, by default http on port 8002 of its host).
+        """Fetch the server's metrics page (`metrics_url`; by default at its host, the port that it publishes or 8002).
 
         On the server's own host the request has the client's headers and certificates, but never over plain HTTP if
         the server itself uses TLS: then give an https:// `metrics_url`.
         """
-        from inflight_client._sync.metrics import fetch_metrics
-
-        deadline = Deadline.from_timeout(timeout, "the metrics page")
-        return fetch_metrics(self._settings.metrics_url, deadline, self._settings)
+        return self._connection.metrics(Deadline.from_timeout(timeout, "the metrics page"))
 
     def deployment(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Deployment:
         """Return the server's deployment: its model, tensors and version.

@@ -8,7 +8,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline, acquired
 from inflight_client.encoder_call import MODELS as ENCODER_MODELS
 from inflight_client.encoder_call import EncoderOptions, is_encoder
 from inflight_client.errors import ClientClosed, InflightError, Overloaded
+from inflight_client.metrics import Metrics
 from inflight_client.results import Health, Model
 from inflight_client.retry import Retries, Retry
 from inflight_client.settings import ClientSettings
@@ -124,6 +125,27 @@ class Connection:
 
     def find_encoders(self, deadline: Deadline) -> tuple[EncoderDeployment, ...]:
         return self._run_queries(find_encoders(), deadline)
+
+    def metrics(self, deadline: Deadline) -> Metrics:
+        """Fetch the metrics page, at the port that the server publishes. Raises InflightError."""
+        from inflight_client._sync.metrics import fetch_metrics
+
+        served: Mapping[str, Any] = {}
+        if not self._settings.metrics_url:
+            with contextlib.suppress(InflightError):
+                served = self._find_served(deadline)
+        url = self._settings.metrics_page(served.get("metrics_port"))
+        return fetch_metrics(url, deadline, self._settings)
+
+    def _find_served(self, deadline: Deadline) -> Mapping[str, Any]:
+        """Return what the server publishes of the model for texts, or else of an encoder."""
+        try:
+            return (self.find_deployment(deadline)).served
+        except InflightError as error:
+            if error.code != "unsupported_deployment":
+                raise
+            encoders = self.find_encoders(deadline)
+            return encoders[0].served if encoders else {}
 
     def find_deployment(self, deadline: Deadline) -> Deployment:
         """Return the deployment; detect it if it is not cached. Raises InflightError."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inflight_client import NO_RETRY, AsyncClient, InflightError
-from inflight_client._async.metrics import async_fetch_metrics
 from inflight_client._compat.deployment import Deployment
 from inflight_client._compat.model_config import ModelConfig
 from inflight_client._compat.server_query import REFUSAL_CODES
@@ -191,14 +190,13 @@ class TritonBackend:
         """
         if self._encoder is not None:
             return ServerLoad()
-        url = self._settings.metrics_url
         try:
-            page = await async_fetch_metrics(url, Deadline(_METRICS_TIMEOUT, "the metrics page"), self._settings)
-        except InflightError:
+            page = await self._client.metrics(_METRICS_TIMEOUT)
+        except InflightError as error:
             if not self._warned_metrics:
                 self._warned_metrics = True
                 self._on_message(
-                    f"{self.name}: there is no metrics page at {url}, so the job finds this server's capacity by"
+                    f"{self.name}: there is no metrics page ({error}), so the job finds this server's capacity by"
                     f" trial; name the page: --server '{self.name}{_METRICS}http://HOST:PORT/metrics'."
                 )
             raise

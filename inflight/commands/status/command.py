@@ -26,7 +26,7 @@ _RATE_INTERVAL = 0.5
 @connection_options
 @click.option(
     "--metrics-url",
-    help="URL of the metrics.  [default: http, the address's host, port 8002, /metrics; of a gateway: its own]",
+    help="URL of the metrics.  [default: what the server publishes, else port 8002 of the address's host]",
 )
 @click.option(
     "--timeout", type=Seconds(exclusive=True), default=5.0, show_default=True, help="Timeout of each query, in seconds."

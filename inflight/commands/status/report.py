@@ -10,7 +10,6 @@ from inflight_client._compat.deployment import Deployment
 from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client._compat.model_config import ModelConfig
 from inflight_client._sync.connection import Connection
-from inflight_client._sync.metrics import fetch_metrics
 from inflight_client.deadline import Deadline
 from inflight_client.engine_load import EngineLoad
 from inflight_client.errors import InflightError
@@ -156,7 +155,7 @@ class ServerInspector:
         return find
 
     def _load(self, deadline: Deadline) -> EngineLoad:
-        return EngineLoad.from_metrics(fetch_metrics(self._settings.metrics_url, deadline, self._settings))
+        return EngineLoad.from_metrics(self._connection.metrics(deadline))
 
     def _query(self, question: Callable[[Deadline], Result]) -> Result | None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,16 @@ def configure_repository(
         shutil.copytree(source / name, out / name, ignore=shutil.ignore_patterns(*left_out))
     model_configs.write(configs, out)
     return configs
+
+
+def publish(repository: Path, facts: Mapping[str, Any]) -> None:
+    """Add facts to what the models of a written repository tell clients."""
+    configs = model_configs.load(repository)
+    for config in configs.values():
+        if "inflight_served" in config.parameters:
+            said = config.parameters["inflight_served"]
+            said.string_value = json.dumps(json.loads(said.string_value) | facts)
+    model_configs.write(configs, repository)
 
 
 def _configure_generator(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from inflight.deploy.repository.configure import publish
 from inflight.deploy.repository.model_names import ENGINE_MODEL, Task
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server import preflight, process_layout, request_log, triton
@@ -63,6 +64,8 @@ class ServerLauncher:
 
     def start(self, hosts: ListenHosts, ports: ListenPorts, grpc_tls: GrpcTls | None) -> ServerInstance:
         """Start the processes, which listen on these ports once they are ready."""
+        if Path(self.repository.repository).is_relative_to(self.run_directory.path):
+            publish(Path(self.repository.repository), {"metrics_port": ports.metrics})
         key = secrets.token_hex(16)
         server = triton.server_command(
             self.installation,

@@ -158,4 +158,4 @@ async def test_a_server_whose_load_nobody_sees_is_told_of_once(served: RunOption
             await backend.load()
     await backend.close()
     assert len(said) == 1
-    assert "no metrics page at http://127.0.0.1:1/metrics" in said[0]
+    assert "http://127.0.0.1:1/metrics" in said[0]
