@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -45,7 +47,7 @@ class LazyGroup(click.Group):
             return None
         command = importlib.import_module(self._commands[cmd_name][0]).command
         assert isinstance(command, click.Command)
-        _show_environment_variables(command)
+        _name_variables(command, _prefix(ctx.auto_envvar_prefix, cmd_name) if ctx.auto_envvar_prefix else None)
         return command
 
     def resolve_command(
@@ -74,6 +76,7 @@ class LazyGroup(click.Group):
 
 def name_source(error: click.BadParameter) -> None:
     """Let the message name the environment variable or the file of options, where the wrong value is in one."""
+    error.message = re.sub("valid (integer|float)( range)?", _number_name, error.message)
     ctx, option = error.ctx, error.param
     if ctx is None or not isinstance(option, click.Option) or option.name is None:
         return
@@ -82,6 +85,10 @@ def name_source(error: click.BadParameter) -> None:
         error.param_hint = f"{option.opts[0].lstrip('-')} in {ctx.meta[CONFIG_FILE]}"
     if source is ParameterSource.ENVIRONMENT and ctx.auto_envvar_prefix:
         error.param_hint = f"the environment variable {' or '.join(_variable_names(option, ctx.auto_envvar_prefix))}"
+
+
+def _number_name(found: re.Match[str]) -> str:
+    return "whole number" if found[1] == "integer" else "number"
 
 
 def warn_unused_variables(command: click.Command, prefix: str) -> None:
@@ -114,11 +121,15 @@ def _prefix(parent: str, name: str) -> str:
     return f"{parent}_{name.upper().replace('-', '_')}"
 
 
-def _show_environment_variables(command: click.Command) -> None:
-    """Let the help name the environment variable of each option."""
+def _name_variables(command: click.Command, prefix: str | None) -> None:
+    """Give each option the environment variable of its flag, which the help names, instead of its parameter's."""
     for option in command.params:
         if isinstance(option, click.Option):
             option.show_envvar = True
+            # Errors name the flag alone.
+            option.get_error_hint = partial(click.Parameter.get_error_hint, option)  # type: ignore[method-assign]
+            if prefix is not None:
+                option.envvar = _prefix(prefix, next(flag for flag in option.opts if flag.startswith("--")).lstrip("-"))
     if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            _show_environment_variables(inner)
+        for name, inner in command.commands.items():
+            _name_variables(inner, None if prefix is None else _prefix(prefix, name))

@@ -29,9 +29,7 @@ from inflight.deploy.repository.option_checks import check_options
     "--endpoint-url", help="Endpoint of an S3 service other than AWS, as http://host:port.  [default: AWS_ENDPOINT_URL]"
 )
 @click.option("--force", is_flag=True, help="Write the repository even if nothing changed, or a server uses it.")
-@click.option(
-    "--json", "as_json", envvar="INFLIGHT_ASSEMBLE_JSON", is_flag=True, help="Print the result as one JSON object."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @deployment_options("assemble")
 def command(
     engine_dir: Path,

@@ -32,7 +32,6 @@ SLO = "p90 ttft <= 500ms"
 @click.option(
     "--out",
     "place",
-    envvar="INFLIGHT_DEMO_OUT",
     type=click.Path(path_type=Path),
     default=Path("inflight-demo"),
     show_default=True,

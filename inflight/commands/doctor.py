@@ -21,9 +21,7 @@ _MARKS = {"ok": "ok     ", "warning": "warning", "missing": "MISSING"}
 
 @click.command(short_help="Check this machine and show how to fix problems.")
 @click.argument("engine_dir", required=False)
-@click.option(
-    "--json", "as_json", envvar="INFLIGHT_DOCTOR_JSON", is_flag=True, help="Print one JSON object instead of lines."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 def command(engine_dir: str | None, as_json: bool) -> None:
     """Check what serving needs; show what is present, what is missing and how to fix it.
 

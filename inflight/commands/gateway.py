@@ -40,9 +40,7 @@ from inflight.gateway.processes import GatewayProcesses
     "--drain-seconds", type=Seconds(), default=30.0, show_default=True, help="Time for open requests to finish."
 )
 @quiet_option
-@click.option(
-    "--json", "as_json", envvar="INFLIGHT_GATEWAY_JSON", is_flag=True, help="Print the address as one line of JSON."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print the address as one line of JSON.")
 def command(
     server: tuple[str, ...],
     host: str,

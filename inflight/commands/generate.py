@@ -34,7 +34,6 @@ from inflight.commands.terminal.standard_streams import printable, standard_inpu
 @click.option(
     "--json",
     "as_json",
-    envvar="INFLIGHT_GENERATE_JSON",
     is_flag=True,
     help="Print JSON objects, one per line: the text of each step, and at the end finish_reason, usage, timings "
     "(seconds) and request_id; with --no-stream one object.",

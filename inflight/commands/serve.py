@@ -135,9 +135,7 @@ class ServeSignals:
     help="Time for running requests to finish after SIGTERM, in seconds.",
 )
 @click.option("--start-timeout", type=Seconds(1), default=900.0, show_default=True, help="Startup timeout, in seconds.")
-@click.option(
-    "--json", "as_json", envvar="INFLIGHT_SERVE_JSON", is_flag=True, help="Print the addresses as one line of JSON."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
 @quiet_option
 @click.option("--verbose", is_flag=True, help="Show all of Triton's log, not only warnings and errors.")
 def command(

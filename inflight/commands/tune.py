@@ -113,9 +113,7 @@ _COUNT = click.IntRange(1, 1_000_000)
 @click.option("--exhaustive", is_flag=True, help="Measure all candidates through the server.")
 @click.option("--no-quality", is_flag=True, help="Do not compare answers with the checkpoint in fp32.")
 @click.option("--dry-run", is_flag=True, help="Print the command lines of all candidates, and measure nothing.")
-@click.option(
-    "--json", "as_json", envvar="INFLIGHT_TUNE_JSON", is_flag=True, help="Print all figures as one JSON object."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
 @quiet_option
 def command(
     source: str,

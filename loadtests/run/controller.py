@@ -60,10 +60,12 @@ def run_load_test(
         with _generator(directory, workers, secrets) as generator:
             facts["interrupted"] = _wait_for_generator(generator, directory, watch, on_progress)
     finally:
-        watch.stop(_IDLE_TIMEOUT)
-        facts["server_metrics_error"] = watch.unavailable_reason
-        facts["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
-        directory.write_metadata(facts)
+        try:
+            watch.stop(_IDLE_TIMEOUT)
+        finally:  # also if the disk is full
+            facts["server_metrics_error"] = watch.unavailable_reason
+            facts["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
+            directory.write_metadata(facts)
     return bool(facts["interrupted"])
 
 

@@ -47,7 +47,10 @@ def options_of(command: click.Command, parent: click.Context) -> Iterator[tuple[
         if isinstance(option, click.Option):
             yield context, option
     if isinstance(command, click.Group):
-        for inner in command.commands.values():
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            inner.name = name
             yield from options_of(inner, context)
 
 
@@ -76,7 +79,7 @@ def float_options() -> Iterator[tuple[str, str]]:
         assert command is not None
         command.name = name
         for context, option in options_of(command, front):
-            if isinstance(option.type, click.types.FloatParamType):
+            if isinstance(option.type, click.types.FloatParamType) and context.parent is front:
                 argued = any(isinstance(param, click.Argument) for param in context.command.params)
                 yield context.command_path.removeprefix("inflight ") + " x" * argued, option.opts[0]
 
@@ -159,7 +162,7 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         (["version"], "Use `inflight --version`"),
         (["batch", "satus"], "Did you mean 'status'?"),
         (["generate"], "Missing argument 'PROMPT'"),
-        (["generate", "x", "--top-k", "many"], "'many' is not a valid integer"),
+        (["generate", "x", "--top-k", "many"], "'many' is not a whole number"),
         (["--nothing"], "No such option"),
         (["serve", "x", "--max-num-sequence", "4"], "'--max-num-sequences'?"),
     ],

@@ -44,7 +44,6 @@ from inflight.commands.terminal.build_progress import show_build_progress
 @click.option(
     "--kv-cache-precision",
     "kv_precision",
-    envvar="INFLIGHT_BUILD_KV_CACHE_PRECISION",
     type=TargetPrecision(KV_PRECISIONS),
     help="KV cache precision. openvino: u8 (default), f32 (default with --precision fp32), f16, bf16. "
     "tensorrt-llm: the type of the weights (default), fp8, int8.",
@@ -73,7 +72,7 @@ from inflight.commands.terminal.build_progress import show_build_progress
 )
 @click.option("--no-smoke-test", is_flag=True, help="Skip the test load of the new engine (saves memory).")
 @quiet_option
-@click.option("--json", "as_json", envvar="INFLIGHT_BUILD_JSON", is_flag=True, help="Print the manifest at the end.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest at the end.")
 @click.option(
     "--dry-run",
     is_flag=True,

@@ -66,7 +66,6 @@ def _recipe_options() -> list[Callable[[Any], Any]]:
         click.option(
             "--set",
             "recipe_fields",
-            envvar="INFLIGHT_BUILD_SET",
             multiple=True,
             metavar="FIELD=VALUE",
             help=_PREFIX + "A field of the recipe, with a YAML value (repeatable): lora.max_rank=16.",

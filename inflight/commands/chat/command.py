@@ -26,7 +26,6 @@ from inflight.commands.terminal.standard_streams import is_interactive, standard
 @click.option(
     "--json",
     "as_json",
-    envvar="INFLIGHT_CHAT_JSON",
     is_flag=True,
     help="Read messages from standard input, one per line, and print each answer as a JSON object.",
 )

@@ -18,7 +18,6 @@ from inflight.commands.options.connection import open_client
 @click.option(
     "--json",
     "as_json",
-    envvar="INFLIGHT_CLASSIFY_JSON",
     is_flag=True,
     help="Print JSON objects, one per line: index, label, score, scores of all labels, input_tokens and truncated.",
 )

@@ -23,7 +23,6 @@ _SHOWN_VALUES = 6
 @click.option(
     "--json",
     "as_json",
-    envvar="INFLIGHT_EMBED_JSON",
     is_flag=True,
     help="Print JSON objects, one per line: index, embedding, input_tokens and truncated.",
 )

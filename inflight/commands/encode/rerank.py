@@ -20,7 +20,6 @@ from inflight.commands.options.connection import open_client
 @click.option(
     "--json",
     "as_json",
-    envvar="INFLIGHT_RERANK_JSON",
     is_flag=True,
     help="Print JSON objects, one per line: index, score and document.",
 )

@@ -74,7 +74,6 @@ class Names(click.ParamType[list[str]]):
 @click.option(
     "--json",
     "as_json",
-    envvar="INFLIGHT_KEY_ADD_JSON",
     is_flag=True,
     help="Print the key and what it permits as one JSON object.",
 )

@@ -16,7 +16,6 @@ from inflight.gateway.key_file import KeyEntry, format_time, read_key_file
 @click.option(
     "--json",
     "as_json",
-    envvar="INFLIGHT_KEY_LIST_JSON",
     is_flag=True,
     help="Print one JSON object per key, one per line.",
 )

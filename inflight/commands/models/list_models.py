@@ -17,7 +17,7 @@ _UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"))
 
 
 @click.command("list", short_help="List the engines in the cache.")
-@click.option("--json", "as_json", envvar="INFLIGHT_LIST_JSON", is_flag=True, help="Print a JSON array.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def command(as_json: bool) -> None:
     """List the engines that `inflight serve` and `inflight pull` have built, with size and last use.
 

@@ -28,7 +28,7 @@ from inflight.commands.terminal.build_progress import show_build_progress
 @target_option()
 @precision_option(PRECISION_HELP)
 @quiet_option
-@click.option("--json", "as_json", envvar="INFLIGHT_PULL_JSON", is_flag=True, help="Print the result as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(model: str, revision: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
     """Download MODEL from the Hugging Face hub and build its engine into the cache, so that a server starts at once.
 

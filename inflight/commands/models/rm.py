@@ -12,7 +12,7 @@ from inflight.commands.options.engine import TargetPrecision, revision_option, t
 
 @click.command("rm", short_help="Remove engines from the cache.")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@click.option("--all", "everything", envvar="INFLIGHT_RM_ALL", is_flag=True, help="Remove all engines.")
+@click.option("--all", "everything", is_flag=True, help="Remove all engines.")
 @revision_option("Only engines of this revision, or of one that begins like this.")
 @target_option("Only engines for this target.", default=None)
 @click.option("--precision", type=TargetPrecision(PRECISIONS), help="Only engines of this precision.")

@@ -122,7 +122,9 @@ def _entries(path: Path) -> Iterator[tuple[str, list[Any], bool, int]]:
     except RecursionError:
         raise ValueError("it is nested too deeply; write a line NAME: VALUE for each option") from None
     except yaml.YAMLError as error:
-        raise ValueError(f"it is not valid YAML ({error})") from None
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(f"it is not valid YAML ({where}{getattr(error, 'problem', None) or error})") from None
     if root is None:
         return
     if not isinstance(root, yaml.MappingNode):

@@ -111,9 +111,7 @@ class _ParsedValue(click.ParamType[Any]):
     help="Tokens per answer, for the speed.",
 )
 @click.option("--no-speed", is_flag=True, help="Do not measure this machine to predict tokens per second.")
-@click.option(
-    "--json", "as_json", envvar="INFLIGHT_PLAN_JSON", is_flag=True, help="Print all figures, in bytes, as JSON."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print all figures, in bytes, as JSON.")
 def command(
     checkpoint: str,
     target: str | None,

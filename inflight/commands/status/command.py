@@ -37,7 +37,6 @@ _RATE_INTERVAL = 0.5
 @click.option(
     "--json",
     "as_json",
-    envvar="INFLIGHT_STATUS_JSON",
     is_flag=True,
     help="Print a JSON object instead of lines; with --watch one per line.",
 )
