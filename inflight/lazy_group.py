@@ -76,7 +76,7 @@ class LazyGroup(click.Group):
 
 def name_source(error: click.BadParameter) -> None:
     """Let the message name the environment variable or the file of options, where the wrong value is in one."""
-    error.message = re.sub("valid (integer|float)( range)?", _number_name, error.message)
+    error.message = re.sub("valid (integer|float)( range)?", _number_name, error.message)  # type: ignore[misc]
     ctx, option = error.ctx, error.param
     if ctx is None or not isinstance(option, click.Option) or option.name is None:
         return

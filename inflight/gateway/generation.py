@@ -35,6 +35,7 @@ from inflight.openai_api.responses import ResponsesWriter
 from inflight.openai_api.token_text import TokenLogprob, unknown_logprobs
 
 _CHECKS_PER_KEEP_ALIVE = 4
+_OF_PROMPTS = ("invalid_token_ids", "empty_prompt", "invalid_text", "invalid_messages", "no_chat_template")
 _TOO_LONG = re.compile(r"the prompt's (\d+) tokens and max_tokens of .* the engine takes (\d+)")
 
 
@@ -144,7 +145,7 @@ class Generation:
             notes = " ".join(self._server.served.get("notes", ())) if "no guided decoding" in said else ""
             return ApiError(f"{said}. {notes}" if notes else said, error.code, asked)
         if error.code != "prompt_too_long":
-            return ApiError.from_error(error, "prompt" if error.code == "invalid_token_ids" else None)
+            return ApiError.from_error(error, param if error.code in _OF_PROMPTS else None)
         if found := _TOO_LONG.search(str(error)):
             return context_length_exceeded(int(found[2]), int(found[1]), param, self._wanted.max_tokens)
         most = self._server.max_seq_len or "unknown"

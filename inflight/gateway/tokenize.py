@@ -13,7 +13,7 @@ from inflight_client.validation import shorten
 from inflight.gateway.keys import Caller
 from inflight.gateway.servers import ServerPool, UpstreamServer
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.fields import FieldReader
+from inflight.openai_api.fields import FieldReader, whole
 from inflight.openai_api.messages import checked_text
 from inflight.openai_api.request import count_characters, parse_messages, template_kwargs
 from inflight.openai_api.tools import parse_tools
@@ -75,10 +75,10 @@ async def detokenize(body: Any, pool: ServerPool, caller: Caller) -> bytes:
         if (
             not isinstance(ids, list)
             or len(ids) > _MAX_TOKENS
-            or not all(type(each) is int and 0 <= each < 2**31 for each in ids)
+            or not all(type(each) is int and 0 <= each < 2**31 for each in map(whole, ids))
         ):
             raise ApiError("tokens must be a list of token ids", "invalid_parameter", "tokens")
-        return orjson.dumps({"prompt": server.text.decode(ids)})
+        return orjson.dumps({"prompt": server.text.decode([int(each) for each in ids])})
 
     return await asyncio.to_thread(convert)
 
@@ -87,8 +87,12 @@ def _server(body: Any, allowed: set[str], pool: ServerPool, caller: Caller) -> U
     if not isinstance(body, Mapping):
         raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
     for name in body:
-        if name not in allowed:
-            raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
+        if name not in allowed and body[name] is not None:
+            named = next((each for each in ("prompt", "messages", "tokens") if body.get(each) is not None), None)
+            step = "leave it out" if named else f"send {'prompt' if 'prompt' in allowed else 'tokens'}"
+            raise ApiError(f"the field {name[:80]!r} is unknown; {step}", "unsupported_input", name[:80])
+    if body.get("prompt") is not None and body.get("messages") is not None:
+        raise ApiError("prompt and messages are both given; send one of them", "invalid_request", "prompt")
     model = body.get("model")
     known = [each.model for each in pool.known if caller.visible is None or each.model in caller.visible]
     if model is None and len(known) == 1:

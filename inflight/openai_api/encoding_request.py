@@ -18,6 +18,7 @@ from inflight.openai_api.fields import (
     Field,
     FieldReader,
     check_fields,
+    whole,
 )
 from inflight.openai_api.messages import checked_text, checked_token_ids
 from inflight.openai_api.request import estimated_tokens
@@ -204,7 +205,7 @@ def _texts(value: Any, allow_empty: bool) -> Texts:
             )
         if not value:
             raise InflightError("input is empty; send at least one text", "empty_prompt")
-        if is_int(value[0]):
+        if is_int(whole(value[0])):
             return (checked_token_ids("input", value),)
         _check_number("input", value)
         if isinstance(value[0], list):

@@ -49,7 +49,7 @@ def _no_effect(note: str) -> Field:
 _FORMAT = "send `response_format`"
 _TEXT = "an answer's text has no special tokens"
 _BEAMS = "the gateway's answers are sampled"
-_NOT_OURS: dict[str, Field] = {
+NOT_OURS: dict[str, Field] = {
     "min_p": _refused("the engine has no such limit", 0),
     "typical_p": _refused("the engine has no such limit", 1),
     "use_beam_search": _refused(_BEAMS, False),
@@ -78,13 +78,15 @@ _NOT_OURS: dict[str, Field] = {
     "extra_body": _refused("send its fields beside the others"),
     "keep_alive": _refused("the model stays loaded"),
     "num_ctx": _refused("the engine's longest sequence is set when it is built"),
-    "num_predict": _refused("pass `max_tokens`"),
-    "think": _refused("pass `chat_template_kwargs`"),
-    "thinking": _refused("pass `chat_template_kwargs`"),
+    **dict.fromkeys(("num_predict", "n_predict", "max_new_tokens"), _refused("pass `max_tokens`")),
+    **dict.fromkeys(("think", "thinking", "enable_thinking"), _refused("pass `chat_template_kwargs`")),
+    "repeat_penalty": _refused("pass `repetition_penalty`", 1),
+    "reasoning": _refused("pass `reasoning_effort`"),
+    "prompt_token_ids": _refused("pass `prompt`"),
 }
 """Of vLLM, TGI and Ollama, whose clients send many of these with the values that ask for nothing."""
 
-_COMMON: dict[str, Field] = _NOT_OURS | {
+_COMMON: dict[str, Field] = NOT_OURS | {
     "model": _honoured("must be a served model"),
     "max_tokens": _honoured("from 1 on"),
     "temperature": _honoured("0 to 2, by default the model's; 0 is greedy"),
@@ -167,6 +169,11 @@ EMBEDDING_FIELDS: dict[str, Field] = (
             " trained for (`matryoshka_dimensions` or `is_matryoshka` of its config.json)"
         ),
         "input_type": _honoured("not OpenAI's: `query`, `document`, `passage` or another prompt of the model"),
+        "normalize": _refused("the model's own setting holds", True),
+        "output_dimension": _refused("pass `dimensions`"),
+        "output_dtype": _refused("pass `encoding_format`", "float"),
+        "embedding_types": _refused("pass `encoding_format`", ["float"]),
+        "late_chunking": _refused("texts are computed one by one", False),
     }
 )
 
@@ -178,7 +185,8 @@ RERANK_FIELDS: dict[str, Field] = _ENCODERS | {
     "truncate": _honoured("true, the default, cuts long documents at the model's limit; false refuses them"),
     "max_tokens_per_doc": _honoured("only from the model's limit on, at which documents are cut"),
     "rank_fields": _refused("documents are ranked by their text", ["text"]),
-    "max_chunks_per_doc": _refused("documents are not split"),
+    "max_chunks_per_doc": _refused("documents are not split", 1),
+    "raw_scores": _refused("scores are from 0 to 1", False),
 }
 
 CLASSIFY_FIELDS: dict[str, Field] = (
@@ -203,7 +211,7 @@ def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[d
             continue
         field = table.get(name)
         if field is None:
-            near = nearest(name[:80], table)
+            near = nearest(name[:80], (each for each in table if table[each].tier is not Tier.REFUSED), 0.7)
             missing = next((each for each in _REQUIRED if _is_lacking(each, body, table)), None)
             if missing is not None and (near in (None, missing)):
                 raise ApiError(

@@ -8,6 +8,8 @@ from typing import Any
 from inflight_client import InflightError
 from inflight_client.validation import check_utf8, shorten
 
+from inflight.openai_api.fields import whole
+
 _MAX_DEPTH = 60
 """Maximum nesting of a message's values, slightly below the client's."""
 
@@ -27,6 +29,8 @@ def checked_text(name: str, value: Any, *, empty: bool = False) -> str:
 
 def checked_token_ids(name: str, value: Any) -> tuple[int, ...]:
     """Validate a prompt of token ids. Raises InflightError `invalid_token_ids`, `empty_prompt`."""
+    if isinstance(value, list):
+        value = [whole(each) for each in value]
     if not isinstance(value, list) or not all(type(each) is int and 0 <= each < 2**31 for each in value):
         raise InflightError(
             f"{name} is {shorten(value)}; its token ids must be whole numbers from 0 on", "invalid_token_ids"
@@ -34,6 +38,10 @@ def checked_token_ids(name: str, value: Any) -> tuple[int, ...]:
     if not value:
         raise InflightError(f"{name} has no token ids; send at least one", "empty_prompt")
     return tuple(value)
+
+
+_NOT_WRITTEN = ("refusal", "reasoning", "thinking", "redacted_thinking")
+"""Parts of answers that are none of their text."""
 
 
 def checked_messages(value: Any) -> list[dict[str, Any]]:
@@ -57,6 +65,8 @@ def _message(place: int, message: Any) -> dict[str, Any]:
         raise InflightError(f"messages[{place}] has no role; give it system, user or assistant", "invalid_messages")
     if not isinstance(content, str):
         content = _content(place, message)
+    if role == "assistant":  # what a model once wrote
+        message, content = _without_nul(message), content.replace("\0", "")
     if "\0" in content:
         raise InflightError(f"messages[{place}] contains a NUL character; remove it", "invalid_text")
     if not content.isascii():
@@ -74,6 +84,16 @@ def _message(place: int, message: Any) -> dict[str, Any]:
     return {**others, "role": "system" if role == "developer" else role, "content": content}
 
 
+def _without_nul(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    if depth > _MAX_DEPTH or not isinstance(value, Mapping | list):
+        return value
+    if isinstance(value, list):
+        return [_without_nul(each, depth + 1) for each in value]
+    return {name: _without_nul(each, depth + 1) for name, each in value.items()}
+
+
 def _content(place: int, message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if content is None and message.get("role") == "assistant":
@@ -83,11 +103,12 @@ def _content(place: int, message: Mapping[str, Any]) -> str:
             f"the content of messages[{place}] is {shorten(content)}; it must be a text", "invalid_messages"
         )
     texts = []
+    answered = message.get("role") == "assistant"
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind == "refusal" and message.get("role") == "assistant":
+        if answered and kind in _NOT_WRITTEN:
             continue
-        if kind != "text":
+        if kind != "text" and not (answered and kind == "output_text"):
             raise InflightError(
                 f"the content of messages[{place}] has a part of type {shorten(kind)}; only text can be sent",
                 "unsupported_input",

@@ -16,7 +16,7 @@ from inflight_client.validation import check_int, check_utf8, invalid_value, is_
 
 from inflight.common.json_values import has_more_values
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldReader, check_fields
+from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldReader, check_fields, whole
 from inflight.openai_api.messages import checked_messages, checked_text, checked_token_ids
 from inflight.openai_api.schemas import enforceable
 from inflight.openai_api.tools import NO_TOOLS, Tools, parse_tools
@@ -30,8 +30,8 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
 MAX_SCHEMA_BYTES = 64 * 1024
 
-_MAX_ARGUMENTS = 10_000
-"""Values in the arguments of a call that are read as an object."""
+_MAX_ARGUMENTS, _MAX_ARGUMENT_DEPTH = 10_000, 48
+"""Values and levels in the arguments of a call that are read as an object; others stay the text that they are."""
 
 _SAMPLING = (
     *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty"),
@@ -206,9 +206,15 @@ def _arguments(text: str) -> dict[str, Any] | None:
     """Return the arguments of a call as an object; None for what the model wrote otherwise, which stays a text."""
     try:
         value = None if has_more_values(text.encode(errors="replace"), _MAX_ARGUMENTS) else json.loads(text or "{}")
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # raises for NaN and halves of characters
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and not _is_deep(value, _MAX_ARGUMENT_DEPTH) else None
+
+
+def _is_deep(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_is_deep(each, levels - 1) for each in inner)
 
 
 def _prompts(value: Any) -> tuple[Prompt | TokenIds, ...]:
@@ -219,7 +225,7 @@ def _prompts(value: Any) -> tuple[Prompt | TokenIds, ...]:
             return (checked_text("prompt", value, empty=True),)
         if not isinstance(value, list) or not value:
             raise invalid_value("prompt", value, "a text, a list of texts, or token ids")
-        if is_int(value[0]):
+        if is_int(whole(value[0])):
             return (TokenIds(checked_token_ids("prompt", value)),)
         if len(value) > MAX_CHOICES:
             raise InflightError(
@@ -338,7 +344,10 @@ def _check_known(given: Mapping[str, Any], known: Sequence[str], what: str) -> N
     """Raise ApiError for a field that would change nothing."""
     for name, value in given.items():
         if name not in known and value is not None:
-            raise _invalid_format(f"{what} has {str(name)[:40]!r}, which is unknown there; leave it out")
+            step = (
+                'send {"type": "json_schema", "json_schema": {"schema": ...}}' if name == "schema" else "leave it out"
+            )
+            raise _invalid_format(f"{what} has {str(name)[:40]!r}, which is unknown there; {step}")
 
 
 def _guide(value: Any) -> Guide | None:

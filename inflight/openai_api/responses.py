@@ -16,7 +16,7 @@ from inflight_client.validation import shorten
 
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
-from inflight.openai_api.fields import Field, Tier, check_fields
+from inflight.openai_api.fields import CHAT_FIELDS, NOT_OURS, Field, Tier, check_fields
 from inflight.openai_api.response import ResponseHead
 from inflight.openai_api.token_text import TokenLogprob
 
@@ -29,6 +29,7 @@ _SAME = (
     "service_tier",
     "seed",
     "chat_template_kwargs",
+    *("top_k", "min_tokens", "stop", "presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos"),
 )
 
 
@@ -50,6 +51,8 @@ def _fields() -> dict[str, Field]:
         "reasoning": "`effort` reaches the model's template as `reasoning_effort`; the rest has no effect",
         "seed": "not OpenAI's",
         "chat_template_kwargs": "not OpenAI's",
+        **{name: CHAT_FIELDS[name].note for name in ("top_k", "min_tokens", "repetition_penalty", "ignore_eos")},
+        **dict.fromkeys(("stop", "presence_penalty", "frequency_penalty"), "not OpenAI's: as in chat completions"),
         "metadata": "is in the answer",
     }
     refused: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -71,7 +74,8 @@ def _fields() -> dict[str, Field]:
             ("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"), "prefixes are cached automatically"
         ),
     }
-    table = {name: Field(Tier.HONOURED, note) for name, note in honoured.items()}
+    table = NOT_OURS | {"logit_bias": CHAT_FIELDS["logit_bias"]}
+    table |= {name: Field(Tier.HONOURED, note) for name, note in honoured.items()}
     table |= {name: Field(Tier.REFUSED, note, neutral) for name, (note, neutral) in refused.items()}
     return table | {name: Field(Tier.NO_EFFECT, note) for name, note in no_effect.items()}
 

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from inflight_client.call import TokenIds
 from inflight_client.sampling import Sampling
 
 from inflight.gateway.model_text import ModelText
@@ -14,7 +15,7 @@ from inflight.gateway.parsers import ParserChoice
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import TextDelta, ToolCallArguments, ToolCallStart
-from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS
+from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, Tier
 from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.responses import parse_responses
 from inflight.openai_api.token_text import TextOffsets, TokenLogprob
@@ -49,6 +50,8 @@ def read(message: dict[str, Any]) -> dict[str, Any]:
         {"content": None, "refusal": "no"},
         {"content": [{"type": "refusal", "refusal": "no"}]},
         {"content": []},
+        {"content": [{"type": "thinking", "thinking": "a"}]},
+        {"content": "\0"},
         {"content": "", "tool_calls": []},
         {"content": None, "tool_calls": None},
     ],
@@ -81,6 +84,12 @@ def test_calls_are_kept_whatever_the_content_is(content: dict[str, Any]) -> None
         ("null", "null"),
         ("[" * 100_000, "[" * 100_000),
         ('{"a": [' + "1," * 50_000 + "1]}", None),
+        ('{"a": ' + "[" * 200 + "]" * 200 + "}", None),
+        ('{"a": NaN}', None),
+        ('{"a": 1e999}', None),
+        ('{"a": "\\ud800"}', None),
+        ('{"a": 12345678901234567890123}', {"a": 12345678901234567890123}),
+        ('{"a": "\0', '{"a": "'),
     ],
 )
 def test_arguments_that_are_no_object_stay_the_text_that_the_model_wrote(arguments: str, read_as: Any) -> None:
@@ -100,6 +109,31 @@ def test_whole_floats_are_integers(name: str, value: float, wanted: int) -> None
     assert getattr(found, name, None) == wanted or getattr(found.sampling, name) == wanted
     with raises(ApiError, "invalid_parameter"):
         chat(**{name: value + 0.5})
+
+
+def test_whole_floats_are_token_ids() -> None:
+    found = parse_request({"model": "tea", "prompt": [[5.0, 6], [7]]}, False, DEFAULTS)
+    assert found.prompts == (TokenIds((5, 6)), TokenIds((7,)))
+    with raises(ApiError, "invalid_token_ids"):
+        parse_request({"model": "tea", "prompt": [5, 6.5]}, False, DEFAULTS)
+
+
+def test_texts_of_a_response_s_parts_are_read() -> None:
+    parts = [{"type": "thinking", "thinking": "a"}, {"type": "output_text", "text": "b"}]
+    assert read({"role": "assistant", "content": parts})["content"] == "b"
+
+
+@pytest.mark.parametrize("field", [*CHAT_FIELDS, "tolos", "streem"])
+def test_no_error_suggests_what_is_refused(field: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        chat(**{field + "x": 1})
+    suggested = str(raised.value).partition("did you mean ")[2].strip("'?")
+    assert not suggested or CHAT_FIELDS[suggested].tier is not Tier.REFUSED
+
+
+def test_sampling_fields_of_vllm_reach_the_responses_api() -> None:
+    parsed = parse_responses({"model": "tea", "input": "hi", "top_k": -1, "stop": ["x"], "min_p": 0, "logit_bias": {}})
+    assert parse_request(parsed.chat, True, DEFAULTS).sampling.stop == ("x",)
 
 
 def test_top_k_of_minus_one_is_off() -> None:
