@@ -68,15 +68,16 @@ class JsonLines:
         return found
 
     def keep_valid(self, parse: Callable[[dict[str, Any]], object]) -> None:
-        """Leave out the rows for which `parse` raises RowError. Raises LoadError if all are such, or `read` does."""
+        """Leave out the rows that are no objects, and those for which `parse` raises RowError. Raises LoadError if all
+        are such."""
         first: LoadError | None = None
         valid = np.ones(len(self), dtype=bool)
         for row in range(len(self)):
             try:
                 parse(self.read(row))
-            except RowError as error:
+            except (RowError, LoadError) as error:
                 valid[row] = False
-                first = first or self.error(row, str(error))
+                first = first or (error if isinstance(error, LoadError) else self.error(row, str(error)))
         if first is None:
             return
         if not valid.any():

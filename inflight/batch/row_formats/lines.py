@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from math import isfinite
 from typing import Any
@@ -73,12 +73,12 @@ _LARGEST_EXACT = 2**53
 
 
 def parse_id(value: Any) -> str | int | None:
-    """Return an id as it is written: a text (also for a UUID and binary values) or an integer; None if it is
+    """Return an id as it is written: a text (also for a UUID, a date and binary values) or an integer; None if it is
     invalid."""
     if isinstance(value, str):
         usable = 0 < len(value) <= MAX_ID_CHARACTERS and "\0" not in value and (value.isascii() or _encodes(value))
         return value if usable else None
-    if isinstance(value, UUID | bytes | memoryview):
+    if isinstance(value, UUID | date | bytes | memoryview):
         return str(to_json(value))
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
         value = int(value)

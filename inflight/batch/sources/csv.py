@@ -19,16 +19,17 @@ from inflight.common.repeated import first_repeated
 _TOLD = "sep="
 _SAMPLE_ROWS = 50
 _LEAST_SHARE = 0.5
-"""Of the first rows that must have the header's fields; the others are invalid rows."""
+"""Of the first rows that must have the header's fields; the others are invalid rows. One with more fields, as with an
+unquoted delimiter in its text, counts half."""
 _BOM = b"\xef\xbb\xbf"
 
 
 class CsvSource(FileSource):
     """A CSV file in UTF-8. All values are texts, and all rows have the header's columns.
 
-    The delimiter is the one of `,`, `;` and tab with which the first rows fit the header, unless a first line such as
-    `sep=;` names it. An invalid row (an unclosed quote,
-    too many or too few fields) is reported, and reading continues with the line after its first.
+    The delimiter is the one of `,`, `;`, `|` and tab with which the first rows fit the header, unless a first line such
+    as `sep=;` names it. An invalid row (an unclosed quote, too many or too few fields) is reported, and reading
+    continues with the line after its first.
     """
 
     format: FileFormat = "csv"
@@ -70,7 +71,14 @@ class CsvSource(FileSource):
         """Return the delimiter, the names, and where the first row begins."""
         told = self._told_delimiter()
         given = self._given or (told or "").rstrip("\r\n").removeprefix(_TOLD)
-        found = [self._try(each, skip=told is not None) for each in (given or self._candidates)]
+        found, faults = [], []
+        for each in given or self._candidates:  # a quoted header is none with other delimiters
+            try:
+                found.append(self._try(each, skip=told is not None))
+            except BatchError as fault:
+                faults.append(fault)
+        if not found:
+            raise faults[0]
         # Rows have as many fields as the header. Where several do, more columns are likelier than one.
         _, _, delimiter, names, begin = max(found, key=lambda one: one[:2])
         if not any(names):
@@ -83,7 +91,7 @@ class CsvSource(FileSource):
 
     @property
     def _candidates(self) -> str:
-        return "\t,;" if ".tsv" in self._file.address.lower() else ",;\t"
+        return "\t,;|" if ".tsv" in self._file.address.lower() else ",;\t|"
 
     def _told_delimiter(self) -> str | None:
         """Return the first line if it is one that spreadsheets write: sep=;"""
@@ -108,11 +116,11 @@ class CsvSource(FileSource):
                 raise BatchError(
                     f"{self._file.shown} has no valid CSV header: {_why(error, lines)}", "input_invalid"
                 ) from None
-            rows = fit = 0
+            rows, fit = 0, 0.0
             with suppress(csv.Error, UnicodeDecodeError, _TooLongError):
                 for fields in islice(reader, _SAMPLE_ROWS):
                     rows += 1
-                    fit += len(fields) == len(names)
+                    fit += 1.0 if len(fields) == len(names) else 0.5 if len(fields) > len(names) > 1 else 0.0
         share = fit / rows if rows else 1.0
         return len(names) > 1 and share >= _LEAST_SHARE, share + len(names) * 1e-6, delimiter, names, begin
 
@@ -175,6 +183,8 @@ def _why(error: Exception, lines: _Lines) -> str:
     words = str(error).partition(" - ")[0]
     if "unexpected end of data" in words:
         return "the row is truncated: a quoted field does not end"
+    if "new-line character" in words:
+        return "its lines end with a carriage return alone; convert it, with `tr '\\r' '\\n'` for example"
     return f"the row is not CSV: {words}"
 
 

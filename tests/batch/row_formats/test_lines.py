@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -28,6 +28,8 @@ def test_binary_values_are_texts_only_without_control_characters(value: bytes, t
         (7, 7),
         (Decimal("5.0"), 5),
         (UUID(_UUID), _UUID),
+        (date(2026, 5, 4), "2026-05-04"),
+        (datetime(2026, 5, 4, 3, 2, 1), "2026-05-04T03:02:01"),
         (-(2**63), -(2**63)),
         (2**64, None),
         (Decimal("5.5"), None),

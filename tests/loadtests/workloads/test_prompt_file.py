@@ -101,21 +101,18 @@ def test_no_answer_is_longer_than_the_maximum() -> None:
     assert all_asked(lines({"prompt": "a", "max_tokens": 900}), max_output_tokens=20)[0][0].max_tokens == 20
 
 
-GOOD = lines({"prompt": "a"})
-
-
 @pytest.mark.parametrize(
     ("data", "says"),
     [
         (b"", "my.jsonl is empty"),
         (b"\n \n", "my.jsonl is empty"),
-        (GOOD + b'{"prompt": "tr', "my.jsonl, line 2, is truncated or not valid JSON"),
-        (GOOD + b"\n" + b"hello\n", "my.jsonl, line 3, is truncated or not valid JSON"),
-        (GOOD + b'"hello"\n', "my.jsonl, line 2, is not a JSON object"),
-        (GOOD + '{"prompt": "ä"}\n'.encode("latin-1"), "my.jsonl, line 2, is not UTF-8 from its byte 13 on"),
+        (b"\n" + b'{"prompt": "tr', "my.jsonl, line 2, is truncated or not valid JSON"),
+        (b"\n" + b"\n" + b"hello\n", "my.jsonl, line 3, is truncated or not valid JSON"),
+        (b"\n" + b'"hello"\n', "my.jsonl, line 2, is not a JSON object"),
+        (b"\n" + '{"prompt": "ä"}\n'.encode("latin-1"), "my.jsonl, line 2, is not UTF-8 from its byte 13 on"),
         ('{"prompt": "ä"}\n'.encode("utf-16"), "my.jsonl is UTF-16; write the file in UTF-8"),
         (b"[" * 100_000, "my.jsonl begins as a JSON array but is not valid JSON"),
-        (GOOD + b'{"prompt": ' + b"[" * 100_000, "my.jsonl, line 2, is "),
+        (b"\n" + b'{"prompt": ' + b"[" * 100_000, "my.jsonl, line 2, is "),
         (b"\n" + lines({"prompt": 5}), "my.jsonl, line 2, has prompt that is not text but int"),
         (b"\n" + lines({"prompt": ""}), "my.jsonl, line 2, has prompt that is empty"),
         (b"\n" + lines({"prompt": "a\0"}), "my.jsonl, line 2, has prompt with a NUL"),
@@ -124,9 +121,9 @@ GOOD = lines({"prompt": "a"})
         (b"\n" + lines({"prompt": "a", "max_tokens": 0}), "my.jsonl, line 2, has max_tokens 0"),
         (b"\n" + lines({"prompt": "a", "max_tokens": "9"}), "my.jsonl, line 2, has max_tokens '9'"),
         (b"\n" + lines({"prompt": "a", "max_tokens": 10**400}), "my.jsonl, line 2, has max_tokens 1000"),
-        (GOOD + f'{{"max_tokens": {LONG}}}'.encode(), "my.jsonl, line 2, can't be read: a number has thousands of"),
+        (b"\n" + f'{{"max_tokens": {LONG}}}'.encode(), "my.jsonl, line 2, can't be read: a number has thousands of"),
         (f'[{{"max_tokens": {LONG}}}]'.encode(), "my.jsonl can't be read: a number has thousands of digits"),
-        (GOOD + lines({"messages": [{"role": "user", "content": nested(200)}]}), "my.jsonl, line 2, is nested too"),
+        (b"\n" + lines({"messages": [{"role": "user", "content": nested(200)}]}), "my.jsonl, line 2, is nested too"),
         (b"\n" + lines({"messages": []}), "my.jsonl, line 2, has messages that is not a list"),
         (b"\n" + lines({"messages": [{"content": "a"}]}), "my.jsonl, line 2, has a message without a role"),
         (b"\n" + lines({"turns": "a"}), "my.jsonl, line 2, has turns that is not a list"),
@@ -156,9 +153,9 @@ def test_what_can_not_be_sent_as_text_is_told_at_once() -> None:
 
 def test_lines_that_can_not_be_sent_are_left_out_and_counted() -> None:
     bad: list[list[Any]] = [[], [{"from": "human", "value": ""}], [{"from": "x"}], [{"from": "gpt", "value": "a"}]]
-    rows = lines({"prompt": "a"}, *({"conversations": each} for each in bad), {"prompt": "b"})
+    rows = lines({"prompt": "a"}, *({"conversations": each} for each in bad), {"prompt": "b"}) + b'5\n{"prompt": "tr\n'
     assert [ask.prompt for (ask,) in all_asked(rows)] == ["a", "b"]
     workload = made(rows, order="shuffled")
     assert isinstance(workload, PromptFile)
-    assert workload.lines.skipped.startswith("4 of 6 ")
+    assert workload.lines.skipped.startswith("6 of 8 ")
     assert "line 2" in workload.lines.skipped
