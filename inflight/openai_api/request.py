@@ -389,10 +389,6 @@ def schema_guide(schema: Mapping[str, Any], param: str) -> Guide:
     return _text_guide("json_schema", text, param)
 
 
-UNENFORCED = ("response_format.", "tools.")
-"""How the names of a schema's keywords begin in `no_effect`."""
-
-
 def _unenforced(given: Mapping[str, Any]) -> Iterator[str]:
     """Yield the keywords that can't be enforced of the schemas that an answer must keep, which have been checked."""
     described = given.get("response_format", {}).get("json_schema")

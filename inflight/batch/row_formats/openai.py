@@ -8,7 +8,7 @@ rows without a response. All ids derive from the `custom_id`, so that every run 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from inflight.batch.row_formats.plain import sampling_from_defaults
 from inflight.openai_api.encoding_request import EmbeddingRequest, parse_embedding
 from inflight.openai_api.encoding_response import embedding_parts
 from inflight.openai_api.errors import ApiError, error_body, status_of
-from inflight.openai_api.request import UNENFORCED, GenerationRequest, RequestDefaults, parse_request
+from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
 from inflight.openai_api.token_text import unknown_logprobs
 
@@ -96,14 +96,10 @@ class OpenAIRowFormat:
                 wanted = parse_embedding(body)
                 return Row(number, record.line, name, self._embed_request(wanted, self._encode), wanted)
             parsed = parse_request(body, chat, self._defaults)
-            if lost := next((each for each in parsed.no_effect if each.startswith(UNENFORCED)), None):
-                param, _, keyword = lost.partition(".")  # a row has no place to say that it was ignored
-                why = f"{param} has {keyword}, which can't be enforced; leave it out, and check the answer yourself"
-                raise ApiError(why, "unsupported_input", param)
             request = replace(_row_request(parsed), as_model=self._as_model)
         except ApiError as error:
             return InvalidRow(number, record.line, name, error.code, str(error), RowStatus.ERROR, error.param)
-        return Row(number, record.line, name, request, chat)
+        return Row(number, record.line, name, request, (chat, parsed.no_effect))
 
     def format_answer(self, row: Row, answer: RowAnswer, attempts: int) -> RowResult:
         if isinstance(answer, Embeddings):
@@ -111,11 +107,12 @@ class OpenAIRowFormat:
         assert isinstance(row.request, GenerateRequest)
         assert isinstance(answer, Generation)
         name = _hashed_id(row.id)
-        head = ResponseHead(name, self._created, str(row.request.model), chat=row.context)
+        chat, no_effect = row.context
+        head = ResponseHead(name, self._created, str(row.request.model), chat=chat)
         choice = Choice(0, [answer.text], finish_reason=finish_reason_of(answer.finish_reason, calls=False))
         if row.request.log_probs:
             choice.logprobs = unknown_logprobs(answer.token_ids, answer.log_probs or ())
-        text = _line(row.id, name, 200, response_body(head, [choice], answer.usage))
+        text = _line(row.id, name, 200, response_body(head, [choice], answer.usage), no_effect)
         tokens = (answer.input_tokens or 0, answer.output_tokens or 0)
         empty = not answer.text.strip()
         return RowResult(
@@ -211,12 +208,11 @@ def _hashed_id(custom_id: str) -> str:
     return hashlib.sha256(custom_id.encode()).hexdigest()[:24]
 
 
-def _line(custom_id: str, name: str, status: int, body: dict[str, Any] | orjson.Fragment) -> bytes:
-    return dump_json(
-        {
-            "id": f"batch_req_{name}",
-            "custom_id": custom_id,
-            "response": {"status_code": status, "request_id": f"req_{name}", "body": body},
-            "error": None,
-        }
-    )
+def _line(
+    custom_id: str, name: str, status: int, body: dict[str, Any] | orjson.Fragment, no_effect: Sequence[str] = ()
+) -> bytes:
+    """Return a line of the output; `no_effect` names what the gateway's header of that name does."""
+    response = {"status_code": status, "request_id": f"req_{name}", "body": body}
+    if no_effect:
+        response["no_effect"] = no_effect
+    return dump_json({"id": f"batch_req_{name}", "custom_id": custom_id, "response": response, "error": None})

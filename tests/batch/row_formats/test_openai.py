@@ -20,7 +20,7 @@ _BOUNDED = {
     "type": "json_schema",
     "json_schema": {"name": "s", "schema": {"type": "number", "maximum": 1}},
 }
-"""No grammar keeps the bound, and a row has no header to say so."""
+"""No grammar keeps the bound."""
 
 
 def _request(name: str = "r1", url: str = "/v1/chat/completions", **body: Any) -> dict[str, Any]:
@@ -58,6 +58,12 @@ def test_a_chat_answer_is_a_line_of_openai_s_output_file(tmp_path: Path) -> None
         "error": None,
     }
     assert (outcome.status, outcome.id, outcome.tokens, outcome.attempts) == (RowStatus.OK, "r1", (7, 3), 2)
+
+
+def test_what_has_no_effect_is_named_beside_the_answer(tmp_path: Path) -> None:
+    form, rows = rows_of(tmp_path, _request(user="u", response_format=_BOUNDED))
+    response = json.loads(form.format_answer(asked(rows[0]), answer(), 1).text)["response"]
+    assert response["no_effect"] == ["user", "response_format.maximum"]
 
 
 def test_an_answer_to_a_text_is_a_text_completion(tmp_path: Path) -> None:
@@ -123,7 +129,6 @@ def test_log_probs_name_tokens_by_their_ids(tmp_path: Path) -> None:
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
         ({"no_such_thing": 1}, "no_such_thing"),
-        ({"response_format": _BOUNDED}, "response_format"),
         ({"prompt": "Tea?"}, "prompt"),
         ({"model": None}, "model"),
         ({"messages": []}, "messages"),
