@@ -63,9 +63,13 @@ def _as_code(hint: str) -> str:
 
 def with_suggestion(error: click.NoSuchOption) -> click.NoSuchOption:
     """Return the error with the option to use here; of similar names only with a near one."""
-    known = [] if error.ctx is None else [name for each in error.ctx.command.params for name in each.opts]
+    known = (
+        [] if error.ctx is None else [name for each in error.ctx.command.params for name in each.opts if "-" in name]
+    )
+    begun = [name for name in known if len(error.option_name) > 4 and name.startswith(error.option_name)]
     hint = OPTION_HINTS.get(error.option_name)
-    message, near = error.message, nearest(error.option_name, known, _LEAST_SIMILARITY)
+    near = begun[0] if len(begun) == 1 else nearest(error.option_name, known, _LEAST_SIMILARITY)
+    message = error.message
     if hint is not None:
         message, near = f"{message} Use {hint}.", None
     return click.NoSuchOption(error.option_name, message, [near] if near else None, error.ctx)

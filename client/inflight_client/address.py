@@ -95,7 +95,8 @@ class Address:
         path = parts.path.rstrip("/")
         if path and not parts.scheme.startswith("http"):
             raise InflightError(
-                f"the address {shorten(text)} has a path, but gRPC addresses have none", "invalid_parameter"
+                f"the address {shorten(text)} has a path, but gRPC addresses have none; write http:// before it",
+                "invalid_parameter",
             )
         if port is None:
             port = 80 if parts.scheme == "http" and path.endswith(_OPENAI_PATH) else _PORTS[parts.scheme]

@@ -79,8 +79,15 @@ class GatewaySettings:
         return json.dumps(asdict(self))
 
     def check(self) -> None:
-        """Raise InflightError for an address beyond loopback without API keys, or half a certificate."""
-        if read_key_file(self.keys) is None and not is_loopback(self.host):
+        """Raise InflightError for a missing key file, an open address without keys, or half a certificate."""
+        keys = read_key_file(self.keys)
+        if self.key_file and keys is None:  # without a word, it would answer without keys
+            raise InflightError(
+                f"there is no key file {self.key_file}; create one with `inflight key add NAME --key-file"
+                f" {self.key_file}`, or leave out --key-file",
+                "invalid_parameter",
+            )
+        if keys is None and not is_loopback(self.host):
             raise InflightError(
                 f"the gateway would answer any machine that reaches {self.host}, since there are no API keys; create"
                 " one with `inflight key add NAME`, or listen on 127.0.0.1",

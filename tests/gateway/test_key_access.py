@@ -10,7 +10,7 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.deploy.server.server import Server
-from inflight.gateway.key_file import ApiKey, Quotas, add_key, revoke_key
+from inflight.gateway.key_file import ApiKey, Quotas, add_key, default_key_file, revoke_key
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.settings import GatewaySettings
 from tests.fixtures.errors import raises
@@ -127,10 +127,17 @@ def test_metrics_name_tenants_to_trusted_keys_and_no_key(locked: GatewayProcesse
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
-def test_without_keys_only_this_machine_is_answered(tmp_path: Path, host: str) -> None:
-    path = tmp_path / "keys.json"
-    settings = GatewaySettings(("127.0.0.1:1",), host=host, key_file=str(path))
+def test_without_keys_only_this_machine_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with raises(InflightError, "invalid_parameter", naming=host):
+        GatewaySettings(("127.0.0.1:1",), host=host).check()
+    add(default_key_file())
+    GatewaySettings(("127.0.0.1:1",), host=host).check()
+
+
+def test_a_key_file_that_is_named_must_be_there(tmp_path: Path) -> None:
+    settings = GatewaySettings(("127.0.0.1:1",), key_file=str(tmp_path / "keys.json"))
+    with raises(InflightError, "invalid_parameter", naming="keys.json"):
         settings.check()
-    add(path)
+    add(tmp_path / "keys.json")
     settings.check()
