@@ -67,9 +67,14 @@ def with_suggestion(error: click.NoSuchOption) -> click.NoSuchOption:
         [] if error.ctx is None else [name for each in error.ctx.command.params for name in each.opts if "-" in name]
     )
     begun = [name for name in known if len(error.option_name) > 4 and name.startswith(error.option_name)]
-    hint = OPTION_HINTS.get(error.option_name)
     near = begun[0] if len(begun) == 1 else nearest(error.option_name, known, _LEAST_SIMILARITY)
-    message = error.message
+    arguments = (
+        [] if error.ctx is None else [each for each in error.ctx.command.params if isinstance(each, click.Argument)]
+    )
+    serves = any(each.name in ("model", "checkpoint") for each in arguments)
+    message, hint = error.message, OPTION_HINTS.get(error.option_name) if serves or near is None else None
     if hint is not None:
-        message, near = f"{message} Use {hint}.", None
+        option = hint.partition(" ")[0].rstrip(",")
+        elsewhere = " of `inflight serve`" if option.startswith("--") and option == hint and option not in known else ""
+        message, near = f"{message} Use {hint}{elsewhere}.", None
     return click.NoSuchOption(error.option_name, message, [near] if near else None, error.ctx)

@@ -226,6 +226,21 @@ def test_an_option_of_another_server_is_answered_with_ours(option: str, capsys: 
     assert set(named) <= known | {"--no-kv-cache-reuse"}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "step"),
+    [
+        (["key", "add", "x", "--model", "y"], "Did you mean '--models'?"),
+        (["load", "run", "--model-id", "y"], "Did you mean '--model'?"),
+        (["generate", "x", "--temp", "1"], "Did you mean '--temperature'?"),
+        (["generate", "x", "--dtype", "y"], "Use --precision of `inflight serve`."),
+    ],
+)
+def test_a_hint_fits_the_command(arguments: list[str], step: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    assert step in " ".join(capsys.readouterr().err.split())
+
+
 def test_an_option_like_no_other_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["serve", "x", "--swap-space", "1"])
