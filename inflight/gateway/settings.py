@@ -81,7 +81,7 @@ class GatewaySettings:
     def check(self) -> None:
         """Raise InflightError for a missing key file, an open address without keys, or half a certificate."""
         keys = read_key_file(self.keys)
-        if self.key_file and keys is None:  # without a word, it would answer without keys
+        if self.key_file and keys is None:  # else it would answer without keys
             raise InflightError(
                 f"there is no key file {self.key_file}; create one with `inflight key add NAME --key-file"
                 f" {self.key_file}`, or leave out --key-file",

@@ -19,6 +19,7 @@ _BY_SUFFIX: dict[str, FileFormat] = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+_SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 
 
 def resolve_format(address: str, given: FileFormat | None, code: str) -> FileFormat:
@@ -29,6 +30,8 @@ def resolve_format(address: str, given: FileFormat | None, code: str) -> FileFor
         return "sql"
     suffix = StoredFile(address).suffix
     if suffix not in _BY_SUFFIX:
+        if suffix in _SPREADSHEETS:
+            raise BatchError(f"{masked(address)} is a spreadsheet; export it as CSV, in UTF-8", code)
         raise BatchError(
             f"{masked(address)} has no known suffix; name its format, one of {', '.join(get_args(FileFormat))}",
             code,

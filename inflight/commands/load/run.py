@@ -53,8 +53,8 @@ def command(out: Path | None, as_json: bool, **options: Any) -> None:
 
 
 def exit_code(summary: Summary) -> int:
-    """Return 1 if an SLO was missed, or if no request was completed, or only with empty answers, although not all
-    clients disconnected; else 0."""
+    """Return 1 if an SLO was missed, or if no request was due, or completed with more than an empty answer, although
+    not all clients disconnected; else 0."""
     requests = summary.requests
-    nothing_done = requests.not_cancelled and not requests.answered
+    nothing_done = not requests.answered and (requests.not_cancelled or not requests.due)
     return 1 if nothing_done or any(not bound.met for bound in summary.slo) else 0

@@ -65,8 +65,9 @@ def start(tmp_path: Path) -> Start:
         (Requests(10, 0, 10, 0, 0, 0, 0), 0),
         (Requests(10, 10, 0, 0, 0, 0, 0, empty=10), 1),
         (Requests(10, 10, 0, 0, 0, 0, 0, empty=9), 0),
+        (Requests(0, 0, 0, 0, 0, 0, 0), 1),
     ],
-    ids=["completed", "rejected", "unfinished", "left or unfinished", "left as planned", "empty", "some empty"],
+    ids=["completed", "rejected", "unfinished", "left or unfinished", "left as planned", "empty", "some empty", "none"],
 )
 def test_a_run_fails_where_nothing_was_completed_of_what_clients_stayed_for(requests: Requests, code: int) -> None:
     summary = replace(typical_summary(), requests=requests, slo=())
