@@ -17,12 +17,7 @@ from inflight.commands.options.connection import open_client
 @click.argument("documents", metavar="[DOCUMENT]...", nargs=-1)
 @encoder_options("documents")
 @click.option("--top-n", type=click.IntRange(min=1), help="How many documents to print.  [default: all]")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON objects, one per line: index, score and document.",
-)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON objects, one per line: index, score and document.")
 def command(
     query: str,
     documents: tuple[str, ...],

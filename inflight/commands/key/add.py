@@ -71,12 +71,7 @@ class Names(click.ParamType[list[str]]):
 )
 @quota_options
 @key_file_option
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the key and what it permits as one JSON object.",
-)
+@click.option("--json", "as_json", is_flag=True, help="Print the key and what it permits as one JSON object.")
 def command(
     name: str,
     tenant: str | None,

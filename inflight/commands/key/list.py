@@ -13,12 +13,7 @@ from inflight.gateway.key_file import KeyEntry, format_time, read_key_file
 
 @click.command(short_help="List keys: id, name, tenant, models, times, quotas, state.")
 @key_file_option
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per key, one per line.",
-)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per key, one per line.")
 def command(key_file: Path, as_json: bool) -> None:
     """List the keys in the order of their creation, with their state: valid, expired or revoked.
 
