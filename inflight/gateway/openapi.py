@@ -9,8 +9,7 @@ from typing import Any
 from inflight_client.encoder_call import Task
 
 from inflight import __version__
-from inflight.gateway.batches.files import PURPOSES
-from inflight.gateway.batches.store import ENDPOINTS
+from inflight.gateway.batches import ENDPOINTS, PURPOSES
 from inflight.openai_api.encoding_request import MAX_PRIORITY, MAX_TEXTS, PATHS
 from inflight.openai_api.fields import (
     CHAT_FIELDS,

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from inflight_client._compat.answer import AnswerDecoder
 from inflight_client._compat.deployment import Deployment
@@ -24,11 +24,13 @@ from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
 from inflight_client.encoder_call import MODELS as ENCODER_MODELS
 from inflight_client.encoder_call import EncoderOptions, is_encoder
 from inflight_client.errors import ClientClosed, InflightError, Overloaded
-from inflight_client.metrics import Metrics
 from inflight_client.results import Health, Model
 from inflight_client.retry import Retries, Retry
 from inflight_client.settings import ClientSettings
 from inflight_client.transport import AsyncResponses, AsyncTransport, InferRequest
+
+if TYPE_CHECKING:
+    from inflight_client.metrics import Metrics
 
 Result = TypeVar("Result")
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Generator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from inflight_client._compat.answer import AnswerDecoder
 from inflight_client._compat.deployment import Deployment
@@ -25,11 +25,13 @@ from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline, acquired
 from inflight_client.encoder_call import MODELS as ENCODER_MODELS
 from inflight_client.encoder_call import EncoderOptions, is_encoder
 from inflight_client.errors import ClientClosed, InflightError, Overloaded
-from inflight_client.metrics import Metrics
 from inflight_client.results import Health, Model
 from inflight_client.retry import Retries, Retry
 from inflight_client.settings import ClientSettings
 from inflight_client.transport import Responses, Transport
+
+if TYPE_CHECKING:
+    from inflight_client.metrics import Metrics
 
 Result = TypeVar("Result")
 

@@ -14,6 +14,7 @@ from typing import IO, Any, Self
 from inflight_client import InflightError
 
 from inflight.common.atomic_files import open_private
+from inflight.gateway.batches import PURPOSES
 from inflight.gateway.batches.entries import (
     NewEntry,
     all_entries,
@@ -45,7 +46,6 @@ _LEAST_FREE = 0.1
 """The part of the disk that uploads leave to the service itself."""
 _CHECK_BYTES = 2**23
 """The room is looked at again after so many bytes of an upload."""
-PURPOSES = ("batch", "assistants", "evals", "fine-tune", "user_data", "vision")
 OUTPUT_PURPOSE = "batch_output"
 MAX_LISTED = 10_000
 EXPIRY_SECONDS = (3_600, 2_592_000)

@@ -16,6 +16,7 @@ from inflight_client import InflightError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.reporting.progress import read_progress
 from inflight.common.atomic_files import open_private
+from inflight.gateway.batches import ENDPOINTS
 from inflight.gateway.batches.entries import (
     NewEntry,
     all_entries,
@@ -35,7 +36,6 @@ from inflight.gateway.batches.entries import (
 )
 from inflight.gateway.batches.files import BATCH_FILE_SECONDS, FileStore, expiry_seconds
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 COMPLETION_WINDOW = "24h"
 WINDOW_SECONDS = 86_400
 MAX_LISTED = 100

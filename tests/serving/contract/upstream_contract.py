@@ -33,7 +33,7 @@ _1X = "the way of the tensors that TensorRT-LLM 1.x added; the contract file has
 _1X_IMAGES = "several images, as TensorRT-LLM 1.x has it; the contract file knows one. It is refused by name"
 _OUR_QUEUE = "ours: a request's place and time in the engine's queue"
 _OUR_REASON = "ours: why the answer ended, and in how many responses it was told"
-_OUR_MESSAGES = "ours: conversations, rendered with the checkpoint's own template"
+_OUR_MESSAGES = "ours: conversations, rendered with the checkpoint's own template, and prompts of token ids"
 _REFUSED_HERE = "a missing one is refused by the model: Triton answers nothing where a step's required input is missing"
 _OUR_TOKENS = "ours: the answer's tokens beside its text, without the prompt's"
 _OLDER = "what upstream called min_tokens and seed up to 0.19; clients of that age send it"
@@ -73,10 +73,12 @@ DIFFERENCES = (
     Difference("ensemble", "input", "min_length random_seed", "added", _OLDER),
     Difference("ensemble", "input", "priority deadline_ms", "added", _OUR_QUEUE),
     Difference("ensemble", "output", "finish_reason num_responses", "added", _OUR_REASON),
-    Difference("ensemble", "input", "messages chat_template_kwargs", "added", _OUR_MESSAGES),
+    Difference("ensemble", "input", "messages chat_template_kwargs prompt_token_ids", "added", _OUR_MESSAGES),
     Difference("ensemble", "input", "return_token_ids", "added", _OUR_TOKENS),
     Difference("ensemble", "output", "token_ids", "added", _OUR_TOKENS),
-    Difference("ensemble", "preprocessing input", "MESSAGES CHAT_TEMPLATE_KWARGS", "added", _OUR_MESSAGES),
+    Difference(
+        "ensemble", "preprocessing input", "MESSAGES CHAT_TEMPLATE_KWARGS PROMPT_TOKEN_IDS", "added", _OUR_MESSAGES
+    ),
     Difference("ensemble", "tensorrt_llm input", "return_token_ids", "added", _OUR_TOKENS),
     Difference("ensemble", "tensorrt_llm output", "token_ids", "added", _OUR_TOKENS),
     Difference("ensemble", "preprocessing output", "OUT_STREAM_KEY", "added", _OUR_KEY),
@@ -93,7 +95,7 @@ DIFFERENCES = (
     Difference("preprocessing", "output", "IMAGE_SIZES", "dims: [2], here [-1, 2]", _1X_IMAGES),
     Difference("preprocessing", "output", "OUT_STREAM_KEY", "added", _OUR_KEY),
     Difference("preprocessing", "input", "STREAM", "added", _OUR_STREAMS),
-    Difference("preprocessing", "input", "MESSAGES CHAT_TEMPLATE_KWARGS", "added", _OUR_MESSAGES),
+    Difference("preprocessing", "input", "MESSAGES CHAT_TEMPLATE_KWARGS PROMPT_TOKEN_IDS", "added", _OUR_MESSAGES),
     Difference("preprocessing", "parameter", "assign_sequence_ids", "added", _OUR_STREAMS),
     Difference("preprocessing", "parameter", "end_ids_as_stop_words", "added", _OUR_ENDS),
     Difference("preprocessing", "parameter", "special_tokens_in_messages", "added", _OUR_MESSAGES),
@@ -193,7 +195,7 @@ DIFFERENCES = (
     Difference("tensorrt_llm_bls", "input", "min_length random_seed", "added", _OLDER),
     Difference("tensorrt_llm_bls", "input", "stop", "added", _OUR_STOP),
     Difference("tensorrt_llm_bls", "input", "priority deadline_ms", "added", _OUR_QUEUE),
-    Difference("tensorrt_llm_bls", "input", "messages chat_template_kwargs", "added", _OUR_MESSAGES),
+    Difference("tensorrt_llm_bls", "input", "messages chat_template_kwargs prompt_token_ids", "added", _OUR_MESSAGES),
     Difference("tensorrt_llm_bls", "input", "return_token_ids", "added", _OUR_TOKENS),
     Difference("tensorrt_llm_bls", "output", "finish_reason num_responses", "added", _OUR_REASON),
     Difference("tensorrt_llm_bls", "output", "token_ids", "added", _OUR_TOKENS),
