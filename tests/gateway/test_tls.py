@@ -6,6 +6,7 @@ import socket
 import ssl
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -36,7 +37,7 @@ def secure(hurried_server: Server, certificates: Certificates) -> Iterator[Gatew
             tls_certificate=str(files.certificate),
             tls_key=str(files.key),
         )
-        settings.check()
+        replace(settings, key_file=None).check()
         running = GatewayProcesses(settings, lambda line: None)
         running.start()
         try:

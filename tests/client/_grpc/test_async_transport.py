@@ -30,7 +30,7 @@ def test_making_one_needs_no_loop_and_opens_nothing(address: Address) -> None:
     with nothing_left():
         before = leak_checks.held_resources()
         transport = AsyncGrpcTransport(address, {}, None)
-        assert leak_checks.held_resources() == before
+        assert not any(leak_checks.more_than(before))  # threads of earlier tests may end meanwhile
         asyncio.run(transport.close())
 
 

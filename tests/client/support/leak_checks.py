@@ -52,11 +52,11 @@ def nothing_left(*servers: Server) -> Iterator[None]:
     before = held_resources()
     yield
     end = time.monotonic() + SOON
-    left = _more(before)
+    left = more_than(before)
     while any(left):
         assert time.monotonic() < end, f"this is left behind: {left}, of {psutil.Process().net_connections('all')}"
         time.sleep(0.02)
-        now = _more(before)
+        now = more_than(before)
         left = HeldResources(left.threads & now.threads, left.native & now.native, left.sockets & now.sockets)
     for server in servers:
         page_when(server, idle)
@@ -89,7 +89,7 @@ async def no_task_left(before: set[asyncio.Task[Any]]) -> None:
         await asyncio.sleep(0.01)
 
 
-def _more(before: HeldResources) -> HeldResources:
+def more_than(before: HeldResources) -> HeldResources:
     """What is held now and was not then; what only waits for the garbage collector does not count."""
     now = held_resources()
     if now != before:
