@@ -1,0 +1,142 @@
+"""The embedded engine on OpenVINO alone: forward passes, KV blocks and sampling of its own, as a `ModelRunner`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from inflight.runtime.backends.paged.block_pool import BlockPool, DigestChain
+from inflight.runtime.backends.paged.paged_model import BLOCK_TOKENS, Chunk, PagedModel
+from inflight.runtime.backends.paged.sampler import Sampler, SamplingState
+from inflight.runtime.engine.interface import EngineOptions, StepOutput
+from inflight.runtime.engine.manifest import EngineManifest
+from inflight.runtime.engine.request_values import check_sampling
+from inflight.runtime.messages import EngineLimits, FinishReason, GenerationRequest, RequestError, tenant_of
+
+
+class _Sequence:
+    """A running request: its tokens, how many of them are computed, and its blocks."""
+
+    def __init__(self, request: GenerationRequest, pool: BlockPool, reuses: bool) -> None:
+        self.request = request
+        self.tokens = list(request.prompt_ids)
+        self.sampling = SamplingState(request)
+        self.chain = DigestChain(f"{request.adapter} {tenant_of(request.metadata)}")
+        self.chain.extend(self.tokens)
+        # At least one token is computed, since its logits are needed.
+        known = self.chain.digests[: (len(self.tokens) - 1) // BLOCK_TOKENS] if reuses else ()
+        self.blocks = pool.known(known)
+        self.computed = self.published = len(self.blocks) * BLOCK_TOKENS
+
+    @property
+    def waiting(self) -> int:
+        """Tokens that are not computed yet."""
+        return len(self.tokens) - self.computed
+
+
+class PagedModelRunner:
+    """Runs an engine directory of `inflight build --target openvino`; needs its engine.json.
+
+    Raises ValueError for options that it doesn't support.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        if options.draft_dir or options.prompt_lookup or options.adapters:
+            raise ValueError("this engine neither speculates nor takes adapters yet; leave them out")
+        manifest = EngineManifest.from_directory(options.model_dir)
+        blocks = -(-options.kv_cache_tokens // BLOCK_TOKENS)
+        self.limits = EngineLimits(
+            vocabulary_size=manifest.vocabulary_size,
+            max_seq_len=manifest.max_seq_len,
+            kv_block_tokens=BLOCK_TOKENS,
+            kv_blocks=blocks,
+            max_num_sequences=options.max_num_sequences,
+        )
+        self._options = options
+        threads = {"INFERENCE_NUM_THREADS": options.threads} if options.threads else {}
+        self._model = PagedModel(options.model_dir, blocks, {**manifest.properties, **threads})
+        self._pool = BlockPool(blocks)
+        self._sampler = Sampler(manifest.vocabulary_size, options.threads)
+        self._running: dict[int, _Sequence] = {}
+
+    def check(self, request: GenerationRequest) -> None:
+        check_sampling(request.sampling)
+        refused = {"beam_width": request.sampling.beam_width > 1, "guided_decoding_guide": request.guide is not None}
+        for name, asked in refused.items():
+            if asked:
+                raise RequestError(f"this engine does not support {name}; leave it out", "unsupported_input")
+
+    def ready(self, request: GenerationRequest) -> bool:
+        return True
+
+    def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
+        pass
+
+    def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
+        return True
+
+    def add(self, handle: int, request: GenerationRequest) -> None:
+        self._running[handle] = _Sequence(request, self._pool, self._options.kv_cache_reuse)
+
+    def removable(self, handle: int) -> bool:
+        return True
+
+    def remove(self, handle: int) -> None:
+        self._pool.release(self._running.pop(handle).blocks)
+
+    def step(self) -> Iterator[StepOutput]:
+        planned = self._plan()
+        if not planned:
+            return
+        chunks = [self._chunk(sequence, count) for _, sequence, count in planned]
+        logits = self._model.forward(chunks)
+        for _, sequence, count in planned:
+            sequence.computed += count
+            self._publish(sequence)
+        sampled = [(handle, sequence) for handle, sequence, _ in planned if not sequence.waiting]
+        choices = self._sampler.sample(logits, [sequence.sampling for _, sequence in sampled]) if sampled else []
+        for (handle, sequence), choice in zip(sampled, choices, strict=True):
+            output = self._output(handle, sequence, choice.token, choice.log_prob)
+            if output.finish_reason is not None:
+                self.remove(handle)
+            yield output
+
+    def _plan(self) -> list[tuple[int, _Sequence, int]]:
+        """Return how many tokens of each sequence to compute: all that decode, and prompts in the rest of the step."""
+        planned = [(handle, each, 1) for handle, each in self._running.items() if each.waiting == 1]
+        room = max(self._options.max_num_tokens - len(planned), 1)
+        for handle, sequence in self._running.items():
+            if sequence.waiting == 1:
+                continue
+            count = min(sequence.waiting, room) if self._options.chunked_context else sequence.waiting
+            if count > room and planned:
+                break
+            planned.append((handle, sequence, count))
+            room -= count
+            if room <= 0:
+                break
+        return planned
+
+    def _chunk(self, sequence: _Sequence, count: int) -> Chunk:
+        end = sequence.computed + count
+        while len(sequence.blocks) * BLOCK_TOKENS < end:
+            sequence.blocks.append(self._pool.allocate())
+        tokens = sequence.tokens[sequence.computed : end]
+        return Chunk(tokens, sequence.computed, sequence.blocks, end == len(sequence.tokens))
+
+    def _publish(self, sequence: _Sequence) -> None:
+        """Let other sequences find the blocks that became full and computed."""
+        if not self._options.kv_cache_reuse or sequence.computed - sequence.published < BLOCK_TOKENS:
+            return
+        sequence.chain.extend(sequence.tokens)
+        for place in range(sequence.published // BLOCK_TOKENS, sequence.computed // BLOCK_TOKENS):
+            self._pool.publish(sequence.chain.digests[place], sequence.blocks[place])
+        sequence.published = sequence.computed // BLOCK_TOKENS * BLOCK_TOKENS
+
+    def _output(self, handle: int, sequence: _Sequence, token: int, log_prob: float | None) -> StepOutput:
+        request, generated = sequence.request, sequence.sampling.generated
+        if token in request.end_ids:
+            return StepOutput(handle, (), FinishReason.STOP)
+        generated.append(token)
+        sequence.tokens.append(token)
+        reason = FinishReason.LENGTH if len(generated) == request.max_tokens else None
+        return StepOutput(handle, (token,), reason, () if log_prob is None else (log_prob,))

@@ -1,0 +1,86 @@
+"""A model on OpenVINO with paged attention: one forward pass for any mix of prompts' chunks and single tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino.opset13 as ops
+from numpy.typing import NDArray
+from openvino._offline_transformations import paged_attention_transformation
+
+BLOCK_TOKENS = 32
+"""Tokens of a KV block on the CPU device."""
+
+_MODEL = "openvino_model.xml"
+_SAMPLED = "sampled_tokens"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens of one sequence to compute: its next ones behind `past` computed tokens, and its KV blocks."""
+
+    tokens: Sequence[int]
+    past: int
+    blocks: Sequence[int]
+    sampled: bool = True
+    """Whether to return the logits behind its last token."""
+
+
+class PagedModel:
+    """An engine directory's model with `blocks` KV blocks. Not thread-safe."""
+
+    def __init__(self, engine_dir: str, blocks: int, properties: Mapping[str, Any]) -> None:
+        core = openvino.Core()
+        model = core.read_model(f"{engine_dir}/{_MODEL}")
+        paged_attention_transformation(model)
+        _gather_sampled(model)
+        compiled = core.compile_model(model, "CPU", {"PERFORMANCE_HINT": "LATENCY", **properties})
+        self._request = compiled.create_infer_request()
+        self._inputs = {name for port in compiled.inputs for name in port.get_names()}
+        for port in compiled.inputs:
+            if "_cache." in port.get_any_name():  # the plugin chooses type and shape, with room for scales in u8
+                shape = [blocks, *(dimension.get_length() for dimension in list(port.partial_shape)[1:])]
+                self._request.set_tensor(port.get_any_name(), openvino.Tensor(port.element_type, openvino.Shape(shape)))
+
+    def forward(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        """Compute the chunks; return the logits [sampled chunks, vocabulary], which the next call overwrites."""
+        lengths = np.array([len(chunk.tokens) for chunk in chunks])
+        past = np.array([chunk.past for chunk in chunks])
+        ends = np.cumsum(lengths)
+        used = -(-(past + lengths) // BLOCK_TOKENS)
+        tokens = np.fromiter((token for chunk in chunks for token in chunk.tokens), np.int64, ends[-1])
+        blocks = [block for chunk, count in zip(chunks, used.tolist(), strict=True) for block in chunk.blocks[:count]]
+        begins = np.concatenate([[0], ends])
+        values = {
+            "input_ids": tokens,
+            "position_ids": np.arange(ends[-1]) - np.repeat(begins[:-1] - past, lengths),
+            "past_lens": past.astype(np.int32),
+            "subsequence_begins": begins.astype(np.int32),
+            "block_indices": np.array(blocks, np.int32),
+            "block_indices_begins": np.concatenate([[0], np.cumsum(used)]).astype(np.int32),
+            "max_context_len": np.array((past + lengths).max(), np.int32),
+            _SAMPLED: ends[[chunk.sampled for chunk in chunks]] - 1,
+        }
+        for name, value in values.items():
+            if name in self._inputs:
+                self._request.set_tensor(name, openvino.Tensor(value))
+        self._request.infer()
+        found: NDArray[np.float32] = self._request.get_output_tensor(0).data
+        return found.reshape(-1, found.shape[-1])
+
+
+def _gather_sampled(model: Any) -> None:
+    """Compute logits for the chosen tokens alone: the head takes longer than a layer."""
+    node = model.get_results()[0].input_value(0).get_node()
+    while node.get_type_name() != "MatMul":  # behind the head may be a soft cap
+        node = node.input_value(0).get_node()
+    sampled = ops.parameter([-1], openvino.Type.i64, name=_SAMPLED)
+    sampled.output(0).get_tensor().set_names({_SAMPLED})
+    chosen = ops.gather(node.input_value(0), sampled, ops.constant(np.int64(0)))
+    node.input(0).replace_source_output(chosen.output(0))
+    model.add_parameters([sampled])
+    model.validate_nodes_and_infer_types()

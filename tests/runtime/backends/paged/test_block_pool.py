@@ -1,0 +1,68 @@
+"""KV blocks: references are counted, beginnings are shared, and only what nobody refers to is lost."""
+
+from __future__ import annotations
+
+import random
+
+from inflight.runtime.backends.paged.block_pool import BlockPool, DigestChain
+from inflight.runtime.backends.paged.paged_model import BLOCK_TOKENS
+
+SIZE = BLOCK_TOKENS
+
+
+def chain(tokens: list[int], scope: str = "") -> list[bytes]:
+    found = DigestChain(scope)
+    found.extend(tokens)
+    return found.digests
+
+
+def test_a_digest_stands_for_all_tokens_before_it_and_the_scope() -> None:
+    tokens = list(range(3 * SIZE + 5))
+    whole = chain(tokens)
+    assert len(whole) == 3
+    assert chain(tokens[: 2 * SIZE]) == whole[:2]
+    assert not set(chain([9, *tokens[1:]])) & set(whole)
+    assert not set(chain(tokens, "tenant")) & set(whole)
+    grown = DigestChain("")
+    for end in range(len(tokens) + 1):
+        grown.extend(tokens[:end])
+    assert grown.digests == whole
+
+
+def test_the_longest_unused_block_is_reused_first_and_its_tokens_are_forgotten() -> None:
+    pool = BlockPool(3)
+    digests = chain(list(range(3 * SIZE)))
+    blocks = [pool.allocate() for _ in range(3)]
+    for digest, block in zip(digests, blocks, strict=True):
+        pool.publish(digest, block)
+    pool.release(blocks)
+    assert pool.known(digests) == blocks
+    pool.release(blocks)
+    assert pool.allocate() == blocks[2]  # beginnings stay longest
+    assert pool.known(digests) == blocks[:2]
+
+
+def test_any_order_of_calls_keeps_the_count() -> None:
+    """Sequences that begin alike come and go; each finds only blocks of its own tokens, which nobody else writes."""
+    rng = random.Random(4)
+    pool, held, content = BlockPool(40), list[tuple[list[int], list[int]]](), dict[int, tuple[int, ...]]()
+    for _ in range(3000):
+        if held and (rng.random() < 0.5 or sum(len(blocks) for _, blocks in held) > 30):
+            pool.release(held.pop(rng.randrange(len(held)))[1])
+            continue
+        tokens = [rng.randrange(2) for _ in range(rng.randrange(1, 4))]
+        tokens = [token for token in tokens for _ in range(SIZE)]
+        digests = chain(tokens)
+        blocks = pool.known(digests)
+        for place, block in enumerate(blocks):
+            assert content[block] == tuple(tokens[: (place + 1) * SIZE])
+        for place in range(len(blocks), len(digests)):
+            block = pool.allocate()
+            assert all(block not in others for _, others in held)
+            content[block] = tuple(tokens[: (place + 1) * SIZE])
+            pool.publish(digests[place], block)
+            blocks.append(block)
+        held.append((tokens, blocks))
+    for _, blocks in held:
+        pool.release(blocks)
+    assert pool.unused == 40
