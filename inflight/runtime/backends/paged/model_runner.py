@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 
 from inflight.runtime.backends.paged.block_pool import BlockPool, DigestChain
+from inflight.runtime.backends.paged.guides import Guided, Guides
 from inflight.runtime.backends.paged.paged_model import BLOCK_TOKENS, Chunk, PagedModel
 from inflight.runtime.backends.paged.sampler import Sampler, SamplingState
 from inflight.runtime.engine.interface import EngineOptions, StepOutput
 from inflight.runtime.engine.manifest import EngineManifest
 from inflight.runtime.engine.request_values import check_sampling
 from inflight.runtime.messages import EngineLimits, FinishReason, GenerationRequest, RequestError, tenant_of
+from inflight.runtime.text.tokenizer import load_tokenizer
 
 
 class _Sequence:
     """A running request: its tokens, how many of them are computed, and its blocks."""
 
-    def __init__(self, request: GenerationRequest, pool: BlockPool, reuses: bool) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        pool: BlockPool,
+        reuses: bool,
+        guided: Guided | None,
+        end_ids: Collection[int],
+    ) -> None:
         self.request = request
         self.tokens = list(request.prompt_ids)
-        self.sampling = SamplingState(request)
+        self.sampling = SamplingState(request, guided=guided)
+        self.end_ids = end_ids
         self.chain = DigestChain(f"{request.adapter} {tenant_of(request.metadata)}")
         self.chain.extend(self.tokens)
         # At least one token is computed, since its logits are needed.
@@ -56,14 +67,21 @@ class PagedModelRunner:
         self._model = PagedModel(options.model_dir, blocks, {**manifest.properties, **threads})
         self._pool = BlockPool(blocks)
         self._sampler = Sampler(manifest.vocabulary_size, options.threads)
+        self._end_ids = manifest.end_ids
         self._running: dict[int, _Sequence] = {}
+
+    @cached_property
+    def _guides(self) -> Guides:
+        if not self._end_ids:
+            raise RequestError("this model has no end token, which a guide needs; leave it out", "unsupported_input")
+        return Guides(load_tokenizer(self._options.model_dir), self.limits.vocabulary_size, self._end_ids)
 
     def check(self, request: GenerationRequest) -> None:
         check_sampling(request.sampling)
-        refused = {"beam_width": request.sampling.beam_width > 1, "guided_decoding_guide": request.guide is not None}
-        for name, asked in refused.items():
-            if asked:
-                raise RequestError(f"this engine does not support {name}; leave it out", "unsupported_input")
+        if request.sampling.beam_width > 1:
+            raise RequestError("this engine does not support beam_width; leave it out", "unsupported_input")
+        if request.guide is not None:
+            self._guides.start(request.guide)
 
     def ready(self, request: GenerationRequest) -> bool:
         return True
@@ -75,7 +93,11 @@ class PagedModelRunner:
         return True
 
     def add(self, handle: int, request: GenerationRequest) -> None:
-        self._running[handle] = _Sequence(request, self._pool, self._options.kv_cache_reuse)
+        guided, end_ids = None, request.end_ids
+        if request.guide is not None:
+            # A complete answer ends by one of the model's own end tokens.
+            guided, end_ids = self._guides.start(request.guide), (*end_ids, *self._end_ids)
+        self._running[handle] = _Sequence(request, self._pool, self._options.kv_cache_reuse, guided, end_ids)
 
     def removable(self, handle: int) -> bool:
         return True
@@ -133,9 +155,14 @@ class PagedModelRunner:
         sequence.published = sequence.computed // BLOCK_TOKENS * BLOCK_TOKENS
 
     def _output(self, handle: int, sequence: _Sequence, token: int, log_prob: float | None) -> StepOutput:
-        request, generated = sequence.request, sequence.sampling.generated
-        if token in request.end_ids:
+        request, generated, guided = sequence.request, sequence.sampling.generated, sequence.sampling.guided
+        if token in sequence.end_ids:
             return StepOutput(handle, (), FinishReason.STOP)
+        if guided is not None:
+            try:
+                guided.take(token)
+            except RequestError as error:
+                return StepOutput(handle, (), FinishReason.ERROR, error=(str(error), error.code))
         generated.append(token)
         sequence.tokens.append(token)
         reason = FinishReason.LENGTH if len(generated) == request.max_tokens else None

@@ -17,6 +17,7 @@ import openvino
 import openvino.opset13 as ops
 from numpy.typing import NDArray
 
+from inflight.runtime.backends.paged.guides import Guided
 from inflight.runtime.messages import GenerationRequest, SamplingConfig
 
 CANDIDATES = 64
@@ -46,6 +47,7 @@ class SamplingState:
 
     request: GenerationRequest
     generated: list[int] = field(default_factory=list)
+    guided: Guided | None = None
 
     def __post_init__(self) -> None:
         sampling = self.request.sampling
@@ -61,7 +63,7 @@ class SamplingState:
     def edits(self) -> bool:
         """Whether it changes logits."""
         request = self.request
-        return bool(self._penalizes or request.logit_bias or request.bad_ids or self._is_short)
+        return bool(self._penalizes or request.logit_bias or request.bad_ids or self._is_short or self.guided)
 
     @property
     def _is_short(self) -> bool:
@@ -78,8 +80,13 @@ class SamplingState:
             begun = len(word) - 1
             if not begun or tuple(self.generated[-begun:]) == word[:-1]:
                 logits[word[-1]] = -np.inf
+        if self.guided is not None:
+            self.guided.mask(logits)
         if self._is_short:
+            allowed = logits[list(request.end_ids)]
             logits[list(request.end_ids)] = -np.inf
+            if self.guided is not None and not np.isfinite(logits).any():  # the guide allows nothing but the end
+                logits[list(request.end_ids)] = allowed
 
     def _penalize(self, logits: Logits) -> None:
         sampling = self.request.sampling
