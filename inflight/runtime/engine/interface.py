@@ -20,7 +20,6 @@ from inflight.runtime.messages import (
 
 BACKENDS = {
     "openvino": "inflight.runtime.backends.openvino.model_runner:OpenVinoModelRunner",
-    "paged": "inflight.runtime.backends.paged.model_runner:PagedModelRunner",
     "fake": "inflight.runtime.engine.fake:FakeModelRunner",
     "llmapi": "inflight.runtime.backends.llmapi.model_runner:LlmApiModelRunner",
 }

@@ -125,7 +125,7 @@ def test_a_text_that_becomes_nan_spares_other_clients_texts_of_its_micro_batch(
             np.testing.assert_allclose(answer[0], expected, atol=1e-5)
     page = page_when(mixed_server, lambda page: page.value(counts[0], "embedding") - before[0] >= len(answers))
     batches = page.value(counts[1], "embedding") - before[1]
-    assert batches < len(answers) / 2, "hardly a micro-batch had several texts"
+    assert batches < len(answers) * 0.9, "hardly a micro-batch had several texts"
 
 
 def test_token_ids_and_dimensions_are_computed(client: Client) -> None:

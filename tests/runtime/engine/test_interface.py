@@ -24,7 +24,7 @@ def test_an_unknown_name_is_answered_with_those_there_are() -> None:
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_runtime_takes_the_one_engine_in_use_and_nothing_else_heavy(name: str) -> None:
     """The process of the engine starts in a moment, and NVIDIA's container has neither OpenVINO nor torch."""
-    if name in ("openvino", "paged"):
+    if name == "openvino":
         pytest.importorskip("openvino_genai")
     program = (
         "import importlib, sys\n"
@@ -33,4 +33,4 @@ def test_the_runtime_takes_the_one_engine_in_use_and_nothing_else_heavy(name: st
         "print(*sorted({'torch', 'transformers', 'openvino', 'click', 'pydantic', 'rich'} & set(sys.modules)))"
     )
     taken = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert taken == (["openvino"] if name in ("openvino", "paged") else [])
+    assert taken == (["openvino"] if name == "openvino" else [])

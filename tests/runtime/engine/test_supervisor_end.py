@@ -42,7 +42,7 @@ def test_a_failure_to_load_says_what_and_why_and_leaves_nothing() -> None:
         EngineProcess(EngineOptions("tensorrt", "/engines/demo", kv_cache_tokens=100))
     assert str(raised.value) == (
         "the engine can't load /engines/demo: ValueError: there is no engine 'tensorrt';"
-        " choose one of fake, llmapi, openvino, paged"
+        " choose one of fake, llmapi, openvino"
     )
     wait_until(lambda: owned() <= before)
 
