@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import click
@@ -75,20 +73,17 @@ class LazyGroup(click.Group):
 
 
 def name_source(error: click.BadParameter) -> None:
-    """Let the message name the environment variable or the file of options, where the wrong value is in one."""
-    error.message = re.sub("valid (integer|float)( range)?", _number_name, error.message)  # type: ignore[misc]
+    """Let the message name the environment variable or the file of options where the wrong value is, or else the flag
+    alone."""
     ctx, option = error.ctx, error.param
     if ctx is None or not isinstance(option, click.Option) or option.name is None:
         return
+    error.param_hint = error.param_hint or click.Parameter.get_error_hint(option, ctx)
     source = ctx.get_parameter_source(option.name)
     if source is ParameterSource.DEFAULT_MAP and CONFIG_FILE in ctx.meta:
         error.param_hint = f"{option.opts[0].lstrip('-')} in {ctx.meta[CONFIG_FILE]}"
     if source is ParameterSource.ENVIRONMENT and ctx.auto_envvar_prefix:
         error.param_hint = f"the environment variable {' or '.join(_variable_names(option, ctx.auto_envvar_prefix))}"
-
-
-def _number_name(found: re.Match[str]) -> str:
-    return "whole number" if found[1] == "integer" else "number"
 
 
 def warn_unused_variables(command: click.Command, prefix: str) -> None:
@@ -126,8 +121,8 @@ def _name_variables(command: click.Command, prefix: str | None) -> None:
     for option in command.params:
         if isinstance(option, click.Option):
             option.show_envvar = True
-            # Errors name the flag alone.
-            option.get_error_hint = partial(click.Parameter.get_error_hint, option)  # type: ignore[method-assign]
+            if isinstance(option.type, click.IntRange | click.FloatRange):  # a wrong value is "not a valid integer"
+                option.type.name = option.type.name.removesuffix(" range")
             if prefix is not None:
                 option.envvar = _prefix(prefix, next(flag for flag in option.opts if flag.startswith("--")).lstrip("-"))
     if isinstance(command, click.Group):

@@ -63,15 +63,11 @@ def _as_code(hint: str) -> str:
 
 def with_suggestion(error: click.NoSuchOption) -> click.NoSuchOption:
     """Return the error with the option to use here; of similar names only with a near one."""
-    known = (
-        [] if error.ctx is None else [name for each in error.ctx.command.params for name in each.opts if "-" in name]
-    )
+    params = [] if error.ctx is None else error.ctx.command.params
+    known = [name for each in params for name in each.opts if "-" in name]
     begun = [name for name in known if len(error.option_name) > 4 and name.startswith(error.option_name)]
     near = begun[0] if len(begun) == 1 else nearest(error.option_name, known, _LEAST_SIMILARITY)
-    arguments = (
-        [] if error.ctx is None else [each for each in error.ctx.command.params if isinstance(each, click.Argument)]
-    )
-    serves = any(each.name in ("model", "checkpoint") for each in arguments)
+    serves = any(isinstance(each, click.Argument) and each.name in ("model", "checkpoint") for each in params)
     message, hint = error.message, OPTION_HINTS.get(error.option_name) if serves or near is None else None
     if hint is not None:
         option = hint.partition(" ")[0].rstrip(",")

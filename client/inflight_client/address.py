@@ -95,7 +95,7 @@ class Address:
         path = parts.path.rstrip("/")
         if path and not parts.scheme.startswith("http"):
             raise InflightError(
-                f"the address {shorten(text)} has a path, but gRPC addresses have none; write http:// before it",
+                f"the address {shorten(text)} has a path, but gRPC addresses have none; give a URL that begins with http://",
                 "invalid_parameter",
             )
         if port is None:

@@ -136,7 +136,7 @@ class Call:
                 raise invalid_value("the prompt", self.prompt.ids, "at least one token id of 0 or more")
             if arguments:
                 raise InflightError(
-                    "chat_template_kwargs needs messages, but the prompt is none; leave it out, or send messages",
+                    "chat_template_kwargs needs messages, and the prompt has none; leave it out, or send messages",
                     "invalid_messages",
                 )
             return

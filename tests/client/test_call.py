@@ -143,7 +143,7 @@ def test_a_generator_in_messages_is_not_used_up() -> None:
 def test_arguments_of_a_template_go_with_messages() -> None:
     code, said = refusal("Tea?", chat_template_kwargs={"enable_thinking": False})
     assert code == "invalid_messages"
-    assert said == "chat_template_kwargs needs messages, but the prompt is none; leave it out, or send messages"
+    assert said == "chat_template_kwargs needs messages, and the prompt has none; leave it out, or send messages"
     assert Call("Tea?", False, chat_template_kwargs={}).messages_json == ""
 
 

@@ -162,7 +162,7 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         (["version"], "Use `inflight --version`"),
         (["batch", "satus"], "Did you mean 'status'?"),
         (["generate"], "Missing argument 'PROMPT'"),
-        (["generate", "x", "--top-k", "many"], "'many' is not a whole number"),
+        (["generate", "x", "--top-k", "many"], "'many' is not a valid integer"),
         (["--nothing"], "No such option"),
         (["serve", "x", "--max-num-sequence", "4"], "'--max-num-sequences'?"),
     ],

@@ -116,16 +116,19 @@ def test_a_text_that_becomes_nan_spares_other_clients_texts_of_its_micro_batch(
             calls = [each.embed([text], return_errors=True) for text in texts for each in (one, other)]
             return expected[0], await asyncio.gather(*calls)
 
-    before = [page_of(mixed_server).value(name, "embedding") for name in counts]
-    expected, answers = asyncio.run(both())
-    for place, answer in enumerate(answers):
-        if NAN_WORD in texts[place // 2]:
-            assert {index: error.code for index, error in answer.errors.items()} == {0: "text_not_computed"}
-        else:
-            np.testing.assert_allclose(answer[0], expected, atol=1e-5)
-    page = page_when(mixed_server, lambda page: page.value(counts[0], "embedding") - before[0] >= len(answers))
-    batches = page.value(counts[1], "embedding") - before[1]
-    assert batches < len(answers) * 0.9, "hardly a micro-batch had several texts"
+    def run() -> bool:
+        """Check all answers; return whether most texts shared a micro-batch, which a busy machine may prevent."""
+        before = [page_of(mixed_server).value(name, "embedding") for name in counts]
+        expected, answers = asyncio.run(both())
+        for place, answer in enumerate(answers):
+            if NAN_WORD in texts[place // 2]:
+                assert {index: error.code for index, error in answer.errors.items()} == {0: "text_not_computed"}
+            else:
+                np.testing.assert_allclose(answer[0], expected, atol=1e-5)
+        page = page_when(mixed_server, lambda page: page.value(counts[0], "embedding") - before[0] >= len(answers))
+        return bool(page.value(counts[1], "embedding") - before[1] < len(answers) / 2)
+
+    assert any(run() for _ in range(5)), "hardly a micro-batch had several texts"
 
 
 def test_token_ids_and_dimensions_are_computed(client: Client) -> None:
