@@ -10,7 +10,7 @@ import numpy as np
 
 from inflight.runtime.backends.paged.paged_model import BLOCK_TOKENS
 
-_DIGEST_BYTES = 16
+_HASH_BYTES = 16
 
 
 class BlockPool:
@@ -23,8 +23,8 @@ class BlockPool:
     def __init__(self, blocks: int) -> None:
         self._references = [0] * blocks
         self._unused: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
-        self._by_digest: dict[bytes, int] = {}
-        self._digests: dict[int, bytes] = {}
+        self._by_hash: dict[bytes, int] = {}
+        self._hash_of: dict[int, bytes] = {}
 
     @property
     def unused(self) -> int:
@@ -33,16 +33,16 @@ class BlockPool:
     def allocate(self) -> int:
         """Return a block with one reference, whose content is lost."""
         block, _ = self._unused.popitem(last=False)
-        if (digest := self._digests.pop(block, None)) is not None:
-            del self._by_digest[digest]
+        if (block_hash := self._hash_of.pop(block, None)) is not None:
+            del self._by_hash[block_hash]
         self._references[block] = 1
         return block
 
     def known(self, chain: Iterable[bytes]) -> list[int]:
         """Return the blocks of the longest computed beginning of a chain, each with one more reference."""
         found = []
-        for digest in chain:
-            block = self._by_digest.get(digest)
+        for block_hash in chain:
+            block = self._by_hash.get(block_hash)
             if block is None:
                 break
             if not self._references[block]:
@@ -51,10 +51,10 @@ class BlockPool:
             found.append(block)
         return found
 
-    def publish(self, digest: bytes, block: int) -> None:
+    def publish(self, block_hash: bytes, block: int) -> None:
         """Let later sequences find a block whose tokens are all computed; of equal blocks, the first."""
-        if digest not in self._by_digest and block not in self._digests:
-            self._by_digest[digest], self._digests[block] = block, digest
+        if block_hash not in self._by_hash and block not in self._hash_of:
+            self._by_hash[block_hash], self._hash_of[block] = block, block_hash
 
     def release(self, blocks: Sequence[int]) -> None:
         """Take back a reference of each block. The last ones are reused first: beginnings are shared more often."""
@@ -62,20 +62,20 @@ class BlockPool:
             self._references[block] -= 1
             if not self._references[block]:
                 self._unused[block] = None
-                if block not in self._digests:
+                if block not in self._hash_of:
                     self._unused.move_to_end(block, last=False)
 
 
-class DigestChain:
-    """The digests of a sequence's full blocks. `scope` tells apart what must not be shared: adapters and tenants."""
+class BlockHashes:
+    """The hashes of a sequence's full blocks. `scope` tells apart what must not be shared: adapters and tenants."""
 
     def __init__(self, scope: str) -> None:
-        self._last = blake2b(scope.encode(), digest_size=_DIGEST_BYTES).digest()
-        self.digests: list[bytes] = []
+        self._last = blake2b(scope.encode(), digest_size=_HASH_BYTES).digest()
+        self.hashes: list[bytes] = []
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Add the digests of blocks that became full; `tokens` are all of the sequence."""
-        for begin in range(len(self.digests) * BLOCK_TOKENS, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        """Add the hashes of blocks that became full; `tokens` are all of the sequence."""
+        for begin in range(len(self.hashes) * BLOCK_TOKENS, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
             block = np.array(tokens[begin : begin + BLOCK_TOKENS], np.int32).tobytes()
-            self._last = blake2b(self._last + block, digest_size=_DIGEST_BYTES).digest()
-            self.digests.append(self._last)
+            self._last = blake2b(self._last + block, digest_size=_HASH_BYTES).digest()
+            self.hashes.append(self._last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
-from inflight.runtime.backends.paged.block_pool import BlockPool, DigestChain
+from inflight.runtime.backends.paged.block_pool import BlockHashes, BlockPool
 from inflight.runtime.backends.paged.guides import Guided, Guides
 from inflight.runtime.backends.paged.paged_model import BLOCK_TOKENS, Chunk, PagedModel
 from inflight.runtime.backends.paged.sampler import Sampler, SamplingState
@@ -31,10 +31,10 @@ class _Sequence:
         self.tokens = list(request.prompt_ids)
         self.sampling = SamplingState(request, guided=guided)
         self.end_ids = end_ids
-        self.chain = DigestChain(f"{request.adapter} {tenant_of(request.metadata)}")
-        self.chain.extend(self.tokens)
+        self.block_hashes = BlockHashes(f"{request.adapter} {tenant_of(request.metadata)}")
+        self.block_hashes.extend(self.tokens)
         # At least one token is computed, since its logits are needed.
-        known = self.chain.digests[: (len(self.tokens) - 1) // BLOCK_TOKENS] if reuses else ()
+        known = self.block_hashes.hashes[: (len(self.tokens) - 1) // BLOCK_TOKENS] if reuses else ()
         self.blocks = pool.known(known)
         self.computed = self.published = len(self.blocks) * BLOCK_TOKENS
 
@@ -149,9 +149,9 @@ class PagedModelRunner:
         """Let other sequences find the blocks that became full and computed."""
         if not self._options.kv_cache_reuse or sequence.computed - sequence.published < BLOCK_TOKENS:
             return
-        sequence.chain.extend(sequence.tokens)
+        sequence.block_hashes.extend(sequence.tokens)
         for place in range(sequence.published // BLOCK_TOKENS, sequence.computed // BLOCK_TOKENS):
-            self._pool.publish(sequence.chain.digests[place], sequence.blocks[place])
+            self._pool.publish(sequence.block_hashes.hashes[place], sequence.blocks[place])
         sequence.published = sequence.computed // BLOCK_TOKENS * BLOCK_TOKENS
 
     def _output(self, handle: int, sequence: _Sequence, token: int, log_prob: float | None) -> StepOutput:

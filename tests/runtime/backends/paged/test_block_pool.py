@@ -4,42 +4,42 @@ from __future__ import annotations
 
 import random
 
-from inflight.runtime.backends.paged.block_pool import BlockPool, DigestChain
+from inflight.runtime.backends.paged.block_pool import BlockHashes, BlockPool
 from inflight.runtime.backends.paged.paged_model import BLOCK_TOKENS
 
 SIZE = BLOCK_TOKENS
 
 
 def chain(tokens: list[int], scope: str = "") -> list[bytes]:
-    found = DigestChain(scope)
+    found = BlockHashes(scope)
     found.extend(tokens)
-    return found.digests
+    return found.hashes
 
 
-def test_a_digest_stands_for_all_tokens_before_it_and_the_scope() -> None:
+def test_a_hash_stands_for_all_tokens_before_it_and_the_scope() -> None:
     tokens = list(range(3 * SIZE + 5))
     whole = chain(tokens)
     assert len(whole) == 3
     assert chain(tokens[: 2 * SIZE]) == whole[:2]
     assert not set(chain([9, *tokens[1:]])) & set(whole)
     assert not set(chain(tokens, "tenant")) & set(whole)
-    grown = DigestChain("")
+    grown = BlockHashes("")
     for end in range(len(tokens) + 1):
         grown.extend(tokens[:end])
-    assert grown.digests == whole
+    assert grown.hashes == whole
 
 
 def test_the_longest_unused_block_is_reused_first_and_its_tokens_are_forgotten() -> None:
     pool = BlockPool(3)
-    digests = chain(list(range(3 * SIZE)))
+    hashes = chain(list(range(3 * SIZE)))
     blocks = [pool.allocate() for _ in range(3)]
-    for digest, block in zip(digests, blocks, strict=True):
-        pool.publish(digest, block)
+    for block_hash, block in zip(hashes, blocks, strict=True):
+        pool.publish(block_hash, block)
     pool.release(blocks)
-    assert pool.known(digests) == blocks
+    assert pool.known(hashes) == blocks
     pool.release(blocks)
     assert pool.allocate() == blocks[2]  # beginnings stay longest
-    assert pool.known(digests) == blocks[:2]
+    assert pool.known(hashes) == blocks[:2]
 
 
 def test_any_order_of_calls_keeps_the_count() -> None:
@@ -52,15 +52,15 @@ def test_any_order_of_calls_keeps_the_count() -> None:
             continue
         tokens = [rng.randrange(2) for _ in range(rng.randrange(1, 4))]
         tokens = [token for token in tokens for _ in range(SIZE)]
-        digests = chain(tokens)
-        blocks = pool.known(digests)
+        hashes = chain(tokens)
+        blocks = pool.known(hashes)
         for place, block in enumerate(blocks):
             assert content[block] == tuple(tokens[: (place + 1) * SIZE])
-        for place in range(len(blocks), len(digests)):
+        for place in range(len(blocks), len(hashes)):
             block = pool.allocate()
             assert all(block not in others for _, others in held)
             content[block] = tuple(tokens[: (place + 1) * SIZE])
-            pool.publish(digests[place], block)
+            pool.publish(hashes[place], block)
             blocks.append(block)
         held.append((tokens, blocks))
     for _, blocks in held:
