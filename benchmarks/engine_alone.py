@@ -20,7 +20,7 @@ class AloneRun:
 
 
 class EngineAlone:
-    """A process that holds the bare pipeline, and uses no processor time between runs."""
+    """A process that holds the bare engine, and uses no processor time between runs."""
 
     def __init__(self, options: EngineOptions) -> None:
         context = multiprocessing.get_context("spawn")
@@ -45,16 +45,10 @@ class EngineAlone:
 def _work(connection: Connection, options: EngineOptions) -> None:
     from itertools import count
 
-    import numpy as np
-    import openvino
-
-    from inflight.runtime.backends.openvino.generation_config import generation_config
-    from inflight.runtime.backends.openvino.pipeline import make_pipeline
-    from inflight.runtime.engine.manifest import EngineManifest
+    from inflight.runtime.engine.interface import load_model_runner
     from inflight.runtime.messages import GenerationRequest
 
-    pipeline = make_pipeline(options, EngineManifest.from_directory(options.model_dir))
-    numbers = count()
+    engine, numbers = load_model_runner(options), count()
     connection.send("ready")
     while True:
         try:
@@ -62,19 +56,16 @@ def _work(connection: Connection, options: EngineOptions) -> None:
         except EOFError:
             return
         steps, tokens, started = [], 0, time.perf_counter()
-        running = [
-            pipeline.add_request(
-                next(numbers),
-                openvino.Tensor(np.array([ids], dtype=np.int64)),
-                generation_config(GenerationRequest(tuple(ids), max_tokens), options),
-            )
-            for ids, max_tokens in zip(prompts, lengths, strict=True)
-        ]
-        while pipeline.has_non_finished_requests():
+        running = set()
+        for ids, max_tokens in zip(prompts, lengths, strict=True):
+            running.add(number := next(numbers))
+            engine.add(number, GenerationRequest(tuple(ids), max_tokens))
+        while running:
             step_started = time.perf_counter()
-            pipeline.step()
+            outputs = list(engine.step())
             steps.append(time.perf_counter() - step_started)
-            for generation in running:
-                if generation.can_read():
-                    tokens += sum(len(output.generated_ids) for output in generation.read().values())
+            for output in outputs:
+                tokens += len(output.token_ids)
+                if output.finish_reason is not None:
+                    running.remove(output.handle)
         connection.send(AloneRun(tokens / (time.perf_counter() - started), steps))

@@ -16,11 +16,13 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, TextIO
 
 from inflight.common.process_guard import die_with_parent
-from inflight.runtime.engine.interface import EngineOptions
+from inflight.runtime.engine.interface import EngineOptions, load_model_runner
+from inflight.runtime.messages import GenerationRequest
 
 
 def main() -> int:
@@ -52,26 +54,14 @@ def _answers(lines: TextIO) -> Iterator[dict[str, Any]]:
 
 class _LoadedEngine:
     def __init__(self, options: EngineOptions, kv_precision: str) -> None:
-        import numpy as np
-        import openvino
+        extra = {"KV_CACHE_PRECISION": kv_precision} if kv_precision else {}
+        self._engine = load_model_runner(replace(options, extra=extra))
+        self._handles = itertools.count()
 
-        from inflight.runtime.backends.openvino.generation_config import generation_config
-        from inflight.runtime.backends.openvino.pipeline import make_pipeline
-        from inflight.runtime.engine.manifest import EngineManifest
-        from inflight.runtime.messages import GenerationRequest
-
-        manifest = EngineManifest.from_directory(options.model_dir)
-        if kv_precision:
-            manifest.properties["KV_CACHE_PRECISION"] = kv_precision
-        self._pipeline = make_pipeline(options, manifest)
-        numbers = itertools.count()
-
-        def start(prompt: list[int], max_tokens: int, log_probs: bool = False) -> Any:
-            request = GenerationRequest(tuple(prompt), max_tokens, log_probs=log_probs)
-            ids = openvino.Tensor(np.array([prompt], dtype=np.int64))
-            return self._pipeline.add_request(next(numbers), ids, generation_config(request, options))
-
-        self._start: Callable[..., Any] = start
+    def _start(self, prompt: list[int], max_tokens: int, log_probs: bool = False) -> int:
+        handle = next(self._handles)
+        self._engine.add(handle, GenerationRequest(tuple(prompt), max_tokens, log_probs=log_probs))
+        return handle
 
     def speed(self, requests: list[tuple[list[int], int]], users: int, seconds: float) -> dict[str, Any]:
         """Return the output tokens per second, and the length of each step, with `users` requests always in flight.
@@ -80,38 +70,38 @@ class _LoadedEngine:
         so that not all answers end at the same time. It counts once all of these have ended.
         """
         source, turns = random.Random(0), itertools.cycle(requests)
-        running = [self._start(prompt, source.randint(1, tokens)) for prompt, tokens in itertools.islice(turns, users)]
-        first, end = set(range(users)), math.inf
+        first = {self._start(prompt, source.randint(1, tokens)) for prompt, tokens in itertools.islice(turns, users)}
+        running, end = set(first), math.inf
         tokens, steps = 0, []
         while (started := time.perf_counter()) < end:
-            self._pipeline.step()
+            outputs = list(self._engine.step())
             if not first:
                 steps.append(time.perf_counter() - started)
-            for place, generation in enumerate(running):
-                if generation.can_read():
-                    for output in generation.read().values():
-                        tokens += len(output.generated_ids) if steps else 0
-                        if output.finish_reason.name != "NONE":
-                            running[place] = self._start(*next(turns))
-                            first.discard(place)
+            for output in outputs:
+                tokens += len(output.token_ids) if steps else 0
+                if output.finish_reason is not None:
+                    running.remove(output.handle)
+                    first.discard(output.handle)
+                    running.add(self._start(*next(turns)))
             if not first and not steps:
                 end = time.perf_counter() + seconds
-        for generation in running:
-            generation.cancel()
-        while self._pipeline.has_non_finished_requests():
-            self._pipeline.step()
+        for handle in running:
+            self._engine.remove(handle)
         return {"tokens_per_second": tokens / sum(steps), "steps": steps}
 
     def greedy(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
         """Return the likeliest tokens after each prompt, with their log probabilities."""
-        running = [self._start(prompt, max_tokens, log_probs=True) for prompt in prompts]
-        while self._pipeline.has_non_finished_requests():
-            self._pipeline.step()
-        outputs = [generation.read_all()[0] for generation in running]
-        return {
-            "tokens": [list(output.generated_ids) for output in outputs],
-            "log_probs": [list(output.generated_log_probs) for output in outputs],
-        }
+        handles = [self._start(prompt, max_tokens, log_probs=True) for prompt in prompts]
+        tokens: dict[int, list[int]] = {handle: [] for handle in handles}
+        log_probs: dict[int, list[float]] = {handle: [] for handle in handles}
+        running = set(handles)
+        while running:
+            for output in self._engine.step():
+                tokens[output.handle] += output.token_ids
+                log_probs[output.handle] += output.log_probs
+                if output.finish_reason is not None:
+                    running.remove(output.handle)
+        return {"tokens": list(tokens.values()), "log_probs": list(log_probs.values())}
 
 
 if __name__ == "__main__":

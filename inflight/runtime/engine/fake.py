@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import cycle
 
 from inflight.runtime.engine.interface import EngineOptions, StepOutput
-from inflight.runtime.messages import Beam, DecodingGuide, EngineLimits, FinishReason, GenerationRequest, RequestError
+from inflight.runtime.messages import Beam, EngineLimits, FinishReason, GenerationRequest
 
 NO_TOKEN = "-1"
 LOG_PROB = -0.5
 """Of every token of an answer and of the best beam; each further beam's tokens have LOG_PROB less."""
-IMPOSSIBLE = "impossible"
-"""The text of a guide that fails its probe."""
 
 
 class FakeModelRunner:
@@ -31,7 +28,6 @@ class FakeModelRunner:
     - `traceable` (0): whether the answer to a request with a seed begins that many tokens later in the prompt, and log
       probabilities identify their token (`traced_log_prob`), so that no two answers look the same,
     - `prefill_tokens_per_step` (0: no limit): longer prompts take several steps before their first token,
-    - `guide_probes` (0): how often `prepare` is called before a guide is probed; one guide is probed at a time,
     - `leak_bytes_per_request` and `leak_bytes_per_step` (0): memory that is never freed, to test leak detection,
     - tokens (unset) at the beginning of a prompt that make it fail: `add` refuses `refuse_token`, the step with
       `fail_token` raises, `die_token` kills the engine's process as SIGKILL does.
@@ -46,7 +42,6 @@ class FakeModelRunner:
         self._refuse_token = int(extra.get("refuse_token", NO_TOKEN))
         self._fail_token = int(extra.get("fail_token", NO_TOKEN))
         self._die_token = int(extra.get("die_token", NO_TOKEN))
-        self._guide_probes = int(extra.get("guide_probes", "0"))
         self._leak_per_request = int(extra.get("leak_bytes_per_request", "0"))
         self._leak_per_step = int(extra.get("leak_bytes_per_step", "0"))
         self._leaked: list[bytes] = []
@@ -57,41 +52,19 @@ class FakeModelRunner:
             kv_blocks=-(-options.kv_cache_tokens // 32),
             max_num_sequences=options.max_num_sequences,
         )
-        self._probes: Counter[DecodingGuide] = Counter()
         self._running: dict[int, tuple[GenerationRequest, int]] = {}
 
     def check(self, request: GenerationRequest) -> None:
         """Accept every request."""
 
-    def ready(self, request: GenerationRequest) -> bool:
-        if request.guide is None:
-            return True
-        impossible = request.guide.text == IMPOSSIBLE
-        tried = self._probes[request.guide] >= max(self._guide_probes, impossible)
-        if tried and impossible:
-            raise RequestError("the guide is impossible", "invalid_parameter")
-        return tried
-
-    def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
-        if waiting[0].guide is not None:
-            self._probes[waiting[0].guide] += 1
-
-    def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
-        return True
-
     def add(self, handle: int, request: GenerationRequest) -> None:
-        """Add a request. Raises ValueError for `refuse_token`, and for another adapter than the running requests'."""
+        """Add a request. Raises ValueError for `refuse_token`."""
         if request.prompt_ids[0] == self._refuse_token:
             raise ValueError("the fake engine refused\nbecause it was asked to")
-        if any(running.adapter != request.adapter for running, _ in self._running.values()):
-            raise ValueError("two adapters in one batch")
         # Below 0 while the prompt is computed: the step that completes it generates the first token.
         steps = -(-len(request.prompt_ids) // (self._prefill_tokens_per_step or len(request.prompt_ids)))
         self._running[handle] = (_rotated_by_seed(request) if self._traceable else request, 1 - steps)
         self._leak(self._leak_per_request)
-
-    def removable(self, handle: int) -> bool:
-        return True
 
     def remove(self, handle: int) -> None:
         del self._running[handle]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -68,34 +68,12 @@ class ModelRunner(Protocol):
     def check(self, request: GenerationRequest) -> None:
         """Raise RequestError if this engine can't run the request; called once, before the request is queued."""
 
-    def ready(self, request: GenerationRequest) -> bool:
-        """Return whether `add` may be called; called once per request, and before each step while it returns False.
-
-        It returns at once: False while the guide's probe is pending, during which other requests overtake this one.
-        Raises RequestError if the guide failed its probe, which ends this request only.
-        """
-
-    def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
-        """Advance the work that keeps these requests, in order of arrival, from being ready; called before each step.
-
-        It may block for some milliseconds if there is no other work.
-        """
-
-    def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
-        """Return whether its prompt may be computed with the running ones and `ahead`, which start with it or wait.
-
-        Called before each step for a waiting request that fits and is ready; others overtake it while it returns False.
-        """
-
     def add(self, handle: int, request: GenerationRequest) -> None:
-        """Add a request to the running ones, which have the same adapter; its worst case fits the cache.
+        """Add a request to the running ones; its worst case fits the cache.
 
         The caller handles stop words, deadline and draft. An exception ends this request only: a RequestError with its
         code.
         """
-
-    def removable(self, handle: int) -> bool:
-        """Return whether a running request may be removed now; if not, it may be after a step returns output for it."""
 
     def remove(self, handle: int) -> None:
         """Drop a running request and free its KV blocks before the next forward pass."""
@@ -108,7 +86,7 @@ class ModelRunner(Protocol):
 class SelfSchedulingRunner(ModelRunner, Protocol):
     """A library with its own scheduler: `step` returns the output since the last call without blocking.
 
-    It manages the KV cache and mixes adapters in a batch. An exception of `step` means that the library is dead, even
+    It manages the KV cache. An exception of `step` means that the library is dead, even
     while no request runs.
     """
 

@@ -40,8 +40,7 @@ def error_from_exception(error: Exception) -> tuple[str, str]:
 class ScheduledRequest:
     """A request of the scheduler: `kv_blocks` is its worst case, `generated_tokens` counts all tokens, cut or not.
 
-    `emitted` is how many tokens its events had so far; `held_ids` wait for later ones. `unready` says that its guide's
-    probe was pending when the model runner was last asked, `ended` that its last event was sent though it still runs.
+    `emitted` is how many tokens its events had so far; `held_ids` wait for later ones.
     """
 
     handle: int
@@ -58,8 +57,6 @@ class ScheduledRequest:
     stop_words: StopWords | None = None
     draft: DraftVerifier | None = None
     last_speculation: SpeculationStats | None = None
-    unready: bool = False
-    ended: bool = False
 
     @property
     def prefilling(self) -> bool:
@@ -126,8 +123,6 @@ class RequestQueue:
         """Sorted by (-priority, arrival), which is unique, so entries are never compared."""
         self._deadlines: list[tuple[int, int]] = []
         """Heap of (deadline, handle) of the requests with a deadline."""
-        self._unready: dict[int, ScheduledRequest] = {}
-        """By handle, in order of arrival; some may be ready already."""
 
     def __len__(self) -> int:
         return len(self._order)
@@ -139,19 +134,12 @@ class RequestQueue:
     def has_deadlines(self) -> bool:
         return bool(self._deadlines)
 
-    @property
-    def unready(self) -> list[ScheduledRequest]:
-        """Return the requests that wait for the probe of their guide, in order of arrival."""
-        return [entry for entry in self._unready.values() if entry.unready]
-
     def push(self, entry: ScheduledRequest) -> None:
         place = (-entry.request.priority, next(self._arrivals))
         self._positions[entry.handle] = place
         insort(self._order, (*place, entry))
         if entry.request.deadline_ns is not None:
             insort(self._deadlines, (entry.request.deadline_ns, entry.handle))
-        if entry.unready:
-            self._unready[entry.handle] = entry
 
     def remove(self, handle: int) -> ScheduledRequest | None:
         """Remove a request from any position and return it; None if it isn't queued."""
@@ -159,7 +147,6 @@ class RequestQueue:
         if place is None:
             return None
         entry = self._order.pop(bisect_left(self._order, place))[2]
-        self._unready.pop(handle, None)
         if entry.request.deadline_ns is not None:
             del self._deadlines[bisect_left(self._deadlines, (entry.request.deadline_ns, handle))]
         return entry

@@ -22,7 +22,6 @@ from inflight.runtime.messages import (
     GenerationRequest,
     RequestError,
     TokenEvent,
-    tenant_of,
 )
 from inflight.runtime.text.detokenizer import Detokenizer
 from inflight.runtime.text.stop_words import NOTHING_RELEASED, Released, StopWords, cut_beams
@@ -46,14 +45,6 @@ class StepTimes:
         return min((took for ended, took in self._steps if now_ns - ended < RECENT_NS), default=0)
 
 
-MAX_PENDING_GUIDES = 64
-MAX_PENDING_GUIDES_PER_TENANT = 16
-"""Limits of guides that wait for their probe, each of which may take seconds: of all requests, and of one tenant's."""
-
-MAX_SKIPPED = 8
-"""Requests that can't join yet and may be skipped per turn: each is compared with all before it."""
-
-
 def no_tokenizer() -> Detokenizer:
     raise RequestError("this engine has no tokenizer; send stop words as token ids", "invalid_parameter")
 
@@ -63,8 +54,7 @@ class Scheduler:
 
     A request is admitted, by priority and then in order of arrival, once the KV blocks of its worst case are free, so
     the cache never overflows under a running request (TensorRT-LLM's `guaranteed_no_evict`). No request overtakes the
-    head of the queue: neither a smaller one, nor one with the adapter of the running requests when the head has another
-    adapter. Adapters mix in a batch only if the model runner mixes them.
+    head of the queue, not even a smaller one.
 
     A request whose deadline passes ends between two steps; a waiting one ends as soon as one step of the shortest
     recent length would end too late. `max_queue_size` limits the waiting requests beyond those that the next turn can
@@ -90,7 +80,6 @@ class Scheduler:
         self._queue = RequestQueue()
         self._running: dict[int, ScheduledRequest] = {}
         self._running_deadlines: dict[int, int] = {}
-        self._adapter = 0
         self._sequences = 0
         self._kv_blocks_reserved = 0
         self._step_times = StepTimes()
@@ -107,16 +96,11 @@ class Scheduler:
         """
         self.limits.check(request)
         self._runner.check(request)
-        unready = not self._runner.ready(request)
-        if unready:
-            self._check_pending_guides(request)
         if request.draft_ids:
             request = replace(request, max_tokens=min(request.max_tokens, len(request.draft_ids) + 1))
         handle = next(self._handles) if handle is None else handle
         blocks = self.limits.kv_blocks_for(request)
-        self._queue.push(
-            ScheduledRequest(handle, request, on_event, blocks, arrival_ns=time.monotonic_ns(), unready=unready)
-        )
+        self._queue.push(ScheduledRequest(handle, request, on_event, blocks, arrival_ns=time.monotonic_ns()))
         if self._max_queue_size and self._queue_is_full():
             self._queue.remove(handle)
             raise queue_full_error(self._max_queue_size)
@@ -134,11 +118,7 @@ class Scheduler:
     def step(self) -> None:
         """Drop expired requests, admit those that fit, run one step, and emit all events of the step."""
         self._drop_expired()
-        self._update_guides()
         self._admit()
-        unready = self._queue.unready
-        if unready:
-            self._runner.prepare([entry.request for entry in unready])
         if not self._running and not self._self_scheduling:
             return
         started_ns = time.monotonic_ns()
@@ -173,26 +153,6 @@ class Scheduler:
         self._drop_expired()
         return len(self._queue) - sum(1 for _ in self._admissible()) > self._max_queue_size
 
-    def _check_pending_guides(self, request: GenerationRequest) -> None:
-        """Raise RequestError (`overloaded`) if too many other guides wait for their probe."""
-        waiting = [entry.request for entry in self._queue.unready]
-        guides = {one.guide for one in waiting}
-        own = {one.guide for one in waiting if tenant_of(one.metadata) == tenant_of(request.metadata)}
-        if request.guide in guides:
-            return
-        for found, most in ((own, MAX_PENDING_GUIDES_PER_TENANT), (guides, MAX_PENDING_GUIDES)):
-            if len(found) >= most:
-                raise queue_full_error(most, "guides that were not tried yet")
-
-    def _update_guides(self) -> None:
-        """Fetch the results of guide probes; requests whose guide failed end."""
-        for entry in self._queue.unready:
-            try:
-                entry.unready = not self._runner.ready(entry.request)
-            except Exception as error:
-                self._queue.remove(entry.handle)
-                self._emit_last(entry, FinishReason.ERROR, error=error_from_exception(error))
-
     def _drop_expired(self) -> None:
         now = time.monotonic_ns()
         if self._running_deadlines:
@@ -203,28 +163,13 @@ class Scheduler:
                 self._emit_last(entry, FinishReason.DEADLINE)
 
     def _admissible(self) -> Iterator[ScheduledRequest]:
-        """Yield the requests at the head of the queue that can be admitted together, without those that can't start."""
-        adapter = self._adapter if self._running and not self._self_scheduling else None
-        sequences, blocks, passed = self._sequences, self._kv_blocks_reserved, 0
-        ahead: list[GenerationRequest] = []
+        """Yield the requests at the head of the queue that can be admitted together."""
+        sequences, blocks = self._sequences, self._kv_blocks_reserved
         for entry in self._queue:
-            request, width = entry.request, entry.request.sampling.beam_width
-            if sequences + width > self.limits.max_num_sequences or blocks + entry.kv_blocks > self.limits.kv_blocks:
-                return
-            if adapter is not None and request.adapter != adapter:
-                return
-            if entry.unready:
-                continue
-            joinable = self._runner.joinable(request, ahead)
-            ahead.append(request)
-            if not joinable:
-                passed += 1
-                if passed == MAX_SKIPPED:
-                    return
-                continue
-            adapter = None if self._self_scheduling else request.adapter
-            sequences += width
+            sequences += entry.request.sampling.beam_width
             blocks += entry.kv_blocks
+            if sequences > self.limits.max_num_sequences or blocks > self.limits.kv_blocks:
+                return
             yield entry
 
     def _admit(self) -> None:
@@ -246,7 +191,6 @@ class Scheduler:
         self._running[entry.handle] = entry
         if request.deadline_ns is not None:
             self._running_deadlines[entry.handle] = request.deadline_ns
-        self._adapter = request.adapter
         self._sequences += request.sampling.beam_width
         self._kv_blocks_reserved += entry.kv_blocks
 
@@ -256,11 +200,6 @@ class Scheduler:
         entry = self._running.get(handle)
         if entry is None:
             return  # one output may merge several steps, and an earlier one ended the answer
-        if entry.ended:
-            if reason is None:
-                self._runner.remove(handle)
-            self._release(entry)
-            return
         if not entry.first_token_ns:
             entry.first_token_ns = time.monotonic_ns()
         entry.generated_tokens += len(token_ids)
@@ -290,19 +229,10 @@ class Scheduler:
         self._emit_last(entry, reason, rest, beams, error)
 
     def _end_running(self, entry: ScheduledRequest, reason: FinishReason) -> None:
-        """End a running request between two steps, with the tokens that were held back.
-
-        If the model runner can't remove it yet, it keeps its place until a step returns output for it.
-        """
-        if entry.ended:
-            return
-        entry.ended = not self._runner.removable(entry.handle)
+        """End a running request between two steps, with the tokens that were held back."""
         rest = NOTHING_RELEASED if entry.stop_words is None else entry.stop_words.feed((), ended=True)
-        if entry.ended:
-            self._running_deadlines.pop(entry.handle, None)
-        else:
-            self._runner.remove(entry.handle)
-            self._release(entry)
+        self._runner.remove(entry.handle)
+        self._release(entry)
         self._emit_last(entry, FinishReason.STOP_WORD if rest.found else reason, rest)
 
     def _release(self, entry: ScheduledRequest) -> None:

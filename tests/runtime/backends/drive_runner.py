@@ -41,17 +41,11 @@ def run(stepper: ModelRunner, *requests: GenerationRequest) -> list[CollectedOut
         stepper.limits.check(request)
         stepper.check(request)
     answers = [CollectedOutput() for _ in requests]
-    waiting = set(range(len(requests)))
+    for number, request in enumerate(requests):
+        stepper.add(number, request)
     deadline = time.monotonic() + TIMEOUT
     while any(answer.reason is None for answer in answers):
         assert time.monotonic() < deadline, "a request never ended"
-        for number in sorted(waiting):
-            if stepper.ready(requests[number]):
-                stepper.add(number, requests[number])
-                waiting.discard(number)
-        if waiting:
-            stepper.prepare([requests[number] for number in sorted(waiting)])
-        if len(waiting) < len(requests):
-            for progress in stepper.step():
-                answers[progress.handle].add(progress)
+        for progress in stepper.step():
+            answers[progress.handle].add(progress)
     return answers

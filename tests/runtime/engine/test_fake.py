@@ -9,18 +9,14 @@ import time
 
 import pytest
 
-from inflight.runtime.engine.fake import IMPOSSIBLE, LOG_PROB, FakeModelRunner, expected_beams, expected_token
+from inflight.runtime.engine.fake import LOG_PROB, FakeModelRunner, expected_beams, expected_token
 from inflight.runtime.engine.interface import EngineOptions, StepOutput
 from inflight.runtime.messages import (
     Beam,
-    DecodingGuide,
     FinishReason,
     GenerationRequest,
-    GuideType,
-    RequestError,
     SamplingConfig,
 )
-from tests.fixtures.errors import raises
 
 
 def stepper_of(**extra: str) -> FakeModelRunner:
@@ -112,29 +108,6 @@ def test_long_prompts_take_several_steps() -> None:
         [StepOutput(1, (0,))],
         [StepOutput(1, (1,), FinishReason.LENGTH)],
     ]
-
-
-def test_a_guide_is_tried_as_often_as_asked_for() -> None:
-    stepper = stepper_of(guide_probes="2")
-    request, impossible = (
-        GenerationRequest((7,), 2, guide=DecodingGuide(GuideType.REGEX, one)) for one in ("a", IMPOSSIBLE)
-    )
-    ready = []
-    for _ in range(2):
-        ready.append(stepper.ready(request) or stepper.ready(impossible))
-        stepper.prepare([request])
-        stepper.prepare([impossible])
-    assert [*ready, stepper.ready(request)] == [False, False, True]
-    with raises(RequestError, "invalid_parameter", naming="guide"):
-        stepper.ready(impossible)
-    assert stepper.ready(GenerationRequest((7,), 2))
-
-
-def test_two_adapters_in_one_batch_are_refused() -> None:
-    stepper = stepper_of()
-    stepper.add(1, GenerationRequest((7,), 2, adapter=1))
-    with raises(ValueError, naming="adapters"):
-        stepper.add(2, GenerationRequest((7,), 2, adapter=2))
 
 
 @pytest.mark.parametrize("what", ["leak_bytes_per_request", "leak_bytes_per_step"])

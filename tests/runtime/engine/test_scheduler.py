@@ -5,17 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
-
-from inflight.runtime.engine.fake import FakeModelRunner
-from inflight.runtime.engine.interface import EngineOptions
-from inflight.runtime.engine.scheduler import Scheduler
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
 from tests.fixtures.errors import raises
 from tests.runtime.engine.fake_scheduler import (
     FAIL_TOKEN,
     MAX_STEPS,
-    EventCollector,
     expected_answer,
     keep_ends,
     request_of,
@@ -130,29 +124,6 @@ def test_cancelling_a_running_request_makes_room_for_the_next_turn() -> None:
     engine.step()
     assert engine.stats().running == 1
     assert events[-1].handle != running
-
-
-class PrefillKeeper(FakeModelRunner):
-    """Removes no request whose prompt it still computes."""
-
-    def removable(self, handle: int) -> bool:
-        return self._running[handle][1] > 0
-
-
-@pytest.mark.parametrize("max_tokens", [1, 50])
-def test_a_request_cancelled_during_prefill_keeps_its_blocks_until_the_prompt_is_computed(max_tokens: int) -> None:
-    options = EngineOptions("fake", "", kv_cache_tokens=256)
-    options.extra["prefill_tokens_per_step"] = "4"
-    stepper = PrefillKeeper(options)
-    engine, answer = Scheduler(stepper), EventCollector()
-    handle = engine.submit(request_of(prompt=10, answer=max_tokens), answer)
-    engine.step()
-    engine.cancel(handle)
-    assert (answer.tokens, answer.reason) == ([], FinishReason.CANCELLED)
-    assert engine.stats().kv_blocks_reserved > 0
-    run_dry(engine)
-    assert engine.stats().kv_blocks_reserved == 0
-    assert list(stepper.step()) == []
 
 
 def test_cancelling_what_is_unknown_or_over_is_no_error() -> None:

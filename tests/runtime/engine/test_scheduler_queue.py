@@ -8,15 +8,11 @@ from dataclasses import replace
 import pytest
 
 from inflight.runtime.engine import scheduler
-from inflight.runtime.engine.fake import IMPOSSIBLE
-from inflight.runtime.engine.scheduler import MAX_PENDING_GUIDES, MAX_PENDING_GUIDES_PER_TENANT, Scheduler
+from inflight.runtime.engine.scheduler import Scheduler
 from inflight.runtime.messages import (
-    DecodingGuide,
     FinishReason,
     GenerationRequest,
-    GuideType,
     RequestError,
-    RequestMetadata,
     SamplingConfig,
 )
 from tests.fixtures.errors import raises
@@ -180,92 +176,6 @@ def test_without_a_bound_any_number_may_wait() -> None:
         engine.submit(request_of(answer=1), ignore_event)
     assert engine.stats().waiting == 500
     run_dry(engine)
-
-
-def test_adapters_do_not_mix_and_none_starves() -> None:
-    """The fake engine refuses a batch of two adapters. The second one of adapter 1 might run at once, and waits."""
-    engine, ended = scheduler_of(max_num_sequences=9), list[int]()
-    answers = {adapter: EventCollector() for adapter in (1, 2)}
-    first = engine.submit(replace(request_of(answer=20), adapter=1), keep_ends(ended))
-    second = engine.submit(replace(request_of(answer=10), adapter=1), keep_ends(ended))
-    engine.step()
-    assert engine.stats().running == 2
-    engine.submit(replace(request_of(answer=5), adapter=2), answers[2])
-    engine.submit(replace(request_of(answer=5), adapter=1), answers[1])
-    for _ in range(19):
-        engine.step()
-        assert not answers[1].events
-        assert not answers[2].events
-    assert ended == [second, first]
-    turn_until_ended(engine, answers[2])
-    assert not answers[1].events
-    run_dry(engine)
-    assert answers[1].reason is answers[2].reason is FinishReason.LENGTH
-
-
-def test_a_request_whose_guide_is_being_tried_is_passed_by_others_and_comes_in_the_end() -> None:
-    engine, guided, plain = scheduler_of(guide_probes="3"), EventCollector(), EventCollector()
-    engine.submit(replace(request_of(answer=1), guide=DecodingGuide(GuideType.REGEX, "a+")), guided)
-    engine.submit(request_of(answer=3), plain)
-    for _ in range(3):
-        engine.step()
-    assert plain.ended
-    assert not guided.events
-    run_dry(engine)
-    assert guided.reason is FinishReason.LENGTH
-
-
-def test_a_guide_that_was_tried_waits_for_no_trial_of_others() -> None:
-    """However many others wait, and however long their trials take."""
-    engine, known = (
-        scheduler_of(guide_probes="3"),
-        replace(request_of(answer=1), guide=DecodingGuide(GuideType.REGEX, "known")),
-    )
-    assert answered(engine, known).reason is FinishReason.LENGTH
-    for number in range(MAX_PENDING_GUIDES_PER_TENANT):
-        engine.submit(replace(request_of(), guide=DecodingGuide(GuideType.REGEX, f"new {number}")), ignore_event)
-    again = EventCollector()
-    engine.submit(known, again)
-    engine.step()
-    assert again.ended
-    run_dry(engine)
-
-
-def test_the_guides_that_wait_for_a_trial_are_bounded_for_each_tenant_and_in_all() -> None:
-    engine = scheduler_of(guide_probes="1", max_num_sequences=1)
-
-    def submit(tenant: str, text: str) -> int:
-        origin = RequestMetadata(tenant) if tenant else None
-        return engine.submit(
-            replace(request_of(), guide=DecodingGuide(GuideType.REGEX, text), metadata=origin), ignore_event
-        )
-
-    def refused(tenant: str, text: str) -> bool:
-        with pytest.raises(RequestError) as raised:
-            submit(tenant, text)
-        return raised.value.code == "overloaded"
-
-    handles = [submit("", f"of nobody {number}") for number in range(MAX_PENDING_GUIDES_PER_TENANT)]
-    submit("", "of nobody 0")  # no guide more
-    assert refused("", "one more")
-    for number in range(MAX_PENDING_GUIDES - MAX_PENDING_GUIDES_PER_TENANT):
-        submit(f"tenant {number % 3}", f"of a tenant {number}")
-    assert refused("tenant 3", "one more")
-    engine.cancel(handles[1])
-    submit("tenant 3", "one more")
-    run_dry(engine)
-    submit("", "yet another")
-    run_dry(engine)
-
-
-def test_a_guide_that_proves_impossible_ends_its_own_request() -> None:
-    engine, guided, plain = scheduler_of(), EventCollector(), EventCollector()
-    engine.submit(replace(request_of(), guide=DecodingGuide(GuideType.REGEX, IMPOSSIBLE)), guided)
-    engine.submit(request_of(), plain)
-    run_dry(engine)
-    assert guided.end.error == ("the guide is impossible", "invalid_parameter")
-    assert guided.reason is FinishReason.ERROR
-    assert plain.reason is FinishReason.LENGTH
 
 
 def test_what_the_library_refuses_ends_alone_and_in_one_line() -> None:

@@ -67,7 +67,7 @@ def requests(draw: st.DrawFn) -> GenerationRequest:
 class RandomTraffic(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.engine = scheduler_of(8 * 32, SEQUENCES, WAITING, guide_probes="3", prefill_tokens_per_step="50")
+        self.engine = scheduler_of(8 * 32, SEQUENCES, WAITING, prefill_tokens_per_step="50")
         self.requests: dict[int, GenerationRequest] = {}
         self.answers: dict[int, EventCollector] = {}
         self.cancelled: set[int] = set()

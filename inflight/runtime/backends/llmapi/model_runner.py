@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from inflight.runtime.backends.llmapi.adapters import LlmApiAdapters
 from inflight.runtime.backends.llmapi.event_loop import LlmEventLoop
@@ -43,15 +43,6 @@ class LlmApiModelRunner:
         self._sampling_params.check(request)
         self._adapters.check(request)
 
-    def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
-        """Do nothing: requests of this runner are always ready."""
-
-    def ready(self, request: GenerationRequest) -> bool:
-        return True
-
-    def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
-        return True
-
     def add(self, handle: int, request: GenerationRequest) -> None:
         beams = request.sampling.beam_width > 1
         arguments = {
@@ -65,9 +56,6 @@ class LlmApiModelRunner:
             )
         self._loop.add(handle, arguments, OutputReader(handle, request, self._sampling_params.end_ids_for(request)))
         self._running.add(handle)
-
-    def removable(self, handle: int) -> bool:
-        return True
 
     def remove(self, handle: int) -> None:
         self._running.discard(handle)

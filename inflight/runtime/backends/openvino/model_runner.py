@@ -1,235 +1,255 @@
-"""The embedded engine: OpenVINO GenAI's continuous-batching pipeline as a `ModelRunner`."""
+"""The embedded engine on OpenVINO: a `ModelRunner` that plans forward passes, and samples from their logits."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import count
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
 
-import numpy as np
-import openvino
-import openvino_genai
-
-from inflight.runtime.backends.openvino.adapters import OpenVinoAdapters
-from inflight.runtime.backends.openvino.generation_config import (
-    check_request,
-    first_token_config,
-    generation_config,
-    may_end_with_first_token,
-    with_fewer_ends,
-)
-from inflight.runtime.backends.openvino.guided_decoding.guide_cache import GuideCache, digest
-from inflight.runtime.backends.openvino.guided_decoding.watchdog import CompiledGuides, GuideStallDetector
-from inflight.runtime.backends.openvino.pipeline import KV_BLOCK_TOKENS, kv_blocks, make_pipeline, scheduler_config
-from inflight.runtime.backends.openvino.prefix_conflicts import PrefixConflicts
-from inflight.runtime.backends.openvino.speculation import DraftCounter
+from inflight.runtime.backends.openvino.beam_search import BeamSearch, check_beam_search
+from inflight.runtime.backends.openvino.block_pool import BlockPool
+from inflight.runtime.backends.openvino.guides import Guides
+from inflight.runtime.backends.openvino.paged_model import BLOCK_TOKENS, PagedModel
+from inflight.runtime.backends.openvino.sampler import Choice, Logits, Sampler, SamplingState
+from inflight.runtime.backends.openvino.sequence import Sequence
+from inflight.runtime.backends.openvino.speculation import Speculation
+from inflight.runtime.backends.openvino.step_cost import StepCost
 from inflight.runtime.engine.interface import EngineOptions, StepOutput
 from inflight.runtime.engine.manifest import EngineManifest
-from inflight.runtime.messages import Beam, EngineLimits, FinishReason, GenerationRequest, tenant_of
-
-IDLE_WAIT_S = 0.005
-"""How long an idle engine waits for a guide's probe before it checks for work again."""
-
-FINISH_REASONS = {
-    openvino_genai.GenerationFinishReason.STOP: FinishReason.STOP,
-    openvino_genai.GenerationFinishReason.LENGTH: FinishReason.LENGTH,
-}
+from inflight.runtime.engine.request_values import check_sampling
+from inflight.runtime.messages import EngineLimits, FinishReason, GenerationRequest, RequestError
+from inflight.runtime.text.tokenizer import load_tokenizer
 
 
-@dataclass
-class _RunningRequest:
-    """A request in the pipeline, or about to enter it while `generation` is None."""
+class _Planned(NamedTuple):
+    """Part of a step: the next tokens of a sequence, a draft behind them, and who waits for the same prompt."""
 
-    request: GenerationRequest
-    drafts: DraftCounter | None
-    generation: openvino_genai.GenerationHandle | None = None
-    tries_first_token: bool = False
-    tokens: int = 0
-    prompt_computed: bool = False
-    """Whether its prompt is computed: the pipeline has returned a token."""
+    sequence: Sequence
+    length: int
+    draft: tuple[int, ...] = ()
+    followers: tuple[Sequence, ...] = ()
 
 
 class OpenVinoModelRunner:
     """Runs an engine directory of `inflight build --target openvino`; needs its engine.json.
 
-    Raises ValueError for options that the library doesn't support.
+    `extra` are properties of OpenVINO, before those of the engine. Raises ValueError for options that it has not.
     """
 
     def __init__(self, options: EngineOptions) -> None:
         manifest = EngineManifest.from_directory(options.model_dir)
+        blocks = -(-options.kv_cache_tokens // BLOCK_TOKENS)
         self.limits = EngineLimits(
             vocabulary_size=manifest.vocabulary_size,
             max_seq_len=manifest.max_seq_len,
-            kv_block_tokens=KV_BLOCK_TOKENS,
-            kv_blocks=kv_blocks(options),
+            kv_block_tokens=BLOCK_TOKENS,
+            kv_blocks=blocks,
             max_num_sequences=options.max_num_sequences,
         )
         self._options = options
-        self._caches_prefixes = scheduler_config(options).enable_prefix_caching
-        self._prefix_conflicts = PrefixConflicts(self.limits.kv_blocks)
+        self._model = PagedModel(options.model_dir, blocks, _properties(manifest, options), options.adapters)
+        self._models = [self._model]
+        self._pool = BlockPool(blocks)
+        self._sampler = Sampler(manifest.vocabulary_size, options.threads)
+        self._speculation = self._load_speculation(options, manifest)
+        self._cost = StepCost()
         self._end_ids = manifest.end_ids
-        self._adapters = OpenVinoAdapters(options.adapters, options.model_dir)
-        self._pipeline = make_pipeline(options, manifest, **self._adapters.pipeline_properties)
-        self._adapters.check_all(self._pipeline)
-        self._guides = GuideCache(options.model_dir, manifest)
-        self._compiled_guides = CompiledGuides(self._pipeline.get_tokenizer(), manifest.vocabulary_size)
-        self._stall_detector = GuideStallDetector(self._pipeline, options)
-        self._running: dict[int, _RunningRequest] = {}
-        self._pending: deque[int] = deque()
-        self._first_token_numbers = count(1 << 61)  # no request's handle is this large
+        self._running: dict[int, list[Sequence]] = {}
+        self._searches: dict[int, BeamSearch] = {}
+
+    def _load_speculation(self, options: EngineOptions, manifest: EngineManifest) -> Speculation | None:
+        if not (options.draft_dir or options.prompt_lookup):
+            return None
+        if options.draft_dir and options.prompt_lookup:
+            raise ValueError("a deployment speculates with a draft model or by prompt lookup; choose one")
+        if options.num_draft_tokens < 1:
+            raise ValueError(f"num_draft_tokens is {options.num_draft_tokens}; it must be 1 or more")
+        if options.draft_dir:
+            draft = EngineManifest.from_directory(options.draft_dir)
+            if draft.vocabulary_size != manifest.vocabulary_size:
+                raise ValueError(
+                    f"the draft model {options.draft_dir} has {draft.vocabulary_size} tokens in its vocabulary and"
+                    f" {options.model_dir} has {manifest.vocabulary_size}; choose one with the same tokenizer"
+                )
+            self._models.append(PagedModel(options.draft_dir, self.limits.kv_blocks, _properties(draft, options)))
+        return Speculation(options.num_draft_tokens, self._pool, self._sampler, *self._models[1:])
+
+    @cached_property
+    def _guides(self) -> Guides:
+        if not self._end_ids:
+            raise RequestError("this model has no end token, which a guide needs; leave it out", "unsupported_input")
+        return Guides(load_tokenizer(self._options.model_dir), self.limits.vocabulary_size, self._end_ids)
 
     def check(self, request: GenerationRequest) -> None:
-        check_request(request, self._options)
-        self._adapters.check(request)
+        check_sampling(request.sampling)
+        if request.sampling.beam_width > 1:
+            check_beam_search(request)
+        if not 0 <= request.adapter <= (have := len(self._options.adapters)):
+            raise RequestError(
+                f"lora_task_id is {request.adapter} and this deployment has"
+                f" {f'the adapters 1 to {have}' if have else 'no adapters'}; choose one of them, or leave it out",
+                "invalid_parameter",
+            )
         if request.guide is not None:
-            self._guides.check(request.guide)
-
-    def ready(self, request: GenerationRequest) -> bool:
-        return request.guide is None or self._guides.ready(request.guide)
-
-    def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
-        guides = [(tenant_of(request.metadata), request.guide) for request in waiting if request.guide is not None]
-        # While no request runs, wait for the probe.
-        self._guides.advance(guides, timeout=0.0 if self._running else IDLE_WAIT_S)
-
-    def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
-        if not self._caches_prefixes:
-            return True
-        computing = (running.request for running in self._running.values() if not running.prompt_computed)
-        return not self._prefix_conflicts.conflicts(
-            request.prompt_ids, (one.prompt_ids for one in (*computing, *ahead))
-        )
+            self._guides.start(request.guide)
 
     def add(self, handle: int, request: GenerationRequest) -> None:
+        state = SamplingState(request)
         if request.guide is not None:
-            self._guides.ready(request.guide)  # the guide may have stalled the engine since it passed
-            self._compiled_guides.add(digest(request.guide), self._guides.compiled_bytes(request.guide))
-            # Without an end token, a complete guided answer would continue unguided.
-            request = replace(request, end_ids=request.end_ids or self._end_ids)
-        self._adapters.activate(self._pipeline, request.adapter)
-        self._prefix_conflicts.add(request.prompt_ids)
-        speculates = self._options.draft_dir or self._options.prompt_lookup
-        running = _RunningRequest(request, DraftCounter(request, self._options) if speculates else None)
-        if self._options.draft_dir:
-            self._pending.append(handle)
-        else:
-            self._start(handle, running)
-        self._running[handle] = running
-
-    def _start(self, handle: int, running: _RunningRequest) -> None:
-        if may_end_with_first_token(running.request):
-            running.tries_first_token = True
-            number = next(self._first_token_numbers)
-            running.generation = self._pipeline.add_request(number, _prompt(running.request), first_token_config())
-            return
-        config = generation_config(running.request, self._options)
-        running.generation = self._pipeline.add_request(handle, _prompt(running.request), config)
-
-    def _start_pending(self) -> None:
-        """Start pending requests, few at a time with a draft model: a step then computes whole prompts."""
-        tokens = 0
-        while self._pending:
-            running = self._running[self._pending[0]]
-            tokens += len(running.request.prompt_ids)
-            if tokens > self._options.max_num_tokens and tokens > len(running.request.prompt_ids):
-                return
-            self._start(self._pending.popleft(), running)
-
-    def removable(self, handle: int) -> bool:
-        """Return False while the prompt is computed and prefix caching is on.
-
-        The library would keep all blocks of the prompt as if they were computed, and answer the next request with the
-        same prompt wrongly. A beam search has no output before its end, so it is not removable before that.
-        """
-        running = self._running[handle]
-        return not self._caches_prefixes or running.generation is None or running.prompt_computed
+            state.guided = self._guides.start(request.guide)
+        if request.sampling.beam_width > 1:
+            self._searches[handle] = BeamSearch(request)
+        self._running[handle] = [Sequence(handle, request, state, self._options.kv_cache_reuse)]
 
     def remove(self, handle: int) -> None:
-        running = self._running.pop(handle)
-        if running.generation is None:
-            self._pending.remove(handle)
-        else:
-            running.generation.cancel()
-
-    def close(self) -> None:
-        """End the guide probe's process; it also ends when this process does."""
-        self._guides.close()
+        for sequence in self._running.pop(handle):
+            self._publish(sequence)
+            self._pool.release(sequence.blocks)
+        self._searches.pop(handle, None)
+        if self._speculation is not None:
+            self._speculation.forget(handle)
 
     def step(self) -> Iterator[StepOutput]:
-        self._start_pending()
-        started = time.process_time()
-        self._pipeline.step()
-        stalling = self._stall_detector.stalled_request(time.process_time() - started, self._guided())
-        ended = []
-        for handle, running in self._running.items():
-            progress = self._read_output(handle, running, stalling=handle == stalling)
-            if progress is None:
+        """Compute all that decode, and prompts in the rest of the step; return output for those that got a token."""
+        decoding = [each for sequences in self._running.values() for each in sequences if each.decoding]
+        drafts = self._drafts(decoding)
+        planned = [_Planned(each, 1, tuple(drafts.get(each.handle, ()))) for each in decoding]
+        planned += self._prompts(sum(1 + len(each.draft) for each in planned))
+        if not planned:
+            return
+        chunks = [each.sequence.chunk(each.length, self._pool, each.draft) for each in planned]
+        started = time.perf_counter()
+        logits = self._model.forward(chunks)
+        self._cost.add(sum(len(chunk.tokens) for chunk in chunks), time.perf_counter() - started)
+        if self._speculation is not None:
+            prompts = [each.sequence for each in planned[len(decoding) :]]
+            self._speculation.compute(chunks[len(decoding) :], prompts)
+        yield from self._outputs(planned, logits)
+
+    def _drafts(self, decoding: list[Sequence]) -> dict[int, list[int]]:
+        if self._speculation is None:
+            return {}
+        return self._speculation.propose([each for each in decoding if each.handle not in self._searches], self._cost)
+
+    def _prompts(self, used: int) -> list[_Planned]:
+        """Return the parts of prompts to compute beside `used` other tokens, each prompt and each block once."""
+        room = max(self._options.max_num_tokens - used, 1)
+        planned: dict[object, _Planned] = {}
+        computing: set[bytes] = set()
+        for sequence, *_ in self._running.values():
+            if sequence.decoding:
                 continue
-            running.tokens += len(progress.token_ids)
-            if progress.finish_reason is not None:
-                ended.append(handle)
-            yield progress
-        for handle in ended:
-            del self._running[handle]
+            key: object = sequence.handle
+            if self._options.kv_cache_reuse:
+                key = sequence.prompt_key
+                if (leader := planned.get(key)) is not None:
+                    planned[key] = leader._replace(followers=(*leader.followers, sequence))
+                    continue
+                sequence.find_known(self._pool)
+            count = min(sequence.waiting, room) if self._options.chunked_context else sequence.waiting
+            if room < 1 or (count > room and planned):
+                break
+            begun = sequence.uncomputed(count)
+            if begun and begun[0] in computing:
+                continue
+            computing.update(begun)
+            planned[key] = _Planned(sequence, count)
+            room -= count
+        return list(planned.values())
 
-    def _read_output(self, handle: int, running: _RunningRequest, stalling: bool) -> StepOutput | None:
-        if running.generation is None or not running.generation.can_read():
-            return None
-        outputs = list(running.generation.read().values())
-        running.prompt_computed = not running.tries_first_token
-        if running.tries_first_token:
-            self._start_beam_search(handle, running, outputs[0].generated_ids[0])
-            return StepOutput(handle, ())
-        if running.request.sampling.beam_width > 1:
-            return _beams_output(handle, running.request, outputs)
-        progress = _tokens_output(handle, running, outputs[0])
-        if stalling and progress.finish_reason is None and running.request.guide is not None:
-            running.generation.cancel()
-            error = self._guides.reject(running.request.guide)
-            return progress._replace(finish_reason=FinishReason.ERROR, error=error)
-        return progress
+    def _outputs(self, planned: list[_Planned], logits: Logits) -> Iterator[StepOutput]:
+        rows: list[int] = []
+        states: list[SamplingState] = []
+        sampled: list[tuple[Sequence, tuple[int, ...]]] = []
+        searched: dict[int, list[int]] = {}
+        row = 0
+        for sequence, count, draft, followers in planned:
+            sequence.computed += count
+            self._publish(sequence)
+            if sequence.waiting:
+                continue
+            for each in (sequence, *followers):
+                if each is not sequence:
+                    each.follow(sequence, self._pool, self._models)
+                if each.handle in self._searches:
+                    searched.setdefault(each.handle, []).append(row)
+                    continue
+                sampled.append((each, draft))
+                rows += range(row, row + 1 + len(draft))
+                states += [each.sampling.ahead(draft[:length]) for length in range(1 + len(draft))]
+            row += 1 + len(draft)
+        found = {handle: self._sampler.log_probs(logits[places]) for handle, places in searched.items()}
+        own = logits if rows == list(range(len(logits))) else logits[rows]
+        choices = iter(self._sampler.sample(own, states) if states else ())
+        for sequence, draft in sampled:
+            yield self._output(sequence, draft, [next(choices) for _ in range(1 + len(draft))])
+        for handle, log_probs in found.items():
+            if (output := self._advance(handle, log_probs)) is not None:
+                yield output
 
-    def _start_beam_search(self, handle: int, running: _RunningRequest, first_token: int) -> None:
-        """Start the beam search after its first token was tested."""
-        request = with_fewer_ends(running.request, first_token)
-        config = generation_config(request, self._options)
-        running.tries_first_token = False
-        running.generation = self._pipeline.add_request(handle, _prompt(request), config)
+    def _output(self, sequence: Sequence, draft: tuple[int, ...], choices: list[Choice]) -> StepOutput:
+        """Take the chosen tokens, until one is not that of the draft or ends the answer."""
+        request, state = sequence.request, sequence.sampling
+        tokens, reason, error = [], None, None
+        # A complete guided answer ends by one of the model's own end tokens.
+        end_ids = request.end_ids if state.guided is None else (*request.end_ids, *self._end_ids)
+        for choice, guess in zip(choices, (*draft, None), strict=True):
+            if choice.token in end_ids:
+                reason = FinishReason.STOP
+                break
+            try:
+                if choice.token < 0:
+                    raise RequestError("the guide and the bad words leave no token; change one", "invalid_parameter")
+                if state.guided is not None:
+                    state.guided.take(choice.token)
+            except RequestError as found:
+                reason, error = FinishReason.ERROR, (str(found), found.code)
+                break
+            tokens.append(choice.token)
+            state.generated.append(choice.token)
+            if len(state.generated) == request.max_tokens:
+                reason = FinishReason.LENGTH
+                break
+            if choice.token != guess:
+                break
+        sequence.tokens += tokens
+        accepted = sum(token == guess for token, guess in zip(tokens, draft, strict=False))
+        sequence.computed += accepted
+        speculation = None
+        if self._speculation is not None:
+            self._speculation.verified(sequence, len(draft), accepted)
+            speculation = self._speculation.stats(sequence.handle)
+        if reason is not None:
+            self.remove(sequence.handle)
+        log_probs = tuple(each.log_prob for each in choices[: len(tokens)] if each.log_prob is not None)
+        return StepOutput(sequence.handle, tuple(tokens), reason, log_probs, speculation=speculation, error=error)
 
-    def _guided(self) -> dict[int, int]:
-        return {handle: running.tokens for handle, running in self._running.items() if running.request.guide}
+    def _advance(self, handle: int, log_probs: Logits) -> StepOutput | None:
+        """Go on with a beam search; beams that continue the same one share its blocks."""
+        search, before = self._searches[handle], self._running[handle]
+        begins = not before[0].decoding
+        parents = search.advance(log_probs)
+        if not parents:
+            self.remove(handle)
+            return search.output(handle)
+        for place in set(range(len(before))).difference(parents):
+            self._pool.release(before[place].blocks)
+        first = {parent: place for place, parent in reversed(list(enumerate(parents)))}
+        beams = [
+            before[parent] if first[parent] == place else before[parent].fork(self._pool, self._models)
+            for place, parent in enumerate(parents)
+        ]
+        for beam, token in zip(beams, search.last_tokens, strict=True):
+            beam.tokens.append(token)
+        self._running[handle] = beams
+        return StepOutput(handle, ()) if begins else None
+
+    def _publish(self, sequence: Sequence) -> None:
+        known = sequence.computed if self._speculation is None else self._speculation.known(sequence)
+        sequence.publish(self._pool, known)
 
 
-def _prompt(request: GenerationRequest) -> openvino.Tensor:
-    return openvino.Tensor(np.array([request.prompt_ids], dtype=np.int64))
-
-
-def _tokens_output(handle: int, running: _RunningRequest, output: openvino_genai.GenerationOutput) -> StepOutput:
-    request, token_ids = running.request, tuple(output.generated_ids)
-    reason = FINISH_REASONS.get(output.finish_reason)
-    drafts = running.drafts.update(token_ids, reason is not None) if running.drafts and token_ids else None
-    if reason is not None and token_ids and token_ids[-1] in request.end_ids:
-        token_ids = token_ids[:-1]
-    log_probs = tuple(output.generated_log_probs[: len(token_ids)]) if request.log_probs else ()
-    return StepOutput(handle, token_ids, reason, log_probs, speculation=drafts)
-
-
-def _beams_output(
-    handle: int, request: GenerationRequest, outputs: list[openvino_genai.GenerationOutput]
-) -> StepOutput:
-    """Return all beams at once, the best first, with the finish reason of the best."""
-    outputs.sort(key=lambda output: -output.score)
-    beams = tuple(_beam(request, output) for output in outputs)
-    whole = len(beams[0].token_ids) < len(outputs[0].generated_ids)
-    return StepOutput(handle, (), FinishReason.STOP if whole else FinishReason.LENGTH, beams=beams)
-
-
-def _beam(request: GenerationRequest, output: openvino_genai.GenerationOutput) -> Beam:
-    """Return the beam without its end token."""
-    token_ids, log_probs = output.generated_ids, output.generated_log_probs
-    end = next((place for place, token in enumerate(token_ids) if token in request.end_ids), len(token_ids))
-    log_probs = tuple(log_probs[:end])
-    return Beam(tuple(token_ids[:end]), log_probs if request.log_probs else (), math.fsum(log_probs))
+def _properties(manifest: EngineManifest, options: EngineOptions) -> dict[str, object]:
+    threads = {"INFERENCE_NUM_THREADS": options.threads} if options.threads else {}
+    return {**manifest.properties, **threads, **options.extra}

@@ -1,94 +1,145 @@
-"""Speculative decoding: its restrictions, and counts of drafted and accepted tokens."""
+"""Speculative decoding: proposes tokens, which the model verifies in one forward pass.
+
+The engine chooses the next token by noise that depends on seed and place alone. A proposed token is accepted if it is
+the one that would be chosen, so answers are the same with and without drafts, sampled ones too.
+"""
 
 from __future__ import annotations
 
-from array import array
+import time
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
-import openvino_genai
+from inflight.runtime.backends.openvino.block_pool import BlockPool
+from inflight.runtime.backends.openvino.paged_model import Chunk, PagedModel
+from inflight.runtime.backends.openvino.sampler import Sampler
+from inflight.runtime.backends.openvino.sequence import Sequence
+from inflight.runtime.backends.openvino.step_cost import StepCost
+from inflight.runtime.messages import SpeculationStats
 
-from inflight.runtime.backends.openvino.pipeline import NGRAM_TOKENS
-from inflight.runtime.engine.interface import EngineOptions
-from inflight.runtime.messages import GenerationRequest, RequestError, SpeculationStats
-
-
-def check_speculation(request: GenerationRequest, options: EngineOptions) -> None:
-    """Raise RequestError (`invalid_parameter`) for values that the library handles wrongly when it speculates."""
-    if not (options.draft_dir or options.prompt_lookup):
-        return
-    how = "with a draft model" if options.draft_dir else "by prompt lookup"
-    sampling = request.sampling
-    for name, used in (
-        (f"beam_width of {sampling.beam_width}", sampling.beam_width > 1),
-        # After a rejected draft token, the library counts the prompt's tokens too.
-        (f"min_tokens of {sampling.min_tokens}", sampling.min_tokens > 1),
-        # The library's acceptance rule changes the distribution, and its count of these tokens is wrong.
-        ("top_k or top_p", bool(options.draft_dir) and not sampling.greedy),
-        ("guided_decoding_guide", bool(options.draft_dir) and request.guide is not None),
-    ):
-        if used:
-            raise RequestError(
-                f"this deployment speculates {how} and can't serve {name}; leave it out, or use a deployment that"
-                " doesn't speculate",
-                "invalid_parameter",
-            )
-
-
-def set_speculation(config: openvino_genai.GenerationConfig, options: EngineOptions) -> None:
-    if options.draft_dir or options.prompt_lookup:
-        config.num_assistant_tokens = options.num_draft_tokens
-    if options.prompt_lookup:
-        config.max_ngram_size = NGRAM_TOKENS
+NGRAM_TOKENS = 3
+"""So many tokens must have been before for what followed them to be proposed."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 16, 256
+_NEWEST = 0.3
+"""The weight of the newest draft in the mean of accepted tokens."""
 
 
 @dataclass
-class DraftCounter:
-    """Counts drafted and accepted tokens of one request; the library reports only the tokens of each step.
+class Record:
+    """The drafts of one sequence: how many tokens were proposed and accepted, and whether to go on."""
 
-    All tokens of a step except the last were drafted. The number of proposed tokens follows from the library's rules:
-    with a draft model, as many as the answer may still have; with prompt lookup, those after the first match of the
-    last tokens. In an answer's last step only accepted tokens count, since a draft model stops at its own end token.
-    """
-
-    request: GenerationRequest
-    options: EngineOptions
-    tokens: array[int] = field(init=False)
-    produced: int = 0
+    expected: float
+    """How many tokens of a draft are accepted."""
     drafted: int = 0
     accepted: int = 0
+    resumes_at: int = 0
+    """The number of answered tokens from which on it is drafted again."""
+    pause: int = _SHORTEST_PAUSE
+    known: int = 0
+    """How many tokens the draft model has computed, or the index holds."""
+    followers: dict[tuple[int, ...], int] = field(default_factory=dict)
+    """Where the tokens begin that followed n-grams last."""
 
-    def __post_init__(self) -> None:
-        self.tokens = array("q", self.request.prompt_ids)
-
-    def update(self, token_ids: tuple[int, ...], ended: bool) -> SpeculationStats:
-        """Count the one or more tokens of a step, including an end token."""
-        taken = len(token_ids) - 1
-        offered = self._offered() if self.produced else 0
-        self.drafted += min(offered, taken) if ended else max(offered, taken)
-        self.accepted += taken
-        self.produced += len(token_ids)
-        self.tokens.extend(token_ids)
+    @property
+    def stats(self) -> SpeculationStats:
         return SpeculationStats(self.drafted, self.accepted)
 
-    def _offered(self) -> int:
-        most = min(self.options.num_draft_tokens, self.request.max_tokens - self.produced - 1)
-        return min(most, self._found()) if self.options.prompt_lookup else most
-
-    def _found(self) -> int:
-        """Return how many tokens follow the first match of the last ones."""
-        whole = self.tokens.tobytes()
-        width = self.tokens.itemsize
-        longest = NGRAM_TOKENS if len(self.tokens) > NGRAM_TOKENS else len(self.tokens) // 2
-        for length in range(longest, 0, -1):
-            place = _find(whole, whole[-length * width :], width)
-            if place < len(self.tokens) - length:
-                return len(self.tokens) - place - length
-        return 0
+    def add(self, drafted: int, accepted: int, needed: float, answered: int) -> None:
+        """Note a draft; pause if fewer tokens are accepted than are needed for drafts to pay."""
+        self.drafted += drafted
+        self.accepted += accepted
+        self.expected += _NEWEST * (accepted - self.expected)
+        if self.expected < needed:
+            self.resumes_at = answered + self.pause
+            self.pause = min(2 * self.pause, _LONGEST_PAUSE)
+        elif accepted >= needed:
+            self.pause = _SHORTEST_PAUSE
 
 
-def _find(whole: bytes, part: bytes, width: int) -> int:
-    """Return the first position, in items, at which `part` occurs on an item boundary."""
-    place = whole.find(part)
-    while place % width:
-        place = whole.find(part, place + 1)
-    return place // width
+class Speculation:
+    """Proposes tokens by prompt lookup, or by a draft model that shares the block tables of the model."""
+
+    def __init__(self, most: int, pool: BlockPool, sampler: Sampler, draft: PagedModel | None = None) -> None:
+        self._most, self._pool, self._sampler, self._draft = most, pool, sampler, draft
+        self._records: dict[int, Record] = {}
+        self._draft_seconds = 0.0
+        self._needed = 0.0
+        """How many tokens of a draft must be accepted so that it pays."""
+
+    def forget(self, handle: int) -> None:
+        self._records.pop(handle, None)
+
+    def stats(self, handle: int) -> SpeculationStats | None:
+        record = self._records.get(handle)
+        return record.stats if record is not None else None
+
+    def verified(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        """Note how many proposed tokens of a sequence were accepted; it has the tokens that followed."""
+        record = self._record(sequence)
+        if drafted:
+            record.add(drafted, accepted, self._needed, len(sequence.sampling.generated))
+        record.known = min(record.known, len(sequence.tokens) - 1)
+
+    def known(self, sequence: Sequence) -> int:
+        """Return how many of its tokens are computed in all models."""
+        return sequence.computed if self._draft is None else min(sequence.computed, self._record(sequence).known)
+
+    def compute(self, chunks: Items[Chunk], sequences: Items[Sequence]) -> None:
+        """Compute prompts in the draft model too."""
+        if self._draft is None or not chunks:
+            return
+        self._draft.forward([Chunk(each.tokens, each.past, each.blocks, 0) for each in chunks])
+        for sequence, chunk in zip(sequences, chunks, strict=True):
+            self._record(sequence).known = chunk.past + len(chunk.tokens)
+
+    def propose(self, sequences: Items[Sequence], cost: StepCost) -> dict[int, list[int]]:
+        """Return drafts, by handles, for those of the decoding sequences for which they should pay."""
+        drafting = {
+            each.handle: each
+            for each in sequences
+            if self._room(each) > 0 and len(each.sampling.generated) >= self._record(each).resumes_at
+        }
+        if drafting and cost.per_token:
+            price = self._most * cost.per_token + self._draft_seconds
+            self._needed = price / (cost.seconds(len(sequences)) / len(sequences))
+        if self._draft is None:
+            found = {handle: self._look_up(sequence) for handle, sequence in drafting.items()}
+            return {handle: draft for handle, draft in found.items() if draft}
+        return self._by_model(drafting)
+
+    def _record(self, sequence: Sequence) -> Record:
+        return self._records.setdefault(sequence.handle, Record(self._most, known=sequence.computed))
+
+    def _room(self, sequence: Sequence) -> int:
+        """Return how many tokens to propose at most; behind them, the model adds one."""
+        return min(self._most, sequence.request.max_tokens - len(sequence.sampling.generated) - 1)
+
+    def _look_up(self, sequence: Sequence) -> list[int]:
+        """Return what followed the last tokens where they were before."""
+        record, tokens = self._record(sequence), sequence.tokens
+        for end in range(max(record.known, NGRAM_TOKENS), len(tokens)):
+            record.followers[tuple(tokens[end - NGRAM_TOKENS : end])] = end
+        record.known = len(tokens)
+        begin = record.followers.get(tuple(tokens[-NGRAM_TOKENS:]), len(tokens))
+        return tokens[begin : begin + self._room(sequence)]
+
+    def _by_model(self, sequences: dict[int, Sequence]) -> dict[int, list[int]]:
+        assert self._draft is not None
+        started = time.perf_counter()
+        drafts: dict[int, list[int]] = {handle: [] for handle in sequences}
+        for length in range(self._most):
+            going_on = [each for each in sequences.values() if length < self._room(each)]
+            if not going_on:
+                break
+            chunks = []
+            for each in going_on:
+                tokens, record = [*each.tokens, *drafts[each.handle]], self._records[each.handle]
+                chunks.append(each.chunk_of(tokens, record.known, self._pool))
+                record.known = len(tokens)
+            logits = self._draft.forward(chunks)
+            states = [each.sampling.ahead(drafts[each.handle]) for each in going_on]
+            for each, choice in zip(going_on, self._sampler.sample(logits, states), strict=True):
+                drafts[each.handle].append(choice.token)
+        if sequences:
+            self._draft_seconds = (time.perf_counter() - started) / len(sequences)
+        return drafts

@@ -8,19 +8,17 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
-from inflight.runtime.backends.openvino.speculation import DraftCounter
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.messages import (
     DecodingGuide,
     GenerationRequest,
     GuideType,
-    RequestError,
     SamplingConfig,
-    SpeculationStats,
 )
 from tests.fixtures.errors import raises
 from tests.runtime.backends.drive_runner import run
@@ -56,6 +54,7 @@ WAYS = ("good draft", "bad draft", "lookup")
 
 
 def draw(source: random.Random) -> GenerationRequest:
+    choose: Callable[[Any], Any] = source.choice
     prompt = [source.randrange(VOCABULARY) for _ in range(source.choice([1, 3, 30, 47, 48, 49, 150]))]
     return GenerationRequest(
         tuple(prompt * source.choice([1, 1, 3])),
@@ -65,8 +64,11 @@ def draw(source: random.Random) -> GenerationRequest:
             repetition_penalty=source.choice([1.0, 1.0, 1.3]),
             frequency_penalty=source.choice([0.0, 0.0, 0.4]),
             presence_penalty=source.choice([0.0, 0.0, 0.7]),
-            min_tokens=source.choice([0, 1]),
+            min_tokens=source.choice([0, 1, 9]),
+            seed=source.randrange(9),
+            **choose([{}, {"temperature": 1.2, "top_k": 30}, {"temperature": 0.7, "top_p": 0.9}]),
         ),
+        bad_ids=source.choice([(), ((7,), (8, 9))]),
         log_probs=True,
     )
 
@@ -92,14 +94,18 @@ def test_the_tokens_are_the_same(
 def test_the_better_the_draft_the_fewer_steps(
     plain: OpenVinoModelRunner, steppers: dict[str, OpenVinoModelRunner]
 ) -> None:
-    request = GenerationRequest(tuple(range(10, 50)), 51)
-    (good,), (bad,) = run(steppers["good draft"], request), run(steppers["bad draft"], request)
-    assert good.speculation == SpeculationStats(drafted=40, accepted=40)
-    assert good.steps == 1 + 50 // (DRAFTED + 1)
-    assert bad.speculation is not None
-    assert bad.speculation.drafted >= 150
-    assert bad.speculation.accepted < 15
-    assert bad.steps > 35
+    """A stranger is asked again now and then; a draft with the answer's own noise is right for sampled answers too."""
+    for sampling in (SamplingConfig(), SamplingConfig(top_p=0.9, seed=1)):
+        request = GenerationRequest(tuple(range(10, 50)), 51, sampling=sampling)
+        (bad,) = run(steppers["bad draft"], request)
+        assert bad.speculation is not None
+        assert bad.speculation.accepted < bad.speculation.drafted
+        assert bad.speculation.drafted < 100
+        assert bad.steps > 35
+        (good,) = run(steppers["good draft"], request)
+        assert good.speculation is not None
+        assert good.speculation.accepted == good.speculation.drafted
+        assert good.steps == 51 - good.speculation.accepted
 
 
 def test_lookup_finds_what_stood_in_the_prompt(
@@ -114,39 +120,16 @@ def test_lookup_finds_what_stood_in_the_prompt(
     assert found.steps == 40 - found.speculation.accepted
 
 
-def test_sampling_and_guides_go_with_lookup(
-    plain: OpenVinoModelRunner, steppers: dict[str, OpenVinoModelRunner]
-) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_guides_go_with_drafts(plain: OpenVinoModelRunner, steppers: dict[str, OpenVinoModelRunner], way: str) -> None:
     prompt = tuple(range(10, 50)) * 3
     guide = DecodingGuide(GuideType.REGEX, "(abc){9}")
     requests = [
-        GenerationRequest(prompt, 40, sampling=SamplingConfig(temperature=1.2, top_k=30, seed=4)),
         GenerationRequest(prompt, 40, (1,), guide=guide),
         GenerationRequest(prompt, 40, (1,), SamplingConfig(top_p=0.9, seed=1), guide=guide),
     ]
     expected = run(plain, *requests)
-    assert [answer.token_ids for answer in run(steppers["lookup"], *requests)] == [
-        answer.token_ids for answer in expected
-    ]
-    plain.close()
-    steppers["lookup"].close()
-
-
-REFUSED = [
-    (("good draft", "lookup"), {"sampling": SamplingConfig(beam_width=3)}, "beam_width of 3"),
-    (WAYS, {"sampling": SamplingConfig(min_tokens=2)}, "min_tokens of 2"),
-    (("good draft",), {"sampling": SamplingConfig(top_k=5)}, "top_k or top_p"),
-    (("good draft",), {"guide": DecodingGuide(GuideType.JSON)}, "guided_decoding_guide"),
-]
-
-
-@pytest.mark.parametrize(("ways", "fields", "named"), REFUSED)
-def test_what_speculation_cannot_do_is_refused_by_name(
-    steppers: dict[str, OpenVinoModelRunner], ways: tuple[str, ...], fields: dict[str, object], named: str
-) -> None:
-    for way in ways:
-        with raises(RequestError, "invalid_parameter", naming=named):
-            run(steppers[way], GenerationRequest((5, 6), 4, (1,), **fields))  # type: ignore[arg-type]
+    assert [answer.token_ids for answer in run(steppers[way], *requests)] == [answer.token_ids for answer in expected]
 
 
 @pytest.mark.parametrize(
@@ -170,20 +153,6 @@ def test_every_block_comes_back(steppers: dict[str, OpenVinoModelRunner], way: s
     assert [answer.token_ids for answer in run(stepper, *whole)] == expected
 
 
-def test_what_is_offered_is_counted_as_the_library_offers(options: EngineOptions) -> None:
-    count = DraftCounter(GenerationRequest((7, 8, 9, 7, 8), 20), replace(options, prompt_lookup=True))
-    assert count.update((9,), False) == SpeculationStats(0, 0)
-    # (7, 8, 9) was at the beginning, and (7, 8, 9) followed: three tokens.
-    assert count.update((7, 8), False) == SpeculationStats(3, 1)
-    # (9, 7, 8) was before: the four tokens behind it are as many as may be drafted.
-    assert count.update((5,), False) == SpeculationStats(6, 1)
-    assert count.update((5,), True) == SpeculationStats(6, 1)
-    short = DraftCounter(GenerationRequest((7,), 4), replace(options, draft_dir="x"))
-    assert [short.update((1,), False), short.update((1, 1), False), short.update((1,), True)][-1] == SpeculationStats(
-        2, 1
-    )
-
-
 def test_options_that_cannot_be_met_are_named(options: EngineOptions, tiny_engine: TinyEngine, tmp_path: Path) -> None:
     other = Path(shutil.copytree(tiny_engine("llama"), tmp_path / "other"))
     manifest = json.loads((other / "engine.json").read_text())
@@ -191,9 +160,6 @@ def test_options_that_cannot_be_met_are_named(options: EngineOptions, tiny_engin
     with raises(ValueError, naming="999"):
         OpenVinoModelRunner(replace(options, draft_dir=str(other)))
     (other / "engine.json").write_text(json.dumps(manifest))
-    (other / "openvino_tokenizer.xml").unlink()
-    with raises(ValueError, naming=str(other)):
-        OpenVinoModelRunner(replace(options, draft_dir=str(other)))
     with raises(ValueError, naming="prompt lookup"):
         OpenVinoModelRunner(replace(options, draft_dir=str(other), prompt_lookup=True))
     with raises(ValueError, naming=("num_draft_tokens", "0")):

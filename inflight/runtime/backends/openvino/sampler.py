@@ -17,13 +17,16 @@ import openvino
 import openvino.opset13 as ops
 from numpy.typing import NDArray
 
-from inflight.runtime.backends.paged.guides import Guided
+from inflight.runtime.backends.openvino.guides import Guided
 from inflight.runtime.messages import GenerationRequest, SamplingConfig
 
 CANDIDATES = 64
 """The likeliest tokens that are found for all rows at once; top_p and top_k mostly leave fewer."""
 LOWEST_TEMPERATURE = 1e-4
 """Below it, scaled logits overflow 32 bits; at it, the likeliest token is chosen almost always."""
+
+_LARGEST = 1e9
+"""Logits that penalties and biases make stay within it: a temperature may multiply them."""
 
 Logits = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -35,7 +38,10 @@ _ATTEMPTS = 4
 
 
 class Choice(NamedTuple):
-    """A chosen token, and its log probability in the model's own distribution if it was asked for."""
+    """A chosen token, and its log probability in the model's own distribution if it was asked for.
+
+    The token is -1 if the request allows none.
+    """
 
     token: int
     log_prob: float | None = None
@@ -59,6 +65,15 @@ class SamplingState:
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self.temperature = 1.0 if sampling.temperature is None else max(sampling.temperature, LOWEST_TEMPERATURE)
 
+    def ahead(self, tokens: Sequence[int]) -> SamplingState:
+        """Return the state behind these further tokens."""
+        if not tokens:
+            return self
+        guided = self.guided.ahead(tokens) if self.guided is not None else None
+        other = SamplingState(self.request, [*self.generated, *tokens], guided)
+        other.seed = self.seed
+        return other
+
     @property
     def edits(self) -> bool:
         """Whether it changes logits."""
@@ -69,13 +84,13 @@ class SamplingState:
     def _is_short(self) -> bool:
         return len(self.generated) < self.request.sampling.min_tokens
 
-    def edit(self, logits: Logits) -> None:
-        """Apply penalties, biases and bans to a row of logits."""
+    def edit(self, logits: Logits) -> bool:
+        """Apply penalties, biases and bans to a row of logits; return whether they leave any token."""
         request = self.request
         if self._penalizes:
             self._penalize(logits)
         for token, bias in request.logit_bias:
-            logits[token] += bias
+            logits[token] += _finite(bias)
         for word in request.bad_ids:
             begun = len(word) - 1
             if not begun or tuple(self.generated[-begun:]) == word[:-1]:
@@ -87,13 +102,14 @@ class SamplingState:
             logits[list(request.end_ids)] = -np.inf
             if self.guided is not None and not np.isfinite(logits).any():  # the guide allows nothing but the end
                 logits[list(request.end_ids)] = allowed
+        return not (request.bad_ids or self.guided) or bool((logits > -np.inf).any())
 
     def _penalize(self, logits: Logits) -> None:
         sampling = self.request.sampling
         if (penalty := sampling.repetition_penalty) != 1:
             seen = np.unique(np.array([*self.request.prompt_ids, *self.generated]))
-            found = logits[seen]
-            logits[seen] = np.where(found > 0, found / penalty, found * penalty)
+            found = logits[seen].astype(np.float64)
+            logits[seen] = _finite(np.where(found > 0, found / penalty, found * penalty))
         tokens, counts = np.unique(np.array(self.generated, np.int64), return_counts=True)
         logits[tokens] -= (sampling.presence_penalty + sampling.frequency_penalty * counts).astype(np.float32)
 
@@ -122,9 +138,8 @@ class Sampler:
         asked = [row for row, state in enumerate(states) if state.request.log_probs]
         own = logits[asked] if asked else logits
         own_totals = self._totals(own, np.ones(len(asked)))[0] if asked else ()
-        for row, state in enumerate(states):
-            if state.edits:
-                state.edit(logits[row])
+        barred = [row for row, state in enumerate(states) if state.edits and not state.edit(logits[row])]
+        logits[barred] = 0
         greedy = [row for row, state in enumerate(states) if state.request.sampling.greedy]
         others = [row for row, state in enumerate(states) if not state.request.sampling.greedy]
         tokens = np.empty(len(states), np.int64)
@@ -132,9 +147,14 @@ class Sampler:
             tokens[greedy] = _rows(logits, greedy).argmax(-1)
         if others:
             tokens[others] = self._sampled(_rows(logits, others), [states[row] for row in others])
+        tokens[barred] = -1
         found = tokens.tolist()
         log_probs = {row: float(own[place, found[row]] - own_totals[place]) for place, row in enumerate(asked)}
         return [Choice(token, log_probs.get(row)) for row, token in enumerate(found)]
+
+    def log_probs(self, logits: Logits) -> Logits:
+        """Return the log probabilities of rows of logits."""
+        return logits - self._totals(logits, np.ones(len(logits)))[0][:, None].astype(np.float32)
 
     def _sampled(self, logits: Logits, states: Sequence[SamplingState]) -> Ids:
         scales = np.array([1 / state.temperature for state in states])
@@ -210,6 +230,10 @@ class Sampler:
     def _run(self, model: Any, logits: Logits, *columns: Floats) -> list[Floats]:
         given = (np.ascontiguousarray(logits), *(column[:, None].astype(np.float32) for column in columns))
         return [found.astype(np.float64) for found in model([openvino.Tensor(each) for each in given]).values()]
+
+
+def _finite(values: Any) -> Any:
+    return np.clip(values, -_LARGEST, _LARGEST)
 
 
 def _rows(logits: Logits, rows: list[int]) -> Logits:

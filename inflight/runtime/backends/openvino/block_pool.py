@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from inflight.runtime.backends.paged.paged_model import BLOCK_TOKENS
+from inflight.runtime.backends.openvino.paged_model import BLOCK_TOKENS
 
 _HASH_BYTES = 16
 
@@ -40,16 +40,21 @@ class BlockPool:
 
     def known(self, chain: Iterable[bytes]) -> list[int]:
         """Return the blocks of the longest computed beginning of a chain, each with one more reference."""
-        found = []
+        found: list[int] = []
         for block_hash in chain:
             block = self._by_hash.get(block_hash)
             if block is None:
                 break
+            found += self.share([block])
+        return found
+
+    def share(self, blocks: Sequence[int]) -> list[int]:
+        """Return the blocks, each with one more reference."""
+        for block in blocks:
             if not self._references[block]:
                 del self._unused[block]
             self._references[block] += 1
-            found.append(block)
-        return found
+        return list(blocks)
 
     def publish(self, block_hash: bytes, block: int) -> None:
         """Let later sequences find a block whose tokens are all computed; of equal blocks, the first."""
@@ -70,12 +75,20 @@ class BlockHashes:
     """The hashes of a sequence's full blocks. `scope` tells apart what must not be shared: adapters and tenants."""
 
     def __init__(self, scope: str) -> None:
-        self._last = blake2b(scope.encode(), digest_size=_HASH_BYTES).digest()
+        self._scope = blake2b(scope.encode(), digest_size=_HASH_BYTES).digest()
         self.hashes: list[bytes] = []
+
+    def at(self, blocks: int) -> bytes:
+        """Return the hash of the first blocks."""
+        return self.hashes[blocks - 1] if blocks and self.hashes else self._scope
+
+    def copy(self) -> BlockHashes:
+        other = BlockHashes("")
+        other._scope, other.hashes = self._scope, list(self.hashes)
+        return other
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add the hashes of blocks that became full; `tokens` are all of the sequence."""
         for begin in range(len(self.hashes) * BLOCK_TOKENS, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
             block = np.array(tokens[begin : begin + BLOCK_TOKENS], np.int32).tobytes()
-            self._last = blake2b(self._last + block, digest_size=_HASH_BYTES).digest()
-            self.hashes.append(self._last)
+            self.hashes.append(blake2b(self.at(len(self.hashes)) + block, digest_size=_HASH_BYTES).digest())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import openvino
 import openvino.opset13 as ops
 from numpy.typing import NDArray
 from openvino._offline_transformations import paged_attention_transformation
+
+from inflight.runtime.backends.openvino.lora import MASK, add_adapters, read_adapter
 
 BLOCK_TOKENS = 32
 """Tokens of a KV block on the CPU device."""
@@ -26,28 +29,47 @@ class Chunk:
     tokens: Sequence[int]
     past: int
     blocks: Sequence[int]
-    sampled: bool = True
-    """Whether to return the logits behind its last token."""
+    sampled: int = 1
+    """Behind how many of its last tokens to return logits."""
+    adapter: int = 0
+    """The number of its LoRA adapter; 0 for none."""
 
 
 class PagedModel:
-    """An engine directory's model with `blocks` KV blocks. Not thread-safe."""
+    """An engine directory's model with `blocks` KV blocks. Not thread-safe.
 
-    def __init__(self, engine_dir: str, blocks: int, properties: Mapping[str, Any]) -> None:
+    Raises ValueError for an adapter that can't be read or doesn't fit the model.
+    """
+
+    def __init__(
+        self, engine_dir: str, blocks: int, properties: Mapping[str, Any], adapters: Sequence[str] = ()
+    ) -> None:
         core = openvino.Core()
         model = core.read_model(f"{engine_dir}/{_MODEL}")
         paged_attention_transformation(model)
-        _gather_sampled(model)
+        head, sampled = _gather_sampled(model)
+        self._masks = None
+        if adapters:
+            read = {path: read_adapter(Path(path)) for path in adapters}
+            self._masks = add_adapters(model, read, head, sampled)
+        model.validate_nodes_and_infer_types()
         compiled = core.compile_model(model, "CPU", {"PERFORMANCE_HINT": "LATENCY", **properties})
         self._request = compiled.create_infer_request()
         self._inputs = {name for port in compiled.inputs for name in port.get_names()}
+        self._caches = []
         for port in compiled.inputs:
             if "_cache." in port.get_any_name():  # the plugin chooses type and shape, with room for scales in u8
                 shape = [blocks, *(dimension.get_length() for dimension in list(port.partial_shape)[1:])]
-                self._request.set_tensor(port.get_any_name(), openvino.Tensor(port.element_type, openvino.Shape(shape)))
+                self._caches.append(openvino.Tensor(port.element_type, openvino.Shape(shape)))
+                self._request.set_tensor(port.get_any_name(), self._caches[-1])
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy the keys and values of a block."""
+        for cache in self._caches:
+            cache.data[target] = cache.data[source]
 
     def forward(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
-        """Compute the chunks; return the logits [sampled chunks, vocabulary], which the next call overwrites."""
+        """Compute the chunks; return the logits [sampled tokens, vocabulary], which the next call overwrites."""
         lengths = np.array([len(chunk.tokens) for chunk in chunks])
         past = np.array([chunk.past for chunk in chunks])
         ends = np.cumsum(lengths)
@@ -55,6 +77,7 @@ class PagedModel:
         tokens = np.fromiter((token for chunk in chunks for token in chunk.tokens), np.int64, ends[-1])
         blocks = [block for chunk, count in zip(chunks, used.tolist(), strict=True) for block in chunk.blocks[:count]]
         begins = np.concatenate([[0], ends])
+        sampled = [range(end - chunk.sampled, end) for chunk, end in zip(chunks, ends.tolist(), strict=True)]
         values = {
             "input_ids": tokens,
             "position_ids": np.arange(ends[-1]) - np.repeat(begins[:-1] - past, lengths),
@@ -63,8 +86,10 @@ class PagedModel:
             "block_indices": np.array(blocks, np.int32),
             "block_indices_begins": np.concatenate([[0], np.cumsum(used)]).astype(np.int32),
             "max_context_len": np.array((past + lengths).max(), np.int32),
-            _SAMPLED: ends[[chunk.sampled for chunk in chunks]] - 1,
+            _SAMPLED: np.array([place for places in sampled for place in places], np.int64),
         }
+        if self._masks is not None:
+            values[MASK] = self._masks[np.repeat([chunk.adapter for chunk in chunks], lengths)]
         for name, value in values.items():
             if name in self._inputs:
                 self._request.set_tensor(name, openvino.Tensor(value))
@@ -73,8 +98,8 @@ class PagedModel:
         return found.reshape(-1, found.shape[-1])
 
 
-def _gather_sampled(model: Any) -> None:
-    """Compute logits for the chosen tokens alone: the head takes longer than a layer."""
+def _gather_sampled(model: Any) -> tuple[Any, Any]:
+    """Compute logits for the chosen tokens alone; return the head, which takes longer than a layer, and the input."""
     node = model.get_results()[0].input_value(0).get_node()
     while node.get_type_name() != "MatMul":  # behind the head may be a soft cap
         node = node.input_value(0).get_node()
@@ -83,4 +108,4 @@ def _gather_sampled(model: Any) -> None:
     chosen = ops.gather(node.input_value(0), sampled, ops.constant(np.int64(0)))
     node.input(0).replace_source_output(chosen.output(0))
     model.add_parameters([sampled])
-    model.validate_nodes_and_infer_types()
+    return node, sampled

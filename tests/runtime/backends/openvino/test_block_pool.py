@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from inflight.runtime.backends.paged.block_pool import BlockHashes, BlockPool
-from inflight.runtime.backends.paged.paged_model import BLOCK_TOKENS
+from inflight.runtime.backends.openvino.block_pool import BlockHashes, BlockPool
+from inflight.runtime.backends.openvino.paged_model import BLOCK_TOKENS
 
 SIZE = BLOCK_TOKENS
 

@@ -89,6 +89,12 @@ class Guided:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         logits[np.unpackbits(bits, bitorder="little")[: self._size] == 0] = -np.inf
 
+    def ahead(self, tokens: Sequence[int]) -> Guided:
+        """Return the state behind further tokens; where the guide forbids one, the state before it."""
+        other = Guided(self._matcher.deep_copy(), self._size)
+        other._matcher.try_consume_tokens(list(tokens))
+        return other
+
     def take(self, token: int) -> None:
         """Go on with a token of the answer."""
         if not self._matcher.consume_token(token):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from inflight.runtime.backends.paged.sampler import Sampler, SamplingState
+from inflight.runtime.backends.openvino.sampler import Sampler, SamplingState
 from inflight.runtime.messages import GenerationRequest, SamplingConfig
 
 SIZE = 300

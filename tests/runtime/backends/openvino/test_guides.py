@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from inflight.runtime.backends.paged.guides import Guides
-from inflight.runtime.backends.paged.sampler import SamplingState
+from inflight.runtime.backends.openvino.guides import Guides
+from inflight.runtime.backends.openvino.sampler import SamplingState
 from inflight.runtime.messages import (
     DecodingGuide,
     FinishReason,
@@ -23,7 +23,7 @@ from inflight.runtime.messages import (
 )
 from inflight.runtime.text.tokenizer import load_tokenizer, vocabulary_size
 from tests.runtime.backends.drive_runner import run
-from tests.runtime.backends.paged.test_model_runner import runner
+from tests.runtime.backends.openvino.test_batches import runner
 from tests.runtime.text import example_tokenizers
 
 END = 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from inflight.runtime.backends.paged.model_runner import PagedModelRunner
+from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.messages import FinishReason, GenerationRequest, SamplingConfig
 from tests.runtime.backends.drive_runner import run
@@ -19,8 +19,8 @@ from tests.runtime.backends.drive_runner import run
 BLOCKS = 400
 
 
-def runner(engine: Path, max_num_tokens: int = 96) -> PagedModelRunner:
-    return PagedModelRunner(
+def runner(engine: Path, max_num_tokens: int = 96) -> OpenVinoModelRunner:
+    return OpenVinoModelRunner(
         EngineOptions("paged", str(engine), BLOCKS * 32, max_num_sequences=64, max_num_tokens=max_num_tokens)
     )
 
