@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -206,10 +207,18 @@ class EngineLimits:
             raise RequestError(f"{name} is {request.max_tokens}; it must be 1 or more", "invalid_parameter")
         for field_name in ("prompt_ids", "end_ids", "draft_ids"):
             self._check_ids(getattr(request, field_name), names.get(field_name, field_name))
+        self._check_ids(tuple(token for word in request.bad_ids for token in word), names.get("bad_ids", "bad_ids"))
+        self._check_bias(request, names.get("logit_bias", "logit_bias"))
         self._check_beams(request)
         check_stop_words(request)
         beams, name = request.sampling.beam_width, names.get("max_tokens", "max_tokens")
         self.check_length(len(request.prompt_ids), request.max_tokens, beams, name)
+
+    def _check_bias(self, request: GenerationRequest, name: str) -> None:
+        self._check_ids(tuple(token for token, _ in request.logit_bias), name)
+        for token, bias in request.logit_bias:
+            if math.isnan(bias) or bias == math.inf:
+                raise RequestError(f"{name} is {bias} for token {token}; send numbers", "invalid_parameter")
 
     def _check_beams(self, request: GenerationRequest) -> None:
         beams = request.sampling.beam_width

@@ -54,7 +54,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             envvar=f"INFLIGHT_{command.upper()}_LORA",
             type=click.Path(path_type=Path),
             multiple=True,
-            help="LoRA adapter (safetensors; repeatable); the first is lora_task_id 1.",
+            help="LoRA adapter (directory of PEFT, or safetensors; repeatable); the first is lora_task_id 1.",
         ),
         click.option(
             "--stream-interval",

@@ -32,7 +32,7 @@ from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.environment import required_environment
 from inflight.deploy.repository.manifest import RepositoryManifest, hash_files, path_inside
 from inflight.deploy.repository.model_names import CPP_BACKEND, MODELS_WITH_ENGINE, Task
-from inflight.deploy.repository.options import check_readable
+from inflight.deploy.repository.options import adapter_files, check_readable
 from inflight.deploy.repository.tensorrt_llm.backend import XGRAMMAR_TOKENIZER_FILE
 from inflight.deploy.repository.typed_parameters import invalid
 from inflight.deploy.repository.vendor import vendor_runtime, vendored_files
@@ -138,7 +138,8 @@ class AssemblyRequest:
         guides = self.engines.directories[self.engines.main.task] / XGRAMMAR_TOKENIZER_FILE
         if guides.is_file():
             files.append(guides)
-        for path in [*files, *self.options.adapters]:
+        files += [path for adapter in self.options.adapters for path in adapter_files(adapter).values()]
+        for path in files:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()
 
@@ -267,9 +268,10 @@ def _place_companions(request: AssemblyRequest, parameters: Any, folder: Path, p
         for name in [*Manifest.read(draft).files, ENGINE_FILE]:
             _place(draft / name, folder, f"{_DRAFT}/{name}", place_file)
         parameters["draft_model_path"].string_value = _DRAFT
-    places = [f"{_ADAPTERS}/{number}.safetensors" for number in range(1, len(request.options.adapters) + 1)]
+    places = [f"{_ADAPTERS}/{number}" for number in range(1, len(request.options.adapters) + 1)]
     for adapter, place in zip(request.options.adapters, places, strict=True):
-        _place(adapter, folder, place, place_file)
+        for name, source in adapter_files(adapter).items():
+            _place(source, folder, f"{place}/{name}", place_file)
     if places:
         parameters["lora_adapters"].string_value = json.dumps(places)
 

@@ -10,6 +10,7 @@ from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.model_names import option_name
 from inflight.deploy.repository.options import (
     DeploymentOptions,
+    adapter_files,
     check_readable,
     check_served_model_name,
     given_options,
@@ -60,8 +61,10 @@ def _check_generator_options(options: DeploymentOptions, engine: Path, manifest:
         )
     check_readable(options.draft_engine or "", *options.adapters)
     for path in options.adapters:
-        if not (path.is_file() or (manifest.target == "llmapi" and path.is_dir())):
-            raise invalid(f"There is no LoRA adapter at {path}; give its safetensors file.")
+        if not all(file.is_file() for file in adapter_files(path).values()):
+            raise invalid(
+                f"There is no LoRA adapter at {path}; give a directory that PEFT wrote, or its safetensors file."
+            )
     if manifest.target == "tensorrt-llm":
         read_parameters(options, engine, manifest)
     else:

@@ -122,6 +122,14 @@ def check_served_model_name(name: str | None) -> None:
         )
 
 
+def adapter_files(path: Path) -> dict[str, Path]:
+    """Return the files of a LoRA adapter by their names in a directory of PEFT; the settings are beside a lone file."""
+    weights, settings = "adapter_model.safetensors", "adapter_config.json"
+    found = {weights: path / weights if path.is_dir() else path}
+    beside = found[weights].parent / settings
+    return {**found, settings: beside} if beside.is_file() else found
+
+
 def check_readable(*paths: Path | str) -> None:
     """Raise DeployError `invalid_parameter` for paths that are not UTF-8, which no configuration can hold."""
     for path in paths:

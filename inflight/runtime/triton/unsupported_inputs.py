@@ -19,11 +19,6 @@ def _not_zero(values: Any) -> bool:
     return bool(np.any(values))
 
 
-def _words(values: Any) -> bool:
-    """Return whether there is a word: upstream's clients send an end of -1 for no words."""
-    return bool(np.any(values[:, 1:] > 0))
-
-
 def _positive(values: Any) -> bool:
     return bool(np.any(values > 0))
 
@@ -45,9 +40,8 @@ def _several(values: Any) -> bool:
 
 _NO_ENCODER = "it has no encoder and serves decoder-only models"
 _NO_PROMPT_TABLE = "it accepts tokens but no embeddings as a prompt"
-_NO_LOGITS = "its library returns no logits; return_log_probs gives the log probabilities of the answer's tokens"
 _NO_LOOKAHEAD = "it has no lookahead decoding; start the server with --prompt-lookup or --draft-engine instead"
-_NO_RETENTION = "its library evicts the least recently used prefixes first"
+_NO_RETENTION = "it evicts the least recently used prefixes first"
 _LOGITS_STAY = "they are too large to return with each token; return_log_probs gives the tokens' log probabilities"
 _BUILT_SPECULATION = "it speculates as it was built to (speculative_config), not by request"
 _NO_WEIGHTS = "adapters are loaded when the server starts (--lora), and selected by lora_task_id"
@@ -76,12 +70,10 @@ _ALL_ENGINES = {
 """Inputs that no engine of inflight supports."""
 
 _EMBEDDED = {
-    "bad_words_list": _Unsupported(_words, "its library can't keep words out of an answer"),
-    "embedding_bias": _Unsupported(_not_zero, "its library can't add to logits"),
-    "return_context_logits": _Unsupported(_not_zero, _NO_LOGITS),
-    "return_generation_logits": _Unsupported(_not_zero, _NO_LOGITS),
+    "return_context_logits": _Unsupported(_not_zero, _LOGITS_STAY),
+    "return_generation_logits": _Unsupported(_not_zero, _LOGITS_STAY),
     "beam_search_diversity_rate": _Unsupported(_not_zero, "its beam search has no diversity rate"),
-    "runtime_top_p_decay": _Unsupported(_decaying, "its library samples with one top_p for the whole answer"),
+    "runtime_top_p_decay": _Unsupported(_decaying, "it samples with one top_p for the whole answer"),
     "lora_weights": _Unsupported(_not_zero, _NO_WEIGHTS),
     "lora_config": _Unsupported(_not_zero, _NO_WEIGHTS),
     "lookahead_window_size": _Unsupported(_positive, _NO_LOOKAHEAD),

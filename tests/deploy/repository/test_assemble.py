@@ -87,15 +87,21 @@ def test_an_engine_that_lies_elsewhere_is_named_and_not_copied(engine: Path, tmp
 
 
 def test_draft_engine_and_adapters_come_along(engine: Path, tmp_path: Path) -> None:
-    adapters = (tmp_path / "one.safetensors", tmp_path / "two.safetensors")
-    for adapter in adapters:
-        adapter.write_text(adapter.name)
+    """An adapter's settings too: its scale is in them."""
+    adapters = (tmp_path / "alone" / "one.safetensors", tmp_path / "two")
+    for place in (tmp_path / "alone", tmp_path / "two"):
+        place.mkdir()
+    adapters[0].write_text("one")
+    (adapters[1] / "adapter_model.safetensors").write_text("two")
+    (adapters[1] / "adapter_config.json").write_text("{}")
     options = DeploymentOptions(draft_engine=engine, adapters=adapters)
     written(AssemblyRequest(EngineSet.find(engine, options), options), tmp_path / "out")
     said = parameters(tmp_path / "out", "tensorrt_llm")
     folder = tmp_path / "out" / "tensorrt_llm"
     assert verify(folder / said["draft_model_path"]) == verify(engine)
-    assert [(folder / path).read_text() for path in json.loads(said["lora_adapters"])] == [one.name for one in adapters]
+    places = [folder / path for path in json.loads(said["lora_adapters"])]
+    assert [(place / "adapter_model.safetensors").read_text() for place in places] == ["one", "two"]
+    assert [(place / "adapter_config.json").is_file() for place in places] == [False, True]
 
 
 def test_the_same_order_gives_the_same_bytes_whatever_memory_is_free(

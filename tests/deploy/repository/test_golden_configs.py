@@ -197,12 +197,13 @@ def test_llmapi_is_told_of_speculation_when_it_is_built(option: dict[str, Any]) 
         check_options(DeploymentOptions(**option), engine_set("/engines/demo", CASES["llmapi"].engine_manifest()))
 
 
-def test_llmapi_takes_the_directory_of_an_adapter(tmp_path: Path) -> None:
-    check_options(DeploymentOptions(adapters=(tmp_path,)), engine_set(tmp_path, CASES["llmapi"].engine_manifest()))
+@pytest.mark.parametrize("target", ["openvino", "llmapi"])
+def test_an_adapter_is_a_directory_with_its_weights(tmp_path: Path, target: str) -> None:
+    options, engines = DeploymentOptions(adapters=(tmp_path,)), engine_set(tmp_path, CASES[target].engine_manifest())
     with raises(DeployError, "invalid_parameter", naming="LoRA"):
-        check_options(
-            DeploymentOptions(adapters=(tmp_path,)), engine_set(tmp_path, CASES["openvino"].engine_manifest())
-        )
+        check_options(options, engines)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    check_options(options, engines)
 
 
 @pytest.mark.parametrize("target", ["openvino", "llmapi"])

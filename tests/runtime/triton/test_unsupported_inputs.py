@@ -15,7 +15,6 @@ from tests.fixtures.errors import raises
 
 NOT_ZERO = {
     "decoder_input_ids": np.array([[50256], [50256]], np.int32),
-    "bad_words_list": np.array([[[0], [-1]]], np.int32),
 }
 """Where zeros are not what asks for nothing: the only token of a decoder, and no words."""
 DEFAULTS = {

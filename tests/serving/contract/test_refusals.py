@@ -39,8 +39,6 @@ from tests.serving.raw_requests import TIMEOUT, GrpcConnection, post
 PROMPT = "The quick brown fox"
 
 USED_DIRECT: dict[str, Any] = {
-    "bad_words_list": np.array([[[7], [1]]], np.int32),
-    "embedding_bias": np.array([[0, 0.5]], np.float32),
     "return_context_logits": True,
     "return_generation_logits": True,
     "prompt_embedding_table": np.ones((1, 2, 8), np.float16),
@@ -105,20 +103,15 @@ NEUTRAL_DIRECT: dict[str, Any] = {
 
 USED_TEXT: dict[str, Any] = {
     "decoder_text_input": "again",
-    "bad_words": words("quick"),
     "return_context_logits": True,
     "return_generation_logits": True,
     "prompt_embedding_table": np.ones((1, 2, 8), np.float16),
     "prompt_table_extra_id": rows(3, dtype=np.uint64),
     "prompt_vocab_size": rows(8),
-    "embedding_bias_words": words("quick"),
     "lora_weights": np.ones((1, 2, 8), np.float16),
     "lora_config": np.ones((1, 2, 3), np.int32),
 }
 """A value for each input of the ensemble that its models can't honour."""
-
-WITH = {"embedding_bias_words": {"embedding_bias_weights": np.array([[0.5]], np.float32)}}
-"""What has to be sent beside an input."""
 
 USED_BLS: dict[str, Any] = {
     **USED_TEXT,
@@ -183,7 +176,7 @@ def test_the_engines_model_refuses_it_by_name(paced_server: Server, name: str) -
 
 @pytest.mark.parametrize(("model", "name"), [*((ENSEMBLE, n) for n in USED_TEXT), *((BLS, n) for n in USED_BLS)])
 def test_text_models_refuse_it_by_the_name_that_their_client_knows(paced_server: Server, model: str, name: str) -> None:
-    values = {name: USED_BLS[name], **WITH.get(name, {})}
+    values = {name: USED_BLS[name]}
     error = refusal(paced_server, model, PROMPT, 4, **values)
     assert re.search(rf"\b{name} is not supported", error), error
     assert "[unsupported_input]" in error

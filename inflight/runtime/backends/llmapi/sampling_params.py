@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import secrets
 from typing import Any
 
@@ -62,7 +61,6 @@ class SamplingParamsBuilder:
         check_sampling(request.sampling)
         self._check_beams(request.sampling)
         self._check_guide(request.guide)
-        self._check_bias(request)
         if not self._sampler.is_complete:
             self._check_sampler(request)
 
@@ -97,17 +95,6 @@ class SamplingParamsBuilder:
                 raise RequestError(
                     f"guided_decoding_guide is not a JSON schema ({why}); fix it", "invalid_parameter"
                 ) from None
-
-    def _check_bias(self, request: GenerationRequest) -> None:
-        for token_id, value in request.logit_bias:
-            if not 0 <= token_id < self._settings.vocabulary_size:
-                raise RequestError(
-                    f"embedding_bias: token id {token_id} is outside the vocabulary of"
-                    f" {self._settings.vocabulary_size} tokens; use the engine's own tokenizer",
-                    "invalid_token_ids",
-                )
-            if math.isnan(value) or value == math.inf:
-                raise RequestError(f"embedding_bias is {value} for token {token_id}; send numbers", "invalid_parameter")
 
     def _check_sampler(self, request: GenerationRequest) -> None:
         sampling = request.sampling

@@ -137,8 +137,6 @@ def test_a_beam_search_returns_all_its_beams() -> None:
             {},
             "guided_decoding_guide is not a JSON schema (it is nested too deeply); fix it",
         ),
-        (replace(PLAIN, logit_bias=((0, math.nan),)), {}, "embedding_bias is nan for token 0"),
-        (replace(PLAIN, logit_bias=((0, math.inf),)), {}, "embedding_bias is inf for token 0"),
     ],
 )
 def test_values_that_can_not_be(request_: GenerationRequest, arguments: dict[str, Any], said: str) -> None:
@@ -150,11 +148,6 @@ def test_values_that_can_not_be(request_: GenerationRequest, arguments: dict[str
 
 def test_what_upstreams_clients_always_send_goes_with_beams() -> None:
     words_of(max_beam_width=2).check(sampled(beam_width=2, temperature=1.0, top_k=1, top_p=0.0))
-
-
-def test_a_bias_outside_of_the_vocabulary() -> None:
-    with raises(RequestError, "invalid_token_ids", naming="token id 8"):
-        words_of().check(replace(PLAIN, logit_bias=((8, 1.0),)))
 
 
 def test_guides_need_a_backend() -> None:

@@ -14,7 +14,14 @@ from transformers import AutoModelForCausalLM
 
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
-from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, SamplingConfig
+from inflight.runtime.messages import (
+    DecodingGuide,
+    FinishReason,
+    GenerationRequest,
+    GuideType,
+    RequestError,
+    SamplingConfig,
+)
 from tests.fixtures.errors import raises
 from tests.runtime.backends.drive_runner import run
 
@@ -248,3 +255,57 @@ def test_what_the_library_cannot_take_is_refused_by_name(
 ) -> None:
     with raises(RequestError, "invalid_parameter", naming=named):
         run(stepper, GenerationRequest(PROMPT, 5, sampling=sampling))
+
+
+def test_bad_words_stay_out_and_biases_count(stepper: OpenVinoModelRunner) -> None:
+    (plain,) = run(stepper, GenerationRequest(PROMPT, 12))
+    first, second, third = plain.token_ids[:3]
+    alone, begun, liked, disliked = run(
+        stepper,
+        GenerationRequest(PROMPT, 12, bad_ids=((second,),)),
+        GenerationRequest(PROMPT, 12, bad_ids=((first, second, third), (third, second))),
+        GenerationRequest(PROMPT, 12, logit_bias=((77, 1e30),)),
+        GenerationRequest(PROMPT, 12, logit_bias=((first, float("-inf")),)),
+    )
+    assert second not in alone.token_ids
+    assert begun.token_ids[:2] == plain.token_ids[:2]
+    assert begun.token_ids[2] != third
+    assert liked.token_ids == [77] * 12
+    assert disliked.token_ids[0] != first
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"bad_ids": ((5,), (3, VOCABULARY))}, "invalid_token_ids"),
+        ({"logit_bias": ((VOCABULARY, 1.0),)}, "invalid_token_ids"),
+        ({"logit_bias": ((5, float("nan")),)}, "invalid_parameter"),
+    ],
+)
+def test_bad_words_and_biases_are_checked(stepper: OpenVinoModelRunner, fields: dict[str, Any], code: str) -> None:
+    with raises(RequestError, code, naming=next(iter(fields))):
+        run(stepper, GenerationRequest(PROMPT, 5, **fields))
+
+
+def test_a_guide_and_bad_words_that_leave_nothing_end_their_own_request(stepper: OpenVinoModelRunner) -> None:
+    guide = DecodingGuide(GuideType.REGEX, "[ab]{9}")
+    every = tuple((token,) for token in range(VOCABULARY))
+    barred, plain = run(stepper, GenerationRequest(PROMPT, 9, guide=guide, bad_ids=every), GenerationRequest(PROMPT, 9))
+    assert (barred.reason, barred.error and barred.error[1]) == (FinishReason.ERROR, "invalid_parameter")
+    assert plain.reason is FinishReason.LENGTH
+
+
+def test_equal_prompts_are_computed_once(tiny_engine: Callable[[str], Path]) -> None:
+    """Also those whose last block is not full: the answers of `num_return_sequences` differ by their seeds."""
+    options = EngineOptions("openvino", str(tiny_engine("llama")), 64 * 32, max_num_sequences=8, max_num_tokens=32)
+    stepper = OpenVinoModelRunner(options)
+    requests = [GenerationRequest(PROMPT, 4, sampling=SamplingConfig(top_p=1.0, seed=seed)) for seed in range(8)]
+    for handle, request in enumerate(requests):
+        stepper.add(handle, request)
+    found: dict[int, list[int]] = {handle: [] for handle in range(8)}
+    for step in range(5):
+        outputs = list(stepper.step())
+        assert len(outputs) == (8 if step else 0)
+        for output in outputs:
+            found[output.handle] += output.token_ids
+    assert list(found.values()) == [run(stepper, request)[0].token_ids for request in requests]
