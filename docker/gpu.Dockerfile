@@ -22,7 +22,7 @@ RUN --mount=type=bind,target=/source \
     && python3 -c 'import site; print(*site.getsitepackages(), sep="\n")' \
         > "$(/opt/inflight/bin/python -c 'import site; print(site.getsitepackages()[0])')/base.pth" \
     && python3 /source/docker/image_requirements.py --project /source/pyproject.toml --extras "$EXTRAS" \
-        --without nvidia-pytriton --without openvino-genai > /tmp/wanted.txt \
+        --without nvidia-pytriton > /tmp/wanted.txt \
     && python3 /source/docker/image_requirements.py --lock /source/requirements.lock > /tmp/constraints.txt \
     && python3 -m pip --python /opt/inflight/bin/python install --no-cache-dir \
         --requirement /tmp/wanted.txt --constraint /tmp/constraints.txt \

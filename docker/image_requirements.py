@@ -3,7 +3,7 @@
 
 `--extras serve` prints the requirements of pyproject.toml, without those that the image has in another way:
 
-    image_requirements.py --extras serve --without nvidia-pytriton --without openvino-genai > wanted.txt
+    image_requirements.py --extras serve --without nvidia-pytriton > wanted.txt
 
 `--lock requirements.lock` prints constraints: the lock's versions of all packages that this Python has not. Those that
 it has are left out, so that pip keeps them if they will do:

@@ -45,7 +45,7 @@ from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 
 _REQUESTS_PER_USER = 16
-_PACKAGES = ("inflight", "openvino", "openvino-genai")
+_PACKAGES = ("inflight", "openvino")
 _REPEATED, _REPEATS = 2, 2
 """The best settings, and how often each is measured again."""
 _WITH_OTHER_INTERVALS = 2

@@ -32,12 +32,12 @@ def test_the_cpu_image_gets_the_base_and_the_extra() -> None:
     assert not any(line.startswith(("torch", "transformers", "optimum", "nncf", "hatchling")) for line in wanted)
 
 
-def test_the_gpu_image_gets_all_but_another_triton_and_the_embedded_engine() -> None:
+def test_the_gpu_image_gets_all_but_another_triton() -> None:
     (step,) = [
         step.rest for step in stages(ROOT / "docker" / "gpu.Dockerfile")[-1].named("RUN") if "--lock" in step.rest
     ]
     without = re.findall(r"--without (\S+)", step)
-    assert without == ["nvidia-pytriton", "openvino-genai"]
+    assert without == ["nvidia-pytriton"]
     wanted = asked("--extras", "serve", *(word for name in without for word in ("--without", name)))
     assert {line for line in asked("--extras", "serve") if line not in wanted} == {
         line for line in SERVE if line.startswith(tuple(without))

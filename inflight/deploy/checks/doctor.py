@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
 # The package that loads an engine, by target; tensorrt-llm needs a backend of Triton instead of a package.
-_LIBRARIES = {"openvino": "openvino-genai", "llmapi": "tensorrt_llm", "tensorrt": "tensorrt"}
+_LIBRARIES = {"openvino": "openvino", "llmapi": "tensorrt_llm", "tensorrt": "tensorrt"}
 _ENCODER_LIBRARIES = _LIBRARIES | {"openvino": "openvino"}
 _INSTALL_REMEDY = "`make setup`, or `pip install '.[serve]'` in a checkout"
 _CONTAINER_REMEDY = "serve it in NVIDIA's container with TensorRT-LLM"
@@ -78,7 +78,7 @@ def _engines() -> Finding:
     if backends is not None and (backends / CPP_BACKEND).is_dir():
         found.append(f"tensorrt-llm (Triton's backend {CPP_BACKEND})")
     if not found:
-        here = "no library that loads an engine: neither openvino-genai nor TensorRT-LLM"
+        here = "no library that loads an engine: neither OpenVINO nor TensorRT-LLM"
         return Finding("engines", "missing", here, f"{_INSTALL_REMEDY}; for GPUs NVIDIA's container with TensorRT-LLM")
     return Finding("engines", "ok", f"of target {', '.join(found)}")
 

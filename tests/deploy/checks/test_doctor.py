@@ -46,7 +46,7 @@ def no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Install:
-    """`installed(tensorrt_llm="1.2.1", **{"openvino-genai": None})`: packages that are there, and that are not."""
+    """`installed(tensorrt_llm="1.2.1", openvino=None)`: packages that are there, and that are not."""
     real = importlib.metadata.version
 
     def install(**packages: str | None) -> None:
@@ -63,7 +63,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 @pytest.fixture
 def gpu_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Install) -> None:
-    """A machine as in the image for GPUs: Triton with its backend, TensorRT-LLM, a GPU, and no openvino-genai."""
+    """A machine as in the image for GPUs: Triton with its backend, TensorRT-LLM, a GPU, and no OpenVINO."""
     (tmp_path / "machine").mkdir()
     gpu_machine(monkeypatch, tmp_path / "machine", [H100])
     root = tmp_path / "opt"
@@ -73,7 +73,7 @@ def gpu_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Instal
         (root / name).chmod(0o755)
     (root / "backends" / "tensorrtllm").mkdir()
     monkeypatch.setenv("PATH", f"{root / 'bin'}:{tmp_path / 'machine' / 'bin'}:{Path(sys.executable).parent}")
-    installed(tensorrt_llm="1.2.1", **{"openvino-genai": None})
+    installed(tensorrt_llm="1.2.1", openvino=None)
 
 
 def missing(place: str | Path | None = None) -> list[tuple[str, str, str]]:
@@ -98,7 +98,7 @@ def test_the_image_for_gpus_can_serve_though_it_has_no_openvino(gpu_engine: GpuE
 @pytest.mark.usefixtures("gpu_image")
 def test_there_an_embedded_engine_misses_its_library(embedded: Path) -> None:
     [(name, found, remedy)] = missing(embedded)
-    assert (name, found) == ("engine", "tiny-llama is for target openvino, which needs the package openvino-genai")
+    assert (name, found) == ("engine", "tiny-llama is for target openvino, which needs the package openvino")
     assert "pip install" in remedy
 
 
@@ -120,7 +120,7 @@ def test_an_encoder_of_the_llm_api_misses_a_version_that_encodes(tmp_path: Path,
 
 
 def test_a_machine_that_loads_no_engine_at_all_is_told_so(installed: Install) -> None:
-    installed(tensorrt_llm=None, **{"openvino-genai": None})
+    installed(tensorrt_llm=None, openvino=None)
     assert [name for name, _, _ in missing()] == ["engines"]
 
 

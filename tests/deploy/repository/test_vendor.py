@@ -39,8 +39,7 @@ LIBRARIES = (
     "tokenizers",
     "huggingface_hub",
     "openvino",
-    "openvino_genai",
-    "openvino_tokenizers",
+    "llguidance*",
 )
 
 
@@ -53,8 +52,8 @@ class ForeignTriton:
         site.mkdir(parents=True)
         ours = Path(importlib.util.find_spec("numpy").origin or "").parent.parent  # type: ignore[union-attr]
         for name in LIBRARIES:
-            if (ours / name).exists():
-                (site / name).symlink_to(ours / name)
+            for found in ours.glob(name):
+                (site / found.name).symlink_to(found)
         shutil.copytree(ROOT / "inflight", site / "inflight", ignore=shutil.ignore_patterns("__pycache__"))
         package = (ROOT / "inflight" / "__init__.py").read_text(encoding="utf-8")
         (site / "inflight" / "__init__.py").write_text(package.replace(f'"{__version__}"', f'"{OTHER}"'))
