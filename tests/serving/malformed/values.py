@@ -92,7 +92,7 @@ _OF_TEXT: dict[str, list[Any]] = {
     "return_context_logits": [True],
     "return_generation_logits": [True],
     "stop_words": ["word " * 5000],
-    "bad_words": ["word", "a"],
+    "bad_words": ["word " * 5000],
     "guided_decoding_guide_type": ["xml", "regex", "JSON", "ebnf_grammar", "json" * 10**4, "json_schema"],
     "guided_decoding_guide": ["{", "root ::= "],
     "heat": [1, "text", True, 1.5],
@@ -114,7 +114,7 @@ _OF_TOKENS: dict[str, list[Any]] = {
     "stop_words_list": [[1, 2], [[1], [2, 3]]],
     "bad_words_list": [[[1], [2, 3]]],
     "draft_input_ids": [[-1], [10**6]],
-    "embedding_bias": [[1.0]],
+    "embedding_bias": [[NAN]],
     "lora_task_id": [3],
     "prompt_vocab_size": [5],
 }

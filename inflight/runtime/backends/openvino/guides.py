@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
@@ -15,6 +16,7 @@ from inflight.runtime.messages import DecodingGuide, GuideType, RequestError
 
 _ANY_JSON = '{"anyOf": [{"type": "object"}, {"type": "array"}]}'
 """Upstream's `json` has no schema and accepts an object or an array."""
+_KEPT_GUIDES = 32
 _WHITE_SPACE = " ?"
 """Between the parts of JSON. Models could go on with white space without end."""
 
@@ -60,22 +62,26 @@ class _Vocabulary:
 
 
 class Guides:
-    """Compiles guides for a model's vocabulary. Each takes milliseconds, so none is kept."""
+    """Compiles guides for a model's vocabulary, and keeps the latest ones."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary_size: int, end_ids: Sequence[int]) -> None:
         vocabulary = _Vocabulary(tokenizer, vocabulary_size, end_ids)
         self._tokenizer = LLTokenizer(TokenizerWrapper(vocabulary), n_vocab=vocabulary_size, eos_token=list(end_ids))
         self._size = vocabulary_size
+        self._compiled = lru_cache(_KEPT_GUIDES)(self._compile)
 
     def start(self, guide: DecodingGuide) -> Guided:
         """Return the state of an answer. Raises RequestError for a guide that is invalid or can't be enforced."""
+        return Guided(self._compiled(guide).deep_copy(), self._size)
+
+    def _compile(self, guide: DecodingGuide) -> LLMatcher:
         try:
             matcher = LLMatcher(self._tokenizer, _grammar(guide), log_level=0)
         except Exception as error:  # the converter of grammars raises its own
             raise _invalid(str(error)) from None
         if matcher.is_error():
             raise _invalid(matcher.get_error())
-        return Guided(matcher, self._size)
+        return matcher
 
 
 class Guided:
@@ -84,10 +90,17 @@ class Guided:
     def __init__(self, matcher: LLMatcher, vocabulary_size: int) -> None:
         self._matcher, self._size = matcher, vocabulary_size
 
+    @property
+    def error(self) -> str:
+        """Why the answer can't go on; empty if it can."""
+        return _first_line(self._matcher.get_error()) if self._matcher.is_error() else ""
+
     def mask(self, logits: NDArray[np.float32]) -> None:
-        """Take away the tokens that may not come next."""
+        """Take away the tokens that may not come next: all of them once the guide is beyond the compiler's limits."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         logits[np.unpackbits(bits, bitorder="little")[: self._size] == 0] = -np.inf
+        if self.error:
+            logits[:] = -np.inf
 
     def ahead(self, tokens: Sequence[int]) -> Guided:
         """Return the state behind further tokens; where the guide forbids one, the state before it."""
@@ -98,7 +111,7 @@ class Guided:
     def take(self, token: int) -> None:
         """Go on with a token of the answer."""
         if not self._matcher.consume_token(token):
-            raise RequestError(f"the guide can't go on: {_first_line(self._matcher.get_error())}", "invalid_parameter")
+            raise RequestError(f"the guide can't go on: {self.error}; simplify it", "invalid_parameter")
 
 
 def _grammar(guide: DecodingGuide) -> str:

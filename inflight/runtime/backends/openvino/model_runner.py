@@ -200,7 +200,7 @@ class OpenVinoModelRunner:
                 break
             try:
                 if choice.token < 0:
-                    raise RequestError("the guide and the bad words leave no token; change one", "invalid_parameter")
+                    raise _no_token(state)
                 if state.guided is not None:
                     state.guided.take(choice.token)
             except RequestError as found:
@@ -248,6 +248,16 @@ class OpenVinoModelRunner:
     def _publish(self, sequence: Sequence) -> None:
         known = sequence.computed if self._speculation is None else self._speculation.known(sequence)
         sequence.publish(self._pool, known)
+
+
+def _no_token(state: SamplingState) -> RequestError:
+    guide = state.guided.error if state.guided is not None else ""
+    why = (
+        f"the guide can't go on: {guide}; simplify it"
+        if guide
+        else "guide, bad words and biases leave no token; allow more"
+    )
+    return RequestError(why, "invalid_parameter")
 
 
 def _properties(manifest: EngineManifest, options: EngineOptions) -> dict[str, object]:

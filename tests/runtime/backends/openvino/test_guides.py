@@ -139,3 +139,39 @@ def test_the_end_of_a_guide_comes_before_min_tokens(guides: Guides, tokenizer: T
     logits = np.zeros(vocabulary_size(tokenizer), np.float32)
     SamplingState(request, [tokenizer.token_to_id("x")], guided).edit(logits)
     assert np.flatnonzero(np.isfinite(logits)).tolist() == [END]
+
+
+MANY = json.dumps({"anyOf": [{"type": "object", "properties": {"k": {"const": number}}} for number in range(1000)]})
+DEEP = '{"type": "array", "items": ' * 300 + "{}" + "}" * 300
+HOSTILE = [
+    (GuideType.REGEX, "(a+)+$"),
+    (GuideType.REGEX, "(?:a?){500}a{500}"),
+    (GuideType.REGEX, "((a{1,100}){1,100}){1,100}"),
+    (GuideType.REGEX, "(" * 2000 + "a" + ")" * 2000),
+    (GuideType.JSON_SCHEMA, MANY),
+    (GuideType.JSON_SCHEMA, DEEP),
+    (GuideType.JSON_SCHEMA, '{"$ref": "#"}'),
+    (GuideType.JSON_SCHEMA, '{"type": "string", "minLength": 9000}'),
+    (GuideType.EBNF_GRAMMAR, 'root ::= root root | "a"\n'),
+    (GuideType.EBNF_GRAMMAR, "root ::= " + "(" * 1000 + '"a"' + ")" * 1000 + "\n"),
+    (GuideType.EBNF_GRAMMAR, "root ::= " + " | ".join(f'"k{number}" root' for number in range(2000)) + "\n"),
+]
+
+
+def test_hostile_guides_end_alone(tiny_engine: Callable[[str], Path]) -> None:
+    """Refused, answered, or ended with an error once the compiler's limits are reached; others don't notice."""
+    engine, plain = runner(tiny_engine("qwen2")), GenerationRequest(tuple(range(10, 50)), 40)
+    (expected,) = run(engine, plain)
+    taken, refused = [], set()
+    for kind, text in HOSTILE:
+        request = GenerationRequest((5, 6), 40, guide=DecodingGuide(kind, text))
+        try:
+            engine.check(request)
+            taken.append(request)
+        except RequestError as error:
+            refused.add(error.code)
+    assert refused == {"invalid_parameter"}
+    *answers, beside = run(engine, *taken, plain)
+    assert beside.token_ids == expected.token_ids
+    assert {answer.reason for answer in answers} == {FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR}
+    assert {answer.error[1] for answer in answers if answer.error} == {"invalid_parameter"}
