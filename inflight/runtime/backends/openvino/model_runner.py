@@ -34,7 +34,7 @@ class _Planned(NamedTuple):
 class OpenVinoModelRunner:
     """Runs an engine directory of `inflight build --target openvino`; needs its engine.json.
 
-    `extra` are properties of OpenVINO, before those of the engine. Raises ValueError for options that it has not.
+    `extra` are properties of OpenVINO, before those of the engine. Raises ValueError for options that it refuses.
     """
 
     def __init__(self, options: EngineOptions) -> None:

@@ -51,7 +51,8 @@ class PagedModel:
         self._masks = None
         if adapters:
             read = {path: read_adapter(Path(path)) for path in adapters}
-            self._masks = add_adapters(model, read, head, sampled)
+            rows = add_adapters(model, read, head, sampled)
+            self._masks = rows[[0, *(1 + list(read).index(path) for path in adapters)]]  # one may be given twice
         model.validate_nodes_and_infer_types()
         compiled = core.compile_model(model, "CPU", {"PERFORMANCE_HINT": "LATENCY", **properties})
         self._request = compiled.create_infer_request()

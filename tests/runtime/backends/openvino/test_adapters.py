@@ -127,6 +127,13 @@ def test_a_file_alone_works_as_it_is(
     assert answer.token_ids == merged_answer(checkpoint, adapters[0], 1.0, 30)
 
 
+def test_an_adapter_may_be_given_twice(options: EngineOptions, adapters: list[Path], expected: list[list[int]]) -> None:
+    first, second = map(str, adapters)
+    stepper = OpenVinoModelRunner(replace(options, adapters=(first, first, second)))
+    answers = run(stepper, *(GenerationRequest(PROMPT, 30, adapter=number) for number in range(4)))
+    assert [answer.token_ids for answer in answers] == [expected[number] for number in (0, 1, 1, 2)]
+
+
 def test_an_adapter_that_is_not_there_is_refused(
     stepper: OpenVinoModelRunner, tiny_engine: Callable[[str], Path], options: EngineOptions
 ) -> None:
