@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,9 +75,7 @@ def find_table(connection: Connection, job: Job, shown: str) -> OutputTable | No
     output, fields = job.output, ANSWER_FIELDS[job.task]
     schema, name = _named(output)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # types that SQLAlchemy does not know, in columns that are not used
-            table = Table(name, MetaData(), schema=schema, autoload_with=connection)
+        table = Table(name, MetaData(), schema=schema, autoload_with=connection)
     except NoSuchTableError:
         if updates_existing_rows(job):
             raise BatchError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from inflight.batch.errors import BatchError, package_missing
@@ -34,9 +35,11 @@ def create_database_engine(address: str, code: str, pooled: bool) -> Engine:
     """
     try:
         from sqlalchemy import NullPool, create_engine, make_url
-        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SAWarning
     except ModuleNotFoundError as error:
         raise package_missing(masked(address), error, "sqlalchemy") from error
+    # Of types that it does not know, which are read nevertheless. For all threads: catch_warnings is safe in one alone.
+    warnings.filterwarnings("ignore", category=SAWarning)
     try:
         url = make_url(expand_variables(address, code))
         url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))

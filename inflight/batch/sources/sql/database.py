@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,8 +33,7 @@ class SourceDatabase:
         from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
         try:
-            with warnings.catch_warnings(), self._engine.connect() as connection:
-                warnings.simplefilter("ignore")  # types that SQLAlchemy does not know, which are read nevertheless
+            with self._engine.connect() as connection:
                 yield connection
         except DBAPIError as error:
             raise self._to_batch_error(error) from error
