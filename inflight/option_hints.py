@@ -37,7 +37,7 @@ OPTION_HINTS = {
     "--speculative-config": "--draft-engine or --prompt-lookup",
     "--enforce-eager": "nothing: there are no graphs to leave out",
     "--trust-remote-code": "no code of checkpoints: it is never run",
-    "--max-logprobs": "nothing: only the log probabilities of chosen tokens are known",
+    "--max-logprobs": "nothing: requests may ask for 20 alternatives",
     "--hostname": "--host, and --gateway-host for the OpenAI API",
     "--download-dir": "the variable HF_HOME",
     "--disable-log-requests": "nothing: requests are logged only with --log-requests",

@@ -16,7 +16,7 @@ from build_engines.processor import PrecisionChoice, choose_precision, find_proc
 from build_engines.progress import BuildProgress
 from build_engines.target import BuildOptions, CacheKey, CompiledEngine, Host
 
-PACKAGES = ("openvino", "openvino-genai", "openvino-tokenizers", "optimum-intel", "transformers", "torch", "nncf")
+PACKAGES = ("openvino", "optimum-intel", "transformers", "torch", "nncf")
 # Peak bytes per parameter on disk during a build; integer weights and bf16 weights exist at the same time.
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 3.1, "int4": 2.8}
 
@@ -33,7 +33,7 @@ class OpenVinoTarget:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties for ContinuousBatchingPipeline."""
+        """The properties for OpenVINO."""
         return {**compute_properties(self.precision), "KV_CACHE_PRECISION": self.kv_precision}
 
     @property

@@ -1,4 +1,4 @@
-"""The memory of the embedded engine (OpenVINO GenAI on a CPU). Measured; the tests measure it again."""
+"""The memory of the embedded engine (OpenVINO on a CPU). Measured; the tests measure it again."""
 
 from __future__ import annotations
 

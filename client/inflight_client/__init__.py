@@ -35,7 +35,7 @@ from inflight_client.errors import (
     Unsupported,
 )
 from inflight_client.result_order import Outcome
-from inflight_client.results import Delta, Generation, Health, Model, ServerTimings, Timings, Usage
+from inflight_client.results import Delta, Generation, Health, LogProb, Model, ServerTimings, Timings, Usage
 from inflight_client.retry import NO_RETRY, Retry
 from inflight_client.sampling import Guide, Sampling
 from inflight_client.versions import VersionWarning, client_version
@@ -81,6 +81,7 @@ __all__ = [
     "Health",
     "InflightError",
     "InvalidRequest",
+    "LogProb",
     "Message",
     "Metrics",
     "Model",

@@ -55,6 +55,8 @@ class CallOptions(TypedDict, total=False):
     - `priority` (0): requests with a higher priority leave the server's queue first.
     - `tenant`, `traceparent`: the tenant and the W3C trace of the request; both appear in the engine's events.
     - `return_log_probs`, `return_token_ids`, `return_perf_metrics`: values to return besides the text.
+    - `top_log_probs` (0): how many likeliest tokens to return at each place, in the `top` of log probabilities.
+    - `return_prompt_log_probs`: also the log probabilities of the prompt's tokens; the first one has none (NaN).
       `generate` returns token ids by default if the deployment supports them.
     - `add_special_tokens`: for a text: whether the server adds the tokenizer's special tokens, such as the one that
       begins a text; by default as the model's setting says.
@@ -70,6 +72,8 @@ class CallOptions(TypedDict, total=False):
     tenant: str
     traceparent: str
     return_log_probs: bool
+    top_log_probs: int
+    return_prompt_log_probs: bool
     return_token_ids: bool
     return_perf_metrics: bool
     add_special_tokens: bool | None
@@ -91,6 +95,8 @@ class Call:
     tenant: str = ""
     traceparent: str = ""
     return_log_probs: bool = False
+    top_log_probs: int = 0
+    return_prompt_log_probs: bool = False
     return_token_ids: bool | None = None
     return_perf_metrics: bool = False
     add_special_tokens: bool | None = None
@@ -104,6 +110,7 @@ class Call:
         self._validate_prompt()
         check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
         check_int("priority", self.priority, -(2**31), 2**31 - 1)
+        check_int("top_log_probs", self.top_log_probs, 0, 20)
         for name in ("timeout", "first_token_timeout"):
             check_timeout(name, getattr(self, name))
         if not isinstance(self.sampling, Sampling):
@@ -115,7 +122,10 @@ class Call:
         if not isinstance(self.traceparent, str) or (self.traceparent and not _TRACEPARENT.fullmatch(self.traceparent)):
             wanted = "in the format of W3C Trace Context, 00-<32 hex>-<16 hex>-<2 hex>, neither id all zeros"
             raise invalid_value("traceparent", self.traceparent, wanted)
-        for name in ("return_log_probs", "return_perf_metrics", "return_token_ids", "add_special_tokens"):
+        for name in (
+            *("return_log_probs", "return_prompt_log_probs", "return_perf_metrics", "return_token_ids"),
+            "add_special_tokens",
+        ):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (
                 value is None and name in ("return_token_ids", "add_special_tokens")
@@ -147,6 +157,10 @@ class Call:
     @property
     def is_chat(self) -> bool:
         return not isinstance(self.prompt, str | TokenIds)
+
+    @property
+    def wants_log_probs(self) -> bool:
+        return self.return_log_probs or self.top_log_probs > 0
 
     @property
     def wants_token_ids(self) -> bool | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 UNKNOWN = "unknown"
@@ -42,12 +44,24 @@ class _TokenCounts:
         return None if self.usage is None else self.usage.output_tokens
 
 
+class LogProb(float):
+    """The natural logarithm of a token's probability; `top` has those of the likeliest tokens there, by their ids."""
+
+    top: Mapping[int, float]
+
+    def __new__(cls, value: float, top: Mapping[int, float] = MappingProxyType({})) -> LogProb:
+        self = super().__new__(cls, value)
+        self.top = dict(top)
+        return self
+
+
 class _DeltaFields(NamedTuple):
     text: str
     finish_reason: str | None = None
     usage: Usage | None = None
     token_ids: tuple[int, ...] | None = None
-    log_probs: tuple[float, ...] | None = None
+    log_probs: tuple[LogProb, ...] | None = None
+    prompt_log_probs: tuple[LogProb, ...] | None = None
 
 
 class Delta(_DeltaFields, _TokenCounts):
@@ -55,7 +69,8 @@ class Delta(_DeltaFields, _TokenCounts):
 
     Only the last delta has a finish reason: `stop`, `length`, `stop_word`, `cancelled`, or `unknown` if the deployment
     reports none. It also has the usage if the deployment counts tokens. `token_ids` and `log_probs` (natural
-    logarithms, one for each token) belong to this response, if requested. (A tuple, since there may be one for every
+    logarithms, one for each token, see `LogProb`) belong to this response, if requested; the first delta has the
+    `prompt_log_probs`. (A tuple, since there may be one for every
     token.)
     """
 
@@ -99,7 +114,8 @@ class Generation(_TokenCounts):
     timings: Timings
     request_id: str
     token_ids: tuple[int, ...] | None = None
-    log_probs: tuple[float, ...] | None = None
+    log_probs: tuple[LogProb, ...] | None = None
+    prompt_log_probs: tuple[LogProb, ...] | None = None
     cumulative_log_prob: float | None = None
 
 

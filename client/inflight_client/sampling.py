@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from inflight_client.errors import InflightError
@@ -21,12 +22,15 @@ _BOUNDS = {
     "repetition_penalty": (1e-6, _MAX_FLOAT32),
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
+    "min_p": (0.0, 1.0),
     "min_tokens": (0, 2**31 - 1),
     "end_id": (-1, 2**31 - 1),
     "adapter": (0, 2**63 - 1),
 }
 _WHOLE_NUMBERS = {"top_k", "seed", "min_tokens", "end_id", "adapter"}
 _WORDS = ("stop", "bad_words")
+_MAX_BIAS = 1e9
+_MAX_BIASES = 1024
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,10 @@ class Sampling:
 
     A request samples when `temperature` > 0, `top_k` > 1 or `top_p` > 0 is given (a temperature alone is sent with
     `top_p` = 1, since TensorRT-LLM would ignore it); `temperature` = 0 and `top_k` = 1 are greedy. An `end_id`
-    replaces the model's end tokens; -1 means none. The answer ends before the first of the texts `stop`; it never
-    contains `bad_words`. A single string is one word. `adapter` is the `lora_task_id` of a LoRA adapter.
+    replaces the model's end tokens; -1 means none. `min_p` leaves tokens out whose probability is a smaller share of
+    the likeliest one's. `logit_bias` is added to the logits of up to 1,024 token ids; an answer has no others than the
+    `allowed_token_ids`, if there are any. The answer ends before the first of the texts `stop`; it never contains
+    `bad_words`. A single string is one word. `adapter` is the `lora_task_id` of a LoRA adapter.
     Values out of bounds raise InflightError (`invalid_parameter`) before anything is sent.
 
     >>> Sampling(temperature=0.8, top_p=0.95, stop="\\n").stop
@@ -71,25 +77,32 @@ class Sampling:
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    min_p: float | None = None
     min_tokens: int | None = None
     end_id: int | None = None
     stop: str | tuple[str, ...] | list[str] = ()
     bad_words: str | tuple[str, ...] | list[str] = ()
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | list[int] = ()
     guide: Guide | None = None
     adapter: int | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in _WORDS:
-                object.__setattr__(self, field.name, _words(field.name, value))
-            elif field.name in _BOUNDS and value is not None:
-                if field.name in _WHOLE_NUMBERS and isinstance(value, float) and value.is_integer():
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in _WORDS:
+                object.__setattr__(self, each.name, _words(each.name, value))
+            elif each.name in _BOUNDS and value is not None:
+                if each.name in _WHOLE_NUMBERS and isinstance(value, float) and value.is_integer():
                     value = int(value)
-                if field.name == "top_k" and value == -1:  # vLLM's clients turn it off so
+                if each.name == "top_k" and value == -1:  # vLLM's clients turn it off so
                     value = 0
-                _check_number(field.name, value)
-                object.__setattr__(self, field.name, value)
+                _check_number(each.name, value)
+                object.__setattr__(self, each.name, value)
+        _check_bias(self.logit_bias)
+        _check_ids("allowed_token_ids", self.allowed_token_ids)
+        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids))
         if self.guide is not None and not isinstance(self.guide, Guide):
             raise InflightError(f"guide is {shorten(self.guide)}; it must be a Guide", "invalid_parameter")
 
@@ -102,6 +115,22 @@ def _check_number(name: str, value: Any) -> None:
     low, high = _BOUNDS[name]
     if not within(value, low, high):
         raise invalid_value(name, value, _range_text(low, high))
+
+
+def _check_bias(value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise invalid_value("logit_bias", value, "a mapping from token ids to numbers")
+    _check_ids("logit_bias", list(value))
+    if len(value) > _MAX_BIASES:
+        raise InflightError(f"logit_bias has {len(value)} token ids; give at most {_MAX_BIASES}", "invalid_parameter")
+    for token, bias in value.items():
+        if not is_number(bias) or not within(bias, -_MAX_BIAS, _MAX_BIAS):
+            raise invalid_value(f"logit_bias of {token}", bias, "a number")
+
+
+def _check_ids(name: str, value: Any) -> None:
+    if not isinstance(value, list | tuple) or not all(is_int(each) and 0 <= each < 2**31 for each in value):
+        raise invalid_value(name, value, "token ids of 0 or more")
 
 
 def _words(name: str, value: Any) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from inflight_client._compat.answer import AnswerDecoder
 from inflight_client.call import Call
-from inflight_client.results import Delta, Generation, ServerTimings, Timings
+from inflight_client.results import Delta, Generation, LogProb, ServerTimings, Timings
 
 
 class Transcript:
@@ -22,7 +22,8 @@ class Transcript:
         self._last = Delta("")
         self._texts: list[str] = []
         self._token_ids: list[int] = []
-        self._log_probs: list[float] = []
+        self._log_probs: list[LogProb] = []
+        self._prompt_log_probs: tuple[LogProb, ...] | None = None
 
     def start(self) -> None:
         """Start the clock: the caller waits from now on."""
@@ -36,6 +37,7 @@ class Transcript:
             self._token_ids += delta.token_ids
         if delta.log_probs is not None:
             self._log_probs += delta.log_probs
+        self._prompt_log_probs = self._prompt_log_probs or delta.prompt_log_probs
         if delta.finish_reason is not None:
             self._last = delta
             self._ended = time.monotonic()
@@ -61,11 +63,12 @@ class Transcript:
             request_id=self.request_id,
             token_ids=_collected(self._token_ids, self._last.token_ids),
             log_probs=_collected(self._log_probs, self._last.log_probs),
+            prompt_log_probs=self._prompt_log_probs,
             cumulative_log_prob=cumulative_log_prob,
         )
 
 
-Number = TypeVar("Number", int, float)
+Number = TypeVar("Number", int, LogProb)
 
 
 def _collected(collected: list[Number], last: tuple[Number, ...] | None) -> tuple[Number, ...] | None:

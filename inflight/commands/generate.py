@@ -39,6 +39,12 @@ from inflight.commands.terminal.standard_streams import printable, standard_inpu
     "(seconds) and request_id; with --no-stream one object.",
 )
 @click.option("--log-probs", is_flag=True, help="With --json: include the log probability of each token.")
+@click.option(
+    "--top-log-probs",
+    type=click.IntRange(0, 20),
+    default=0,
+    help="With --json: also those of this many likeliest tokens at each place, by their ids.",
+)
 @click.option("--token-ids", is_flag=True, help="With --json: include the id of each token.")
 def command(
     prompt: str | None,
@@ -47,6 +53,7 @@ def command(
     stream: bool,
     as_json: bool,
     log_probs: bool,
+    top_log_probs: int,
     token_ids: bool,
     retry_timeout: float,
     chat_template: str | None,
@@ -76,6 +83,7 @@ def command(
         raise click.UsageError("--raw is for a text, and --messages are a conversation; leave out one.")
     if log_probs:
         options["return_log_probs"] = True
+    options["top_log_probs"] = top_log_probs
     if token_ids:
         options["return_token_ids"] = True
     with open_client(arguments, retry_timeout, chat_template=chat_template) as client:

@@ -8,7 +8,7 @@ import click
 
 _SAMPLING = (
     *("max_tokens", "temperature", "top_k", "top_p", "seed", "repetition_penalty", "presence_penalty"),
-    *("frequency_penalty", "min_tokens", "stop"),
+    *("frequency_penalty", "min_p", "min_tokens", "stop"),
 )
 _CONNECTION = ("server", "model", "header", "ca", "certificate", "key", "tenant", "traceparent")
 _TIMEOUTS = ("timeout", "first_token_timeout", "retry_timeout")
@@ -72,7 +72,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Prompt": ("messages", "raw", *_TEMPLATE),
         "Sampling": _SAMPLING,
         "Time limits": _TIMEOUTS,
-        "Output": ("stream", "as_json", "log_probs", "token_ids"),
+        "Output": ("stream", "as_json", "log_probs", "top_log_probs", "token_ids"),
     },
     "chat": {
         "Connection": _CONNECTION,

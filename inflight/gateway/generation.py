@@ -32,10 +32,11 @@ from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, ChoiceWri
 from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest
 from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
 from inflight.openai_api.responses import ResponsesWriter
-from inflight.openai_api.token_text import TokenLogprob, unknown_logprobs
+from inflight.openai_api.token_text import NAMELESS_TOKENS, TokenLogprob
 
 _CHECKS_PER_KEEP_ALIVE = 4
 _OF_PROMPTS = ("invalid_token_ids", "empty_prompt", "invalid_text", "invalid_messages", "no_chat_template")
+_BY_TOKEN = ("allowed_token_ids", "logit_bias", "bad_words")
 _TOO_LONG = re.compile(r"the prompt's (\d+) tokens and max_tokens of .* the engine takes (\d+)")
 
 
@@ -145,6 +146,7 @@ class Generation:
             notes = " ".join(self._server.served.get("notes", ())) if "no guided decoding" in said else ""
             return ApiError(f"{said}. {notes}" if notes else said, error.code, asked)
         if error.code != "prompt_too_long":
+            param = next((name for name in _BY_TOKEN if str(error).startswith(name)), param)
             return ApiError.from_error(error, param if error.code in _OF_PROMPTS else None)
         if found := _TOO_LONG.search(str(error)):
             return context_length_exceeded(int(found[2]), int(found[1]), param, self._wanted.max_tokens)
@@ -197,6 +199,10 @@ class Generation:
         }
         if wanted.logprobs:
             options["return_log_probs"] = True
+        if most := max(wanted.top_logprobs, wanted.prompt_logprobs or 0):
+            options["top_log_probs"] = most
+        if wanted.scores_prompt:
+            options["return_prompt_log_probs"] = True
         if wanted.logprobs or self._ends_early:
             options["return_token_ids"] = True
         if wanted.chat and (kwargs := self._template_kwargs()):
@@ -236,6 +242,8 @@ class Generation:
                 writer.events(events, ())
             if choice.logprobs is not None:
                 choice.logprobs += self._logprobs(delta)
+            if delta.prompt_log_probs is not None:
+                await self._score_prompt(choice, prompts[index // self._wanted.n], delta.prompt_log_probs)
             if parser is not None and parser.done and delta.finish_reason is None:
                 choice.finish_reason = "tool_calls"
                 self._end_early(index, deltas)
@@ -342,12 +350,27 @@ class Generation:
             seen = request.frames
 
     def _logprobs(self, delta: Delta) -> list[TokenLogprob]:
-        if not delta.log_probs:
-            return []
-        texts = self._server.text.token_texts
-        if texts is None or delta.token_ids is None or len(delta.token_ids) != len(delta.log_probs):
-            return unknown_logprobs(delta.token_ids, delta.log_probs)
-        return texts.logprobs(delta.token_ids, delta.log_probs)
+        texts = self._server.text.token_texts or NAMELESS_TOKENS
+        return texts.logprobs(delta.token_ids, delta.log_probs or (), self._wanted.top_logprobs)
+
+    async def _score_prompt(self, choice: Choice, prompt: Prompt | TokenIds, values: Sequence[float]) -> None:
+        """Add the log probabilities of the prompt's tokens to a choice."""
+        text, wanted = self._server.text, self._wanted
+        if isinstance(prompt, TokenIds):
+            ids = list(prompt.ids)
+        else:
+            ids = await asyncio.to_thread(text.encode, prompt, self._template_kwargs())
+        if len(ids) != len(values):
+            raise InflightError(
+                f"the server tells {len(values)} log probabilities for the prompt's {len(ids)} tokens; start the"
+                " gateway with the --tokenizer of its model",
+                "answer_damaged",
+            )
+        texts = text.token_texts or NAMELESS_TOKENS
+        if wanted.echo and choice.logprobs is not None:
+            choice.logprobs = texts.logprobs(ids, values, wanted.top_logprobs) + choice.logprobs
+        if wanted.prompt_logprobs is not None:
+            choice.prompt_logprobs = texts.logprobs(ids, values, wanted.prompt_logprobs)
 
     def _count(self, index: int, delta: Delta) -> None:
         if delta.token_ids is None:

@@ -50,21 +50,18 @@ _FORMAT = "send `response_format`"
 _TEXT = "an answer's text has no special tokens"
 _BEAMS = "the gateway's answers are sampled"
 NOT_OURS: dict[str, Field] = {
-    "min_p": _refused("the engine has no such limit", 0),
     "typical_p": _refused("the engine has no such limit", 1),
     "use_beam_search": _refused(_BEAMS, False),
     "length_penalty": _refused(_BEAMS, 1),
     "early_stopping": _refused(_BEAMS, False),
     "best_of": _refused("only the value of `n` is taken"),
     "stop_token_ids": _refused("pass `stop`", []),
-    "bad_words": _refused("the gateway has no such list", []),
-    "allowed_token_ids": _refused("pass `response_format`", []),
     "skip_special_tokens": _refused(_TEXT, True),
     "spaces_between_special_tokens": _refused(_TEXT, True),
     "include_stop_str_in_output": _refused("an answer ends before the text of `stop`", False),
     "return_token_ids": _refused("send the answer to /tokenize", False),
     "return_tokens_as_token_ids": _refused("send the answer to /tokenize", False),
-    "prompt_logprobs": _refused("the engine has those of answers only"),
+    "prompt_logprobs": _refused("send a completion or chat completion"),
     "echo": _refused("only completions repeat the prompt", False),
     "suffix": _refused("the engine only continues texts", ""),
     "priority": _refused("pass `service_tier`", 0),
@@ -96,7 +93,7 @@ _COMMON: dict[str, Field] = NOT_OURS | {
     "seed": _honoured("answers repeat on the same engine, hardware and precision as far as batching allows"),
     "presence_penalty": _honoured("-2 to 2"),
     "frequency_penalty": _honoured("-2 to 2"),
-    "logprobs": _honoured("of the chosen tokens"),
+    "logprobs": _honoured("of the model's own distribution, before temperature"),
     "stream": _honoured("server-sent events"),
     "stream_options": _honoured(
         "`include_usage`; `include_obfuscation` and vLLM's `continuous_usage_stats` have no effect; only with `stream`"
@@ -107,7 +104,11 @@ _COMMON: dict[str, Field] = NOT_OURS | {
     "min_tokens": _honoured("not OpenAI's"),
     "repetition_penalty": _honoured("not OpenAI's"),
     "ignore_eos": _honoured("not OpenAI's: generate until `max_tokens`"),
-    "logit_bias": _refused("the engine has no bias by token id", {}),
+    "logit_bias": _honoured("-100 to 100 by token id, for up to 1,024 ids"),
+    "min_p": _honoured("not OpenAI's: 0 to 1, the least share of the likeliest token's probability"),
+    "bad_words": _honoured("not OpenAI's: texts that the answer must not have"),
+    "allowed_token_ids": _honoured("not OpenAI's: the only ids that the answer may have"),
+    "prompt_logprobs": _honoured("vLLM's: of the prompt's tokens, with 0 to 20 of the likeliest; not with `stream`"),
     "store": _refused("nothing is stored", False),
     "user": _no_effect("the tenant comes from the API key"),
     "metadata": _no_effect("nothing is stored"),
@@ -126,7 +127,7 @@ CHAT_FIELDS: dict[str, Field] = _COMMON | {
     "chat_template_kwargs": _honoured("not OpenAI's: what the model's template reads, such as `enable_thinking`"),
     "add_generation_prompt": _honoured("not OpenAI's: as in `chat_template_kwargs`"),
     "continue_final_message": _honoured("not OpenAI's: continue the last message"),
-    "top_logprobs": _refused("the engine has the chosen tokens only", 0),
+    "top_logprobs": _honoured("0 to 20 of the likeliest tokens at each place; needs `logprobs`"),
     "reasoning_effort": _honoured("reaches the model's template; without effect if that does not read it"),
     "verbosity": _no_effect("open models have no such setting"),
     "modalities": _refused("text only", ["text"]),
@@ -141,7 +142,8 @@ CHAT_FIELDS: dict[str, Field] = _COMMON | {
 
 COMPLETION_FIELDS: dict[str, Field] = _COMMON | {
     "prompt": _honoured("a text, texts, token ids, or lists of token ids; up to 128"),
-    "echo": _honoured("the prompt's text before the answer; not with `logprobs`"),
+    "echo": _honoured("the prompt before the answer; with `logprobs` those of its tokens too, but not with `stream`"),
+    "logprobs": _honoured("0 to 20 of the likeliest tokens, and the chosen one; of the model's own distribution"),
 }
 
 _ENCODERS: dict[str, Field] = {

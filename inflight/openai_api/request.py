@@ -35,8 +35,9 @@ _MAX_ARGUMENTS, _MAX_ARGUMENT_DEPTH = 10_000, 48
 
 _SAMPLING = (
     *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty"),
-    *("top_k", "min_tokens", "repetition_penalty"),
+    *("top_k", "min_p", "min_tokens", "repetition_penalty", "bad_words", "allowed_token_ids"),
 )
+MAX_TOP_LOGPROBS = 20
 _NOT_TEMPLATE_KWARGS = frozenset(("chat_template", "messages", "tools"))
 """Arguments of chat templates that a request has elsewhere, or that are code of the deployment."""
 _MAX_KWARGS_CHARACTERS = 64 * 1024
@@ -80,6 +81,9 @@ class GenerationRequest:
     stream: bool = False
     include_usage: bool = False
     logprobs: bool = False
+    top_logprobs: int = 0
+    prompt_logprobs: int | None = None
+    """How many of the likeliest tokens to tell at each place of the prompt, if any."""
     echo: bool = False
     priority: int = 0
     service_tier: str | None = None
@@ -88,6 +92,11 @@ class GenerationRequest:
     characters: int = 0
     """Of the prompts, and of what else the chat template reads."""
     no_effect: tuple[str, ...] = ()
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log probabilities of the prompt's tokens are wanted."""
+        return self.prompt_logprobs is not None or (self.echo and self.logprobs)
 
     @property
     def choices(self) -> int:
@@ -119,9 +128,13 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
             "invalid_parameter",
             "service_tier",
         )
-    logprobs, echo = _log_probs(given, chat), reader.boolean("echo")
-    if echo and logprobs:
-        raise ApiError("log probabilities of the prompt are not supported; leave out echo", "unsupported_input", "echo")
+    logprobs, top_logprobs = _log_probs(reader, chat)
+    echo = reader.boolean("echo")
+    prompt_logprobs = reader.integer("prompt_logprobs", 0, MAX_TOP_LOGPROBS, 0) if "prompt_logprobs" in given else None
+    if stream and (prompt_logprobs is not None or (echo and logprobs)):
+        raise ApiError(
+            "log probabilities of the prompt are not streamed; set stream to false", "unsupported_input", "stream"
+        )
     tools = parse_tools(given) if chat else NO_TOOLS
     prompts: tuple[Prompt | TokenIds, ...] = (parse_messages(given),) if chat else _prompts(given.get("prompt"))
     kwargs = template_kwargs(reader) if chat else {}
@@ -135,6 +148,8 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
         stream=stream,
         include_usage="include_usage" in stream_options,
         logprobs=logprobs,
+        top_logprobs=top_logprobs,
+        prompt_logprobs=prompt_logprobs,
         echo=echo,
         priority=_PRIORITIES[tier] if tier else 0,
         service_tier=tier,
@@ -254,22 +269,38 @@ def _max_tokens(reader: FieldReader, default: int | None) -> int | None:
     return reader.integer(name, 1, 2**31 - 1, 1)
 
 
-def _log_probs(given: Mapping[str, Any], chat: bool) -> bool:
-    """Only for the chosen tokens: true in a conversation, 0 for a text. Other tokens are not supported."""
-    value = given.get("logprobs")
+def _log_probs(reader: FieldReader, chat: bool) -> tuple[bool, int]:
+    """Return whether log probabilities are wanted, and of how many of the likeliest tokens at each place.
+
+    In a conversation `logprobs` is true or false; for a text it is that number.
+    """
+    value = reader.given.get("logprobs")
+    if chat:
+        wanted, most = reader.boolean("logprobs"), reader.integer("top_logprobs", 0, MAX_TOP_LOGPROBS, 0)
+        if most and not wanted:
+            raise ApiError("top_logprobs needs logprobs; set it to true", "invalid_parameter", "top_logprobs")
+        return wanted, most
     if value is None or value is False:
-        return False
-    if (chat and value is True) or (not chat and type(value) is int and value == 0):
-        return True
-    if not chat and type(value) is int and 0 < value <= 5:
+        return False, 0
+    return True, reader.integer("logprobs", 0, MAX_TOP_LOGPROBS, 0)
+
+
+def _logit_bias(value: Any) -> dict[int, Any]:
+    """Return biases by token id, which JSON has as texts."""
+    if not isinstance(value, Mapping) or not all(re.fullmatch("[0-9]{1,9}", name) for name in value):
         raise ApiError(
-            f"logprobs is {value}, but the engine has the log probabilities of chosen tokens only; send 0",
-            "unsupported_input",
-            "logprobs",
+            f"logit_bias is {shorten(value)}; it must be an object with token ids as names",
+            "invalid_parameter",
+            "logit_bias",
         )
-    raise ApiError(
-        f"logprobs is {shorten(value)}; it must be {'true or false' if chat else '0'}", "invalid_parameter", "logprobs"
-    )
+    for name, bias in value.items():
+        if isinstance(bias, int | float) and not -100 <= bias <= 100:
+            raise ApiError(
+                f"logit_bias of {name} is {shorten(bias)}; it must be from -100 to 100",
+                "invalid_parameter",
+                "logit_bias",
+            )
+    return {int(name): bias for name, bias in value.items()}
 
 
 def template_kwargs(reader: FieldReader) -> dict[str, Any]:
@@ -309,6 +340,8 @@ def _sampling(given: Mapping[str, Any], base: Sampling) -> Sampling:
         changes["stop"] = _stop(given["stop"])
     if "ignore_eos" in given:
         changes["end_id"] = -1 if FieldReader(given).boolean("ignore_eos") else None
+    if "logit_bias" in given:
+        changes["logit_bias"] = _logit_bias(given["logit_bias"])
     if "response_format" in given:
         changes["guide"] = _guide(given["response_format"])
     if not changes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,7 @@ class Choice:
     reasoning: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
     finish_reason: str = "stop"
 
     def add(self, events: Iterable[Event], call_id: str) -> None:
@@ -102,12 +104,15 @@ class Choice:
             "index": self.index,
             "logprobs": None if self.logprobs is None else text_logprobs(self.logprobs, TextOffsets(), self.text),
             "finish_reason": self.finish_reason,
+            **_prompt_logprobs(self.prompt_logprobs),
         }
 
 
 def response_body(head: ResponseHead, choices: Sequence[Choice], usage: Usage | None) -> dict[str, Any]:
     body = head.fields()
     body["choices"] = [choice.chat_choice() if head.chat else choice.text_choice() for choice in choices]
+    if head.chat:
+        body |= _prompt_logprobs(choices[0].prompt_logprobs)
     if usage is not None:
         body["usage"] = usage_body(usage)
     return body
@@ -129,23 +134,51 @@ def finish_reason_of(reason: str, calls: bool) -> str:
 
 
 def chat_logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-    content = [
-        {"token": each.text, "logprob": _finite(each.logprob), "bytes": each.bytes, "top_logprobs": []}
-        for each in logprobs
-    ]
+    content = [{**_chat_logprob(each), "top_logprobs": list(map(_chat_logprob, each.likeliest))} for each in logprobs]
     return {"content": content, "refusal": None}
+
+
+def _chat_logprob(each: TokenLogprob) -> dict[str, Any]:
+    return {"token": each.text, "logprob": _finite(each.logprob), "bytes": each.bytes}
 
 
 def text_logprobs(logprobs: Sequence[TokenLogprob], offsets: TextOffsets, text: str) -> dict[str, Any]:
     """`offsets`: those of the choice; `text` is what its text goes on with."""
     return {
-        "tokens": [each.text for each in logprobs],
+        "tokens": [_name(each) for each in logprobs],
         "token_logprobs": [_finite(each.logprob) for each in logprobs],
-        "top_logprobs": [{each.text: _finite(each.logprob)} for each in logprobs],
+        "top_logprobs": [
+            None if math.isnan(each.logprob) else {_name(one): _finite(one.logprob) for one in (*each.likeliest, each)}
+            for each in logprobs
+        ],
         "text_offset": offsets.take(logprobs, text),
     }
 
 
-def _finite(value: float) -> float:
-    """Return -9999 for -inf, which JSON has not: OpenAI's value for very unlikely tokens."""
-    return max(float(value), -9999.0)
+def _name(each: TokenLogprob) -> str:
+    """Return a token's text; of one that is part of a character its bytes, as OpenAI does, which no other token has."""
+    if each.bytes and "\ufffd" in each.text:
+        return "bytes:" + "".join(map("\\x{:02x}".format, each.bytes))
+    return each.text
+
+
+def _prompt_logprobs(logprobs: Sequence[TokenLogprob] | None) -> dict[str, Any]:
+    """Return vLLM's field with the tokens of a prompt, the first one null. Ranks are known of the likeliest alone."""
+    if logprobs is None:
+        return {}
+    found: list[dict[str, Any] | None] = []
+    for each in logprobs:
+        ranked = {one.id: (one, place) for place, one in enumerate(each.likeliest, 1)}
+        told = {each.id: (each, None), **ranked}
+        found.append(
+            {
+                str(token): {"logprob": _finite(one.logprob), "rank": rank, "decoded_token": one.text}
+                for token, (one, rank) in told.items()
+            }
+        )
+    return {"prompt_logprobs": [None, *found[1:]]}
+
+
+def _finite(value: float) -> float | None:
+    """Return -9999 for -inf, which JSON has not: OpenAI's value for very unlikely tokens. Null for none."""
+    return None if math.isnan(value) else max(float(value), -9999.0)

@@ -20,6 +20,7 @@ from inflight.openai_api.fields import CHAT_FIELDS, NOT_OURS, Field, Tier, check
 from inflight.openai_api.response import ResponseHead
 from inflight.openai_api.token_text import TokenLogprob
 
+_BY_TOKEN = ("logit_bias", "bad_words", "allowed_token_ids")
 _SAME = (
     "model",
     "temperature",
@@ -30,6 +31,7 @@ _SAME = (
     "seed",
     "chat_template_kwargs",
     *("top_k", "min_tokens", "stop", "presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos"),
+    *("min_p", *_BY_TOKEN),
 )
 
 
@@ -51,7 +53,10 @@ def _fields() -> dict[str, Field]:
         "reasoning": "`effort` reaches the model's template as `reasoning_effort`; the rest has no effect",
         "seed": "not OpenAI's",
         "chat_template_kwargs": "not OpenAI's",
-        **{name: CHAT_FIELDS[name].note for name in ("top_k", "min_tokens", "repetition_penalty", "ignore_eos")},
+        **{
+            name: CHAT_FIELDS[name].note
+            for name in ("top_k", "min_p", "min_tokens", "repetition_penalty", "ignore_eos", *_BY_TOKEN)
+        },
         **dict.fromkeys(("stop", "presence_penalty", "frequency_penalty"), "not OpenAI's: as in chat completions"),
         "metadata": "is in the answer",
     }
@@ -61,7 +66,7 @@ def _fields() -> dict[str, Field]:
         "conversation": ("nothing is stored; send the conversation", ()),
         "background": ("nothing is stored", (False,)),
         "truncation": ("a conversation is never shortened", ("disabled",)),
-        "top_logprobs": ("the engine has the chosen tokens only", (0,)),
+        "top_logprobs": ("send a chat completion", (0,)),
         "prompt": ("prompts are not stored here; send input", ()),
         "max_tool_calls": ("there are no tools that the gateway runs", ()),
         "context_management": ("a conversation is never shortened", ([],)),
@@ -74,8 +79,7 @@ def _fields() -> dict[str, Field]:
             ("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"), "prefixes are cached automatically"
         ),
     }
-    table = NOT_OURS | {"logit_bias": CHAT_FIELDS["logit_bias"]}
-    table |= {name: Field(Tier.HONOURED, note) for name, note in honoured.items()}
+    table = NOT_OURS | {name: Field(Tier.HONOURED, note) for name, note in honoured.items()}
     table |= {name: Field(Tier.REFUSED, note, neutral) for name, (note, neutral) in refused.items()}
     return table | {name: Field(Tier.NO_EFFECT, note) for name, note in no_effect.items()}
 

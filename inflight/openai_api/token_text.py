@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
+
+from inflight_client.results import LogProb
 
 from inflight.common.token_bytes import TokenBytes, Vocabulary
 
+_UNKNOWN = -1
+
 
 class TokenLogprob(NamedTuple):
-    """A chosen token: its text, its bytes if they are known, its log probability, and whether answers show it."""
+    """A token: its text, its bytes if they are known, its log probability, and whether answers show it.
+
+    A chosen one has the `likeliest` tokens at its place, if they were asked for.
+    """
 
     text: str
     bytes: list[int] | None
     logprob: float
     shown: bool = True
+    id: int = _UNKNOWN
+    likeliest: tuple[TokenLogprob, ...] = ()
 
 
 class TextOffsets:
@@ -43,27 +53,30 @@ class TextOffsets:
 
 
 class TokenTexts:
-    """Texts and bytes of tokens by id."""
+    """Texts and bytes of tokens by id. Without a vocabulary, tokens are written `token_id:123`, as vLLM can."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._bytes = TokenBytes(vocabulary)
-        self._known: dict[int, tuple[str, list[int] | None]] = {}
+    def __init__(self, vocabulary: Vocabulary | None) -> None:
+        self._bytes = None if vocabulary is None else TokenBytes(vocabulary)
+        self._special = frozenset(self._bytes.special if self._bytes else ())
+        self._known: dict[int, tuple[str, list[int] | None]] = {_UNKNOWN: ("", None)}
 
-    def logprobs(self, ids: Sequence[int], values: Sequence[float]) -> list[TokenLogprob]:
-        return [
-            TokenLogprob(*self._text(each), value, each not in self._bytes.special)
-            for each, value in zip(ids, values, strict=True)
-        ]
+    def logprobs(self, ids: Sequence[int] | None, values: Sequence[float], most: int = 0) -> list[TokenLogprob]:
+        """Return tokens with their log probabilities, and with up to `most` of the likeliest ones at their places."""
+        if ids is None or len(ids) != len(values):
+            ids = [_UNKNOWN] * len(values)
+        return [self._logprob(each, value, most) for each, value in zip(ids, values, strict=True)]
+
+    def _logprob(self, token_id: int, value: float, most: int) -> TokenLogprob:
+        top = islice(value.top.items(), most) if isinstance(value, LogProb) else ()
+        likeliest = tuple(self._logprob(other, log_prob, 0) for other, log_prob in top)
+        return TokenLogprob(*self._text(token_id), value, token_id not in self._special, token_id, likeliest)
 
     def _text(self, token_id: int) -> tuple[str, list[int] | None]:
         if (known := self._known.get(token_id)) is None:
-            raw = self._bytes.of(token_id)
+            raw = self._bytes.of(token_id) if self._bytes else None
             known = (f"token_id:{token_id}", None) if raw is None else (raw.decode(errors="replace"), list(raw))
             self._known[token_id] = known
         return known
 
 
-def unknown_logprobs(ids: Sequence[int] | None, values: Sequence[float]) -> list[TokenLogprob]:
-    """Return log probabilities without a tokenizer: tokens are written `token_id:123`, as vLLM can."""
-    names = [""] * len(values) if ids is None or len(ids) != len(values) else [f"token_id:{each}" for each in ids]
-    return [TokenLogprob(name, None, value) for name, value in zip(names, values, strict=True)]
+NAMELESS_TOKENS = TokenTexts(None)

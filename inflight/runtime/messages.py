@@ -12,8 +12,8 @@ from typing import NamedTuple
 MAX_STOP_SYMBOLS = 8192
 """Limit of the token ids and characters of one request's stop words, whose search takes memory."""
 
-
 MAX_GUIDE_CHARACTERS = 1 << 16
+MAX_TOP_LOG_PROBS = 20
 
 
 class RequestError(Exception):
@@ -68,6 +68,8 @@ class SamplingConfig:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    min_p: float = 0.0
+    """The share of the likeliest token's probability below which no token is chosen; counts after top_k and top_p."""
     min_tokens: int = 0
     beam_width: int = 1
     length_penalty: float = 0.0
@@ -102,6 +104,8 @@ def tenant_of(metadata: RequestMetadata | None) -> str:
 class GenerationRequest:
     """One prompt to continue: token ids, at most `max_tokens` new ones, ended early by any of `end_ids`.
 
+    `log_probs` asks for those of the answer's tokens, `prompt_log_probs` for those of the prompt's, `top_log_probs` for
+    those of this many likeliest tokens at each place. If there are `allowed_ids`, all other tokens are banned.
     `stop_ids` are stop words as token ids, `stop_texts` as text; the first one found ends the answer and is cut from
     it. `bad_ids` are words, as token ids, that the answer must not contain; `logit_bias` are pairs of a token id and
     the number added to its logit. `draft_ids` is a draft of the answer: the answer ends with the first token that
@@ -117,8 +121,11 @@ class GenerationRequest:
     stop_texts: tuple[str, ...] = ()
     bad_ids: tuple[tuple[int, ...], ...] = ()
     logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_ids: tuple[int, ...] = ()
     draft_ids: tuple[int, ...] = ()
     log_probs: bool = False
+    top_log_probs: int = 0
+    prompt_log_probs: bool = False
     guide: DecodingGuide | None = None
     adapter: int = 0
     priority: int = 0
@@ -129,6 +136,17 @@ class GenerationRequest:
     def worst_case_tokens(self) -> int:
         """Return the tokens whose keys and values the cache must hold if the answer takes its full length."""
         return (len(self.prompt_ids) + self.max_tokens) * self.sampling.beam_width
+
+
+class LogProb(float):
+    """The log probability of a token, with those of the likeliest tokens at its place if they were asked for."""
+
+    top: tuple[tuple[int, float], ...]
+
+    def __new__(cls, value: float, top: tuple[tuple[int, float], ...] = ()) -> LogProb:
+        self = super().__new__(cls, value)
+        self.top = top
+        return self
 
 
 @dataclass(frozen=True)
@@ -162,7 +180,8 @@ class TokenEvent(NamedTuple):
     """New tokens of one request. Only the last event of a request has a finish reason.
 
     The first and the last event have `timings`; if these are two events, the first has no end time. `log_probs` has a
-    number for each of `token_ids` if requested. A stop word may begin within the text of the last token:
+    number for each of `token_ids` if requested, `prompt_log_probs` of the first event one for each token of the prompt,
+    NaN for the first token. A stop word may begin within the text of the last token:
     `dropped_characters` is how many characters at the end of the text, decoded as final, are not part of the answer.
     Tokens that may belong to a stop word are held back until that is decided. A beam search has one event, the last,
     with all `beams`, the best first, and no `token_ids`. (A tuple, since one is made per token and request, and
@@ -179,6 +198,7 @@ class TokenEvent(NamedTuple):
     dropped_characters: int = 0
     beams: tuple[Beam, ...] = ()
     speculation: SpeculationStats | None = None
+    prompt_log_probs: tuple[float, ...] = ()
     kv_blocks: int = 0
     """Blocks of the paged KV cache that the request filled; set in the last event."""
     metadata: RequestMetadata | None = None
@@ -205,10 +225,15 @@ class EngineLimits:
         if request.max_tokens < 1:
             name = names.get("max_tokens", "max_tokens")
             raise RequestError(f"{name} is {request.max_tokens}; it must be 1 or more", "invalid_parameter")
-        for field_name in ("prompt_ids", "end_ids", "draft_ids"):
+        for field_name in ("prompt_ids", "end_ids", "draft_ids", "allowed_ids"):
             self._check_ids(getattr(request, field_name), names.get(field_name, field_name))
         self._check_ids(tuple(token for word in request.bad_ids for token in word), names.get("bad_ids", "bad_ids"))
         self._check_bias(request, names.get("logit_bias", "logit_bias"))
+        if not 0 <= request.top_log_probs <= MAX_TOP_LOG_PROBS:
+            raise RequestError(
+                f"num_top_log_probs is {request.top_log_probs}; it must be from 0 to {MAX_TOP_LOG_PROBS}",
+                "invalid_parameter",
+            )
         self._check_beams(request)
         check_stop_words(request)
         beams, name = request.sampling.beam_width, names.get("max_tokens", "max_tokens")
@@ -226,6 +251,12 @@ class EngineLimits:
             raise RequestError(
                 f"beam_width is {beams}; it must be 1 or more, and at most the {self.max_num_sequences} sequences that"
                 " the engine runs at a time",
+                "invalid_parameter",
+            )
+        if beams > 1 and (request.top_log_probs or request.prompt_log_probs):
+            raise RequestError(
+                f"beam_width is {beams}, and a beam search returns the log probabilities of its own tokens alone; leave"
+                " out num_top_log_probs and return_prompt_log_probs",
                 "invalid_parameter",
             )
         if beams > 1 and request.draft_ids:

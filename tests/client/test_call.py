@@ -55,6 +55,8 @@ def test_values_within_bounds_are_taken(options: dict[str, Any]) -> None:
         ("max_tokens", 0, "max_tokens is 0; it must be a whole number from 1 to 2147483647"),
         ("max_tokens", True, "max_tokens is True; it must be a whole number"),
         ("max_tokens", 2.0, "max_tokens is 2.0; it must be a whole number"),
+        ("top_log_probs", 21, "top_log_probs is 21; it must be a whole number from 0 to 20"),
+        ("return_prompt_log_probs", 1, "return_prompt_log_probs is 1; it must be True or False"),
         ("priority", 2**31, "priority is 2147483648; it must be a whole number"),
         ("sampling", {"temperature": 1}, "sampling is {'temperature': 1}; it must be a Sampling"),
         ("tenant", "té", "tenant is 'té'; it must be at most 128 printable ASCII characters"),

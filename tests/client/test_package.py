@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 # Of these the client needs some, but not before a client is made.
 LATE = {"grpc", "httpcore2", "jinja2", "numpy", "prometheus_client", "tenacity", "tritonclient"}
-NEVER = {"torch", "transformers", "openvino", "openvino_genai", "optimum", "tokenizers", "pydantic", "yaml", "psutil"}
+NEVER = {"torch", "transformers", "openvino", "optimum", "tokenizers", "pydantic", "yaml", "psutil"}
 OURS = {"inflight", "build_engines"}
 
 

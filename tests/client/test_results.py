@@ -5,10 +5,10 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from inflight_client import Delta, Generation, Timings, Usage
+from inflight_client import Delta, Generation, LogProb, Timings, Usage
 
 COUNTED = Usage(3, 4)
-LAST = Delta("tea", "stop", COUNTED, (1, 2), (-0.5, -0.25))
+LAST = Delta("tea", "stop", COUNTED, (1, 2), (LogProb(-0.5), LogProb(-0.25)))
 WHOLE = Generation("tea", "stop", COUNTED, Timings(0.1, 0.2), "mine")
 
 

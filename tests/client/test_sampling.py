@@ -34,6 +34,12 @@ INVALID: list[tuple[str, Any]] = [
     *(("repetition_penalty", 0.0), ("presence_penalty", 2.5), ("frequency_penalty", -2.5)),
     *(("min_tokens", -1), ("end_id", -2), ("guide", "json")),
     *(("stop", value) for value in (None, 5, [".", ""])),
+    *(("min_p", value) for value in (-0.1, 1.5)),
+    *(
+        ("logit_bias", value)
+        for value in (5, {"a": 1}, {-1: 1}, {5: math.nan}, {5: None}, dict.fromkeys(range(1025), 1))
+    ),
+    *(("allowed_token_ids", value) for value in (5, [-1], [1.5], ["a"])),
     ("bad_words", {"tea"}),
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight_client.results import Delta, Usage
+from inflight_client.results import Delta, LogProb, Usage
 from inflight_client.stream_base import Transcript
 
 
@@ -20,7 +20,10 @@ def test_there_is_no_answer_before_its_end() -> None:
 
 
 def test_the_parts_are_joined() -> None:
-    deltas = [Delta("a", token_ids=(1, 2), log_probs=(-0.5, -1.0)), Delta("b", "stop", Usage(3, 3), (3,), (-2.0,))]
+    deltas = [
+        Delta("a", token_ids=(1, 2), log_probs=(LogProb(-0.5), LogProb(-1.0))),
+        Delta("b", "stop", Usage(3, 3), (3,), (LogProb(-2.0),)),
+    ]
     answer = told(*deltas).generation(-3.5, None)
     assert answer is not None
     assert (answer.text, answer.finish_reason, answer.usage) == ("ab", "stop", Usage(3, 3))
@@ -35,6 +38,6 @@ def test_what_was_not_asked_for_is_not_there() -> None:
 
 
 def test_an_end_without_tokens_keeps_those_before_it() -> None:
-    answer = told(Delta("a", log_probs=(-0.5,)), Delta("", "unknown")).generation(None, None)
+    answer = told(Delta("a", log_probs=(LogProb(-0.5),)), Delta("", "unknown")).generation(None, None)
     assert answer is not None
-    assert answer.log_probs == (-0.5,)
+    assert answer.log_probs == (LogProb(-0.5),)

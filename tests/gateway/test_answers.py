@@ -46,7 +46,7 @@ def assembled(events: list[Any], chat: bool) -> list[dict[str, Any]]:
             delta = choice["delta"] if chat else {"content": choice["text"]}
             found["text"] += delta.get("content") or ""
             told = choice["logprobs"] or {}
-            found["logprobs"] += told.get("content", told.get("token_logprobs", []))
+            found["logprobs"] += told.get("content", told.get("top_logprobs", []))
             found["finish_reason"] = choice["finish_reason"]
     return [choices[index] for index in range(len(choices))]
 
@@ -73,7 +73,7 @@ def test_a_stream_is_the_whole_answer_in_pieces(
 ) -> None:
     fields: dict[str, Any] = {"n": n, "max_tokens": max_tokens, "seed": seed, "stop": stop}
     if logprobs:
-        fields["logprobs"] = True if as_chat else 0
+        fields |= {"logprobs": True, "top_logprobs": n} if as_chat else {"logprobs": n}
     check_stream(gateway, text, as_chat, fields)
 
 
@@ -102,7 +102,7 @@ def check_stream(gateway: GatewayProcesses, text: str, as_chat: bool, fields: di
         assert streamed["finish_reason"] == expected["finish_reason"]
         assert not any(word in streamed["text"] for word in fields["stop"])
         told = expected["logprobs"] or {}
-        assert streamed["logprobs"] == told.get("content", told.get("token_logprobs", []))
+        assert streamed["logprobs"] == told.get("content", told.get("top_logprobs", []))
 
 
 def test_answers_of_many_clients_are_those_that_each_gets_alone(gateway: GatewayProcesses) -> None:
@@ -153,6 +153,33 @@ def test_openai_s_stream_helper_and_parse_accept_the_answers(client: openai.Open
     whole = client.chat.completions.create(**fields)
     assert {each.finish_reason for each in whole.choices} == {"stop"}
     assert [each.message.content for each in final.choices] == [each.message.content for each in whole.choices]
+
+
+@pytest.mark.parametrize("as_ids", [True, False])
+def test_log_probabilities_of_prompts(gateway: GatewayProcesses, as_ids: bool) -> None:
+    """The engine's log probability of a token is its id / -1024, and tokens with lower ids are less likely."""
+    text = "Is there tea, 안녕?"
+    ids = post(gateway, "/tokenize", {"model": MODEL, "prompt": text}).json["tokens"]
+    fields: dict[str, Any] = {"max_tokens": 3, "echo": True, "logprobs": 2, "prompt_logprobs": 1, "seed": 0}
+    (choice,) = complete(gateway, ids if as_ids else text, **fields).json["choices"]
+    told = choice["logprobs"]
+    values = [None, *(-token / 1024 for token in (*ids[1:], *ids[:3]))]
+    assert told["token_logprobs"] == values
+    assert [top and len(top) for top in told["top_logprobs"]] == [None] + [2] * (len(values) - 1)
+    shown = zip(told["tokens"], told["text_offset"], strict=True)
+    assert all(choice["text"][offset:].startswith(token) for token, offset in shown if token in text)
+    first, *others = choice["prompt_logprobs"]
+    assert first is None
+    assert [each[str(token)]["rank"] for each, token in zip(others, ids[1:], strict=True)] == [1] * (len(ids) - 1)
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 1, "prompt_logprobs": 0}
+    answered = post(gateway, "/v1/chat/completions", {"model": MODEL, **body}).json
+    assert len(answered["prompt_logprobs"]) == answered["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize("fields", [{"echo": True, "logprobs": 1}, {"prompt_logprobs": 0}])
+def test_log_probabilities_of_prompts_are_not_streamed(gateway: GatewayProcesses, fields: dict[str, Any]) -> None:
+    refused = complete(gateway, "tea", stream=True, **fields)
+    assert (refused.status, refused.error["param"]) == (400, "stream")
 
 
 def test_token_ids_several_prompts_and_echo(client: openai.OpenAI, gateway: GatewayProcesses) -> None:

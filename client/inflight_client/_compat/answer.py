@@ -8,7 +8,7 @@ from inflight_client._compat.stop_text_buffer import StopTextBuffer
 from inflight_client._compat.tensor_names import TIMING_OUTPUTS
 from inflight_client.call import Call
 from inflight_client.errors import InflightError
-from inflight_client.results import Delta, ServerTimings, Usage
+from inflight_client.results import Delta, LogProb, ServerTimings, Usage
 from inflight_client.transport import InferResponse
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class AnswerDecoder:
         asks_for_ids = call.wants_token_ids is not False and "return_token_ids" in deployment.inputs
         self._asks_for_ids = asks_for_ids
         self._buffer = StopTextBuffer((), whole=True) if deployment.streams(call) and deployment.accumulates else None
-        self._plain = not (asks_for_ids or call.return_log_probs or call.return_perf_metrics or self._buffer)
+        told = call.wants_log_probs or call.return_prompt_log_probs or call.return_perf_metrics
+        self._plain = not (asks_for_ids or told or self._buffer)
         self._responses = 0
         self._token_ids = 0
         self._ended = False
@@ -70,14 +71,34 @@ class AnswerDecoder:
         if text is None:
             raise self._damaged("a response has no text_output")
         token_ids = self._read_token_ids(response)
-        log_probs = response.numbers("output_log_probs") if self._call.return_log_probs else None
+        log_probs = self._read_log_probs(response, "output_log_probs", "top") if self._call.wants_log_probs else None
+        of_prompt = (
+            self._read_log_probs(response, "prompt_log_probs", "prompt_top")
+            if self._call.return_prompt_log_probs
+            else None
+        )
+        told = (token_ids, log_probs, of_prompt)
         self._read_metrics(response)
         if reason is None:
-            return Delta(text if self._buffer is None else self._buffer.feed(text), None, None, token_ids, log_probs)
+            return Delta(text if self._buffer is None else self._buffer.feed(text), None, None, *told)
         self._ended = True
         self._check_count(response)
         text = text if self._buffer is None else self._buffer.flush(text)
-        return Delta(text, self._checked_reason(reason), self._usage(response, reason), token_ids, log_probs)
+        return Delta(text, self._checked_reason(reason), self._usage(response, reason), *told)
+
+    def _read_log_probs(self, response: InferResponse, name: str, top: str) -> tuple[LogProb, ...] | None:
+        """Return log probabilities, with the likeliest tokens at each place if those were requested."""
+        values = response.numbers(name)
+        if values is None or not self._call.top_log_probs:
+            return None if values is None else tuple(map(LogProb, values))
+        ids, log_probs = response.array(f"{top}_token_ids"), response.array(f"{top}_log_probs")
+        if ids is None or log_probs is None or not ids.size == log_probs.size == len(values) * self._call.top_log_probs:
+            raise self._damaged(f"a response has {name} without {top}_token_ids and {top}_log_probs of the same tokens")
+        rows = zip(
+            *(each.reshape(len(values), self._call.top_log_probs).tolist() for each in (ids, log_probs)), strict=True
+        )
+        tops = [{token: value for token, value in zip(*row, strict=True) if token >= 0} for row in rows]
+        return tuple(LogProb(value, likeliest) for value, likeliest in zip(values, tops, strict=True))
 
     def _read_token_ids(self, response: InferResponse) -> tuple[int, ...] | None:
         if not self._asks_for_ids:
@@ -89,7 +110,7 @@ class AnswerDecoder:
         return token_ids
 
     def _read_metrics(self, response: InferResponse) -> None:
-        if self._call.return_log_probs:
+        if self._call.wants_log_probs:
             sums = response.numbers("cum_log_probs")
             if sums:
                 self.cumulative_log_prob = sums[0]

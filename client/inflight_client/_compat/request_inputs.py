@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from inflight_client._compat.tensor_names import GUIDE_TEXT
+from inflight_client._compat.tensor_names import BIAS_VALUES, GUIDE_TEXT
 from inflight_client.call import Call, TokenIds
 from inflight_client.deadline import deadline_ms
 from inflight_client.errors import InflightError
@@ -37,8 +37,12 @@ class RequestInputs:
         self._add_stream(call)
         self._add_sampling(_sampling_values(call.sampling, self._deployment.kind))
         self._add_guide(call.sampling)
-        if call.return_log_probs:
+        if call.wants_log_probs:
             self._add_option("return_log_probs", True)
+        if call.top_log_probs:
+            self._add_option("top_log_probs", call.top_log_probs)
+        if call.return_prompt_log_probs:
+            self._add_option("return_prompt_log_probs", True)
         if call.wants_token_ids or (call.wants_token_ids is None and self._has("return_token_ids")):
             self._add_option("return_token_ids", True)
         if call.return_perf_metrics:
@@ -108,8 +112,11 @@ class RequestInputs:
 
     def _add_sampling(self, values: Mapping[str, Any]) -> None:
         for option, value in values.items():
-            if option in ("stop", "bad_words"):
+            if option in ("stop", "bad_words", "allowed_token_ids"):
                 self._add_option(option, *value)
+            elif option == "logit_bias":
+                self._add_option(option, *value)
+                self.add(BIAS_VALUES, *value.values())
             else:
                 self._add_option(option, value)
 
@@ -149,7 +156,7 @@ class RequestInputs:
 
 def _sampling_values(sampling: Sampling, kind: str) -> dict[str, Any]:
     """Return the given values. TensorRT-LLM ignores a temperature without top_k and top_p, so top_p is added."""
-    values = {name: value for name in _SAMPLING if (value := getattr(sampling, name)) not in (None, ())}
+    values = {name: value for name in _SAMPLING if (value := getattr(sampling, name)) not in (None, (), {})}
     if values.get("temperature") and not {"top_k", "top_p"} & values.keys():
         values["top_p"] = 1.0
     if kind == "llmapi":

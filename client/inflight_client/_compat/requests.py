@@ -70,8 +70,12 @@ def _requested_outputs(deployment: Deployment, call: Call, inputs: Mapping[str, 
         wanted.append("stop_reason")
     if "return_token_ids" in inputs:
         wanted.append("token_ids")
-    if call.return_log_probs:
+    if call.wants_log_probs:
         wanted += ["output_log_probs", "cum_log_probs"]
+    if call.top_log_probs:
+        wanted += ["top_token_ids", "top_log_probs"]
+    if call.return_prompt_log_probs:
+        wanted += ["prompt_log_probs", *(["prompt_top_token_ids", "prompt_top_log_probs"] * bool(call.top_log_probs))]
     if call.return_perf_metrics:
         wanted += TIMING_OUTPUTS
     return tuple(name for name in wanted if name in deployment.outputs)

@@ -35,12 +35,17 @@ TEXT_MODEL = TensorNames(
         "repetition_penalty": ("repetition_penalty",),
         "presence_penalty": ("presence_penalty",),
         "frequency_penalty": ("frequency_penalty",),
+        "min_p": ("min_p",),
+        "logit_bias": ("logit_bias_ids",),
+        "allowed_token_ids": ("allowed_token_ids",),
         "end_id": ("end_id",),
         "stop": ("stop_words",),
         "bad_words": ("bad_words",),
         "adapter": ("lora_task_id",),
         "guide": ("guided_decoding_guide_type",),
         "return_log_probs": ("return_log_probs",),
+        "top_log_probs": ("num_top_log_probs",),
+        "return_prompt_log_probs": ("return_prompt_log_probs",),
         "return_token_ids": ("return_token_ids",),
         "priority": ("priority",),
     },
@@ -63,6 +68,7 @@ LLMAPI = TensorNames(
 )
 
 GUIDE_TEXT = "guided_decoding_guide"
+BIAS_VALUES = "logit_bias_values"
 
 TIMING_OUTPUTS = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 """Outputs with times of the engine's clock, in nanoseconds."""

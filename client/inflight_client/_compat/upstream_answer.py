@@ -9,7 +9,7 @@ from inflight_client._compat.stop_text_buffer import StopTextBuffer
 from inflight_client._compat.tensor_names import TIMING_OUTPUTS
 from inflight_client.call import Call
 from inflight_client.errors import InflightError
-from inflight_client.results import UNKNOWN, Delta, ServerTimings, Usage
+from inflight_client.results import UNKNOWN, Delta, LogProb, ServerTimings, Usage
 from inflight_client.transport import InferResponse
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class UpstreamAnswerDecoder(AnswerDecoder):
         """Whether a text, possibly empty, has arrived."""
         self._read: int | None = None
         self._written: int | None = None
-        self._log_probs: tuple[float, ...] = ()
+        self._log_probs: tuple[LogProb, ...] = ()
 
     def add_response(self, response: InferResponse) -> Delta:
         if self.done:
@@ -84,7 +84,7 @@ class UpstreamAnswerDecoder(AnswerDecoder):
         text: str | None,
         reason: str,
         token_ids: tuple[int, ...] | None,
-        log_probs: tuple[float, ...] | None,
+        log_probs: tuple[LogProb, ...] | None,
     ) -> Delta:
         if reason == UNKNOWN and not self._has_text:
             raise self._damaged("it has no text")
@@ -117,13 +117,14 @@ class UpstreamAnswerDecoder(AnswerDecoder):
     def _total_usage(self) -> Usage | None:
         return None if self._read is None or self._written is None else Usage(self._read, self._written)
 
-    def _new_log_probs(self, response: InferResponse) -> tuple[float, ...] | None:
+    def _new_log_probs(self, response: InferResponse) -> tuple[LogProb, ...] | None:
         """Return those of this response's tokens; some versions send those of all tokens so far."""
         if not self._call.return_log_probs:
             return None
-        received = response.numbers("output_log_probs")
-        if received is None:
+        values = response.numbers("output_log_probs")
+        if values is None:
             return None
+        received = tuple(map(LogProb, values))
         before = self._log_probs
         if before and len(received) > len(before) and received[: len(before)] == before:
             self._log_probs = received

@@ -12,11 +12,17 @@ from inflight_client.errors import InflightError
 from inflight_client.results import Model
 
 _TEXTS = (
-    *("text_input", "messages", "chat_template_kwargs", "stop_words"),
+    *("text_input", "messages", "chat_template_kwargs", "stop_words", "bad_words"),
     *("guided_decoding_guide_type", "guided_decoding_guide"),
 )
-_WHOLE_NUMBERS = ("prompt_token_ids", "max_tokens", "top_k", "seed", "min_tokens", "end_id", "priority", "deadline_ms")
-_NUMBERS = ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_WHOLE_NUMBERS = (
+    *("prompt_token_ids", "max_tokens", "top_k", "seed", "min_tokens", "end_id", "priority", "deadline_ms"),
+    *("logit_bias_ids", "allowed_token_ids"),
+)
+_NUMBERS = (
+    *("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("min_p", "logit_bias_values"),
+)
 _FLAGS = ("stream", "exclude_input_in_output", "return_log_probs")
 
 INPUTS = {

@@ -19,7 +19,7 @@ from inflight_client.transport import InferRequest
 
 _SAME_NAME = (
     *("max_tokens", "temperature", "top_k", "top_p", "seed", "min_tokens"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "min_p"),
 )
 _TIERS = {0: "auto", 1: "priority", -1: "flex"}
 _DONE = b"[DONE]"
@@ -111,8 +111,11 @@ def _fields(values: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         fields["prompt"] = list(values.get("prompt_token_ids", ())) or values["text_input"][0]
     if "chat_template_kwargs" in values:
         fields["chat_template_kwargs"] = json.loads(values["chat_template_kwargs"][0])
-    if "stop_words" in values:
-        fields["stop"] = list(values["stop_words"])
+    for name, field in (("stop_words", "stop"), ("bad_words", "bad_words"), ("allowed_token_ids", "allowed_token_ids")):
+        if name in values:
+            fields[field] = list(values[name])
+    if "logit_bias_ids" in values:
+        fields["logit_bias"] = dict(zip(values["logit_bias_ids"], values["logit_bias_values"], strict=True))
     if "end_id" in values:
         if values["end_id"][0] != -1:
             raise _unsupported("an end_id other than -1")

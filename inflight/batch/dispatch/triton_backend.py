@@ -107,6 +107,8 @@ class TritonBackend:
             options["priority"] = self._priority
         if request.log_probs:
             options["return_log_probs"] = True
+        if request.top_log_probs:
+            options["top_log_probs"] = request.top_log_probs
         if request.chat_template_kwargs:
             options["chat_template_kwargs"] = request.chat_template_kwargs
         answer = await self._client.generate(prompt, **options)

@@ -56,6 +56,7 @@ class GenerateRequest:
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     log_probs: bool = False
+    top_log_probs: int = 0
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
     as_model: bool = False

@@ -128,6 +128,7 @@ class GenerationDefaults(_StrictModel):
     frequency_penalty: float | None = _field(
         None, "Frequency penalty, -2 to 2: subtracted once per earlier occurrence of a token."
     )
+    min_p: float | None = _field(None, "Least share of the likeliest token's probability that a sampled token has.")
     min_tokens: int | None = _field(None, "Minimum tokens per answer.")
     stop: tuple[str, ...] = _field((), "Stop word that ends the answer (repeatable).")
     ignore_eos: bool = _field(False, "Continue past the model's end token, up to --max-tokens.")

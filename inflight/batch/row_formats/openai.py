@@ -38,7 +38,7 @@ from inflight.openai_api.encoding_response import embedding_parts
 from inflight.openai_api.errors import ApiError, error_body, status_of
 from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
-from inflight.openai_api.token_text import unknown_logprobs
+from inflight.openai_api.token_text import NAMELESS_TOKENS
 
 _CHAT = "/v1/chat/completions"
 _TEXT = "/v1/completions"
@@ -111,7 +111,8 @@ class OpenAIRowFormat:
         head = ResponseHead(name, self._created, str(row.request.model), chat=chat)
         choice = Choice(0, [answer.text], finish_reason=finish_reason_of(answer.finish_reason, calls=False))
         if row.request.log_probs:
-            choice.logprobs = unknown_logprobs(answer.token_ids, answer.log_probs or ())
+            most = row.request.top_log_probs
+            choice.logprobs = NAMELESS_TOKENS.logprobs(answer.token_ids, answer.log_probs or (), most)
         text = _line(row.id, name, 200, response_body(head, [choice], answer.usage), no_effect)
         tokens = (answer.input_tokens or 0, answer.output_tokens or 0)
         empty = not answer.text.strip()
@@ -171,11 +172,18 @@ def _row_request(wanted: GenerationRequest) -> GenerateRequest:
     """Return the request of a row, which gets one answer. Raises ApiError for what only the gateway supports."""
     prompt = wanted.prompts[0]
     several = {"n": wanted.n > 1, "prompt": len(wanted.prompts) > 1 or isinstance(prompt, TokenIds)}
-    _refuse(several | {"stream": wanted.stream, "echo": wanted.echo, "tools": wanted.tools.active})
+    scored = {"echo": wanted.echo, "prompt_logprobs": wanted.scores_prompt}
+    _refuse(several | {"stream": wanted.stream, "tools": wanted.tools.active} | scored)
     assert not isinstance(prompt, TokenIds)
     assert wanted.max_tokens is not None
     return GenerateRequest(
-        prompt, wanted.max_tokens, wanted.sampling, wanted.logprobs, wanted.chat_template_kwargs, wanted.model
+        prompt,
+        wanted.max_tokens,
+        wanted.sampling,
+        wanted.logprobs,
+        wanted.top_logprobs,
+        wanted.chat_template_kwargs,
+        wanted.model,
     )
 
 

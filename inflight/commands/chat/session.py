@@ -17,7 +17,7 @@ from inflight.commands.terminal.answer_format import summary_line
 
 _NUMBERS = (
     *("temperature", "top_p", "top_k", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    "min_tokens",
+    *("min_p", "min_tokens"),
 )
 _HELP = (
     ("/reset", "clear the conversation, except the system message"),

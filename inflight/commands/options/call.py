@@ -70,6 +70,7 @@ def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
             type=float,
             help="Frequency penalty, -2 to 2: subtracted once per earlier occurrence of a token.",
         ),
+        click.option("--min-p", type=float, help="Least share of the likeliest token's probability to sample from."),
         click.option("--min-tokens", type=int, help="Minimum tokens to generate."),
         click.option(
             "--stop",

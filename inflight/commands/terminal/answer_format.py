@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from inflight_client import Delta, Generation
+from inflight_client import Delta, Generation, LogProb
 
 _MIN_RATE_SECONDS = 0.05
 """Shortest streaming time for which a rate is shown; tokens that arrive together have no rate."""
@@ -31,7 +31,8 @@ def summary_line(answer: Generation) -> str:
 
 def delta_line(delta: Delta) -> str:
     """Return one step of an answer as a line of JSON: its text, and the token data that was requested."""
-    return _line({"text": delta.text, "token_ids": delta.token_ids, "log_probs": delta.log_probs})
+    told = {"token_ids": delta.token_ids, "log_probs": delta.log_probs, "top_log_probs": _tops(delta)}
+    return _line({"text": delta.text, **told})
 
 
 def final_line(answer: Generation) -> str:
@@ -49,7 +50,13 @@ def final_line(answer: Generation) -> str:
 
 def answer_line(answer: Generation) -> str:
     """Return a whole answer as one line of JSON."""
-    return _line(dataclasses.asdict(answer))
+    return _line({**dataclasses.asdict(answer), "top_log_probs": _tops(answer)})
+
+
+def _tops(told: Delta | Generation) -> list[Any] | None:
+    """Return the likeliest tokens at each place of an answer, if they were asked for."""
+    tops = [each.top for each in told.log_probs or () if isinstance(each, LogProb)]
+    return tops or None
 
 
 def _line(values: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ from dataclasses import replace
 from itertools import cycle
 
 from inflight.runtime.engine.interface import EngineOptions, StepOutput
-from inflight.runtime.messages import Beam, EngineLimits, FinishReason, GenerationRequest
+from inflight.runtime.messages import Beam, EngineLimits, FinishReason, GenerationRequest, LogProb
 
 NO_TOKEN = "-1"
 LOG_PROB = -0.5
@@ -90,9 +91,7 @@ class FakeModelRunner:
                 continue
             if progress.finish_reason is not None:
                 del self._running[handle]
-            if self._traceable and progress.log_probs:
-                progress = progress._replace(log_probs=tuple(map(traced_log_prob, progress.token_ids)))
-            yield progress
+            yield _traced(progress, request) if self._traceable else progress
 
     def _leak(self, size: int) -> None:
         if size:
@@ -107,6 +106,17 @@ def expected_token(request: GenerationRequest, position: int) -> int:
 def traced_log_prob(token_id: int) -> float:
     """Return the log probability of a token of a traceable engine; exact in 32 bits."""
     return -token_id / 1024
+
+
+def _traced(output: StepOutput, request: GenerationRequest) -> StepOutput:
+    """Return the output with the log probabilities of a traceable engine, where it has any."""
+
+    def traced(token_ids: tuple[int, ...], log_probs: tuple[float, ...]) -> tuple[float, ...]:
+        pairs = zip(token_ids, log_probs, strict=False)
+        return tuple(LogProb(traced_log_prob(token), getattr(each, "top", ())) for token, each in pairs)
+
+    of_prompt = output.prompt_log_probs[:1] + traced(request.prompt_ids[1:], output.prompt_log_probs[1:])
+    return output._replace(log_probs=traced(output.token_ids, output.log_probs), prompt_log_probs=of_prompt)
 
 
 def _rotated_by_seed(request: GenerationRequest) -> GenerationRequest:
@@ -141,7 +151,17 @@ def _next_output(handle: int, request: GenerationRequest, produced: int) -> Step
     if _ends(request, token, produced):
         return StepOutput(handle, (), FinishReason.STOP)
     reason = FinishReason.LENGTH if produced == request.max_tokens else None
-    return StepOutput(handle, (token,), reason, (LOG_PROB,) if request.log_probs else ())
+    log_probs = (_log_prob(request, token),) if request.log_probs else ()
+    prompt_log_probs: tuple[LogProb, ...] = ()
+    if request.prompt_log_probs and produced == 1:
+        prompt_log_probs = (LogProb(math.nan), *(_log_prob(request, each) for each in request.prompt_ids[1:]))
+    return StepOutput(handle, (token,), reason, log_probs, prompt_log_probs=prompt_log_probs)
+
+
+def _log_prob(request: GenerationRequest, token: int) -> LogProb:
+    """Return a log probability beside which tokens with lower ids are ever less likely."""
+    places = range(min(request.top_log_probs, token + 1))
+    return LogProb(LOG_PROB, tuple((token - place, LOG_PROB * (1 + place)) for place in places))
 
 
 def _next_beams_output(handle: int, request: GenerationRequest, produced: int) -> StepOutput | None:

@@ -58,6 +58,7 @@ class StepOutput(NamedTuple):
     beams: tuple[Beam, ...] = ()
     speculation: SpeculationStats | None = None
     error: tuple[str, str] | None = None
+    prompt_log_probs: tuple[float, ...] = ()
 
 
 class ModelRunner(Protocol):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TOKENIZER_FILE = "openvino_tokenizer.xml"
 """A build writes this file if the tokenizer can be converted; the library reads the vocabulary from it."""
 
 
@@ -19,7 +18,6 @@ class EngineManifest:
     max_seq_len: int
     end_ids: tuple[int, ...]
     properties: dict[str, Any]
-    has_tokenizer: bool
 
     @classmethod
     def from_directory(cls, engine_dir: str) -> EngineManifest:
@@ -30,5 +28,4 @@ class EngineManifest:
             max_seq_len=content["max_seq_len"],
             end_ids=tuple(content["end_ids"]),
             properties=dict(content["properties"]),
-            has_tokenizer=(directory / TOKENIZER_FILE).is_file(),
         )

@@ -54,6 +54,7 @@ class ScheduledRequest:
     emitted: int = 0
     held_ids: tuple[int, ...] = ()
     held_log_probs: tuple[float, ...] = ()
+    prompt_log_probs: tuple[float, ...] = ()
     stop_words: StopWords | None = None
     draft: DraftVerifier | None = None
     last_speculation: SpeculationStats | None = None
@@ -81,8 +82,14 @@ class ScheduledRequest:
         emitted, self.emitted = self.emitted, self.emitted + len(token_ids)
         if emitted:
             return TokenEvent(self.handle, token_ids, log_probs=log_probs)
-        timings = self.timings(end_ns=0)
-        return TokenEvent(self.handle, token_ids, timings=timings, log_probs=log_probs, metadata=self.request.metadata)
+        return TokenEvent(
+            self.handle,
+            token_ids,
+            timings=self.timings(end_ns=0),
+            log_probs=log_probs,
+            prompt_log_probs=self.prompt_log_probs,
+            metadata=self.request.metadata,
+        )
 
     def with_held(
         self, token_ids: tuple[int, ...], log_probs: tuple[float, ...]

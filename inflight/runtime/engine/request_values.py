@@ -23,6 +23,7 @@ SAMPLING_INPUTS = {
     "repetition_penalty": _Bound("repetition_penalty", lambda value: value > 0, "above 0"),
     "presence_penalty": _Bound("presence_penalty", lambda value: -2 <= value <= 2, "between -2 and 2"),
     "frequency_penalty": _Bound("frequency_penalty", lambda value: -2 <= value <= 2, "between -2 and 2"),
+    "min_p": _Bound("min_p", lambda value: 0 <= value <= 1, "between 0 and 1"),
     "min_tokens": _Bound("min_tokens", lambda value: value >= 0, "0 or more"),
     "beam_width": _Bound("beam_width", lambda value: value >= 1, "1 or more"),
     "len_penalty": _Bound("length_penalty", lambda value: True, "a number"),

@@ -30,8 +30,11 @@ _INPUTS_OF_FIELDS = {
     "max_tokens": "request_output_len",
     "end_ids": "end_id",
     "draft_ids": "draft_input_ids",
+    "allowed_ids": "allowed_token_ids",
 }
 _STREAMING = "Streaming"
+MAX_BIASES = 1024
+"""Limit of `logit_bias_ids`, as of tokens in OpenAI's `logit_bias` at other servers; `embedding_bias` takes all."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class ResponseOptions:
     sequences: int = 1
     """Answers to each prompt."""
     log_probs: bool = False
+    top_log_probs: int = 0
     perf_metrics: bool = False
     token_ids: bool = False
     """Whether to send the answer's own tokens separately from the prompt's."""
@@ -73,6 +77,7 @@ def response_options(inputs: Inputs, exclude_input: bool) -> ResponseOptions:
         exclude_input=inputs.common("exclude_input_in_output", default=exclude_input),
         sequences=sequences,
         log_probs=_log_probs(inputs),
+        top_log_probs=inputs.common("num_top_log_probs", default=0),
         perf_metrics=inputs.common("return_perf_metrics", default=False),
         token_ids=inputs.common("return_token_ids", default=False),
     )
@@ -134,9 +139,12 @@ def _generation_request(
         stop_ids=() if stop_words is None else unpack(stop_words, inputs.label("stop_words_list")),
         stop_texts=_stop_texts(inputs, row),
         bad_ids=_bad_ids(inputs, row),
-        logit_bias=_bias(inputs, row, limits),
+        logit_bias=(*_bias(inputs, row, limits), *_bias_by_id(inputs, row)),
+        allowed_ids=tuple(_ids(inputs, "allowed_token_ids", row, limits.vocabulary_size)),
         draft_ids=_draft_ids(inputs, row, limits),
         log_probs=_log_probs(inputs),
+        top_log_probs=inputs.common("num_top_log_probs", default=0),
+        prompt_log_probs=inputs.common("return_prompt_log_probs", default=False),
         guide=guide_from(_text(inputs, "guided_decoding_guide_type", row), _text(inputs, "guided_decoding_guide", row)),
         adapter=_adapter(inputs.scalar("lora_task_id", row, 0), adapters),
         priority=inputs.scalar("priority", row, 0),
@@ -177,7 +185,7 @@ def _draft_ids(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[int, ...
 def _log_probs(inputs: Inputs) -> bool:
     """Return whether log probabilities are requested, with the newer input name or else the older one."""
     wanted: bool = inputs.common("return_log_probs", inputs.common("output_log_probs", False))
-    return wanted
+    return wanted or inputs.common("num_top_log_probs", default=0) > 0
 
 
 def _stop_texts(inputs: Inputs, row: int) -> tuple[str, ...]:
@@ -208,6 +216,29 @@ def _bias(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[tuple[int, fl
             "invalid_token_ids",
         )
     return tuple(zip(places.tolist(), values[places].tolist(), strict=True))
+
+
+def _bias_by_id(inputs: Inputs, row: int) -> tuple[tuple[int, float], ...]:
+    ids, values = _ids(inputs, "logit_bias_ids", row, MAX_BIASES), inputs.row("logit_bias_values", row)
+    if len(ids) > (found := 0 if values is None else values.size):
+        raise RequestError(
+            f"logit_bias_ids holds {len(ids)} token ids and logit_bias_values {found} numbers; send one for each",
+            "invalid_parameter",
+        )
+    return tuple(zip(ids, values.ravel().tolist(), strict=False)) if ids else ()
+
+
+def _ids(inputs: Inputs, name: str, row: int, most: int) -> list[int]:
+    """Return the ids before those that fill a row up."""
+    values = inputs.row(name, row)
+    if values is None:
+        return []
+    if values.size > most:
+        raise RequestError(f"{name} holds {values.size} token ids; send at most {most}", "invalid_parameter")
+    ids: list[int] = values.ravel().tolist()
+    while ids and ids[-1] == -1:
+        ids.pop()
+    return ids
 
 
 def _text(inputs: Inputs, name: str, row: int) -> str | None:

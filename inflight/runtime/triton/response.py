@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, RequestTimings, TokenEvent
+from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, LogProb, RequestTimings, TokenEvent
 from inflight.runtime.streams.chunk_channel import ChunkSubscriber
 from inflight.runtime.streams.chunk_header import ChunkHeader
 from inflight.runtime.text.detokenizer import CONTEXT_TOKENS
@@ -104,6 +106,7 @@ class TokenAnswer:
         self._prompt: tuple[int, ...] = () if options.streaming or options.exclude_input else request.prompt_ids
         self._tokens: list[int] = list(self._prompt)
         self._log_probs: list[float] = []
+        self._prompt_log_probs: tuple[float, ...] = ()
         self._cumulative = 0.0
         self._output_tokens = 0
         self._responses = 0
@@ -131,6 +134,7 @@ class TokenAnswer:
         else:
             self._tokens += event.token_ids
             self._log_probs += event.log_probs
+            self._prompt_log_probs = self._prompt_log_probs or event.prompt_log_probs
 
     def count(self, event: TokenEvent) -> None:
         """Count an event's tokens; called directly for an event whose tokens use the chunk channel."""
@@ -159,7 +163,11 @@ class TokenAnswer:
         if self._options.streaming:
             return event
         token_ids = (*self._tokens, *event.token_ids)
-        return event._replace(token_ids=token_ids, log_probs=(*self._log_probs, *event.log_probs))
+        return event._replace(
+            token_ids=token_ids,
+            log_probs=(*self._log_probs, *event.log_probs),
+            prompt_log_probs=self._prompt_log_probs or event.prompt_log_probs,
+        )
 
     def _last_header(self, event: TokenEvent) -> ChunkHeader:
         return ChunkHeader(0, dropped_characters=event.dropped_characters)
@@ -177,6 +185,13 @@ class TokenAnswer:
         if self._options.log_probs:
             tensors.append(tensor("output_log_probs", [[event.log_probs]], np.float32))
             tensors.append(tensor("cum_log_probs", [[self._cumulative]], np.float32))
+        tops = self._options.top_log_probs
+        if tops:
+            tensors += _top_tensors("top", event.log_probs, tops)
+        if event.prompt_log_probs:
+            tensors.append(tensor("prompt_log_probs", [event.prompt_log_probs], np.float32))
+            if tops:
+                tensors += _top_tensors("prompt_top", event.prompt_log_probs, tops)
         if self._options.token_ids:
             tensors.append(tensor("token_ids", [[token_ids[len(self._prompt) :]]], np.int32))
         if self._options.perf_metrics:
@@ -216,6 +231,17 @@ class TokenAnswer:
             tensor("num_output_tokens", [[self._output_tokens]], np.int32),
             tensor("num_responses", [[self._responses + 1]], np.int32),
         ]
+
+
+def _top_tensors(name: str, log_probs: Sequence[float], most: int) -> list[Any]:
+    """Return ids and log probabilities [1, tokens, likeliest]; a token without them has -1 and NaN."""
+    filling = ((PADDING, math.nan),) * most
+    rows = [(*(each.top if isinstance(each, LogProb) else ()), *filling)[:most] for each in log_probs]
+    found = np.array(rows, np.float64).reshape(1, len(rows), most, 2)
+    return [
+        tensor(f"{name}_token_ids", found[..., 0], np.int32),
+        tensor(f"{name}_log_probs", found[..., 1], np.float32),
+    ]
 
 
 def _longest(beams: tuple[Beam, ...]) -> Beam:

@@ -81,6 +81,8 @@ _EMBEDDED = {
     "lookahead_verification_set_size": _Unsupported(_positive, _NO_LOOKAHEAD),
 }
 _LLM_API = {
+    "allowed_token_ids": _Unsupported(_not_zero, "it bans words alone; send bad_words_list"),
+    "return_prompt_log_probs": _Unsupported(_not_zero, "its answers have the log probabilities of their own tokens"),
     "return_context_logits": _Unsupported(_not_zero, _LOGITS_STAY),
     "return_generation_logits": _Unsupported(_not_zero, _LOGITS_STAY),
     "beam_search_diversity_rate": _Unsupported(_not_zero, "its beam search runs without a diversity rate"),

@@ -90,13 +90,16 @@ def test_every_parameter_that_can_be_honoured_is(tmp_path: Path) -> None:
         "max_completion_tokens": 9, "temperature": 0.5, "top_p": 0.9, "seed": 4, "stop": "\n", "presence_penalty": 0.1,
         "frequency_penalty": 0.2, "top_k": 3, "min_tokens": 2, "repetition_penalty": 1.1, "ignore_eos": True,
         "response_format": {"type": "json_schema", "json_schema": {"name": "tea", "schema": schema}},
-        "chat_template_kwargs": {"enable_thinking": False}, "logprobs": True,
-        "n": 1, "stream": False, "user": "me", "metadata": {"a": "b"}, "tools": None, "logit_bias": {}, "store": False,
+        "chat_template_kwargs": {"enable_thinking": False}, "logprobs": True, "top_logprobs": 2, "min_p": 0.1,
+        "n": 1, "stream": False, "user": "me", "metadata": {"a": "b"}, "tools": None, "store": False,
+        "logit_bias": {"5": 2}, "allowed_token_ids": [5, 6], "bad_words": ["no"],
     }  # fmt: skip
     _, rows = rows_of(tmp_path, _request(**body), _request(response_format={"type": "json_object"}), _request())
     ask = prompted(rows[0])
     sampling = ask.sampling
     assert (ask.max_tokens, ask.log_probs, ask.chat_template_kwargs) == (9, True, {"enable_thinking": False})
+    assert (ask.top_log_probs, sampling.min_p, sampling.logit_bias) == (2, 0.1, {5: 2})
+    assert (sampling.allowed_token_ids, sampling.bad_words) == ((5, 6), ("no",))
     assert (sampling.temperature, sampling.top_p, sampling.seed, sampling.stop) == (0.5, 0.9, 4, ("\n",))
     assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (0.1, 0.2, 1.1)
     assert (sampling.top_k, sampling.min_tokens, sampling.end_id) == (3, 2, -1)
@@ -125,7 +128,8 @@ def test_log_probs_name_tokens_by_their_ids(tmp_path: Path) -> None:
         ({"n": True}, "n"),
         ({"stream": True}, "stream"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"logit_bias": {"five": 1}}, "logit_bias"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
         ({"no_such_thing": 1}, "no_such_thing"),

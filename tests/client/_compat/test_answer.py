@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 from inflight_client._compat.answer import AnswerDecoder
 from inflight_client._compat.requests import answer_decoder
 from inflight_client.call import Call
 from inflight_client.errors import InflightError
-from inflight_client.results import Delta, ServerTimings, Usage
+from inflight_client.results import Delta, LogProb, ServerTimings, Usage
 from inflight_client.sampling import Sampling
 
 from tests.client.support.deployments import OURS, find, repository
@@ -98,10 +100,26 @@ def test_tokens_and_log_probs_come_with_their_text() -> None:
     first = said("One", token_ids=(1, 2), output_log_probs=(-0.5, -1.0), cum_log_probs=(-1.5,))
     last = end(" two", responses=2, token_ids=(3,), output_log_probs=(-0.25,), cum_log_probs=(-1.75,))
     assert read(answer, first, last) == [
-        Delta("One", None, None, (1, 2), (-0.5, -1.0)),
-        Delta(" two", "length", Usage(5, 3), (3,), (-0.25,)),
+        Delta("One", None, None, (1, 2), (LogProb(-0.5), LogProb(-1.0))),
+        Delta(" two", "length", Usage(5, 3), (3,), (LogProb(-0.25),)),
     ]
     assert answer.cumulative_log_prob == -1.75
+
+
+def test_likeliest_tokens_come_with_their_log_prob() -> None:
+    answer = ours(top_log_probs=2, return_prompt_log_probs=True)
+    tops: dict[str, Any] = {"top_token_ids": np.array([[[1, 2]]]), "top_log_probs": np.array([[[-0.5, -1.0]]])}
+    of_prompt: dict[str, Any] = {
+        "prompt_log_probs": (math.nan, -2.0),
+        "prompt_top_token_ids": np.array([[[-1, -1], [8, 9]]]),
+        "prompt_top_log_probs": np.array([[[math.nan, math.nan], [-0.25, -0.75]]]),
+    }
+    said_all = end("One", responses=1, token_ids=(1,), output_log_probs=(-0.5,), **tops, **of_prompt)
+    (delta,) = read(answer, said_all)
+    assert [each.top for each in delta.log_probs or ()] == [{1: -0.5, 2: -1.0}]
+    assert [each.top for each in delta.prompt_log_probs or ()] == [{}, {8: -0.25, 9: -0.75}]
+    lost = end("One", responses=1, token_ids=(1,), output_log_probs=(-0.5,))
+    assert "without top_token_ids" in damage(ours(top_log_probs=2), lost)
 
 
 def test_tokens_come_with_a_whole_answer_without_being_asked_for() -> None:

@@ -85,6 +85,9 @@ def test_everything_that_can_be_asked_of_ours_reaches_its_tensor(ours: Deploymen
         bad_words="three",
         guide=Guide("regex", "[a-z]+"),
         adapter=7,
+        min_p=0.25,
+        logit_bias={5: 1, 6: -2.5},
+        allowed_token_ids=[5, 6],
     )
     request = asked(
         ours,
@@ -95,7 +98,8 @@ def test_everything_that_can_be_asked_of_ours_reaches_its_tensor(ours: Deploymen
         priority=-2,
         tenant="lab",
         traceparent=TRACE,
-        return_log_probs=True,
+        top_log_probs=2,
+        return_prompt_log_probs=True,
         return_token_ids=True,
         return_perf_metrics=True,
     )
@@ -120,16 +124,24 @@ def test_everything_that_can_be_asked_of_ours_reaches_its_tensor(ours: Deploymen
         "lora_task_id": 7,
         "priority": -2,
         "deadline_ms": 1501,
+        "min_p": 0.25,
+        "logit_bias_ids": 5,
+        "logit_bias_values": 1.0,
+        "allowed_token_ids": 5,
         "return_log_probs": True,
+        "num_top_log_probs": 2,
+        "return_prompt_log_probs": True,
         "return_token_ids": True,
         "return_perf_metrics": True,
     }
     assert request.inputs["stop_words"] == Tensor("BYTES", (1, 2), ("one", "two"))
+    assert request.inputs["logit_bias_ids"].values == request.inputs["allowed_token_ids"].values == (5, 6)
+    assert request.inputs["logit_bias_values"] == Tensor("FP32", (1, 2), (1.0, -2.5))
     assert request.inputs["seed"].datatype == "UINT64"
     assert request.parameters == {"tenant": "lab", "traceparent": TRACE, "inflight_client": client_version()}
     assert request.headers == {"traceparent": TRACE}
     times = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
-    assert {"token_ids", "output_log_probs", "cum_log_probs", *times} <= set(request.outputs)
+    assert {"token_ids", "output_log_probs", "cum_log_probs", *times} | {"prompt_top_token_ids"} <= set(request.outputs)
 
 
 def test_a_conversation_goes_to_ours_as_it_is(ours: Deployment) -> None:

@@ -73,6 +73,15 @@ def test_a_text_is_a_completion_and_messages_are_a_conversation() -> None:
     assert sent["service_tier"] == "priority"
 
 
+def test_options_by_token_have_their_fields() -> None:
+    sampling = Sampling(logit_bias={5: 2.5}, allowed_token_ids=[5, 6], bad_words="no", min_p=0.1)
+    sent = body(sampling=sampling)
+    assert (sent["logit_bias"], sent["allowed_token_ids"]) == ({"5": 2.5}, [5, 6])
+    assert (sent["bad_words"], sent["min_p"]) == (["no"], 0.1)
+    with raises(InflightError, "unsupported_input", naming="top_log_probs"):
+        body(top_log_probs=2)
+
+
 def frame(delta: Mapping[str, Any], reason: str | None = None) -> bytes:
     return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}).encode()
 

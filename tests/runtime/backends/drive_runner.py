@@ -18,6 +18,7 @@ class CollectedOutput:
 
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+    prompt_log_probs: tuple[float, ...] = ()
     beams: tuple[Beam, ...] = ()
     reason: FinishReason | None = None
     error: tuple[str, str] | None = None
@@ -28,6 +29,7 @@ class CollectedOutput:
         assert self.reason is None, "something came after the last"
         self.token_ids += progress.token_ids
         self.log_probs += progress.log_probs
+        self.prompt_log_probs = self.prompt_log_probs or progress.prompt_log_probs
         self.beams = progress.beams
         self.reason = progress.finish_reason
         self.error = progress.error

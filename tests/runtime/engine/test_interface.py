@@ -25,7 +25,7 @@ def test_an_unknown_name_is_answered_with_those_there_are() -> None:
 def test_the_runtime_takes_the_one_engine_in_use_and_nothing_else_heavy(name: str) -> None:
     """The process of the engine starts in a moment, and NVIDIA's container has neither OpenVINO nor torch."""
     if name == "openvino":
-        pytest.importorskip("openvino_genai")
+        pytest.importorskip("openvino")
     program = (
         "import importlib, sys\n"
         "import inflight.runtime.engine.supervisor, inflight.runtime.engine.worker, inflight.runtime.engine.interface\n"

@@ -88,7 +88,7 @@ def test_a_field_out_of_bounds_is_named(sampling: SamplingConfig, named: str) ->
 
 def test_fields_within_their_bounds_pass() -> None:
     check_sampling(SamplingConfig())
-    check_sampling(SamplingConfig(0.5, 5, 0.9, 2**64 - 1, 1.1, 0.5, -0.5, 2, 4, -1.0, early_stopping=False))
+    check_sampling(SamplingConfig(0.5, 5, 0.9, 2**64 - 1, 1.1, 0.5, -0.5, 0.1, 2, 4, -1.0, early_stopping=False))
 
 
 @pytest.mark.parametrize("name", SAMPLING_INPUTS)

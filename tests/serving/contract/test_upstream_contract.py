@@ -123,8 +123,16 @@ def test_any_change_shows(configs: Configs, change: Callable[[Configs], None]) -
 
 
 def test_the_client_sends_what_the_ensemble_takes(configs: Configs) -> None:
-    everything = Sampling(0.5, 5, 0.9, 1, 1.1, 0.5, 0.5, 2, 7, stop="a", guide=Guide("regex", "[a-z]+"), adapter=1)
-    call = Call("a", stream=True, sampling=everything, priority=1, return_log_probs=True, return_perf_metrics=True)
+    everything = Sampling(
+        *(0.5, 5, 0.9, 1, 1.1, 0.5, 0.5, 0.1, 2, 7),
+        stop="a",
+        guide=Guide("regex", "[a-z]+"),
+        adapter=1,
+        logit_bias={5: 1.0},
+        allowed_token_ids=[5],
+    )
+    told: dict[str, Any] = {"top_log_probs": 2, "return_prompt_log_probs": True, "return_perf_metrics": True}
+    call = Call("a", stream=True, sampling=everything, priority=1, **told)
     sent = build_request(find(repository(OURS)), call, 5.0, None).inputs
     assert {"text_input", "max_tokens", "stop_words", "seed", "guided_decoding_guide", "deadline_ms"} <= sent.keys()
     for name, one in sent.items():

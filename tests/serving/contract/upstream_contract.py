@@ -56,6 +56,11 @@ _IN_MANIFEST = "read from the engine's directory, where everything lies together
 _FIXED = "the embedded engine decides this by itself"
 _TEXT_ALONE = "for models that read more than text, which are not served"
 
+_OUR_SAMPLING = "ours: options of OpenAI's API that upstream has no tensors for"
+_SAMPLING = "min_p logit_bias_ids logit_bias_values allowed_token_ids"
+_TOLD = "num_top_log_probs return_prompt_log_probs"
+_TOLD_OUTPUTS = "top_token_ids top_log_probs prompt_log_probs prompt_top_token_ids prompt_top_log_probs"
+
 DIFFERENCES = (
     *(
         Difference(model, "parameter", name, "added", why)
@@ -75,6 +80,19 @@ DIFFERENCES = (
     Difference("ensemble", "output", "finish_reason num_responses", "added", _OUR_REASON),
     Difference("ensemble", "input", "messages chat_template_kwargs prompt_token_ids", "added", _OUR_MESSAGES),
     Difference("ensemble", "input", "return_token_ids", "added", _OUR_TOKENS),
+    *(
+        Difference(model, kind, f"{_SAMPLING} {_TOLD}", "added", _OUR_SAMPLING)
+        for model, kind in (
+            ("ensemble", "input"),
+            ("ensemble", "tensorrt_llm input"),
+            ("tensorrt_llm", "input"),
+        )
+    ),
+    Difference("tensorrt_llm_bls", "input", _SAMPLING, "added", _OUR_SAMPLING),
+    *(
+        Difference(model, kind, _TOLD_OUTPUTS, "added", _OUR_SAMPLING)
+        for model, kind in (("ensemble", "output"), ("ensemble", "tensorrt_llm output"), ("tensorrt_llm", "output"))
+    ),
     Difference("ensemble", "output", "token_ids", "added", _OUR_TOKENS),
     Difference(
         "ensemble", "preprocessing input", "MESSAGES CHAT_TEMPLATE_KWARGS PROMPT_TOKEN_IDS", "added", _OUR_MESSAGES

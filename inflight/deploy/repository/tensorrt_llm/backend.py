@@ -25,9 +25,13 @@ XGRAMMAR_TOKENIZER_FILE = "xgrammar_tokenizer_info.json"
 
 ADDED_INPUTS = (
     *("priority", "deadline_ms", "stop_words", "stream_key", "return_token_ids"),
-    *("min_length", "random_seed", "output_log_probs"),
+    *("min_length", "random_seed", "output_log_probs", "num_top_log_probs", "return_prompt_log_probs"),
+    *("min_p", "logit_bias_ids", "logit_bias_values", "allowed_token_ids"),
 )
-ADDED_OUTPUTS = ("finish_reason", "num_responses", "token_ids", "chunk_header")
+ADDED_OUTPUTS = (
+    *("finish_reason", "num_responses", "token_ids", "chunk_header"),
+    *("top_token_ids", "top_log_probs", "prompt_log_probs", "prompt_top_token_ids", "prompt_top_log_probs"),
+)
 """What the embedded engine's `tensorrt_llm` has beyond upstream's, including older names of upstream's inputs."""
 _LOGITS = ("context_logits", "generation_logits", "draft_logits")
 _LOGITS_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from inflight.runtime.engine.interface import StepOutput
 from inflight.runtime.engine.request_queue import error_from_exception
-from inflight.runtime.messages import Beam, FinishReason, GenerationRequest
+from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, LogProb
 
 FINISH_REASONS = {
     "stop": FinishReason.STOP,
@@ -90,17 +90,19 @@ class OutputReader:
         log_probs = (output.logprobs or [])[seen : seen + len(token_ids)]
         if len(log_probs) < len(token_ids):
             raise _MissingOutputError("it returned fewer log probabilities than tokens")
-        return tuple(_log_prob(entry, token_id) for entry, token_id in zip(log_probs, token_ids, strict=True))
+        most = self._request.top_log_probs
+        return tuple(_log_prob(entry, token_id, most) for entry, token_id in zip(log_probs, token_ids, strict=True))
 
 
 class _MissingOutputError(Exception):
     """The library's output lacks requested values."""
 
 
-def _log_prob(entry: Any, token_id: int) -> float:
+def _log_prob(entry: Any, token_id: int, most: int) -> LogProb:
     if not isinstance(entry, dict):
-        return float(entry)
+        return LogProb(float(entry))
     if token_id not in entry:
         raise _MissingOutputError(f"it returned no log probability for token {token_id}")
-    found: Any = entry[token_id]
-    return float(getattr(found, "logprob", found))
+    values = {int(each): float(getattr(found, "logprob", found) or 0.0) for each, found in entry.items()}
+    likeliest = sorted(values.items(), key=lambda item: -item[1])
+    return LogProb(values[token_id], tuple(likeliest[:most]))

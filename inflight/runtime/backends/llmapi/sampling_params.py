@@ -46,7 +46,7 @@ class SamplingParamsBuilder:
         if len(ends) > 1:
             words["stop_token_ids"] = list(ends[1:])
         if request.log_probs:
-            words["logprobs"] = 1
+            words["logprobs"] = max(request.top_log_probs, 1)
         if request.logit_bias:
             words["embedding_bias"] = _dense(request.logit_bias, self._settings.vocabulary_size)
         if request.guide is not None:
@@ -104,6 +104,7 @@ class SamplingParamsBuilder:
             ("frequency_penalty", sampling.frequency_penalty != 0),
             ("min_tokens", sampling.min_tokens > 1),
             ("bad_words_list", bool(request.bad_ids)),
+            ("min_p", sampling.min_p > 0),
             ("seed", sampling.seed is not None and not sampling.greedy),
             ("return_log_probs", request.log_probs and not sampling.greedy),
         ):
@@ -136,6 +137,8 @@ def _token_choice(sampling: SamplingConfig) -> dict[str, Any]:
         words["top_k"] = sampling.top_k
     if sampling.top_p:
         words["top_p"] = sampling.top_p
+    if sampling.min_p:
+        words["min_p"] = sampling.min_p
     words["seed"] = secrets.randbits(63) if sampling.seed is None else sampling.seed
     return words
 

@@ -61,6 +61,9 @@ class _Vocabulary:
         return ids
 
 
+_NOTHING_ALLOWED = "NoExtensionBias"
+
+
 class Guides:
     """Compiles guides for a model's vocabulary, and keeps the latest ones."""
 
@@ -79,8 +82,11 @@ class Guides:
             matcher = LLMatcher(self._tokenizer, _grammar(guide), log_level=0)
         except Exception as error:  # the converter of grammars raises its own
             raise _invalid(str(error)) from None
-        if matcher.is_error():
-            raise _invalid(matcher.get_error())
+        begun = matcher.deep_copy()
+        if not begun.is_error():
+            begun.compute_bitmask()  # an error here would end the answer before its first token
+        if begun.is_error():
+            raise _invalid(begun.get_error().replace(_NOTHING_ALLOWED, "no answer can keep it"))
         return matcher
 
 

@@ -21,6 +21,9 @@ from inflight.runtime.engine.request_values import check_sampling
 from inflight.runtime.messages import EngineLimits, FinishReason, GenerationRequest, RequestError
 from inflight.runtime.text.tokenizer import load_tokenizer
 
+MAX_SCORED_TOKENS = 128
+"""Tokens of a prompt whose log probabilities are computed in a step, each from logits of the whole vocabulary."""
+
 
 class _Planned(NamedTuple):
     """Part of a step: the next tokens of a sequence, a draft behind them, and who waits for the same prompt."""
@@ -141,17 +144,19 @@ class OpenVinoModelRunner:
             if sequence.decoding:
                 continue
             key: object = sequence.handle
-            if self._options.kv_cache_reuse:
+            if self._options.kv_cache_reuse and not sequence.scores:
                 key = sequence.prompt_key
                 if (leader := planned.get(key)) is not None:
                     planned[key] = leader._replace(followers=(*leader.followers, sequence))
                     continue
                 sequence.find_known(self._pool)
             count = min(sequence.waiting, room) if self._options.chunked_context else sequence.waiting
+            if sequence.scores:
+                count = min(count, MAX_SCORED_TOKENS)
             if room < 1 or (count > room and planned):
                 break
             begun = sequence.uncomputed(count)
-            if begun and begun[0] in computing:
+            if begun and begun[0] in computing and not sequence.scores:
                 continue
             computing.update(begun)
             planned[key] = _Planned(sequence, count)
@@ -167,6 +172,8 @@ class OpenVinoModelRunner:
         for sequence, count, draft, followers in planned:
             sequence.computed += count
             self._publish(sequence)
+            if sequence.scores:
+                row += self._score(sequence, count, logits[row:])
             if sequence.waiting:
                 continue
             for each in (sequence, *followers):
@@ -187,6 +194,14 @@ class OpenVinoModelRunner:
         for handle, log_probs in found.items():
             if (output := self._advance(handle, log_probs)) is not None:
                 yield output
+
+    def _score(self, sequence: Sequence, count: int, logits: Logits) -> int:
+        """Note the log probabilities of the prompt's tokens behind the last `count` computed ones; return how many."""
+        begin = sequence.computed - count + 1
+        tokens = sequence.tokens[begin : begin + count]
+        requests = [sequence.request] * len(tokens)
+        sequence.prompt_log_probs += self._sampler.log_probs_of(logits[: len(tokens)], tokens, requests)
+        return len(tokens)
 
     def _output(self, sequence: Sequence, draft: tuple[int, ...], choices: list[Choice]) -> StepOutput:
         """Take the chosen tokens, until one is not that of the draft or ends the answer."""
@@ -223,7 +238,8 @@ class OpenVinoModelRunner:
         if reason is not None:
             self.remove(sequence.handle)
         log_probs = tuple(each.log_prob for each in choices[: len(tokens)] if each.log_prob is not None)
-        return StepOutput(sequence.handle, tuple(tokens), reason, log_probs, speculation=speculation, error=error)
+        of_prompt, sequence.prompt_log_probs = tuple(sequence.prompt_log_probs), []
+        return StepOutput(sequence.handle, tuple(tokens), reason, log_probs, (), speculation, error, of_prompt)
 
     def _advance(self, handle: int, log_probs: Logits) -> StepOutput | None:
         """Go on with a beam search; beams that continue the same one share its blocks."""

@@ -18,7 +18,7 @@ import openvino.opset13 as ops
 from numpy.typing import NDArray
 
 from inflight.runtime.backends.openvino.guides import Guided
-from inflight.runtime.messages import GenerationRequest, SamplingConfig
+from inflight.runtime.messages import GenerationRequest, LogProb, SamplingConfig
 
 CANDIDATES = 64
 """The likeliest tokens that are found for all rows at once; top_p and top_k mostly leave fewer."""
@@ -44,7 +44,7 @@ class Choice(NamedTuple):
     """
 
     token: int
-    log_prob: float | None = None
+    log_prob: LogProb | None = None
 
 
 @dataclass
@@ -78,7 +78,8 @@ class SamplingState:
     def edits(self) -> bool:
         """Whether it changes logits."""
         request = self.request
-        return bool(self._penalizes or request.logit_bias or request.bad_ids or self._is_short or self.guided)
+        changes = request.logit_bias or request.bad_ids or request.allowed_ids
+        return bool(self._penalizes or changes or self._is_short or self.guided)
 
     @property
     def _is_short(self) -> bool:
@@ -89,6 +90,10 @@ class SamplingState:
         request = self.request
         if self._penalizes:
             self._penalize(logits)
+        if request.allowed_ids:
+            bans = np.full(len(logits), -np.inf, np.float32)
+            bans[list(request.allowed_ids)] = 0
+            logits += bans
         for token, bias in request.logit_bias:
             logits[token] += _finite(bias)
         for word in request.bad_ids:
@@ -100,9 +105,9 @@ class SamplingState:
         if self._is_short:
             allowed = logits[list(request.end_ids)]
             logits[list(request.end_ids)] = -np.inf
-            if self.guided is not None and not np.isfinite(logits).any():  # the guide allows nothing but the end
+            if not np.isfinite(logits).any():  # a guide, or the allowed tokens, leave nothing but the end
                 logits[list(request.end_ids)] = allowed
-        return not (request.bad_ids or self.guided) or bool((logits > -np.inf).any())
+        return not (request.bad_ids or request.allowed_ids or self.guided) or bool((logits > -np.inf).any())
 
     def _penalize(self, logits: Logits) -> None:
         sampling = self.request.sampling
@@ -136,8 +141,7 @@ class Sampler:
     def sample(self, logits: Logits, states: Sequence[SamplingState]) -> list[Choice]:
         """Return a token for each row of logits [sequences, vocabulary], which may be changed."""
         asked = [row for row, state in enumerate(states) if state.request.log_probs]
-        own = logits[asked] if asked else logits
-        own_totals = self._totals(own, np.ones(len(asked)))[0] if asked else ()
+        own = logits[asked]  # a copy, before edits
         barred = [row for row, state in enumerate(states) if state.edits and not state.edit(logits[row])]
         logits[barred] = 0
         greedy = [row for row, state in enumerate(states) if state.request.sampling.greedy]
@@ -149,8 +153,26 @@ class Sampler:
             tokens[others] = self._sampled(_rows(logits, others), [states[row] for row in others])
         tokens[barred] = -1
         found = tokens.tolist()
-        log_probs = {row: float(own[place, found[row]] - own_totals[place]) for place, row in enumerate(asked)}
+        requests = [states[row].request for row in asked]
+        wanted = [max(found[row], 0) for row in asked]
+        log_probs = dict(zip(asked, self.log_probs_of(own, wanted, requests), strict=True))
         return [Choice(token, log_probs.get(row)) for row, token in enumerate(found)]
+
+    def log_probs_of(self, logits: Logits, tokens: list[int], requests: Sequence[GenerationRequest]) -> list[LogProb]:
+        """Return the log probability of a token for each row of logits, with the likeliest ones as requests ask."""
+        if not tokens:
+            return []
+        ones = np.ones(len(tokens))
+        totals = self._totals(logits, ones)[0]
+        values = (logits[np.arange(len(tokens)), tokens] - totals).tolist()
+        if not any(request.top_log_probs for request in requests):
+            return [LogProb(value) for value in values]
+        likeliest, places = self._run(self._top, logits, ones)
+        tops = zip(places.astype(int).tolist(), (likeliest - totals[:, None]).tolist(), strict=True)
+        return [
+            LogProb(value, tuple(zip(ids, each, strict=True))[: request.top_log_probs])
+            for value, (ids, each), request in zip(values, tops, requests, strict=True)
+        ]
 
     def log_probs(self, logits: Logits) -> Logits:
         """Return the log probabilities of rows of logits."""
@@ -161,7 +183,7 @@ class Sampler:
         totals, sums = self._totals(logits, scales)
         samplings = [state.request.sampling for state in states]
         chosen = np.full(len(states), -1)
-        filtered = [row for row, each in enumerate(samplings) if each.top_k or 0 < each.top_p < 1]
+        filtered = [row for row, each in enumerate(samplings) if each.top_k or each.min_p or 0 < each.top_p < 1]
         if filtered:
             chosen[filtered] = self._of_likeliest(
                 _rows(logits, filtered), scales[filtered], totals[filtered], [states[row] for row in filtered]
@@ -169,7 +191,7 @@ class Sampler:
         for attempt in range(_ATTEMPTS):
             rows = np.flatnonzero(chosen < 0)
             if attempt:  # those whose token was not among the likeliest ones, with top_p alone
-                rows = np.array([row for row in rows if not samplings[row].top_k], np.int64)
+                rows = np.array([row for row in rows if _is_of_top_p(samplings[row])], np.int64)
             if not len(rows):
                 break
             drawn = self._of_any(logits, rows, scales, sums, [states[row] for row in rows], attempt)
@@ -218,7 +240,7 @@ class Sampler:
         limits = (logits[rows, tokens] * scales[rows].astype(np.float32)).astype(np.float64)
         (mass,) = self._run(self._above, logits[rows], scales[rows], totals[rows], limits)
         shares = np.array([samplings[row].top_p for row in rows])
-        alone = np.array([not samplings[row].top_k for row in rows])
+        alone = np.array([_is_of_top_p(samplings[row]) for row in rows])
         found: NDArray[np.bool_] = alone & (mass < shares)
         return found
 
@@ -245,7 +267,8 @@ def _keep(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which of each row's tokens, in falling order, may be chosen, and whether no others may.
 
-    `top_k` counts first; `top_p` is a share of what it leaves, as transformers has it.
+    `top_k` counts first; `top_p` is a share of what it leaves, `min_p` one of the likeliest token's, as transformers
+    has it.
     """
     columns = probabilities.shape[1]
     ks = np.array([sampling.top_k or vocabulary_size for sampling in samplings])[:, None]
@@ -253,9 +276,15 @@ def _keep(
     in_k = np.arange(columns) < ks
     sums = np.cumsum(np.where(in_k, probabilities, 0), 1)
     limits = shares * np.where(ks < vocabulary_size, sums[:, -1:], 1)
-    kept = in_k & (sums - probabilities < limits)
+    likely = probabilities >= np.array([sampling.min_p for sampling in samplings])[:, None] * probabilities[:, :1]
+    kept = in_k & (sums - probabilities < limits) & likely
     complete = (ks[:, 0] <= columns) | ((ks[:, 0] >= vocabulary_size) & (sums[:, -1] >= limits[:, 0]))
-    return kept, complete | (columns == vocabulary_size)
+    return kept, complete | ~likely[:, -1] | (columns == vocabulary_size)
+
+
+def _is_of_top_p(sampling: SamplingConfig) -> bool:
+    """Whether top_p alone says which tokens may be chosen."""
+    return not (sampling.top_k or sampling.min_p)
 
 
 def _of_all(row: Logits, scale: float, total: float, sampling: SamplingConfig, base: np.uint64) -> int:

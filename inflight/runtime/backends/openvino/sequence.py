@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Items
 from copy import copy
 
 from inflight.runtime.backends.openvino.block_pool import BlockHashes, BlockPool
 from inflight.runtime.backends.openvino.paged_model import BLOCK_TOKENS, Chunk, PagedModel
 from inflight.runtime.backends.openvino.sampler import SamplingState
-from inflight.runtime.messages import GenerationRequest, tenant_of
+from inflight.runtime.messages import GenerationRequest, LogProb, tenant_of
 
 
 class Sequence:
@@ -19,6 +20,8 @@ class Sequence:
         self.tokens = list(request.prompt_ids)
         self.blocks: list[int] = []
         self.computed = 0
+        self.prompt_log_probs = [LogProb(math.nan)] if request.prompt_log_probs else []
+        """Those known and not told yet."""
         self._hashes = BlockHashes(f"{request.adapter} {tenant_of(request.metadata)}")
         self._hashes.extend(self.tokens if reuses else ())
         self._published = 0
@@ -32,6 +35,11 @@ class Sequence:
     def decoding(self) -> bool:
         """Whether its prompt is computed."""
         return len(self.tokens) > len(self.request.prompt_ids)
+
+    @property
+    def scores(self) -> bool:
+        """Whether it needs logits behind each token of its prompt."""
+        return self.request.prompt_log_probs and not self.decoding
 
     @property
     def prompt_key(self) -> tuple[bytes, tuple[int, ...]]:
@@ -54,8 +62,9 @@ class Sequence:
     def chunk(self, count: int, pool: BlockPool, drafts: Items[int] = ()) -> Chunk:
         """Return its next tokens to compute, and behind them those of a draft."""
         end = self.computed + count
-        sampled = 1 + len(drafts) if end == len(self.tokens) else 0
-        tokens = self.tokens if sampled == 1 else [*self.tokens[:end], *drafts]
+        whole = end == len(self.tokens)
+        sampled = count if self.scores else 1 + len(drafts) if whole else 0
+        tokens = self.tokens if whole and not drafts else [*self.tokens[:end], *drafts]
         return self.chunk_of(tokens, self.computed, pool, sampled)
 
     def chunk_of(self, tokens: Items[int], past: int, pool: BlockPool, sampled: int = 1) -> Chunk:

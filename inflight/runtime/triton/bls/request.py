@@ -58,7 +58,7 @@ _SAME_INPUTS = (
     *("return_context_logits", "return_generation_logits", "prompt_embedding_table"),
     *("lora_task_id", "lora_weights", "lora_config", "guided_decoding_guide_type", "guided_decoding_guide"),
 )
-_OUR_INPUTS = ("priority", "deadline_ms")
+_OUR_INPUTS = (*("priority", "deadline_ms", "min_p", "logit_bias_ids", "logit_bias_values", "allowed_token_ids"),)
 """Inputs that only inflight's engines support."""
 
 TEXT_INPUTS = (

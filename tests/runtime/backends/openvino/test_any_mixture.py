@@ -64,6 +64,7 @@ def draw(source: random.Random, base: list[int], adapters: bool) -> GenerationRe
             SamplingConfig(seed=source.randrange(3), temperature=0.8, top_p=0.9),
             SamplingConfig(seed=source.randrange(3), top_k=30, repetition_penalty=1.2, min_tokens=3),
             SamplingConfig(frequency_penalty=0.5),
+            SamplingConfig(seed=source.randrange(3), top_p=1.0, min_p=0.05),
         ]
     )
     guide = source.choice(GUIDES)
@@ -75,6 +76,7 @@ def draw(source: random.Random, base: list[int], adapters: bool) -> GenerationRe
         tuple(source.sample(range(5, VOCABULARY), source.choice([0, 0, 40]))),
         sampling,
         log_probs=source.random() < 0.5,
+        prompt_log_probs=sampling.beam_width == 1 and source.random() < 0.2,
         guide=guide,
         adapter=source.choice([0, 1, 2]) if adapters else 0,
         metadata=RequestMetadata(tenant=source.choice(["", "a", "b"])),
@@ -122,5 +124,6 @@ def test_each_answer_is_the_one_it_gets_alone(
         (expected,) = run(alone, requests[handle])
         assert (answer.token_ids, answer.reason) == (expected.token_ids, expected.reason)
         assert answer.log_probs == pytest.approx(expected.log_probs, abs=1e-3)
+        assert answer.prompt_log_probs == pytest.approx(expected.prompt_log_probs, abs=1e-3, nan_ok=True)
         assert [beam.token_ids for beam in answer.beams] == [beam.token_ids for beam in expected.beams]
     assert runner._pool.unused == BLOCKS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,7 @@ from inflight.runtime.messages import (
     FinishReason,
     GenerationRequest,
     GuideType,
+    LogProb,
     RequestError,
     SamplingConfig,
 )
@@ -73,6 +75,30 @@ def test_log_probs_change_no_token_and_come_only_where_asked_for(stepper: OpenVi
     plain, told = run(stepper, request, replace(request, log_probs=True))
     assert plain.token_ids == told.token_ids
     assert (len(plain.log_probs), len(told.log_probs)) == (0, 24)
+
+
+@pytest.mark.parametrize("chunk", [7, 512])
+@pytest.mark.parametrize("reuse", [True, False])
+def test_log_probs_of_prompts_are_the_models_own(
+    tiny_engine: Callable[[str], Path], model: Any, chunk: int, reuse: bool
+) -> None:
+    """Also where the prompt's blocks are known already, or computed beside it for another request."""
+    options = EngineOptions("openvino", str(tiny_engine("llama")), 64 * 32, 8, chunk, kv_cache_reuse=reuse)
+    runner, prompt = OpenVinoModelRunner(options), PROMPT * 5
+    request = GenerationRequest(prompt, 2, log_probs=True, top_log_probs=3, prompt_log_probs=True)
+    plain = GenerationRequest(prompt, 2)
+    first, *_, second = [*run(runner, request, plain), *run(runner, plain, replace(request, top_log_probs=0))]
+    rows = log_softmax(model, prompt[:1], list(prompt[1:]))
+    expected = [float(row[token]) for row, token in zip(rows, prompt[1:], strict=True)]
+    for answer in (first, second):
+        assert len(answer.log_probs) == 2
+        assert math.isnan(answer.prompt_log_probs[0])
+        assert answer.prompt_log_probs[1:] == pytest.approx(expected, abs=1e-3)
+    tops = [each.top for each in first.prompt_log_probs[1:] if isinstance(each, LogProb)]
+    assert [[token for token, _ in top] for top in tops] == rows.topk(3).indices.tolist()
+    assert [value for top in tops for _, value in top] == pytest.approx(rows.topk(3).values.ravel().tolist(), abs=1e-3)
+    assert {each.top for each in second.prompt_log_probs if isinstance(each, LogProb)} == {()}
+    assert runner._pool.unused == 64
 
 
 def test_the_end_token_has_no_log_prob(stepper: OpenVinoModelRunner) -> None:
@@ -242,6 +268,7 @@ def test_the_lowest_temperatures_are_greedy(stepper: OpenVinoModelRunner) -> Non
         (SamplingConfig(repetition_penalty=0.0), "repetition_penalty is 0"),
         (SamplingConfig(repetition_penalty=float("inf")), "repetition_penalty is inf"),
         (SamplingConfig(presence_penalty=2.5), "presence_penalty is 2.5"),
+        (SamplingConfig(min_p=1.5), "min_p is 1.5"),
         (SamplingConfig(min_tokens=-1), "min_tokens is -1"),
         (SamplingConfig(beam_width=2, length_penalty=float("inf")), "length_penalty is inf"),
         (SamplingConfig(beam_width=2, top_p=0.5), "temperature, top_k or top_p"),
@@ -280,11 +307,19 @@ def test_bad_words_stay_out_and_biases_count(stepper: OpenVinoModelRunner) -> No
         ({"bad_ids": ((5,), (3, VOCABULARY))}, "invalid_token_ids"),
         ({"logit_bias": ((VOCABULARY, 1.0),)}, "invalid_token_ids"),
         ({"logit_bias": ((5, float("nan")),)}, "invalid_parameter"),
+        ({"allowed_ids": (VOCABULARY,)}, "invalid_token_ids"),
     ],
 )
 def test_bad_words_and_biases_are_checked(stepper: OpenVinoModelRunner, fields: dict[str, Any], code: str) -> None:
     with raises(RequestError, code, naming=next(iter(fields))):
         run(stepper, GenerationRequest(PROMPT, 5, **fields))
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_too_many_alternatives_are_refused(stepper: OpenVinoModelRunner, beams: int) -> None:
+    request = GenerationRequest(PROMPT, 5, sampling=SamplingConfig(beam_width=beams), top_log_probs=22 - beams)
+    with raises(RequestError, "invalid_parameter", naming="num_top_log_probs"):
+        run(stepper, request)
 
 
 def test_a_guide_and_bad_words_that_leave_nothing_end_their_own_request(stepper: OpenVinoModelRunner) -> None:

@@ -21,7 +21,8 @@ def sampler() -> Sampler:
 
 
 def state(generated: tuple[int, ...] = (), **values: Any) -> SamplingState:
-    own = {name: values.pop(name) for name in ("end_ids", "bad_ids", "logit_bias", "log_probs") if name in values}
+    names = ("end_ids", "bad_ids", "logit_bias", "allowed_ids", "log_probs", "top_log_probs")
+    own = {name: values.pop(name) for name in names if name in values}
     request = GenerationRequest((1, 2, 3), 9, sampling=SamplingConfig(**values), **own)
     return SamplingState(request, list(generated))
 
@@ -30,14 +31,15 @@ def logits(spread: float = 1.0, seed: int = 0) -> Any:
     return (np.random.default_rng(seed).normal(size=SIZE) * spread).astype(np.float32)
 
 
-def distribution(row: Any, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Any:
-    """What transformers' warpers leave: temperature, then top_k, then top_p."""
+def distribution(row: Any, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Any:
+    """What transformers' warpers leave: temperature, then top_k, then top_p, then min_p."""
     probabilities = np.exp((row.astype(np.float64) - row.max()) / temperature)
     order = np.argsort(-probabilities, kind="stable")
     kept = probabilities[order] / probabilities.sum()
     kept[top_k or SIZE :] = 0
     kept /= kept.sum()
     kept[np.cumsum(kept) - kept >= top_p] = 0
+    kept[kept < min_p * kept[0]] = 0
     found = np.zeros(SIZE)
     found[order] = kept / kept.sum()
     return found
@@ -55,6 +57,9 @@ def distribution(row: Any, temperature: float = 1.0, top_k: int = 0, top_p: floa
         {"top_k": 64, "temperature": 0.7},
         {"top_k": 100, "top_p": 0.95},
         {"top_k": 40, "top_p": 0.8},
+        {"top_p": 1.0, "min_p": 0.02},
+        {"top_p": 0.95, "min_p": 0.3, "temperature": 1.5},
+        {"top_k": 100, "min_p": 0.01},
     ],
 )
 def test_tokens_come_as_often_as_they_should(sampler: Sampler, spread: float, values: dict[str, Any]) -> None:
@@ -100,9 +105,14 @@ def test_log_probabilities_are_those_of_the_model_before_any_setting(sampler: Sa
     row = logits(2.0)
     values: dict[str, Any] = {"top_k": 3, "temperature": 0.2, "repetition_penalty": 1.5, "log_probs": True}
     plain, sampled = sampler.sample(np.stack([row, row]), [state(log_probs=True), state(**values)])
+    (told,) = sampler.sample(row[None].copy(), [state(log_probs=True, top_log_probs=20, allowed_ids=(7,))])
     own = np.log(distribution(row))
-    for choice in (plain, sampled):
+    for choice in (plain, sampled, told):
         assert choice.log_prob == pytest.approx(own[choice.token], abs=1e-5)
+    assert told.token == 7
+    assert told.log_prob is not None
+    assert [token for token, _ in told.log_prob.top] == np.argsort(-own)[:20].tolist()
+    assert [value for _, value in told.log_prob.top] == pytest.approx(np.sort(own)[::-1][:20].tolist(), abs=1e-5)
 
 
 def test_penalties_biases_and_bans_change_logits(sampler: Sampler) -> None:
@@ -113,6 +123,9 @@ def test_penalties_biases_and_bans_change_logits(sampler: Sampler) -> None:
         return sampler.sample(logits()[None].copy(), [state(**values)])[0].token
 
     assert chosen(bad_ids=((first,),)) == second
+    assert chosen(allowed_ids=(third, second)) == second
+    assert chosen(allowed_ids=(third, second), bad_ids=((second,), (third,))) == -1
+    assert chosen(allowed_ids=(first, third), end_ids=(first,), min_tokens=5) == third
     assert chosen(bad_ids=((7, first),)) == first
     assert chosen(bad_ids=((7, first),), generated=(7,)) == second
     assert chosen(logit_bias=((third, 50.0),)) == third
