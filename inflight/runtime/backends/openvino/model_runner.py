@@ -11,7 +11,8 @@ from inflight.runtime.backends.openvino.beam_search import BeamSearch, check_bea
 from inflight.runtime.backends.openvino.block_pool import BlockPool
 from inflight.runtime.backends.openvino.guides import Guides
 from inflight.runtime.backends.openvino.paged_model import BLOCK_TOKENS, PagedModel
-from inflight.runtime.backends.openvino.sampler import Choice, Logits, Sampler, SamplingState
+from inflight.runtime.backends.openvino.sampler import Choice, Sampler
+from inflight.runtime.backends.openvino.sampling_state import Logits, SamplingState
 from inflight.runtime.backends.openvino.sequence import Sequence
 from inflight.runtime.backends.openvino.speculation import Speculation
 from inflight.runtime.backends.openvino.step_cost import StepCost
@@ -199,8 +200,7 @@ class OpenVinoModelRunner:
         """Note the log probabilities of the prompt's tokens behind the last `count` computed ones; return how many."""
         begin = sequence.computed - count + 1
         tokens = sequence.tokens[begin : begin + count]
-        requests = [sequence.request] * len(tokens)
-        sequence.prompt_log_probs += self._sampler.log_probs_of(logits[: len(tokens)], tokens, requests)
+        sequence.prompt_log_probs += self._sampler.log_probs_of(logits[: len(tokens)], tokens, sequence.request)
         return len(tokens)
 
     def _output(self, sequence: Sequence, draft: tuple[int, ...], choices: list[Choice]) -> StepOutput:

@@ -8,7 +8,7 @@ from copy import copy
 
 from inflight.runtime.backends.openvino.block_pool import BlockHashes, BlockPool
 from inflight.runtime.backends.openvino.paged_model import BLOCK_TOKENS, Chunk, PagedModel
-from inflight.runtime.backends.openvino.sampler import SamplingState
+from inflight.runtime.backends.openvino.sampling_state import SamplingState
 from inflight.runtime.messages import GenerationRequest, LogProb, tenant_of
 
 

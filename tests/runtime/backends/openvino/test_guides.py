@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from inflight.runtime.backends.openvino.guides import Guides
-from inflight.runtime.backends.openvino.sampler import SamplingState
+from inflight.runtime.backends.openvino.sampling_state import SamplingState
 from inflight.runtime.messages import (
     DecodingGuide,
     FinishReason,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from inflight.runtime.backends.openvino.sampler import Sampler, SamplingState
+from inflight.runtime.backends.openvino.sampler import Sampler
+from inflight.runtime.backends.openvino.sampling_state import SamplingState
 from inflight.runtime.messages import GenerationRequest, SamplingConfig
 
 SIZE = 300
