@@ -13,7 +13,7 @@ OVERHEAD = 400 * MIB
 load."""
 
 MAX_NUM_SEQUENCES = 64
-MAX_NUM_TOKENS = 96
+MAX_NUM_TOKENS = 256
 """The defaults of `inflight serve` in model_repository/tensorrt_llm."""
 
 BATCH_SIZES = (MAX_NUM_SEQUENCES, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
@@ -33,7 +33,7 @@ def footprint(
     return Footprint(
         weights=private_bytes(parameters, weights) + weights.table_bytes(parameters.embedding),
         activations=activation_bytes(shape, max_num_tokens),
-        runtime=max_num_sequences * shape.vocab * 4,
+        runtime=2 * max_num_sequences * shape.vocab * 4,
         overhead=OVERHEAD,
         kv_token=each,
         # The paged cache keeps whole sequences, sliding windows or not.
@@ -66,5 +66,5 @@ def token_bytes(shape: ModelShape, kv: KvFormat) -> int:
 
 
 def activation_bytes(shape: ModelShape, max_num_tokens: int) -> int:
-    """Return the bytes of a step: logits of all tokens in 32 bits, and the widest tensors of one layer in 16."""
-    return max_num_tokens * (4 * shape.vocab + 2 * (4 * shape.hidden + shape.qkv + shape.feed_forward))
+    """Return the bytes of a step: the widest tensors of one layer in 32 bits. Logits are those of sampled tokens."""
+    return max_num_tokens * 4 * (4 * shape.hidden + shape.qkv + shape.feed_forward)

@@ -14,7 +14,8 @@ _CONNECTION = ("server", "model", "header", "ca", "certificate", "key", "tenant"
 _TIMEOUTS = ("timeout", "first_token_timeout", "retry_timeout")
 _TEMPLATE = ("chat_template", "chat_template_kwargs")
 _ENGINE = (
-    *("kv_cache_tokens", "max_num_sequences", "max_num_tokens", "max_queue_size", "no_kv_cache_reuse", "decoupled"),
+    *("kv_cache_tokens", "max_num_sequences", "max_num_tokens", "itl_bound", "max_queue_size", "no_kv_cache_reuse"),
+    *("share_prefixes", "decoupled"),
     *("draft_engine", "prompt_lookup", "num_draft_tokens", "adapters", "accumulate_tokens", "stream_interval"),
     *("threads", "wrap_token_ids"),
 )

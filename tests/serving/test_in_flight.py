@@ -69,7 +69,7 @@ def test_a_long_prompt_does_not_hold_up_a_running_stream(demo_server: Server) ->
         (first,) = arrival.finish()
         meanwhile = sum(arrival.sent_at < response.at < first.at for response in call.responses)
         call.cancel()
-    # 2,000 tokens are 21 steps of at most 96, and each of them brings the running stream a token.
+    # 2,000 tokens are at least 8 steps, mostly far more, and each of them brings the running stream a token.
     assert meanwhile >= 10
 
 

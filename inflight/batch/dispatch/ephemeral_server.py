@@ -36,7 +36,9 @@ def ephemeral_server(options: RunOptions, on_message: Callable[[str], None]) -> 
         raise package_missing("--ephemeral", error, error.name or "", "serve") from error
     server = Server(
         options.ephemeral,
-        DeploymentOptions(**options.ephemeral_options),
+        DeploymentOptions(
+            **{"itl_bound": 0.0, **options.ephemeral_options}
+        ),  # a job's answers are not read as they come
         ServerSettings(max_start_failures=_MAX_RESTARTS),
         on_message,
     )

@@ -30,9 +30,21 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option("--max-num-sequences", type=click.IntRange(1), help="Maximum concurrent requests."),
         click.option("--max-num-tokens", type=click.IntRange(1), help="Maximum tokens per step."),
         click.option(
+            "--itl-bound",
+            type=click.FloatRange(0, 1000),
+            metavar="RATIO",
+            help="How much longer a step may take for parts of prompts beside running answers; 0: as long as it takes."
+            "  [default: 2]",
+        ),
+        click.option(
             "--max-queue-size", type=click.IntRange(0, 1_000_000), help="Maximum queued requests; 0: unlimited."
         ),
         click.option("--no-kv-cache-reuse", is_flag=True, help="Do not reuse the KV cache of known prefixes."),
+        click.option(
+            "--share-prefixes",
+            is_flag=True,
+            help="Let tenants reuse each other's prefixes, which they may then notice.",
+        ),
         click.option(
             "--decoupled/--no-decoupled",
             default=True,

@@ -50,7 +50,8 @@ class DeploymentOptions:
     """What may differ between deployments of the same engines; None keeps the committed value, or the default.
 
     `kv_cache_tokens`, `max_num_tokens` (per step), `max_num_sequences` (in flight) and `max_queue_size` (waiting;
-    0: no limit) limit the engine. Without `decoupled`, each request gets exactly one response, for clients that
+    0: no limit) limit the engine, and `itl_bound` the time of steps with parts of prompts. Tenants share prefixes with
+    `share_prefixes`. Without `decoupled`, each request gets exactly one response, for clients that
     don't open a stream. The engine speculates with `draft_engine`, a directory, or with `prompt_lookup`,
     `num_draft_tokens` at a time. `adapters` are LoRA files, which requests select by their number from 1. With
     `accumulate_tokens`, the model `tensorrt_llm_bls` streams the whole text so far each time. Streamed responses
@@ -65,8 +66,10 @@ class DeploymentOptions:
     kv_cache_tokens: int | None = None
     max_num_sequences: int | None = None
     max_num_tokens: int | None = None
+    itl_bound: float | None = None
     max_queue_size: int | None = None
     kv_cache_reuse: bool = True
+    share_prefixes: bool = False
     chunked_context: bool = True
     decoupled: bool = True
     draft_engine: Path | None = None

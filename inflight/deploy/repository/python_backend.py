@@ -27,6 +27,8 @@ _LLMAPI_UNSUPPORTED = {
     "prompt_lookup": _LLMAPI_SPECULATION,
     "num_draft_tokens": _LLMAPI_SPECULATION,
     "threads": "it computes on the GPU",
+    "itl_bound": "the library plans its steps",
+    "share_prefixes": "the library's prefixes are shared by all",
 }
 
 
@@ -97,6 +99,7 @@ def _engine_values(engine: Path, options: DeploymentOptions) -> dict[str, str]:
         "gpt_model_path": str(engine),
         "enable_kv_cache_reuse": pbtxt_bool(options.kv_cache_reuse),
         "enable_chunked_context": pbtxt_bool(options.chunked_context),
+        "share_prefixes": pbtxt_bool(options.share_prefixes),
         "prompt_lookup": pbtxt_bool(options.prompt_lookup),
         "wrap_token_ids": pbtxt_bool(options.wrap_token_ids),
         "lora_adapters": json.dumps([str(path.resolve()) for path in options.adapters]),
@@ -105,6 +108,8 @@ def _engine_values(engine: Path, options: DeploymentOptions) -> dict[str, str]:
         values["draft_model_path"] = str(options.draft_engine.resolve())
     if options.stream_interval is not None:
         values["stream_interval"] = str(options.stream_interval)
+    if options.itl_bound is not None:
+        values["itl_bound"] = str(options.itl_bound)
     if options.threads is not None:
         values["threads"] = str(options.threads)
     if options.num_draft_tokens is not None:

@@ -102,22 +102,26 @@ class SelfSchedulingRunner(ModelRunner, Protocol):
 class EngineOptions:
     """All options of an engine; sent to its process.
 
-    `max_queue_size` limits the waiting requests (0: no limit). `skip_special_tokens` is that of postprocessing:
-    text stop words are searched for in its text. With `draft_dir`, the directory of a draft engine, or
-    `prompt_lookup`, the engine speculates with `num_draft_tokens` at a time. It computes on `threads` threads (0:
-    one for each core). `adapters` are the files of the LoRA adapters, which requests select by number from 1. A
-    working engine sends its statistics every `stats_period_s`, and after an answer's first tokens only every
-    `stream_interval` tokens an event.
+    A step computes at most `max_num_tokens` tokens, and beside running answers only so much of prompts that it takes at
+    most `itl_bound` times as long as without them (0: as much as there is room for). Tenants reuse each other's
+    prefixes only with `share_prefixes`. `max_queue_size` limits the waiting requests (0: no limit).
+    `skip_special_tokens` is that of postprocessing: text stop words are searched for in its text. With `draft_dir`, the
+    directory of a draft engine, or `prompt_lookup`, the engine speculates with `num_draft_tokens` at a time. It
+    computes on `threads` threads (0: one for each core). `adapters` are the files of the LoRA adapters, which requests
+    select by number from 1. A working engine sends its statistics every `stats_period_s`, and after an answer's first
+    tokens only every `stream_interval` tokens an event.
     """
 
     engine: str
     model_dir: str
     kv_cache_tokens: int
     max_num_sequences: int = 64
-    max_num_tokens: int = 96
+    max_num_tokens: int = 256
+    itl_bound: float = 2.0
     max_queue_size: int = 0
     skip_special_tokens: bool = True
     kv_cache_reuse: bool = True
+    share_prefixes: bool = False
     chunked_context: bool = True
     draft_dir: str = ""
     prompt_lookup: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,14 @@ def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOpti
         kv_cache_tokens=_kv_cache_tokens(settings),
         max_num_sequences=int(settings["max_num_sequences"]),
         max_num_tokens=int(settings["max_num_tokens"]),
+        itl_bound=_ratio(settings, "itl_bound", EngineOptions.itl_bound),
         stats_period_s=milliseconds(settings, "stats_check_period_ms") / 1000,
         stream_interval=positive(settings, "stream_interval", EngineOptions.stream_interval, "tokens"),
         threads=int(settings.get("threads", EngineOptions.threads)),
         max_queue_size=int(policy.get("max_queue_size", 0)),
         skip_special_tokens=flag(settings, "skip_special_tokens", default=True),
         kv_cache_reuse=flag(settings, "enable_kv_cache_reuse", default=True),
+        share_prefixes=flag(settings, "share_prefixes", default=False),
         chunked_context=flag(settings, "enable_chunked_context", default=True),
         draft_dir=settings.get("draft_model_path", ""),
         prompt_lookup=flag(settings, "prompt_lookup", default=False),
@@ -97,6 +100,18 @@ def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOpti
         adapters=tuple(json.loads(settings.get("lora_adapters", "[]"))),
         extra=json.loads(settings.get("inflight_engine_options", "{}")),
     )
+
+
+def _ratio(settings: dict[str, str], name: str, default: float) -> float:
+    """Return a parameter that is 0 or a number of 1 or more. Raises ValueError for any other value."""
+    value = settings.get(name, str(default))
+    try:
+        found = float(value)
+    except ValueError:
+        found = math.nan
+    if not (found == 0 or 1 <= found < math.inf):
+        raise ValueError(f"parameter {name} is {value!r}; it must be 0, or a number of 1 or more")
+    return found
 
 
 def _kv_cache_tokens(settings: dict[str, str]) -> int:

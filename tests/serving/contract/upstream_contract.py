@@ -136,7 +136,7 @@ DIFFERENCES = (
     Difference(
         "tensorrt_llm",
         "parameter",
-        "inflight_engine inflight_engine_options max_num_sequences max_num_tokens",
+        "inflight_engine inflight_engine_options max_num_sequences max_num_tokens itl_bound share_prefixes",
         "added",
         _OUR_ENGINE,
     ),

@@ -42,6 +42,8 @@ _UNSUPPORTED = {
     "num_draft_tokens": "the number of draft tokens is fixed when the engine is built",
     "adapters": "adapters come with requests (lora_weights, lora_config)",
     "threads": "it computes on the GPU",
+    "itl_bound": "TensorRT-LLM plans its steps",
+    "share_prefixes": "TensorRT-LLM's prefixes are shared by all",
     "stream_interval": "its backend sends a response for each step",
     "wrap_token_ids": "TensorRT-LLM takes token ids as they are",
     "max_num_sequences": "the number of concurrent requests is fixed when the engine is built (max_batch_size)",

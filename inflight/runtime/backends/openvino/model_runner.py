@@ -19,9 +19,11 @@ from inflight.runtime.backends.openvino.step_cost import StepCost
 from inflight.runtime.engine.interface import EngineOptions, StepOutput
 from inflight.runtime.engine.manifest import EngineManifest
 from inflight.runtime.engine.request_values import check_sampling
-from inflight.runtime.messages import EngineLimits, FinishReason, GenerationRequest, RequestError
+from inflight.runtime.messages import EngineLimits, FinishReason, GenerationRequest, RequestError, tenant_of
 from inflight.runtime.text.tokenizer import load_tokenizer
 
+MIN_PROMPT_TOKENS = 16
+"""Tokens of prompts that a step computes beside running answers, however long it takes."""
 MAX_SCORED_TOKENS = 128
 """Tokens of a prompt whose log probabilities are computed in a step, each from logits of the whole vocabulary."""
 
@@ -104,7 +106,8 @@ class OpenVinoModelRunner:
             state.guided = self._guides.start(request.guide)
         if request.sampling.beam_width > 1:
             self._searches[handle] = BeamSearch(request)
-        self._running[handle] = [Sequence(handle, request, state, self._options.kv_cache_reuse)]
+        tenant = "" if self._options.share_prefixes else tenant_of(request.metadata)
+        self._running[handle] = [Sequence(handle, request, state, self._options.kv_cache_reuse, tenant)]
 
     def remove(self, handle: int) -> None:
         for sequence in self._running.pop(handle):
@@ -139,6 +142,9 @@ class OpenVinoModelRunner:
     def _prompts(self, used: int) -> list[_Planned]:
         """Return the parts of prompts to compute beside `used` other tokens, each prompt and each block once."""
         room = max(self._options.max_num_tokens - used, 1)
+        if used and self._options.itl_bound and self._cost.per_token:
+            spare = (self._options.itl_bound - 1) * self._cost.seconds(used)
+            room = min(room, max(int(spare / self._cost.per_token), MIN_PROMPT_TOKENS))
         planned: dict[object, _Planned] = {}
         computing: set[bytes] = set()
         for sequence, *_ in self._running.values():

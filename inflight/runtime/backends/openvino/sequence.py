@@ -9,20 +9,22 @@ from copy import copy
 from inflight.runtime.backends.openvino.block_pool import BlockHashes, BlockPool
 from inflight.runtime.backends.openvino.paged_model import BLOCK_TOKENS, Chunk, PagedModel
 from inflight.runtime.backends.openvino.sampling_state import SamplingState
-from inflight.runtime.messages import GenerationRequest, LogProb, tenant_of
+from inflight.runtime.messages import GenerationRequest, LogProb
 
 
 class Sequence:
     """Its tokens, how many of them are computed, and the blocks that hold their keys and values."""
 
-    def __init__(self, handle: int, request: GenerationRequest, sampling: SamplingState, reuses: bool) -> None:
+    def __init__(
+        self, handle: int, request: GenerationRequest, sampling: SamplingState, reuses: bool, tenant: str
+    ) -> None:
         self.handle, self.request, self.sampling, self._reuses = handle, request, sampling, reuses
         self.tokens = list(request.prompt_ids)
         self.blocks: list[int] = []
         self.computed = 0
         self.prompt_log_probs = [LogProb(math.nan)] if request.prompt_log_probs else []
         """Those known and not told yet."""
-        self._hashes = BlockHashes(f"{request.adapter} {tenant_of(request.metadata)}")
+        self._hashes = BlockHashes(f"{request.adapter} {tenant}")
         self._hashes.extend(self.tokens if reuses else ())
         self._published = 0
 

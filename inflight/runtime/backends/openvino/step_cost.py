@@ -13,6 +13,8 @@ class StepCost:
 
     def __init__(self) -> None:
         self._count = self._x = self._y = self._xx = self._xy = 0.0
+        self._slope = 0.0
+        """The latest one of steps of different sizes; those of running answers alone have about the same."""
 
     def add(self, tokens: int, seconds: float) -> None:
         own = (1.0, float(tokens), seconds, float(tokens) ** 2, tokens * seconds)
@@ -20,18 +22,18 @@ class StepCost:
         self._count, self._x, self._y, self._xx, self._xy = (
             _KEPT * before + now for before, now in zip(sums, own, strict=True)
         )
+        mean_x, mean_y = self._x / self._count, self._y / self._count
+        spread = self._xx / self._count - mean_x**2
+        if spread >= 0.01 * mean_x**2:
+            slope = (self._xy / self._count - mean_x * mean_y) / spread
+            self._slope = min(max(slope, 0.05 * mean_y / mean_x), mean_y / mean_x)
 
     @property
     def per_token(self) -> float:
         """Return the seconds that one more token takes; 0 before the first step."""
         if not self._count:
             return 0.0
-        mean_x, mean_y = self._x / self._count, self._y / self._count
-        spread = self._xx / self._count - mean_x**2
-        if spread < 0.01 * mean_x**2:
-            return mean_y / (mean_x + _BASE_TOKENS)
-        slope = (self._xy / self._count - mean_x * mean_y) / spread
-        return min(max(slope, 0.05 * mean_y / mean_x), mean_y / mean_x)
+        return self._slope or self._y / (self._x + _BASE_TOKENS * self._count)
 
     def seconds(self, tokens: int) -> float:
         """Return how long a step of this many tokens takes; 0 before the first."""

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
-from inflight.runtime.messages import FinishReason, GenerationRequest, SamplingConfig
+from inflight.runtime.messages import FinishReason, GenerationRequest, RequestMetadata, SamplingConfig
 from tests.runtime.backends.drive_runner import run
 
 BLOCKS = 400
@@ -85,3 +85,34 @@ def test_removed_requests_leave_no_trace(tiny_engine: Callable[[str], Path]) -> 
     requests = [GenerationRequest(prompt, 12) for prompt in prompts(20, seed=2)]
     fresh = run(runner(tiny_engine("llama")), *requests)
     assert [each.token_ids for each in run(engine, *requests)] == [each.token_ids for each in fresh]
+
+
+def steps_to_first_token(runner: OpenVinoModelRunner, request: GenerationRequest) -> int:
+    runner.add(0, request)
+    steps = 1
+    while not any(output.handle == 0 for output in runner.step()):
+        steps += 1
+    runner.remove(0)
+    return steps
+
+
+@pytest.mark.parametrize(("bound", "steps"), [(1.0, 13), (0.0, 1)])
+def test_prompts_come_in_parts_beside_running_answers(
+    tiny_engine: Callable[[str], Path], bound: float, steps: int
+) -> None:
+    runner = OpenVinoModelRunner(EngineOptions("openvino", str(tiny_engine("llama")), 2048, itl_bound=bound))
+    prompt = GenerationRequest(tuple(range(5, 205)), 9)
+    assert steps_to_first_token(runner, prompt) == 1
+    runner.add(1, GenerationRequest((7, 8, 9), 100))
+    list(runner.step())
+    assert steps_to_first_token(runner, replace(prompt, prompt_ids=prompt.prompt_ids[::-1])) == steps
+
+
+@pytest.mark.parametrize(("shares", "steps"), [(True, 1), (False, 5)])
+def test_tenants_share_prefixes_only_if_they_may(tiny_engine: Callable[[str], Path], shares: bool, steps: int) -> None:
+    options = EngineOptions("openvino", str(tiny_engine("llama")), 2048, max_num_tokens=32, share_prefixes=shares)
+    runner = OpenVinoModelRunner(options)
+    prompt = GenerationRequest(tuple(range(5, 150)), 9, metadata=RequestMetadata(tenant="a"))
+    assert steps_to_first_token(runner, prompt) == 5
+    assert steps_to_first_token(runner, prompt) == 1
+    assert steps_to_first_token(runner, replace(prompt, metadata=RequestMetadata(tenant="b"))) == steps
