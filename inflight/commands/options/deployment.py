@@ -11,6 +11,7 @@ import click
 
 from build_engines.manifest import EncoderTask
 from inflight.commands.options.config_file import ModelName
+from inflight.commands.options.seconds import Ratio
 from inflight.deploy.repository import parameters_file
 from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
 
@@ -31,7 +32,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option("--max-num-tokens", type=click.IntRange(1), help="Maximum tokens per step."),
         click.option(
             "--itl-bound",
-            type=click.FloatRange(0, 1000),
+            type=Ratio(),
             metavar="RATIO",
             help="How much longer a step may take for parts of prompts beside running answers; 0: as long as it takes."
             "  [default: 2]",

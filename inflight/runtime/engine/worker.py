@@ -7,6 +7,7 @@ inflight.runtime.engine.worker FD`, with FD a socket to the parent; it ends when
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
@@ -62,6 +63,8 @@ def serve(connection: Connection) -> None:
         runner = load_model_runner(options)
         load = partial(_load_detokenizer, options)
         engine = Scheduler(runner, options.max_queue_size, load, options.stream_interval)
+        gc.collect()
+        gc.freeze()  # a later collection passes over what was loaded
     except Exception as error:
         connection.send(" ".join(f"{type(error).__name__}: {error}".split()))
         raise

@@ -104,7 +104,7 @@ class Guided:
     def mask(self, logits: NDArray[np.float32]) -> None:
         """Take away the tokens that may not come next: all of them once the guide is beyond the compiler's limits."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        logits[np.unpackbits(bits, bitorder="little")[: self._size] == 0] = -np.inf
+        np.putmask(logits, np.unpackbits(~bits, bitorder="little")[: self._size].view(bool), -np.inf)
         if self.error:
             logits[:] = -np.inf
 

@@ -70,7 +70,8 @@ def add_adapters(model: Any, adapters: Mapping[str, Mapping[str, Matrices]], hea
     has the rows `sampled` only. Raises ValueError for an adapter that does not fit the model.
     """
     nodes = {each.get_friendly_name(): each for each in model.get_ordered_ops() if each.get_type_name() == "MatMul"}
-    modules = {name.rpartition("/aten")[0].removeprefix("__module."): node for name, node in nodes.items()}
+    # "__module.model.layers.0.mlp.up_proj/aten::linear/MatMul", or ov_ext::linear with weights of 16 bits and less
+    modules = {name.removeprefix("__module.").partition("/")[0]: node for name, node in nodes.items()}
     ranks = [max(len(each.down) for each in adapter.values()) for adapter in adapters.values()]
     ends = np.cumsum(ranks)
     mask = ops.parameter([-1, int(ends[-1])], openvino.Type.f32, name=MASK)

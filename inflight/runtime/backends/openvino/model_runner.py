@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
@@ -61,6 +62,8 @@ class OpenVinoModelRunner:
         self._speculation = self._load_speculation(options, manifest)
         self._cost = StepCost()
         self._end_ids = manifest.end_ids
+        with suppress(Exception):  # it is told with the first guide; the vocabulary takes half a second to read
+            _ = self._guides
         self._running: dict[int, list[Sequence]] = {}
         self._searches: dict[int, BeamSearch] = {}
 
@@ -128,8 +131,11 @@ class OpenVinoModelRunner:
         chunks = [each.sequence.chunk(each.length, self._pool, each.draft) for each in planned]
         started = time.perf_counter()
         logits = self._model.forward(chunks)
-        self._cost.add(sum(len(chunk.tokens) for chunk in chunks), time.perf_counter() - started)
+        tokens, seconds = sum(len(chunk.tokens) for chunk in chunks), time.perf_counter() - started
+        self._cost.add(tokens, seconds)
         if self._speculation is not None:
+            if len(planned) == len(decoding):
+                self._speculation.observe(len(planned), tokens - len(planned), seconds)
             prompts = [each.sequence for each in planned[len(decoding) :]]
             self._speculation.compute(chunks[len(decoding) :], prompts)
         yield from self._outputs(planned, logits)
@@ -137,14 +143,14 @@ class OpenVinoModelRunner:
     def _drafts(self, decoding: list[Sequence]) -> dict[int, list[int]]:
         if self._speculation is None:
             return {}
-        return self._speculation.propose([each for each in decoding if each.handle not in self._searches], self._cost)
+        return self._speculation.propose([each for each in decoding if each.handle not in self._searches])
 
     def _prompts(self, used: int) -> list[_Planned]:
         """Return the parts of prompts to compute beside `used` other tokens, each prompt and each block once."""
         room = max(self._options.max_num_tokens - used, 1)
-        if used and self._options.itl_bound and self._cost.per_token:
-            spare = (self._options.itl_bound - 1) * self._cost.seconds(used)
-            room = min(room, max(int(spare / self._cost.per_token), MIN_PROMPT_TOKENS))
+        if used and self._options.itl_bound:
+            spare, price = (self._options.itl_bound - 1) * self._cost.seconds(used), self._cost.per_token
+            room = min(room, max(int(spare / price) if price else 0, MIN_PROMPT_TOKENS))
         planned: dict[object, _Planned] = {}
         computing: set[bytes] = set()
         for sequence, *_ in self._running.values():

@@ -80,9 +80,9 @@ class SamplingState:
         if self._is_short:
             allowed = logits[list(request.end_ids)]
             logits[list(request.end_ids)] = -np.inf
-            if not np.isfinite(logits).any():  # a guide, or the allowed tokens, leave nothing but the end
+            if logits.max() == -np.inf:  # a guide, or the allowed tokens, leave nothing but the end
                 logits[list(request.end_ids)] = allowed
-        return not (request.bad_ids or request.allowed_ids or self.guided) or bool((logits > -np.inf).any())
+        return not (request.bad_ids or request.allowed_ids or self.guided) or bool(logits.max() > -np.inf)
 
     def _penalize(self, logits: Logits) -> None:
         sampling = self.request.sampling

@@ -19,65 +19,69 @@ from inflight.runtime.messages import SpeculationStats
 
 NGRAM_TOKENS = 3
 """So many tokens must have been before for what followed them to be proposed."""
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 16, 256
-_NEWEST = 0.3
-"""The weight of the newest draft in the mean of accepted tokens."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 32, 512
+"""Steps until drafts are tried again that did not pay."""
+_NEWEST, _NEWEST_OF_ALL = 0.3, 0.05
+"""The weight of the newest draft in the mean of accepted tokens of its sequence, and of all sequences."""
+_LEAST = 0.5
+"""A sequence of which fewer tokens of a draft are accepted gets drafts only when they are tried again."""
 
 
 @dataclass
 class Record:
-    """The drafts of one sequence: how many tokens were proposed and accepted, and whether to go on."""
+    """The drafts of one sequence."""
 
     expected: float
-    """How many tokens of a draft are accepted."""
+    """How many tokens of a draft are accepted; it has about as many."""
     drafted: int = 0
     accepted: int = 0
-    resumes_at: int = 0
-    """The number of answered tokens from which on it is drafted again."""
-    pause: int = _SHORTEST_PAUSE
     known: int = 0
     """How many tokens the draft model has computed, or the index holds."""
     followers: dict[tuple[int, ...], int] = field(default_factory=dict)
     """Where the tokens begin that followed n-grams last."""
 
-    @property
-    def stats(self) -> SpeculationStats:
-        return SpeculationStats(self.drafted, self.accepted)
-
-    def add(self, drafted: int, accepted: int, needed: float, answered: int) -> None:
-        """Note a draft; pause if fewer tokens are accepted than are needed for drafts to pay."""
-        self.drafted += drafted
-        self.accepted += accepted
-        self.expected += _NEWEST * (accepted - self.expected)
-        if self.expected < needed:
-            self.resumes_at = answered + self.pause
-            self.pause = min(2 * self.pause, _LONGEST_PAUSE)
-        elif accepted >= needed:
-            self.pause = _SHORTEST_PAUSE
-
 
 class Speculation:
-    """Proposes tokens by prompt lookup, or by a draft model that shares the block tables of the model."""
+    """Proposes tokens by prompt lookup, or by a draft model that shares the block tables of the model.
+
+    Drafts are left out of a step if the tokens that will probably be accepted take less time without them: a step with
+    drafts takes longer from the first proposed token on, as it has another shape than the steps before and after it.
+    """
 
     def __init__(self, most: int, pool: BlockPool, sampler: Sampler, draft: PagedModel | None = None) -> None:
         self._most, self._pool, self._sampler, self._draft = most, pool, sampler, draft
         self._records: dict[int, Record] = {}
+        self._usual = float(most)
+        """How many tokens of a draft are accepted, over all sequences: what is expected of a new one."""
+        self._plain, self._more = StepCost(), StepCost()
+        """Seconds of steps without drafts by their sequences, and what drafts add to them by their tokens."""
         self._draft_seconds = 0.0
-        self._needed = 0.0
-        """How many tokens of a draft must be accepted so that it pays."""
+        """That the draft model takes for a token."""
+        self._steps, self._tries_at, self._pause = 0, 0, _SHORTEST_PAUSE
 
     def forget(self, handle: int) -> None:
         self._records.pop(handle, None)
 
     def stats(self, handle: int) -> SpeculationStats | None:
         record = self._records.get(handle)
-        return record.stats if record is not None else None
+        return None if record is None else SpeculationStats(record.drafted, record.accepted)
+
+    def observe(self, sequences: int, drafted: int, seconds: float) -> None:
+        """Note how long a step took that computed no prompts."""
+        if not drafted:
+            self._plain.add(sequences, seconds)
+        elif plain := self._plain.seconds(sequences):
+            self._more.add(drafted, max(seconds - plain, 0.0))
 
     def verified(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         """Note how many proposed tokens of a sequence were accepted; it has the tokens that followed."""
         record = self._record(sequence)
         if drafted:
-            record.add(drafted, accepted, self._needed, len(sequence.sampling.generated))
+            record.drafted += drafted
+            record.accepted += accepted
+            found = accepted if accepted < drafted else min(2 * drafted, self._most)  # of a longer draft
+            record.expected += _NEWEST * (found - record.expected)
+            self._usual += _NEWEST_OF_ALL * (found - self._usual)
         record.known = min(record.known, len(sequence.tokens) - 1)
 
     def known(self, sequence: Sequence) -> int:
@@ -92,27 +96,40 @@ class Speculation:
         for sequence, chunk in zip(sequences, chunks, strict=True):
             self._record(sequence).known = chunk.past + len(chunk.tokens)
 
-    def propose(self, sequences: Items[Sequence], cost: StepCost) -> dict[int, list[int]]:
+    def propose(self, sequences: Items[Sequence]) -> dict[int, list[int]]:
         """Return drafts, by handles, for those of the decoding sequences for which they should pay."""
+        self._steps += 1
+        tries = self._steps >= self._tries_at
         drafting = {
             each.handle: each
             for each in sequences
-            if self._room(each) > 0 and len(each.sampling.generated) >= self._record(each).resumes_at
+            if self._room(each) > 0 and (tries or self._record(each).expected >= _LEAST)
         }
-        if drafting and cost.per_token:
-            price = self._most * cost.per_token + self._draft_seconds
-            self._needed = price / (cost.seconds(len(sequences)) / len(sequences))
+        found: dict[int, list[int]] = {}
         if self._draft is None:
-            found = {handle: self._look_up(sequence) for handle, sequence in drafting.items()}
-            return {handle: draft for handle, draft in found.items() if draft}
-        return self._by_model(drafting)
+            found = {handle: draft for handle, each in drafting.items() if (draft := self._look_up(each))}
+            drafting = {handle: drafting[handle] for handle in found}
+        if not drafting:
+            return {}
+        lengths = {handle: len(found.get(handle, ())) or self._room(each) for handle, each in drafting.items()}
+        tokens = sum(lengths.values())
+        accepted = sum(min(self._records[handle].expected, length) for handle, length in lengths.items())
+        gain = accepted * self._plain.seconds(len(sequences)) / len(sequences)
+        pays = gain >= self._more.seconds(tokens) + tokens * self._draft_seconds
+        if tries:
+            self._pause = _SHORTEST_PAUSE if pays else min(2 * self._pause, _LONGEST_PAUSE)
+            self._tries_at = self._steps + self._pause
+        if not (pays or tries):
+            return {}
+        return found if self._draft is None else self._by_model(drafting)
 
     def _record(self, sequence: Sequence) -> Record:
-        return self._records.setdefault(sequence.handle, Record(self._most, known=sequence.computed))
+        return self._records.setdefault(sequence.handle, Record(self._usual, known=sequence.computed))
 
     def _room(self, sequence: Sequence) -> int:
         """Return how many tokens to propose at most; behind them, the model adds one."""
-        return min(self._most, sequence.request.max_tokens - len(sequence.sampling.generated) - 1)
+        length = min(self._most, max(round(self._record(sequence).expected), 1))
+        return min(length, sequence.request.max_tokens - len(sequence.sampling.generated) - 1)
 
     def _look_up(self, sequence: Sequence) -> list[int]:
         """Return what followed the last tokens where they were before."""
@@ -140,6 +157,6 @@ class Speculation:
             states = [each.sampling.ahead(drafts[each.handle]) for each in going_on]
             for each, choice in zip(going_on, self._sampler.sample(logits, states), strict=True):
                 drafts[each.handle].append(choice.token)
-        if sequences:
-            self._draft_seconds = (time.perf_counter() - started) / len(sequences)
+        if drafted := sum(map(len, drafts.values())):
+            self._draft_seconds = (time.perf_counter() - started) / drafted
         return drafts

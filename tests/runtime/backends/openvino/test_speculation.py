@@ -99,12 +99,11 @@ def test_the_better_the_draft_the_fewer_steps(
         request = GenerationRequest(tuple(range(10, 50)), 51, sampling=sampling)
         (bad,) = run(steppers["bad draft"], request)
         assert bad.speculation is not None
-        assert bad.speculation.accepted < bad.speculation.drafted
-        assert bad.speculation.drafted < 100
+        assert bad.speculation.accepted <= bad.speculation.drafted < 100
         assert bad.steps > 35
         (good,) = run(steppers["good draft"], request)
         assert good.speculation is not None
-        assert good.speculation.accepted == good.speculation.drafted
+        assert good.speculation.accepted == good.speculation.drafted > 20
         assert good.steps == 51 - good.speculation.accepted
 
 
