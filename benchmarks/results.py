@@ -157,7 +157,7 @@ def machine() -> dict[str, str]:
 def versions() -> dict[str, str]:
     """Return the versions of what is installed."""
     found = {"inflight": __version__}
-    found |= {package: importlib.metadata.version(package) for package in ("openvino", "openvino-genai")}
+    found |= {package: importlib.metadata.version(package) for package in ("openvino", "llguidance")}
     # The wheel's Triton can't be asked; NVIDIA's container names its version.
     found["tritonserver"] = (
         os.environ.get("TRITON_SERVER_VERSION") or f"of nvidia-pytriton {importlib.metadata.version('nvidia-pytriton')}"

@@ -402,7 +402,9 @@ class Gateway:
         wanted = _in_turn(wanted, caller, "service_tier")
         self._begin(request, caller, wanted.model, wanted.no_effect)
         server = self.pool.choose(wanted.model, caller.visible)
-        wanted = replace(wanted, sampling=with_model_defaults(wanted.sampling, server.served))
+        sampling = with_model_defaults(wanted.sampling, server.served)
+        adapter = None if wanted.model == server.model else server.adapters.get(wanted.model)
+        wanted = replace(wanted, sampling=replace(sampling, adapter=adapter))
         if responses is not None:
             used = {name: getattr(wanted.sampling, name) for name in ("temperature", "top_p")}
             responses = {**responses, **{name: 1.0 if value is None else value for name, value in used.items()}}
@@ -548,6 +550,7 @@ class Gateway:
             "sampling": model.sampling,
             "chat_template": model.chat_template,
             "notes": list(model.notes) or None,
+            "parent": model.parent,
         }
         return found | {name: value for name, value in extras.items() if value is not None}
 

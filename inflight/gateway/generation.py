@@ -72,7 +72,7 @@ class Generation:
         self._head = ResponseHead(
             secrets.token_hex(12),
             int(time.time()),
-            server.model,
+            wanted.model,
             wanted.chat,
             _fingerprint(server),
             _answered_tier(wanted),

@@ -82,6 +82,8 @@ class ServedModel:
     sampling: Mapping[str, Any] | None = None
     chat_template: bool | None = None
     notes: Sequence[str] = ()
+    parent: str | None = None
+    """Of a LoRA adapter: the model that it changes."""
 
 
 class UpstreamServer:
@@ -141,6 +143,11 @@ class UpstreamServer:
         if self._settings.generation_config == "ignore" or "sampling" not in served:
             return {**served, "sampling": OPENAI_SAMPLING}
         return served
+
+    @property
+    def adapters(self) -> Mapping[str, int]:
+        """The numbers of its LoRA adapters by their names, which are those of models for applications."""
+        return {name: number for number, name in enumerate(map(str, self.served.get("adapters", ())), 1)}
 
     @property
     def stream_interval(self) -> int:
@@ -285,12 +292,14 @@ class ServerPool:
         }
         generators = (
             ServedModel(
-                *(each.model, "generate", each.max_seq_len),
+                *(name, "generate", each.max_seq_len),
                 sampling=each.served["sampling"],
                 chat_template=each.served.get("chat_template"),
                 notes=each.served.get("notes", ()),
+                parent=None if name == each.model else each.model,
             )
             for each in self.known
+            for name in (each.model, *each.adapters)
         )
         return [*generators, *found.values()]
 
@@ -321,7 +330,7 @@ class ServerPool:
 
         Raises ApiError 404, which names the visible models alone (by default all), or 503.
         """
-        found = [server for server in self.servers if server.deployment and server.model == model]
+        found = [server for server in self.servers if server.deployment and model in (server.model, *server.adapters)]
         ready = [server for server in found if server.ready]
         if ready:
             return min(ready, key=lambda server: server.in_flight)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-_FURTHER: dict[str, tuple[type, ...]] = {"sampling": (dict,), "notes": (list,)}
+_FURTHER: dict[str, tuple[type, ...]] = {"sampling": (dict,), "notes": (list,), "adapters": (list,)}
 _YES = ("true", "yes", "1", "t", "y")
 _NO = ("false", "no", "0", "f", "n")
 

@@ -18,7 +18,7 @@ from inflight.deploy.repository.encoders import configure_encoder
 from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.generation_config import has_chat_template, model_sampling
 from inflight.deploy.repository.model_names import BLS_MODEL, ENCODER_MODELS, ENGINE_MODEL, TEXT_MODELS
-from inflight.deploy.repository.options import DeploymentOptions
+from inflight.deploy.repository.options import DeploymentOptions, adapter_names
 from inflight.deploy.repository.tensorrt_llm import backend
 
 __all__ = [
@@ -173,8 +173,11 @@ def _configure_generator(
     if options.max_queue_size is not None:
         model_configs.set_max_queue_size(configs[ENGINE_MODEL], options.max_queue_size)
     shown = engine if show_directories else None
-    info = served_model_info(engines.model_names["generate"], manifest, configs, shown)
-    info = json.dumps(json.loads(info) | _model_defaults(engine, manifest, options))
+    name = engines.model_names["generate"]
+    about = json.loads(served_model_info(name, manifest, configs, shown)) | _model_defaults(engine, manifest, options)
+    if options.adapters:
+        about["adapters"] = adapter_names(options.adapters, name)
+    info = json.dumps(about)
     _add_identity(configs, manifest, {name: configs[name] for name in TEXT_MODELS if name in configs}, info)
 
 

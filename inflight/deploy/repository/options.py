@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -123,6 +123,16 @@ def check_served_model_name(name: str | None) -> None:
         raise invalid(
             f"The served model name {name[:20]}... has more than {_MAX_NAME_BYTES} bytes; give a shorter one."
         )
+
+
+def adapter_names(adapters: Sequence[Path], model: str) -> list[str]:
+    """Return the names of LoRA adapters for applications: those of their directories or files, each once."""
+    taken, names = {model}, []
+    for number, path in enumerate(adapters, 1):
+        name = path.stem if path.suffix == ".safetensors" else path.resolve().name
+        names.append(f"{name}-{number}" if name in taken else name)
+        taken.add(names[-1])
+    return names
 
 
 def adapter_files(path: Path) -> dict[str, Path]:
