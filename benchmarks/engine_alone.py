@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
 
 from inflight.runtime.engine.interface import EngineOptions
 
@@ -30,10 +31,15 @@ class EngineAlone:
         theirs.close()
         self._connection.recv()
 
-    def run(self, prompts: list[list[int]], max_tokens: int | Sequence[int]) -> AloneRun:
-        """Generate for all prompts at once, as fast as the engine can; `max_tokens` is for all, or one per prompt."""
+    def run(
+        self, prompts: list[list[int]], max_tokens: int | Sequence[int], fields: Mapping[str, Any] | None = None
+    ) -> AloneRun:
+        """Generate for all prompts at once, as fast as the engine can; `max_tokens` is for all, or one per prompt.
+
+        `fields` are further ones of the requests.
+        """
         lengths = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else list(max_tokens)
-        self._connection.send((prompts, lengths))
+        self._connection.send((prompts, lengths, fields or {}))
         run: AloneRun = self._connection.recv()
         return run
 
@@ -52,14 +58,14 @@ def _work(connection: Connection, options: EngineOptions) -> None:
     connection.send("ready")
     while True:
         try:
-            prompts, lengths = connection.recv()
+            prompts, lengths, fields = connection.recv()
         except EOFError:
             return
         steps, tokens, started = [], 0, time.perf_counter()
         running = set()
         for ids, max_tokens in zip(prompts, lengths, strict=True):
             running.add(number := next(numbers))
-            engine.add(number, GenerationRequest(tuple(ids), max_tokens))
+            engine.add(number, GenerationRequest(tuple(ids), max_tokens, **fields))
         while running:
             step_started = time.perf_counter()
             outputs = list(engine.step())

@@ -27,6 +27,7 @@ from inflight import __version__
 
 BENCHMARKS: Mapping[str, Sequence[str]] = {
     "end_to_end": (),
+    "sampling": (),
     "client_cost": (),
     "gateway_cost": (),
     "gateway_overload": ("--minutes", "3"),
