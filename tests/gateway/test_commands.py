@@ -82,7 +82,7 @@ def test_sampling_and_log_probabilities_are_sent(client: Client, triton: Client)
 @pytest.mark.parametrize(
     ("options", "code", "naming"),
     [
-        ({"sampling": Sampling(bad_words=["tea"])}, "unsupported_input", "bad_words"),
+        ({"top_log_probs": 2}, "unsupported_input", "top_log_probs"),
         ({"sampling": Sampling(adapter=1)}, "unsupported_input", "adapter"),
         ({"sampling": Sampling(end_id=5)}, "unsupported_input", "end_id"),
         ({"sampling": Sampling(temperature=3)}, "invalid_parameter", "temperature"),
