@@ -359,7 +359,9 @@ class Generation:
         if isinstance(prompt, TokenIds):
             ids = list(prompt.ids)
         else:
-            ids = await asyncio.to_thread(text.encode, prompt, self._template_kwargs())
+            deployment = self._server.deployment
+            special = deployment is None or deployment.adds_special_tokens is not False
+            ids = await asyncio.to_thread(text.encode, prompt, self._template_kwargs(), special)
         if len(ids) != len(values):
             raise InflightError(
                 f"the server tells {len(values)} log probabilities for the prompt's {len(ids)} tokens; start the"
