@@ -13,10 +13,14 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts of a request: of its prompt, including the template's tokens, and of its answer."""
+    """Token counts of a request: of its prompt, including the template's tokens, and of its answer.
+
+    `cached_tokens` are those of the prompt whose keys and values were known; None if the deployment doesn't tell them.
+    """
 
     input_tokens: int
     output_tokens: int
+    cached_tokens: int | None = None
 
     @property
     def total_tokens(self) -> int:

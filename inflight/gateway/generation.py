@@ -79,6 +79,7 @@ class Generation:
         )
         self._responses = None if responses is None else ResponsesWriter(self._head, responses, self._call_id(0))
         self._input_tokens: dict[int, int] = {}
+        self._cached_tokens: dict[int, int] = {}
         self._special_tokens: dict[int, bool] = {}
         """For prompts that were token ids: whether special tokens are added to their text."""
         self._counted: dict[int, int] = {}
@@ -391,7 +392,10 @@ class Generation:
         if delta.usage is None:
             self._has_usage = False
         else:
-            self._input_tokens[index // self._wanted.n] = delta.usage.input_tokens
+            place = index // self._wanted.n
+            self._input_tokens[place] = delta.usage.input_tokens
+            if (cached := delta.usage.cached_tokens) is not None:  # the first choice may compute what others share
+                self._cached_tokens[place] = min(cached, self._cached_tokens.get(place, cached))
             self.outcome.output_tokens += delta.usage.output_tokens
         answer = self._streams[index].generation if self._span is not None else None
         if self._span is not None and answer is not None and answer.timings.server is not None:
@@ -414,7 +418,8 @@ class Generation:
 
     def _usage(self) -> Usage | None:
         self.outcome.input_tokens = sum(self._input_tokens.values())
-        return Usage(self.outcome.input_tokens, self.outcome.output_tokens) if self._has_usage else None
+        cached = sum(self._cached_tokens.values()) if self._cached_tokens else None
+        return Usage(self.outcome.input_tokens, self.outcome.output_tokens, cached) if self._has_usage else None
 
     def _call_id(self, index: int) -> str:
         return f"call_{self._head.id[:16]}{index:02x}"

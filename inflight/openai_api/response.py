@@ -118,12 +118,15 @@ def response_body(head: ResponseHead, choices: Sequence[Choice], usage: Usage | 
     return body
 
 
-def usage_body(usage: Usage) -> dict[str, int]:
-    return {
+def usage_body(usage: Usage) -> dict[str, Any]:
+    body: dict[str, Any] = {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.total_tokens,
     }
+    if usage.cached_tokens is not None:
+        body["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
+    return body
 
 
 def finish_reason_of(reason: str, calls: bool) -> str:

@@ -354,7 +354,7 @@ class ResponsesWriter:
         if usage is not None:
             body["usage"] = {
                 "input_tokens": usage.input_tokens,
-                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "input_tokens_details": {"cached_tokens": usage.cached_tokens or 0, "cache_write_tokens": 0},
                 "output_tokens": usage.output_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": usage.total_tokens,

@@ -56,6 +56,17 @@ def test_log_probabilities_are_those_of_torch(
             assert [float(row[token]) for token in each.top] == pytest.approx(list(each.top.values()), abs=1e-3)
 
 
+def test_known_prefixes_are_counted(client: Client) -> None:
+    """In whole blocks of 32 tokens, and by tenant."""
+    prompt = "Coffee is another. " * 20
+    found = [client.generate(prompt, max_tokens=2, tenant=tenant).usage for tenant in ("a", "a", "b")]
+    first, second, other = (usage.cached_tokens for usage in found if usage is not None)
+    assert (first, other) == (0, 0)
+    assert second is not None
+    assert second > 32
+    assert second % 32 == 0
+
+
 def test_options_by_token_reach_the_engine(client: Client) -> None:
     def tokens(**values: Any) -> tuple[int, ...]:
         return client.generate(PROMPT, max_tokens=6, sampling=Sampling(end_id=-1, **values)).token_ids or ()

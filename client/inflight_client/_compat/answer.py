@@ -141,7 +141,7 @@ class AnswerDecoder:
             return None
         if self._asks_for_ids and reason in _FULLY_COUNTED and self._token_ids != written:
             raise self._damaged(f"the server counts {written} tokens but {self._token_ids} arrived")
-        return Usage(read, written)
+        return Usage(read, written, response.integer("num_cached_tokens"))
 
     def _damaged(self, what: str) -> InflightError:
         return InflightError(

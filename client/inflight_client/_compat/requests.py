@@ -65,7 +65,7 @@ def build_stop_request(deployment: Deployment, request_id: str) -> InferRequest:
 def _requested_outputs(deployment: Deployment, call: Call, inputs: Mapping[str, Tensor]) -> tuple[str, ...]:
     wanted = ["text_output", "finish_reason", "num_input_tokens", "num_output_tokens"]
     if deployment.is_inflight:
-        wanted.append("num_responses")
+        wanted += ["num_responses", "num_cached_tokens"]
     if "return_stop_reason" in inputs:
         wanted.append("stop_reason")
     if "return_token_ids" in inputs:

@@ -75,6 +75,7 @@ class CompletionRequest(StreamedRequest):
         if self._usage:
             outputs["num_input_tokens"] = self._usage.get("prompt_tokens")
             outputs["num_output_tokens"] = self._usage.get("completion_tokens")
+            outputs["num_cached_tokens"] = (self._usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         return outputs
 
     def _text(self, choice: Mapping[str, Any]) -> str:

@@ -59,6 +59,7 @@ class StepOutput(NamedTuple):
     speculation: SpeculationStats | None = None
     error: tuple[str, str] | None = None
     prompt_log_probs: tuple[float, ...] = ()
+    cached_tokens: int = 0
 
 
 class ModelRunner(Protocol):

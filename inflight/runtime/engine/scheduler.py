@@ -196,7 +196,7 @@ class Scheduler:
 
     def _process_output(self, output: StepOutput) -> None:
         """Emit a step's output for one request: cut at the end of a verified draft, then at a stop word."""
-        handle, token_ids, reason, log_probs, beams, speculation, error, prompt_log_probs = output
+        handle, token_ids, reason, log_probs, beams, speculation, error, prompt_log_probs, cached = output
         entry = self._running.get(handle)
         if entry is None:
             return  # one output may merge several steps, and an earlier one ended the answer
@@ -206,6 +206,7 @@ class Scheduler:
         if speculation is not None:
             entry.last_speculation = speculation
         entry.prompt_log_probs = entry.prompt_log_probs or prompt_log_probs
+        entry.cached_tokens = cached
         dropped_characters = 0
         if entry.draft is not None:
             kept = entry.draft.verify(token_ids)
@@ -263,6 +264,7 @@ class Scheduler:
             beams,
             entry.speculation,
             () if entry.emitted else entry.prompt_log_probs,
+            entry.cached_tokens,
             entry.kv_blocks_filled(self.limits, reason, beams),
             entry.request.metadata,
         )

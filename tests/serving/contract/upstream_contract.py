@@ -59,7 +59,9 @@ _TEXT_ALONE = "for models that read more than text, which are not served"
 _OUR_SAMPLING = "ours: options of OpenAI's API that upstream has no tensors for"
 _SAMPLING = "min_p logit_bias_ids logit_bias_values allowed_token_ids"
 _TOLD = "num_top_log_probs return_prompt_log_probs"
-_TOLD_OUTPUTS = "top_token_ids top_log_probs prompt_log_probs prompt_top_token_ids prompt_top_log_probs"
+_TOLD_OUTPUTS = (
+    "num_cached_tokens top_token_ids top_log_probs prompt_log_probs prompt_top_token_ids prompt_top_log_probs"
+)
 
 DIFFERENCES = (
     *(

@@ -29,7 +29,7 @@ ADDED_INPUTS = (
     *("min_p", "logit_bias_ids", "logit_bias_values", "allowed_token_ids"),
 )
 ADDED_OUTPUTS = (
-    *("finish_reason", "num_responses", "token_ids", "chunk_header"),
+    *("finish_reason", "num_responses", "num_cached_tokens", "token_ids", "chunk_header"),
     *("top_token_ids", "top_log_probs", "prompt_log_probs", "prompt_top_token_ids", "prompt_top_log_probs"),
 )
 """What the embedded engine's `tensorrt_llm` has beyond upstream's, including older names of upstream's inputs."""

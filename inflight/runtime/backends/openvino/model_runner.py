@@ -251,7 +251,8 @@ class OpenVinoModelRunner:
             self.remove(sequence.handle)
         log_probs = tuple(each.log_prob for each in choices[: len(tokens)] if each.log_prob is not None)
         of_prompt, sequence.prompt_log_probs = tuple(sequence.prompt_log_probs), []
-        return StepOutput(sequence.handle, tuple(tokens), reason, log_probs, (), speculation, error, of_prompt)
+        told = (log_probs, (), speculation, error, of_prompt, sequence.reused)
+        return StepOutput(sequence.handle, tuple(tokens), reason, *told)
 
     def _advance(self, handle: int, log_probs: Logits) -> StepOutput | None:
         """Go on with a beam search; beams that continue the same one share its blocks."""

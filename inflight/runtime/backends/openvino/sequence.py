@@ -22,6 +22,8 @@ class Sequence:
         self.tokens = list(request.prompt_ids)
         self.blocks: list[int] = []
         self.computed = 0
+        self.reused = 0
+        """Tokens of the prompt that were computed for others."""
         self.prompt_log_probs = [LogProb(math.nan)] if request.prompt_log_probs else []
         """Those known and not told yet."""
         self._hashes = BlockHashes(f"{request.adapter} {tenant}")
@@ -59,7 +61,9 @@ class Sequence:
         if self.computed == len(self.blocks) * BLOCK_TOKENS:
             last = (len(self.tokens) - 1) // BLOCK_TOKENS
             self.blocks += pool.known(self._hashes.hashes[len(self.blocks) : last])
-            self.computed = self._published = len(self.blocks) * BLOCK_TOKENS
+            found = len(self.blocks) * BLOCK_TOKENS
+            self.reused += found - self.computed
+            self.computed = self._published = found
 
     def chunk(self, count: int, pool: BlockPool, drafts: Items[int] = ()) -> Chunk:
         """Return its next tokens to compute, and behind them those of a draft."""
@@ -93,6 +97,7 @@ class Sequence:
             self.blocks.append(pool.allocate())
             for model in models:
                 model.copy_block(leader.blocks[full], self.blocks[-1])
+        self.reused += leader.computed - self.computed
         self.computed, self._published = leader.computed, full * BLOCK_TOKENS
 
     def fork(self, pool: BlockPool, models: Items[PagedModel]) -> Sequence:
