@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
-from inflight.runtime.messages import FinishReason, GenerationRequest, RequestMetadata, SamplingConfig
+from inflight.runtime.messages import GenerationRequest, RequestMetadata
 from tests.runtime.backends.drive_runner import run
 
 BLOCKS = 400
@@ -45,46 +45,6 @@ def test_tokens_are_those_of_transformers(
         ids = torch.tensor([request.prompt_ids])
         whole = model.generate(ids, max_new_tokens=10, do_sample=False, eos_token_id=None, pad_token_id=0)
         assert answer.token_ids == whole[0, ids.shape[1] :].tolist()
-
-
-@pytest.mark.parametrize("chunk", [1, 7, 96, 512])
-def test_answers_are_the_same_alone_and_beside_others(tiny_engine: Callable[[str], Path], chunk: int) -> None:
-    engine = runner(tiny_engine("llama"), chunk)
-    sampled = SamplingConfig(top_p=0.9, temperature=0.8)
-    requests = [
-        GenerationRequest(
-            prompt,
-            12,
-            sampling=replace(sampled, seed=place) if place % 2 else SamplingConfig(),
-            log_probs=place % 3 == 0,
-        )
-        for place, prompt in enumerate(prompts(40))
-    ]
-    fresh = runner(tiny_engine("llama"))
-    together = run(engine, *requests)
-    for request, answer in zip(requests, together, strict=True):
-        (alone,) = run(fresh, request)
-        assert alone.token_ids == answer.token_ids
-        assert alone.log_probs == pytest.approx(answer.log_probs, abs=1e-4)
-    assert engine._pool.unused == fresh._pool.unused == BLOCKS
-
-
-def test_removed_requests_leave_no_trace(tiny_engine: Callable[[str], Path]) -> None:
-    """Removed at any step, also within their prompt: what they computed may be reused, and nothing else."""
-    engine, rng = runner(tiny_engine("llama"), 16), random.Random(2)
-    for handle, prompt in enumerate(prompts(60, seed=2)):
-        engine.add(handle, GenerationRequest(prompt, 20))
-        for _ in range(rng.randrange(6)):
-            for output in engine.step():
-                assert output.finish_reason in (None, FinishReason.LENGTH)
-        for running in [each for each in engine._running if rng.random() < 0.4]:
-            engine.remove(running)
-    for running in list(engine._running):
-        engine.remove(running)
-    assert engine._pool.unused == BLOCKS
-    requests = [GenerationRequest(prompt, 12) for prompt in prompts(20, seed=2)]
-    fresh = run(runner(tiny_engine("llama")), *requests)
-    assert [each.token_ids for each in run(engine, *requests)] == [each.token_ids for each in fresh]
 
 
 def steps_to_first_token(runner: OpenVinoModelRunner, request: GenerationRequest) -> int:

@@ -49,16 +49,6 @@ def answers(engine: Scheduler, *requests: GenerationRequest) -> list[Result]:
     return results
 
 
-def test_the_same_prompt_gives_the_same_tokens_alone_and_in_company(engine: Scheduler) -> None:
-    request = GenerationRequest(PROMPT, 40)
-    (alone,) = answers(engine, request)
-    assert alone[1] is FinishReason.LENGTH
-    assert len(alone[0]) == 40
-    others = [GenerationRequest(tuple(range(100 + n, 130 + 7 * n)), 20 + n) for n in range(9)]
-    assert answers(engine, *others, request)[-1] == alone
-    assert len({tuple(tokens) for tokens, _ in answers(engine, *others)}) == 9
-
-
 def test_one_token_a_step_and_first_of_all_the_prompt_in_parts(engine: Scheduler) -> None:
     """40 tokens take two steps of at most 32; a new prompt, so that no prefix of it is cached."""
     events: list[TokenEvent] = []
@@ -68,17 +58,6 @@ def test_one_token_a_step_and_first_of_all_the_prompt_in_parts(engine: Scheduler
         engine.step()
         seen.append(sum(len(event.token_ids) for event in events))
     assert seen == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("change", [{"kv_cache_reuse": False}, {"max_num_tokens": 512, "chunked_context": False}])
-def test_reusing_prefixes_and_parting_prompts_change_no_token(
-    engine: Scheduler, options: EngineOptions, change: dict[str, bool]
-) -> None:
-    shared = tuple(range(200, 300))
-    requests = [GenerationRequest((*shared, 7 + n), 10) for n in range(3)]
-    plain = answers(Scheduler(OpenVinoModelRunner(replace(options, **change))), *requests)  # type: ignore[arg-type]
-    assert answers(engine, *requests) == plain
-    assert answers(engine, *requests) == plain
 
 
 def test_an_end_token_ends_the_answer_and_is_not_part_of_it(engine: Scheduler) -> None:
@@ -133,20 +112,6 @@ def test_a_repetition_penalty_changes_a_greedy_answer(engine: Scheduler) -> None
     penalised = replace(request, sampling=SamplingConfig(repetition_penalty=1e6))
     ((tokens, _),) = answers(engine, penalised)
     assert len(set(tokens)) == len(tokens)
-
-
-def test_a_cancelled_request_frees_its_blocks(engine: Scheduler) -> None:
-    """Each takes the whole cache, so a block that did not come back would stop the ones after it."""
-    whole = GenerationRequest(tuple(range(300, 420)), 16 * 32 - 120)
-    (expected,) = answers(engine, whole)
-    for turns in range(1, 25):
-        events: list[TokenEvent] = []
-        handle = engine.submit(GenerationRequest(tuple(range(turns, turns + 120)), 16 * 32 - 120), events.append)
-        for _ in range(turns):
-            engine.step()
-        engine.cancel(handle)
-        assert events[-1].finish_reason is FinishReason.CANCELLED
-    assert answers(engine, whole) == [expected]
 
 
 def test_the_cache_may_be_filled_to_the_last_block(engine: Scheduler) -> None:
