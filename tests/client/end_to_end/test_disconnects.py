@@ -102,7 +102,7 @@ def test_leaving_many_ends_the_whole_answers_on_their_way(way: ClientVariant, se
         for at_work in (False, True):
             prompts = [TOO_LONG, PROMPT, PROMPT]  # the first one fails at once
             # The deadline ends what reaches the engine of a busy machine only after the request to stop it.
-            answers = caller.generate_many(prompts, max_tokens=LONG, concurrency=3, return_errors=True, timeout=40)
+            answers = caller.generate_many(prompts, max_tokens=LONG, concurrency=3, return_errors=True, timeout=20)
             with closing(answers):  # type: ignore[type-var]
                 assert isinstance(next(answers), InflightError)
                 if at_work and not way.aio:  # whose loop does not run now; else the engine may not have seen them
