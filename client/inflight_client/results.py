@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -15,12 +15,13 @@ UNKNOWN = "unknown"
 class Usage:
     """Token counts of a request: of its prompt, including the template's tokens, and of its answer.
 
-    `cached_tokens` are those of the prompt whose keys and values were known; None if the deployment doesn't tell them.
+    `cached_tokens` are those of the prompt whose keys and values were known, which depends on requests before; None if
+    the deployment doesn't tell them. Comparisons leave them out.
     """
 
     input_tokens: int
     output_tokens: int
-    cached_tokens: int | None = None
+    cached_tokens: int | None = field(default=None, compare=False)
 
     @property
     def total_tokens(self) -> int:

@@ -67,6 +67,7 @@ def test_a_plain_request_asks_ours_for_no_more_than_is_needed(ours: Deployment) 
     assert "return_token_ids" not in streamed.inputs
     assert streamed.outputs == (
         *("text_output", "finish_reason", "num_input_tokens", "num_output_tokens", "num_responses"),
+        "num_cached_tokens",
     )
 
 

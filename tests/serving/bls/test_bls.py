@@ -131,7 +131,9 @@ def test_all_beams_come_in_one_response(paced_server: Server, values: dict[str, 
             ask(connection, PROMPTS[0], 6, model, beam_width=3, stream=False, return_log_probs=True, **values).finish()
             for model in ("ensemble", BLS)
         )
-    assert [response.outputs for response in ours] == [response.outputs for response in theirs]
+    alone = "num_cached_tokens"  # which the ensemble has
+    expected = [{name: value for name, value in each.outputs.items() if name != alone} for each in theirs]
+    assert [response.outputs for response in ours] == expected
 
 
 @pytest.mark.parametrize("name", ["paced_server", "foreign_server"])
