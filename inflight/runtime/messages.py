@@ -199,8 +199,8 @@ class TokenEvent(NamedTuple):
     beams: tuple[Beam, ...] = ()
     speculation: SpeculationStats | None = None
     prompt_log_probs: tuple[float, ...] = ()
-    cached_tokens: int = 0
-    """Of the prompt, those whose keys and values were in the cache; set in the last event."""
+    cached_tokens: int | None = None
+    """Of the prompt, those whose keys and values were in the cache; in the last event, if the engine counts them."""
     kv_blocks: int = 0
     """Blocks of the paged KV cache that the request filled; set in the last event."""
     metadata: RequestMetadata | None = None

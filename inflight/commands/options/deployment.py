@@ -11,7 +11,6 @@ import click
 
 from build_engines.manifest import EncoderTask
 from inflight.commands.options.config_file import ModelName
-from inflight.commands.options.seconds import Ratio
 from inflight.deploy.repository import parameters_file
 from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
 
@@ -24,6 +23,19 @@ _ENCODERS: Mapping[EncoderTask, str] = {
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
+class Ratio(click.FloatRange):
+    """How many times as long: 1 to 1,000, or 0 for any time."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1000)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        ratio = float(super().convert(value, param, ctx))
+        if not (ratio == 0 or ratio >= 1):  # also if it is not a number
+            self.fail(f"{value} is not 0, and not a number of 1 or more.", param, ctx)
+        return ratio
+
+
 def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
     """Add the deployment options to the function of `command`; `deployment_options_from` reads them."""
     options = [
@@ -34,7 +46,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "--itl-bound",
             type=Ratio(),
             metavar="RATIO",
-            help="How much longer a step may take for parts of prompts beside running answers; 0: as long as it takes."
+            help="How many times as long a step may take because of prompts beside running answers; 0: no bound."
             "  [default: 2]",
         ),
         click.option(

@@ -1,4 +1,4 @@
-"""Option types for seconds, and for ratios of times."""
+"""An option type for a number of seconds."""
 
 from __future__ import annotations
 
@@ -23,16 +23,3 @@ class Seconds(click.FloatRange):
         if math.isnan(seconds):
             self.fail(f"{value} is not a number of seconds.", param, ctx)
         return seconds
-
-
-class Ratio(click.FloatRange):
-    """How many times as long: 1 to 1,000, or 0 for any time."""
-
-    def __init__(self) -> None:
-        super().__init__(0, 1000)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        ratio = float(super().convert(value, param, ctx))
-        if not (ratio == 0 or ratio >= 1):  # also if it is not a number
-            self.fail(f"{value} is not 0, and not a number of 1 or more.", param, ctx)
-        return ratio

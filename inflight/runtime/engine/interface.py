@@ -59,7 +59,7 @@ class StepOutput(NamedTuple):
     speculation: SpeculationStats | None = None
     error: tuple[str, str] | None = None
     prompt_log_probs: tuple[float, ...] = ()
-    cached_tokens: int = 0
+    cached_tokens: int | None = None
 
 
 class ModelRunner(Protocol):

@@ -55,7 +55,7 @@ class ScheduledRequest:
     held_ids: tuple[int, ...] = ()
     held_log_probs: tuple[float, ...] = ()
     prompt_log_probs: tuple[float, ...] = ()
-    cached_tokens: int = 0
+    cached_tokens: int | None = None
     stop_words: StopWords | None = None
     draft: DraftVerifier | None = None
     last_speculation: SpeculationStats | None = None

@@ -225,11 +225,14 @@ class TokenAnswer:
 
     def _summary(self, event: TokenEvent) -> list[Any]:
         reason = event.finish_reason.value if event.finish_reason else ""
+        cached = (
+            () if event.cached_tokens is None else (tensor("num_cached_tokens", [[event.cached_tokens]], np.int32),)
+        )
         return [
+            *cached,
             pb_utils.Tensor("finish_reason", np.array([[reason.encode()]], dtype=np.object_)),
             tensor("num_input_tokens", [[len(self._request.prompt_ids)]], np.int32),
             tensor("num_output_tokens", [[self._output_tokens]], np.int32),
-            tensor("num_cached_tokens", [[event.cached_tokens]], np.int32),
             tensor("num_responses", [[self._responses + 1]], np.int32),
         ]
 

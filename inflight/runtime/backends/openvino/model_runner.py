@@ -62,7 +62,7 @@ class OpenVinoModelRunner:
         self._speculation = self._load_speculation(options, manifest)
         self._cost = StepCost()
         self._end_ids = manifest.end_ids
-        with suppress(Exception):  # it is told with the first guide; the vocabulary takes half a second to read
+        with suppress(Exception):  # reading the vocabulary takes half a second; the first guide raises the error again
             _ = self._guides
         self._running: dict[int, list[Sequence]] = {}
         self._searches: dict[int, BeamSearch] = {}
