@@ -158,17 +158,19 @@ class PassageTable:
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
         """A transaction that `close` ends."""
-        with self._engine.begin() as connection:
-            driver: Any = connection.connection.driver_connection
-            self._open.add(driver)
-            try:
+        driver: Any = None
+        try:
+            with self._engine.begin() as connection:
+                driver = connection.connection.driver_connection
+                self._open.add(driver)
                 if self._closed:
+                    connection.detach()  # from a pool that may be disposed of already
                     raise InflightError(f"the table {self._table!r} is no longer searched", "cancelled")
                 if self._lock_timeout is not None:
                     _set(connection, "lock_timeout", f"{max(1, round(self._lock_timeout * 1000))}ms")
                 yield connection
-            finally:
-                self._open.discard(driver)
+        finally:
+            self._open.discard(driver)  # once the connection is back in its pool: `close` returns only then
 
     def _nearest(
         self, connection: Connection, vectors: Sequence[Vectors], top_k: int, use_index: bool = True

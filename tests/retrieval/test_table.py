@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import cast
 
 import numpy as np
 import pytest
-from sqlalchemy import Engine, create_engine
+from inflight_client import InflightError
+from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 
 from inflight.retrieval.table import Metric, PassageTable
 from tests.fixtures.postgresql import PostgreSql
@@ -97,3 +102,27 @@ def test_a_view_with_few_rows_of_an_index_is_searched_for_all_of_them(indexed: E
     lengths = np.linalg.norm(QUESTIONS, axis=1)[:, None] * np.linalg.norm(VECTORS[7::100], axis=1)
     wanted = np.argsort(-(QUESTIONS @ VECTORS[7::100].T) / lengths)
     assert [[one.id for one in passages] for passages in found] == (100 * wanted + 7).tolist()
+
+
+def test_closing_waits_until_no_search_has_a_connection(database: Engine) -> None:
+    engine = create_engine(database.url)
+    connections = cast("QueuePool", engine.pool)
+    table = table_of(engine)
+    committing = Event()
+
+    def slow(connection: Connection) -> None:
+        committing.set()
+        time.sleep(0.2)
+
+    event.listen(engine, "commit", slow)
+    with ThreadPoolExecutor() as pool:
+        searching = pool.submit(table.search, list(QUESTIONS), 5)
+        assert committing.wait(30)
+        table.close()
+        assert connections.checkedout() == 0
+        searching.exception()  # or its answer
+    with pytest.raises(InflightError) as refused:
+        table.search(list(QUESTIONS), 5)
+    assert refused.value.code == "cancelled"
+    assert connections.checkedin() == 1, "that of the refused search is closed"
+    engine.dispose()
