@@ -29,6 +29,8 @@ Ids = NDArray[np.int64]
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROWS = 8
 """Rows of logits in one run of a compiled model; 4 to 16 are about as fast, all 64 take twice as long."""
+_HUGE = 1e38
+"""Times any difference of two logits, it is 1 or more."""
 _ATTEMPTS = 4
 """Tokens that are drawn where the likeliest ones do not make top_p, before a row is sorted."""
 
@@ -63,18 +65,21 @@ class Sampler:
         count = vocabulary_size // self._block
         logits = ops.parameter([-1, vocabulary_size], openvino.Type.f32)
         scales, totals, limits = (ops.parameter([-1, 1], openvino.Type.f32) for _ in range(3))
-        scaled, axis = ops.multiply(logits, scales), np.array([1])
-        blocks = ops.reshape(scaled, np.array([0, count, self._block]), True)
-        largest = ops.reduce_max(blocks, np.array([2]), False)
-        shifted = ops.subtract(blocks, ops.unsqueeze(ops.reduce_max(largest, axis, True), np.int64(2)))
-        sums = ops.reduce_sum(ops.exp(shifted), np.array([2]), False)
+        axis, inner = np.array([1]), np.array([2])
+        blocks = ops.reshape(logits, np.array([0, count, self._block]), True)
+        largest = ops.reduce_max(blocks, inner, False)
+        most = ops.multiply(ops.reduce_max(largest, axis, True), scales)
+        shifted = ops.subtract(ops.multiply(blocks, ops.unsqueeze(scales, inner)), ops.unsqueeze(most, inner))
+        sums = ops.reduce_sum(ops.exp(shifted), inner, False)
         # The likeliest tokens are in the blocks of which the largest is among the largest.
         kept = ops.topk(largest, np.int64(min(CANDIDATES, count)), 1, "max", "none", index_element_type="i32")
         places = ops.reshape(ops.gather(blocks, kept.output(1), np.int64(1), 1), np.array([0, -1]), True)
         columns = np.int64(min(CANDIDATES, vocabulary_size))
         likeliest = ops.topk(places, columns, 1, "max", "value", index_element_type="i32")
-        above = ops.convert(ops.greater(scaled, limits), openvino.Type.f32)
-        mass = ops.reduce_sum(ops.multiply(ops.exp(ops.subtract(scaled, totals)), above), axis, False)
+        # 1 for logits above the limit, else 0, in arithmetic that becomes one loop with the exponential.
+        above = ops.clamp(ops.multiply(ops.subtract(logits, limits), np.float32(_HUGE)), 0.0, 1.0)
+        probabilities = ops.exp(ops.subtract(ops.multiply(logits, scales), totals))
+        mass = ops.reduce_sum(ops.multiply(probabilities, above), axis, False)
         found = [largest.output(0), sums.output(0), kept.output(1), *likeliest.outputs()]
         self._summary = _compiled(found, [logits, scales], threads)
         self._above = _compiled([mass.output(0)], [logits, scales, totals, limits], threads)
@@ -131,7 +136,7 @@ class Sampler:
             drawn = self._of_any(
                 logits, places[rows], scales[rows], found.sums[rows], [states[row] for row in rows], attempt
             )
-            limits = (logits[places[rows], drawn] * scales[rows].astype(np.float32)).astype(np.float64)
+            limits = logits[places[rows], drawn].astype(np.float64)
             shares = np.array([samplings[row].top_p if by_top_p[row] else math.inf for row in rows])
             kept = np.ones(len(rows), bool)
             if (tried := np.isfinite(shares)).any():
@@ -166,10 +171,10 @@ class Sampler:
 
     def _summarize(self, logits: Logits, places: Sequence[int] | Ids, scales: Floats) -> _Summary:
         largest, sums, blocks, likeliest, inside = self._run(self._summary, logits, places, scales)
-        totals = np.log(sums.astype(np.float64).sum(1)) + largest.max(1)
+        totals = np.log(sums.astype(np.float64).sum(1)) + largest.max(1) * scales
         of_block, at = np.divmod(inside.astype(np.int64), self._block)
         tokens = np.take_along_axis(blocks, of_block, 1).astype(np.int64) * self._block + at
-        return _Summary(totals, sums.astype(np.float64), tokens, likeliest.astype(np.float64) - totals[:, None])
+        return _Summary(totals, sums.astype(np.float64), tokens, likeliest * scales[:, None] - totals[:, None])
 
     def _run(self, model: Any, logits: Logits, places: Sequence[int] | Ids, *columns: Floats) -> list[Any]:
         """Run a model on the rows at these places, in rising order, and on numbers for each.
