@@ -18,6 +18,8 @@ BENCH_DIRECTORY = Path(".cache/bench")
 
 DEMO = "demo"
 """The small trained model of `inflight demo`, for comparisons of answers."""
+OTHER_DEMO = "demo-1"
+"""The same with other weights at the beginning and other batches."""
 
 
 def bench_checkpoint(like: str) -> Path:
@@ -25,8 +27,8 @@ def bench_checkpoint(like: str) -> Path:
     checkpoint = BENCH_DIRECTORY / like
 
     def write(directory: Path) -> None:
-        if like == DEMO:
-            make_demo_checkpoint(directory, report=print)
+        if like in (DEMO, OTHER_DEMO):
+            make_demo_checkpoint(directory, seed=int(like == OTHER_DEMO), report=print)
         else:
             write_synthetic_checkpoint(like, directory)
 

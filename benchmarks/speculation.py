@@ -1,9 +1,10 @@
 """The gain of speculative decoding for a single stream, and how many draft tokens are accepted.
 
 `python -m benchmarks.speculation` creates the demo checkpoint and pads it with layers that change nothing, so that it
-costs many times as much. It measures the padded model alone, with the demo as its draft, and with prompt lookup: on
-prompts that repeat themselves, as their answers then do, and on prompts that contain a good answer, which so small a
-model seldom copies. Runs are interleaved; each figure is a ratio of one run on one machine.
+costs many times as much. It measures the padded model alone, with a draft model of the demo's size that was trained
+apart, and with prompt lookup: on prompts that repeat themselves, as their answers then do, and on prompts that contain
+a good answer, which so small a model seldom copies. Runs are interleaved; each figure is a ratio of one run on one
+machine.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import get_args
 import click
 from tokenizers import Tokenizer
 
-from benchmarks.fixtures import BENCH_DIRECTORY, DEMO, bench_checkpoint
+from benchmarks.fixtures import BENCH_DIRECTORY, DEMO, OTHER_DEMO, bench_checkpoint, bench_engine
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.make_checkpoint import make_checkpoint
 from build_engines.checkpoints.pad_layers import pad_layers
@@ -63,15 +64,12 @@ class Gain:
 
 
 def engines(precision: Precision) -> tuple[Path, Path]:
-    """Return the engines of the padded checkpoint and of the demo, built once."""
+    """Return the engines of the padded checkpoint and of its draft model, built once."""
     demo, deep = bench_checkpoint(DEMO), BENCH_DIRECTORY / f"demo-{PADDED_LAYERS}-deeper"
     if not deep.exists():
         make_checkpoint(deep, lambda directory: pad_layers(demo, directory, PADDED_LAYERS), NoBuildProgress())
-    for checkpoint in (deep, demo):
-        build_engine(
-            str(checkpoint), BENCH_DIRECTORY / f"{checkpoint.name}-{precision}", BuildOptions(precision=precision)
-        )
-    return BENCH_DIRECTORY / f"{deep.name}-{precision}", BENCH_DIRECTORY / f"{demo.name}-{precision}"
+    build_engine(str(deep), engine := BENCH_DIRECTORY / f"{deep.name}-{precision}", BuildOptions(precision=precision))
+    return engine, bench_engine(OTHER_DEMO, precision)
 
 
 def measure(deep: Path, draft: Path, rounds: int = ROUNDS) -> dict[str, Gain]:

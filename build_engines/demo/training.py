@@ -37,11 +37,14 @@ class Sequence:
 
 
 def train_checkpoint(out: pathlib.Path, *, seed: int, report: Callable[[str], None], steps: int = STEPS) -> None:
-    """Create corpus and tokenizer, train a model for `steps` steps, and write a complete checkpoint into `out`."""
-    examples = training_examples(seed)
+    """Create corpus and tokenizer, train a model for `steps` steps, and write a complete checkpoint into `out`.
+
+    Models of different seeds have the same tokenizer.
+    """
+    examples = training_examples()
     report(f"corpus: {len(examples)} product descriptions")
     tokenizer = train_tokenizer(f"{example.prompt} {example.description}" for example in examples)
-    sequences = encode_examples(examples, tokenizer, random.Random(f"forms {seed}"))
+    sequences = encode_examples(examples, tokenizer, random.Random("forms 0"))
     # Keep the caller's random state.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

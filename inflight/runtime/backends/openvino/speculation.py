@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 
 from inflight.runtime.backends.openvino.block_pool import BlockPool
 from inflight.runtime.backends.openvino.paged_model import Chunk, PagedModel
@@ -138,7 +139,8 @@ class Speculation:
             record.followers[tuple(tokens[end - NGRAM_TOKENS : end])] = end
         record.known = len(tokens)
         begin = record.followers.get(tuple(tokens[-NGRAM_TOKENS:]), len(tokens))
-        return tokens[begin : begin + self._room(sequence)]
+        followed = tokens[begin : begin + self._room(sequence)]
+        return [*islice(cycle(followed), self._room(sequence))]  # what was just before may repeat itself
 
     def _by_model(self, sequences: dict[int, Sequence]) -> dict[int, list[int]]:
         assert self._draft is not None

@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
+from inflight.runtime.backends.openvino.block_pool import BlockPool
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
+from inflight.runtime.backends.openvino.sampler import Sampler
+from inflight.runtime.backends.openvino.sampling_state import SamplingState
+from inflight.runtime.backends.openvino.sequence import Sequence
+from inflight.runtime.backends.openvino.speculation import Speculation
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.messages import (
     DecodingGuide,
@@ -117,6 +122,14 @@ def test_lookup_finds_what_stood_in_the_prompt(
     (found,) = run(steppers["lookup"], request)
     assert found.speculation is not None
     assert found.steps == 40 - found.speculation.accepted
+
+
+@pytest.mark.parametrize(("period", "draft"), [([5], [5] * 8), ([5, 6, 7], [5, 6, 7, 5, 6, 7, 5, 6])])
+def test_lookup_goes_on_with_what_repeats_itself(period: list[int], draft: list[int]) -> None:
+    request = GenerationRequest((*period * 4,), 40)
+    sequence = Sequence(1, request, SamplingState(request), reuses=False, tenant="")
+    speculation = Speculation(8, BlockPool(4), Sampler(VOCABULARY))
+    assert speculation.propose([sequence]) == {1: draft}
 
 
 @pytest.mark.parametrize("way", WAYS)
