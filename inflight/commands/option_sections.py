@@ -8,7 +8,7 @@ import click
 
 _SAMPLING = (
     *("max_tokens", "temperature", "top_k", "top_p", "seed", "repetition_penalty", "presence_penalty"),
-    *("frequency_penalty", "min_p", "min_tokens", "stop"),
+    *("frequency_penalty", "min_p", "min_tokens", "stop", "adapter"),
 )
 _CONNECTION = ("server", "model", "header", "ca", "certificate", "key", "tenant", "traceparent")
 _TIMEOUTS = ("timeout", "first_token_timeout", "retry_timeout")

@@ -150,7 +150,7 @@ class Gateway:
         self._spans = Spans(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self._keys = KeyRing.load(settings.keys)
         self._quotas = KeyQuotas(settings.state_path / "quotas.sqlite")
-        self._batches = BatchRoutes(settings, lambda endpoint: self.pool.addresses(_TASKS.get(endpoint, "generate")))
+        self._batches = BatchRoutes(settings, lambda endpoint: self.pool.for_batches(_TASKS.get(endpoint, "generate")))
         self._started = int(time.time())
         self._routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._page},

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from inflight_client import InflightError
@@ -20,6 +20,7 @@ from inflight.openai_api.errors import ApiError
 
 if TYPE_CHECKING:
     from inflight.gateway.batches.files import FileStore, Upload
+    from inflight.gateway.batches.models import BatchModel
     from inflight.gateway.batches.runner import BatchRunner
     from inflight.gateway.batches.store import BatchStore
 
@@ -50,8 +51,8 @@ Value = TypeVar("Value")
 class BatchRoutes:
     """The handlers. Stores and runner begin with the first request, or at the start if there are batches."""
 
-    def __init__(self, settings: GatewaySettings, models: Callable[[str], Mapping[str, Sequence[str]] | None]) -> None:
-        """`models` returns the served models for an endpoint, each with its servers; None while none are known."""
+    def __init__(self, settings: GatewaySettings, models: Callable[[str], Mapping[str, BatchModel] | None]) -> None:
+        """`models` returns the served models for an endpoint; None while none are known."""
         self._settings, self._models = settings, models
         self._root = settings.state_path
         self._files: FileStore | None = None

@@ -15,6 +15,7 @@ from inflight_client import NO_RETRY, AsyncClient, ChatTemplate, Deployment, Enc
 from inflight_client.encoder_call import Task
 from inflight_client.model_defaults import OPENAI_SAMPLING
 
+from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.model_text import ModelText
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import RETRY_SECONDS, ApiError
@@ -303,16 +304,19 @@ class ServerPool:
         )
         return [*generators, *found.values()]
 
-    def addresses(self, task: Literal["generate"] | Task) -> dict[str, list[str]] | None:
-        """Return the addresses of the servers by the names of their models for a task; None if no model is known."""
-        found: dict[str, list[str]] = {}
+    def for_batches(self, task: Literal["generate"] | Task) -> dict[str, BatchModel] | None:
+        """Return the models for a task by their names; None if no model is known."""
+        found: dict[str, BatchModel] = {}
         for server in self.servers:
-            if task == "generate":
-                name = server.model if server.deployment else None
-            else:
-                name = server.encoders[task].model if task in server.encoders else None
-            if name is not None:
-                found.setdefault(name, []).append(server.given_address)
+            names: Mapping[str, int | None] = {}
+            if task != "generate":
+                names = {server.encoders[task].model: None} if task in server.encoders else {}
+            elif server.deployment:
+                names = {**server.adapters, server.model: None}
+            for name, adapter in names.items():
+                known = found.setdefault(name, BatchModel((), adapter))
+                if known.adapter == adapter:  # under another number, it may be another one
+                    found[name] = known._replace(servers=(*known.servers, server.given_address))
         return found if self.models else None
 
     def ready_model(self, name: str) -> ServedModel:

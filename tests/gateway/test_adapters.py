@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from inflight.deploy.server.server import Server
 from inflight.gateway.processes import GatewayProcesses
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyCheckpoint, TinyEngine
-from tests.fixtures.gateway import running_gateway
+from tests.fixtures.gateway import openai_client, running_gateway
 from tests.fixtures.gateway_requests import get, post
+from tests.fixtures.waiting import wait_until
 from tests.runtime.backends.openvino.test_adapters import write_adapter
 
 PROMPT = "Is there tea?"
@@ -57,3 +59,21 @@ def test_an_unknown_adapter_is_named(gateway: GatewayProcesses) -> None:
     answer = post(gateway, "/v1/completions", {"model": "polite", "prompt": PROMPT})
     assert (answer.status, answer.error["param"]) == (404, "model")
     assert "formal, rude, formal-3" in answer.error["message"]
+
+
+def test_a_batch_is_answered_by_the_adapter_that_its_rows_name(
+    gateway: GatewayProcesses, adapted_server: Server
+) -> None:
+    body = {"model": "formal", "prompt": PROMPT, "max_tokens": 9, "temperature": 0}
+    row = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}
+    with openai_client(gateway) as client:
+        file = client.files.create(file=("rows.jsonl", json.dumps(row).encode()), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+        wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "the end of the batch")
+        output = client.batches.retrieve(batch.id).output_file_id
+        assert output
+        answer = json.loads(client.files.content(output).content)["response"]["body"]
+    alone = post(gateway, "/v1/completions", body).json
+    assert (answer["model"], answer["choices"][0]["text"]) == ("formal", alone["choices"][0]["text"])
+    other = post(gateway, "/v1/completions", {**body, "model": "rude"}).json
+    assert answer["choices"][0]["text"] != other["choices"][0]["text"]

@@ -130,6 +130,7 @@ class GenerationDefaults(_StrictModel):
     )
     min_p: float | None = _field(None, "Least share of the likeliest token's probability that a sampled token has.")
     min_tokens: int | None = _field(None, "Minimum tokens per answer.")
+    adapter: int | None = _field(None, "Number of the LoRA adapter, from 1 (inflight serve --lora).")
     stop: tuple[str, ...] = _field((), "Stop word that ends the answer (repeatable).")
     ignore_eos: bool = _field(False, "Continue past the model's end token, up to --max-tokens.")
     generation_config: Literal["model", "ignore"] = _field(

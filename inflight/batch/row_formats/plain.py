@@ -34,7 +34,7 @@ from inflight.openai_api.messages import checked_messages, checked_text
 
 _SAMPLING = (
     *("temperature", "top_k", "top_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("min_p", "min_tokens", "stop"),
+    *("min_p", "min_tokens", "stop", "adapter"),
 )
 _OVERRIDES = frozenset(("max_tokens", "ignore_eos", *_SAMPLING))
 _MAX_INT32 = 2**31 - 1

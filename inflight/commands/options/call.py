@@ -72,6 +72,7 @@ def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
         ),
         click.option("--min-p", type=float, help="Least share of the likeliest token's probability to sample from."),
         click.option("--min-tokens", type=int, help="Minimum tokens to generate."),
+        click.option("--adapter", type=int, help="Number of the LoRA adapter, from 1 (inflight serve --lora)."),
         click.option(
             "--stop",
             type=Lines(),

@@ -19,6 +19,7 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import GenerationDefaults, InputSpec, Job, OutputSpec, RunOptions
 from inflight.batch.runner import TEMPORARY_CODES, JobRunner
 from inflight.common.process_guard import die_with_parent
+from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.batches.store import input_path, job_directory
 from inflight.gateway.batches.validation import encode_spec, read_validation, validate_input, write_validation
 
@@ -35,13 +36,13 @@ _CLOSING = {
 class Task(BaseModel):
     """What to do with the batch in directory `path`. `closing`: the code of rows that are not sent any more.
 
-    `models`: those that a request may name, each with the servers that have it; None: any.
+    `models`: those that a request may name; None: any.
     """
 
     model_config = ConfigDict(frozen=True)
     path: Path
     endpoint: str
-    models: dict[str, tuple[str, ...]] | None = None
+    models: dict[str, BatchModel] | None = None
     defaults: GenerationDefaults = GenerationDefaults()
     run_options: RunOptions = RunOptions()
     headers: dict[str, str] = {}  # `run_options` leaves them out of its JSON
@@ -61,9 +62,12 @@ def job_of(task: Task, model: str | None) -> tuple[Job, JobDirectory]:
     """Return the job of a batch, which is the one that `inflight batch run` would run, and its directory.
 
     `model` is the one that its rows name; servers with others get no rows.
-    A job that has begun keeps its defaults, also if the gateway is started with others.
+    A job that has begun keeps its defaults, also if the gateway is started with others, except the number of an
+    adapter: rows are not sent to another one than before.
     """
-    servers = task.run_options.servers if task.models is None else tuple(task.models.get(model or "", ()))
+    servers, adapter = task.run_options.servers, None
+    if task.models is not None:
+        servers, adapter = task.models.get(model or "", BatchModel(()))
     job = Job(
         input=InputSpec(address=str(input_path(task.path)), format="jsonl", row_format="openai"),
         output=OutputSpec(address=str(task.path / OUTPUT), format="jsonl"),
@@ -72,9 +76,12 @@ def job_of(task: Task, model: str | None) -> tuple[Job, JobDirectory]:
         run_options=task.run_options.model_copy(update={"headers": task.headers, "servers": servers}),
     )
     directory = JobDirectory.from_output(job.output, job_directory(task.path).path)
+    defaults = task.defaults
     with suppress(BatchError):  # the first run has none
-        job = job.model_copy(update={"defaults": directory.job().defaults})
-    return job, directory
+        defaults = directory.job().defaults
+    if task.closing is None:
+        defaults = defaults.model_copy(update={"adapter": adapter})
+    return job.model_copy(update={"defaults": defaults}), directory
 
 
 def perform(task: Task) -> Outcome:

@@ -22,6 +22,7 @@ from inflight.common.python_module import python_module
 from inflight.gateway.batches.entries import OpenEntries, map_disk_errors
 from inflight.gateway.batches.files import FileStore
 from inflight.gateway.batches.job_process import MODULE, Outcome, Task
+from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.batches.results import publish_results, remove_job
 from inflight.gateway.batches.store import BatchRecord, BatchStore, error_list, job_directory
 from inflight.gateway.batches.validation import Validation, read_validation
@@ -43,8 +44,8 @@ class BatchRunner:
 
     Several runners may be started over one store, in one process or several; one of them runs batches, and another
     takes over when it ends. `servers` are Triton's gRPC addresses, as for `inflight batch run --server`;
-    `run_options` and `defaults` are the job's other options. `models` returns the models for an endpoint, each with the
-    servers that have it, or None while they are unknown; None: any model. `on_message` gets sentences for the operator.
+    `run_options` and `defaults` are the job's other options. `models` returns the models for an endpoint, or None
+    while they are unknown; None: any model. `on_message` gets sentences for the operator.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class BatchRunner:
         max_running: int = 2,
         run_options: RunOptions | None = None,
         defaults: GenerationDefaults | None = None,
-        models: Callable[[str], Mapping[str, Sequence[str]] | None] | None = None,
+        models: Callable[[str], Mapping[str, BatchModel] | None] | None = None,
         on_message: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._store, self._files, self._max_running = store, files, max_running
@@ -223,12 +224,12 @@ class BatchRunner:
         self._children[record.path] = _Child(task)
         self._tenants[record.path] = record.tenant
 
-    def _permitted(self, record: BatchRecord) -> dict[str, Sequence[str]] | None:
+    def _permitted(self, record: BatchRecord) -> dict[str, BatchModel] | None:
         """Return the models that the rows may name: those that are served, and that the key of the batch may use."""
         served = None if self._models is None else self._models(record.batch["endpoint"])
         if served is None:
             return None
-        return {name: servers for name, servers in served.items() if not record.models or name in record.models}
+        return {name: each for name, each in served.items() if not record.models or name in record.models}
 
     def _on_outcome(self, record: BatchRecord, child: _Child, outcome: Outcome) -> None:
         """Decide what follows the end of a process. For a batch that was cancelled meanwhile, `_advance` does."""

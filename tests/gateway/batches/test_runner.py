@@ -20,6 +20,7 @@ from inflight.batch.job.spec import GenerationDefaults
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from inflight.gateway.batch_routes import BatchRoutes
+from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.batches.results import publish_results
 from inflight.gateway.batches.runner import BatchRunner
 from inflight.gateway.settings import GatewaySettings
@@ -112,7 +113,7 @@ def test_a_hundred_errors_are_listed(stores: Stores) -> None:
 
 def test_a_model_that_is_not_served_fails_the_batch(stores: Stores) -> None:
     batch_id = stores.batch(lines([request(0), request(1)]))
-    with running(stores, [NOWHERE], models=lambda endpoint: {"other": ()}):
+    with running(stores, [NOWHERE], models=lambda endpoint: {"other": BatchModel(())}):
         assert [one["code"] for one in stores.wait(batch_id)["errors"]["data"]] == ["model_not_found"]
 
 
@@ -387,12 +388,12 @@ def test_a_runner_without_batches_stops(stores: Stores) -> None:
 
 
 def test_a_batch_waits_until_its_model_is_known(stores: Stores, hurried_server: Server) -> None:
-    known: dict[str, dict[str, list[str]] | None] = {"models": None}
+    known: dict[str, dict[str, BatchModel] | None] = {"models": None}
     batch_id = stores.batch(lines([request(0), request(1)]))
     with running(stores, [hurried_server.grpc_address], models=lambda endpoint: known["models"]) as runner:
         wait_until(lambda: runner._reported, "the batch to wait")
         assert stores.batches.get("", batch_id)["status"] == "validating"
-        known["models"] = {"tiny": [hurried_server.grpc_address]}
+        known["models"] = {"tiny": BatchModel((hurried_server.grpc_address,))}
         assert stores.wait(batch_id)["status"] == "completed"
 
 
