@@ -82,6 +82,8 @@ class LoadPlan(PlanSection):
     """Timeout of each request, in seconds; sent to the server too."""
     temperature: Seconds = 0.0
     """Sampling temperature; 0: greedy decoding."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Sample from the most likely tokens with this total probability."""
     ignore_eos: bool = True
     """Generate every answer to its full length, so that lengths are those of the workload."""
     tenant: str = ""

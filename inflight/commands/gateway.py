@@ -13,8 +13,8 @@ import click
 
 from inflight.commands.option_sections import SectionedCommand
 from inflight.commands.options.gateway import gateway_options, gateway_settings
+from inflight.commands.options.numbers import Seconds
 from inflight.commands.options.quiet import quiet_option
-from inflight.commands.options.seconds import Seconds
 from inflight.commands.terminal.messages import print_message
 from inflight.gateway.processes import GatewayProcesses
 

@@ -147,7 +147,8 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Requests": (
             *("input_tokens", "output_tokens", "max_input_tokens", "max_output_tokens", "tokenizer"),
             *("tokens_per_word", "prompt_format", "prefix_tokens", "prefix_count", "prefix_fraction", "turns"),
-            *("turn_tokens", "think_time", "cancel_fraction", "cancel_after", "temperature", "ignore_eos", "seed"),
+            *("turn_tokens", "think_time", "cancel_fraction", "cancel_after", "temperature", "top_p", "ignore_eos"),
+            "seed",
         ),
         "Encoders": ("task", "texts_per_request", "text_tokens", "query_tokens", "input_type", "priority"),
         "Prompts and traces from files": (

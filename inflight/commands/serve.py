@@ -29,8 +29,8 @@ from inflight.commands.options.engine import (
     target_option,
 )
 from inflight.commands.options.gateway import gateway_options, gateway_settings
+from inflight.commands.options.numbers import Seconds
 from inflight.commands.options.quiet import quiet_option
-from inflight.commands.options.seconds import Seconds
 from inflight.commands.terminal.build_progress import show_build_progress
 from inflight.commands.terminal.messages import print_message
 from inflight.deploy.repository.engine_set import verify_encoder_for

@@ -17,8 +17,8 @@ from build_engines.atomic_directory import exclusive_writer
 from build_engines.manifest import FILE_NAME, GENERATION_TARGETS, Manifest
 from inflight.commands.load.options import validated_plan
 from inflight.commands.models.argument import kind_of
+from inflight.commands.options.numbers import Number, Seconds
 from inflight.commands.options.quiet import quiet_option
-from inflight.commands.options.seconds import Seconds
 from inflight.commands.terminal.build_progress import show_build_progress
 from inflight.common.atomic_files import DISK_FULL_ERRORS
 from inflight.common.schema.cli_options import Lines
@@ -87,6 +87,16 @@ _COUNT = click.IntRange(1, 1_000_000)
     multiple=True,
     type=click.IntRange(1, 100),
     help="Tokens per response of a stream to try (repeatable).  [default: 1, 4]",
+)
+@click.option(
+    "--temperature", type=Number(0, 2), default=0.8, show_default=True, help="Sampling temperature; 0: greedy decoding."
+)
+@click.option(
+    "--top-p",
+    type=Number(0, 1, min_open=True),
+    default=0.95,
+    show_default=True,
+    help="Sample from the most likely tokens with this total probability.",
 )
 @click.option(
     "--trial-seconds",
@@ -228,7 +238,8 @@ def _default_threads() -> tuple[int, ...]:
 
 
 def _load_plan(options: dict[str, Any]) -> LoadPlan:
-    given = {name: options[name] for name in ("prompts", "input_tokens", "output_tokens", "seconds", "slo")}
+    names = ("prompts", "input_tokens", "output_tokens", "temperature", "top_p", "seconds", "slo")
+    given = {name: options[name] for name in names}
     warmup = max(2.0, options["seconds"] / 4)
     plan = validated_plan({**given, "users": str(options["users"]), "warmup": warmup}, None)
     try:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,12 +38,14 @@ class EngineAlone:
     def __init__(self, process: subprocess.Popen[str], log: IO[bytes], name: str) -> None:
         self._process, self._log, self._name = process, log, name
 
-    def speed(self, requests: Sequence[TokenizedRequest], users: int, seconds: float) -> tuple[float, list[float]]:
+    def speed(
+        self, requests: Sequence[TokenizedRequest], users: int, seconds: float, sampling: Mapping[str, float]
+    ) -> tuple[float, list[float]]:
         """Return the output tokens per second with `users` requests in flight, and the length of each step in seconds.
 
-        The first answers of `users` requests are a warm-up. Raises DeployError.
+        `sampling` has temperature and top_p. The first answers of `users` requests are a warm-up. Raises DeployError.
         """
-        found = self.ask({"speed": {"requests": requests, "users": users, "seconds": seconds}})
+        found = self.ask({"speed": {"requests": requests, "users": users, "seconds": seconds, "sampling": sampling}})
         return found["tokens_per_second"], found["steps"]
 
     def greedy(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> GreedyAnswers:

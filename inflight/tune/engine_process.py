@@ -18,11 +18,12 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, TextIO
 
 from inflight.common.process_guard import die_with_parent
 from inflight.runtime.engine.interface import EngineOptions, load_model_runner
-from inflight.runtime.messages import GenerationRequest
+from inflight.runtime.messages import GenerationRequest, SamplingConfig
 
 
 def main() -> int:
@@ -58,19 +59,22 @@ class _LoadedEngine:
         self._engine = load_model_runner(replace(options, extra=extra))
         self._handles = itertools.count()
 
-    def _start(self, prompt: list[int], max_tokens: int, log_probs: bool = False) -> int:
+    def _start(self, prompt: list[int], max_tokens: int, **more: Any) -> int:
         handle = next(self._handles)
-        self._engine.add(handle, GenerationRequest(tuple(prompt), max_tokens, log_probs=log_probs))
+        self._engine.add(handle, GenerationRequest(tuple(prompt), max_tokens, **more))
         return handle
 
-    def speed(self, requests: list[tuple[list[int], int]], users: int, seconds: float) -> dict[str, Any]:
+    def speed(
+        self, requests: list[tuple[list[int], int]], users: int, seconds: float, sampling: dict[str, Any]
+    ) -> dict[str, Any]:
         """Return the output tokens per second, and the length of each step, with `users` requests always in flight.
 
         `requests` are prompts and the numbers of tokens to generate, used in turn. Those in flight first generate less,
         so that not all answers end at the same time. It counts once all of these have ended.
         """
+        start = partial(self._start, sampling=SamplingConfig(**sampling))
         source, turns = random.Random(0), itertools.cycle(requests)
-        first = {self._start(prompt, source.randint(1, tokens)) for prompt, tokens in itertools.islice(turns, users)}
+        first = {start(prompt, source.randint(1, tokens)) for prompt, tokens in itertools.islice(turns, users)}
         running, end = set(first), math.inf
         tokens, steps = 0, []
         while (started := time.perf_counter()) < end:
@@ -82,7 +86,7 @@ class _LoadedEngine:
                 if output.finish_reason is not None:
                     running.remove(output.handle)
                     first.discard(output.handle)
-                    running.add(self._start(*next(turns)))
+                    running.add(start(*next(turns)))
             if not first and not steps:
                 end = time.perf_counter() + seconds
         for handle in running:

@@ -134,7 +134,8 @@ class Tuner:
         if (found := self._records.get(*key)) is None:
             with self._loaded(settings) as engine:
                 self._progress.step(f"Engine alone, {place}: {settings}, {seconds:g} s")
-                speed, steps = engine.speed(self._tokenized(settings), self._plan.users, seconds)
+                sampling = {name: getattr(self._plan.load, name) for name in ("temperature", "top_p")}
+                speed, steps = engine.speed(self._tokenized(settings), self._plan.users, seconds, sampling)
             found = {
                 "tokens_per_second": speed,
                 "p99_step": float(np.percentile(steps, 99)),

@@ -66,7 +66,7 @@ def _empty_answers(requests: Requests) -> Iterator[str]:
         )
 
 
-_OF_GENERATION = {"mode", "chat_template", "temperature", "ignore_eos", "tenant"}
+_OF_GENERATION = {"mode", "chat_template", "temperature", "top_p", "ignore_eos", "tenant"}
 
 
 def _shown_plan(plan: LoadPlan) -> dict[str, Any]:

@@ -95,7 +95,8 @@ class _Generator:
         self._client = client
         self._clock = clock
         self._stream = plan.streams
-        sampling = Sampling(temperature=plan.temperature or None, end_id=-1 if plan.ignore_eos else None)
+        top_p = plan.top_p if plan.temperature else None
+        sampling = Sampling(temperature=plan.temperature, top_p=top_p, end_id=-1 if plan.ignore_eos else None)
         self._options: dict[str, Any] = {"timeout": plan.timeout, "tenant": plan.tenant, "sampling": sampling}
 
     def __call__(self, request: RequestSpec, answer: _PartialAnswer) -> None:

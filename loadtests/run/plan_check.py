@@ -39,9 +39,9 @@ def check_workload(plan: LoadPlan) -> str:
 
 def _check_task(plan: LoadPlan) -> None:
     """Refuse options that have no effect on the plan's task."""
-    unused: tuple[str, ...] = ("tenant", "chat_template", "temperature") if plan.encodes else ("priority",)
+    unused: tuple[str, ...] = ("tenant", "chat_template", "temperature", "top_p") if plan.encodes else ("priority",)
     if plan.task != "embed":
         unused += ("input_type",)
     for name in unused:
-        if getattr(plan, name):
+        if getattr(plan, name) != LoadPlan.model_fields[name].default:
             raise LoadError(f"{name} has no effect on the task {plan.task}; leave it out", "invalid_parameter")

@@ -52,7 +52,7 @@ def test_each_option_reaches_its_field(name: str) -> None:
         value = option.choices[-1]
     elif option.flag:
         value = not option.default
-    elif name in ("cancel-fraction", "prefix-fraction"):
+    elif name in ("cancel-fraction", "prefix-fraction", "top-p"):
         value = "0.25"
     elif option.multiple:
         value = ("Name: 3",) if name == "header" else ("3",)

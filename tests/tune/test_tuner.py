@@ -27,7 +27,8 @@ def test_an_engine_alone_answers_the_same_each_time(tiny_engine: TinyEngine) -> 
     settings = Settings(EngineBuild("fp32", "f32"), max_num_sequences=4)
     with load_engine(tiny_engine("llama"), settings, 1024) as engine:
         answers = engine.greedy(prompts, 6)
-        speed, steps = engine.speed([(prompt, 4) for prompt in prompts], users=3, seconds=0.5)
+        sampling = {"temperature": 0.8, "top_p": 0.9}
+        speed, steps = engine.speed([(prompt, 4) for prompt in prompts], users=3, seconds=0.5, sampling=sampling)
         assert engine.greedy(prompts, 6).tokens == answers.tokens
     assert [len(tokens) for tokens in answers.tokens] == [6, 6]
     assert all(value <= 0 for values in answers.log_probs for value in values)

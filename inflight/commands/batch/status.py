@@ -13,7 +13,7 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.reporting import formatting
 from inflight.batch.reporting.progress import JobProgress
 from inflight.batch.reporting.status import JobStatus, find_jobs, job_status
-from inflight.commands.options.seconds import Seconds
+from inflight.commands.options.numbers import Seconds
 
 
 def print_status(status: JobStatus) -> None:

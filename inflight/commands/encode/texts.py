@@ -17,7 +17,7 @@ from inflight_client.encodings import Encodings
 
 from inflight.commands.options.call import RETRY_TIMEOUT, Decorated
 from inflight.commands.options.connection import connection_options
-from inflight.commands.options.seconds import Seconds
+from inflight.commands.options.numbers import Seconds
 from inflight.commands.terminal.standard_streams import printable, standard_input, stdout_is_terminal
 
 BLOCK_TEXTS = 1024

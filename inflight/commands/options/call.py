@@ -11,7 +11,7 @@ import click
 from inflight_client import InflightError, Sampling
 from inflight_client.call import Call, CallOptions
 
-from inflight.commands.options.seconds import Seconds
+from inflight.commands.options.numbers import Seconds
 from inflight.common.schema.cli_options import Lines
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

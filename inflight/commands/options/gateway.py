@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from inflight.commands.options.seconds import Seconds
+from inflight.commands.options.numbers import Seconds
 from inflight.gateway.settings import DEFAULT_PORT, GatewaySettings
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

@@ -15,7 +15,7 @@ from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client.engine_load import EngineLoad
 
 from inflight.commands.options.connection import connection_options, connection_settings
-from inflight.commands.options.seconds import Seconds
+from inflight.commands.options.numbers import Seconds
 from inflight.commands.status.report import ServerInspector, ServerReport
 
 _RATE_INTERVAL = 0.5
