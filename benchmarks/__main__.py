@@ -12,12 +12,13 @@ import time
 
 import click
 
+from benchmarks import llama_cpp
 from benchmarks.batch.vllm_peer import installed
 from benchmarks.fixtures import BENCH_DIRECTORY
 from benchmarks.results import BENCHMARKS, Run, collect, write_page
 
-_NEEDS_VLLM = "gateway_peers"
-_INSTALL = "not run: vLLM is not installed (python -m benchmarks.batch.peers --install-vllm)"
+_NEEDS_PEER = "gateway_peers"
+_INSTALL = "not run: neither vLLM nor llama.cpp is installed (see python -m benchmarks.gateway_peers --help)"
 
 
 @click.command(help=__doc__)
@@ -30,7 +31,7 @@ def main(names: tuple[str, ...], go_on: bool) -> None:
     for name in names or BENCHMARKS:
         failed.pop(name, None)
         left_out.pop(name, None)
-        if name == _NEEDS_VLLM and not installed():
+        if name == _NEEDS_PEER and not (installed() or llama_cpp.installed()):
             left_out[name] = _INSTALL
         elif code := _run(name):
             failed[name] = f"failed with exit code {code}"

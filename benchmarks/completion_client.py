@@ -6,30 +6,39 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+GREEDY: Mapping[str, Any] = {"temperature": 0.0}
+SAMPLED: Mapping[str, Any] = {"temperature": 0.8, "top_p": 0.95}
+TRAFFIC = {"greedy": GREEDY, "sampled": SAMPLED}
+"""What most clients send, beside what is easiest to compute."""
 
 
 class CompletionClient:
     def __init__(self, port: int, model: str) -> None:
         self.port, self.model = port, model
 
-    async def speed(self, prompts: Sequence[str], max_tokens: int) -> tuple[float, float]:
+    async def speed(
+        self, prompts: Sequence[str], max_tokens: int, sampling: Mapping[str, Any] = GREEDY
+    ) -> tuple[float, float]:
         """Stream an answer of exactly `max_tokens` to each prompt, all at once.
 
         Return tokens per second, and the median time to the first token.
         """
         began = time.perf_counter()
-        found = await asyncio.gather(*(self._stream(prompt, max_tokens) for prompt in prompts))
+        found = await asyncio.gather(*(self._stream(prompt, max_tokens, sampling) for prompt in prompts))
         seconds = time.perf_counter() - began
         assert all(tokens == max_tokens for _, tokens in found), found
         return len(prompts) * max_tokens / seconds, statistics.median(first for first, _ in found)
 
-    async def start(self, prompt: str, max_tokens: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def start(
+        self, prompt: str, max_tokens: int, sampling: Mapping[str, Any] = GREEDY
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Send a request, and read nothing."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         values: dict[str, Any] = {
-            "model": self.model, "prompt": prompt, "max_tokens": max_tokens, "stream": True, "temperature": 0,
+            "model": self.model, "prompt": prompt, "max_tokens": max_tokens, "stream": True, **sampling,
             "ignore_eos": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
         body = json.dumps(values).encode()
@@ -37,9 +46,9 @@ class CompletionClient:
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         return reader, writer
 
-    async def _stream(self, prompt: str, max_tokens: int) -> tuple[float, int]:
+    async def _stream(self, prompt: str, max_tokens: int, sampling: Mapping[str, Any]) -> tuple[float, int]:
         began = time.perf_counter()
-        reader, writer = await self.start(prompt, max_tokens)
+        reader, writer = await self.start(prompt, max_tokens, sampling)
         first, rest = 0.0, b""
         while data := await reader.read(65536):
             if not first and b'"text":"' in data:

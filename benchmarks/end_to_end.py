@@ -10,17 +10,19 @@ import asyncio
 import statistics
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import psutil
-from inflight_client import AsyncClient
+from inflight_client import AsyncClient, Sampling
 from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
 
+from benchmarks.completion_client import TRAFFIC
 from benchmarks.engine_alone import AloneRun, EngineAlone
 from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import bench_engine
@@ -28,6 +30,7 @@ from benchmarks.prompts import Prompts
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from inflight.runtime.engine.interface import EngineOptions
+from inflight.runtime.messages import SamplingConfig
 
 KV_CACHE_TOKENS = 32768
 
@@ -52,9 +55,10 @@ class EndToEndRun:
 
 @dataclass(frozen=True)
 class EndToEndComparison:
-    """The pairs of one engine at one concurrency."""
+    """The pairs of one engine at one concurrency, with one kind of requests."""
 
     engine: str
+    kind: str
     in_flight: int
     pairs: list[tuple[EndToEndRun, AloneRun]]
     max_tokens: int
@@ -62,7 +66,7 @@ class EndToEndComparison:
     def figures(self) -> list[Figure]:
         speeds = [whole.tokens_per_second / alone.tokens_per_second for whole, alone in self.pairs]
         gaps = [_p99(whole.gaps) / _p99(alone.steps) for whole, alone in self.pairs]
-        at = f"{self.engine}, {self.in_flight} in flight"
+        at = f"{self.engine}, {self.kind}, {self.in_flight} in flight"
         return [
             Figure(f"tokens/s, {at}, end to end / engine alone", speeds, ">= 0.98"),
             Figure(f"p99 gap between tokens / p99 step of the engine alone, {at}", gaps, "<= 1.25"),
@@ -74,7 +78,7 @@ class EndToEndComparison:
         names = sorted({name for whole in wholes for name in whole.processor_seconds})
         tokens = self.in_flight * self.max_tokens
         return {
-            "engine": self.engine,
+            "engine": f"{self.engine}, {self.kind}",
             "in_flight": self.in_flight,
             "end_to_end_tokens_per_second": statistics.median(whole.tokens_per_second for whole in wholes),
             "alone_tokens_per_second": statistics.median(alone.tokens_per_second for alone in alones),
@@ -130,55 +134,60 @@ def _measure(
         EngineOptions("openvino", str(engine), KV_CACHE_TOKENS, max_num_tokens=deployment.max_num_tokens)
     )
     with Server(engine, deployment) as server:
-        found = [_compare(server, alone, prompts, name, count, workload) for count in counts]
+        found = [
+            _compare(server, alone, prompts, name, kind, count, workload) for count, kind in product(counts, TRAFFIC)
+        ]
         resident = {role: size / 2**20 for role, size in by_name(server, lambda p: float(p.memory_info().rss)).items()}
     alone.close()
     return found, resident
 
 
 def _compare(
-    server: Server, alone: EngineAlone, prompts: Prompts, name: str, count: int, workload: PairWorkload
+    server: Server, alone: EngineAlone, prompts: Prompts, name: str, kind: str, count: int, workload: PairWorkload
 ) -> EndToEndComparison:
     pairs: list[tuple[EndToEndRun, AloneRun]] = []
+    sampling, config = Sampling(**TRAFFIC[kind], end_id=-1), SamplingConfig(**TRAFFIC[kind])
     for pair in range(-1, workload.pairs):
         batch = prompts.next_prompts(count, workload.prompt_tokens)
         for half in ("whole", "alone") if pair % 2 == 0 else ("alone", "whole"):
             if half == "whole":
-                end_to_end = _run_end_to_end(server, [text for text, _ in batch], workload.max_tokens)
+                end_to_end = _run_end_to_end(server, [text for text, _ in batch], workload.max_tokens, sampling)
             else:
-                bare = alone.run([ids for _, ids in batch], workload.max_tokens)
+                bare = alone.run([ids for _, ids in batch], workload.max_tokens, {"sampling": config})
         if pair < 0:
             continue  # the first pair is a warm-up for both
         pairs.append((end_to_end, bare))
         print(
-            f"{name}, {count:3} in flight, pair {pair + 1}: end to end {end_to_end.tokens_per_second:6.1f} tokens/s,"
-            f" engine alone {bare.tokens_per_second:6.1f}",
+            f"{name}, {kind}, {count:3} in flight, pair {pair + 1}: end to end"
+            f" {end_to_end.tokens_per_second:6.1f} tokens/s, engine alone {bare.tokens_per_second:6.1f}",
             flush=True,
         )
-    return EndToEndComparison(name, count, pairs, workload.max_tokens)
+    return EndToEndComparison(name, kind, count, pairs, workload.max_tokens)
 
 
 def _p99(values: list[float]) -> float:
     return float(np.percentile(values, 99))
 
 
-def _run_end_to_end(server: Server, texts: list[str], max_tokens: int) -> EndToEndRun:
+def _run_end_to_end(server: Server, texts: list[str], max_tokens: int, sampling: Sampling) -> EndToEndRun:
     before = by_name(server, processor_seconds)
     client_before = time.process_time()
-    seconds, tokens, gaps = asyncio.run(_stream_all(server.grpc_address, texts, max_tokens))
+    seconds, tokens, gaps = asyncio.run(_stream_all(server.grpc_address, texts, max_tokens, sampling))
     spent = {name: value - before.get(name, 0.0) for name, value in by_name(server, processor_seconds).items()}
     spent["client"] = time.process_time() - client_before
     return EndToEndRun(tokens / seconds, gaps, spent)
 
 
-async def _stream_all(address: str, texts: list[str], max_tokens: int) -> tuple[float, int, list[float]]:
+async def _stream_all(
+    address: str, texts: list[str], max_tokens: int, sampling: Sampling
+) -> tuple[float, int, list[float]]:
     async with AsyncClient(address) as client:
         await client.deployment()  # connects: an application keeps its client
 
         async def one(text: str) -> tuple[int, list[float]]:
             times = []
             tokens = 0
-            async for delta in client.stream(text, max_tokens=max_tokens):
+            async for delta in client.stream(text, max_tokens=max_tokens, sampling=sampling):
                 times.append(time.perf_counter())
                 tokens = delta.output_tokens or 0
             return tokens, times

@@ -1,14 +1,17 @@
-"""`make bench`: `inflight serve` beside vLLM's OpenAI server, both with their defaults and through streaming HTTP.
+"""`make bench`: `inflight serve` beside the OpenAI servers of vLLM and llama.cpp, through streaming HTTP.
 
-inflight's engine has the weights that `--precision auto` chooses; vLLM keeps the checkpoint's bf16. The two take turns,
-and the processes of the one that is idle are stopped meanwhile (SIGSTOP). Each prompt is new, so no prefix is cached.
+inflight's engine has the weights that `--precision auto` chooses, vLLM the checkpoint's bf16 and llama.cpp Q8_0. All
+have their defaults but for the size of vLLM's KV cache, which would be nine tenths of the machine's memory, and
+llama.cpp's places, which are as many as the streams. Each pair takes turns, and the processes of the one that is idle
+are stopped meanwhile (SIGSTOP). Each prompt is new, so no prefix is cached. Requests are greedy, and sampled with
+temperature 0.8 and top_p 0.95.
 
-Since the precisions differ, answers are compared too: greedy answers of both to the same prompts with those of
-transformers in fp32, on the small trained model of `inflight demo`. The weights of the checkpoint for the speeds are
-random, so that all its tokens are about as likely.
+Since the precisions differ, answers are compared too: greedy answers of inflight and vLLM to the same prompts with
+those of transformers in fp32, on the small trained model of `inflight demo`. The weights of the checkpoint for the
+speeds are random, so that all its tokens are about as likely.
 
-vLLM runs in its own environment if it is installed (`python -m benchmarks.batch.peers --install-vllm`). Its one option
-that isn't a default is the size of its KV cache: by default vLLM takes nine tenths of the machine's memory.
+The peers run in their own environments if they are installed (`python -m benchmarks.batch.peers --install-vllm`,
+`python -m benchmarks.gateway_peers --install-llama-cpp`).
 """
 
 from __future__ import annotations
@@ -21,10 +24,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
+from itertools import product
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -32,9 +37,10 @@ import click
 import psutil
 from tokenizers import Tokenizer
 
+from benchmarks import llama_cpp
 from benchmarks.batch.peers import LIKE
 from benchmarks.batch.vllm_peer import ENVIRONMENT, PYTHON, installed
-from benchmarks.completion_client import CompletionClient
+from benchmarks.completion_client import TRAFFIC, CompletionClient
 from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import BENCH_DIRECTORY, DEMO, bench_checkpoint, bench_engine
 from benchmarks.gateway_cost import gateway
@@ -72,33 +78,62 @@ class Side:
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--prompt-tokens", default=64, show_default=True)
 @click.option("--no-quality", is_flag=True, help="Do not compare answers.")
+@click.option("--install-llama-cpp", is_flag=True, help="Build llama.cpp's server first (10 minutes).")
 @out_option("gateway_peers")
-def main(pairs: int, streams: str, max_tokens: int, prompt_tokens: int, no_quality: bool, out: Path) -> None:
-    if not installed():
-        sys.exit("vLLM is not installed; run `python -m benchmarks.batch.peers --install-vllm` first.")
-    engine = bench_engine(LIKE, "auto")
+def main(
+    pairs: int,
+    streams: str,
+    max_tokens: int,
+    prompt_tokens: int,
+    no_quality: bool,
+    install_llama_cpp: bool,
+    out: Path,
+) -> None:
+    if install_llama_cpp and not llama_cpp.installed():
+        llama_cpp.install()
+    peers = {
+        name: serve
+        for name, serve, there in (
+            ("vLLM (bf16)", _vllm, installed()),
+            ("llama.cpp (q8_0)", _llama_cpp, llama_cpp.installed()),
+        )
+        if there
+    }
+    if not peers:
+        sys.exit("Neither vLLM nor llama.cpp is installed; see `python -m benchmarks.gateway_peers --help`.")
+    engine, checkpoint = bench_engine(LIKE, "auto"), bench_checkpoint(LIKE)
     prompts = Prompts(Tokenizer.from_file(str(engine / "tokenizer.json")), seed=time.time_ns())
+    counts = [int(count) for count in streams.split(",")]
     figures: list[Figure] = []
-    found: dict[int, list[tuple[Speed, Speed]]] = {}
-    with _vllm(bench_checkpoint(LIKE)) as theirs:
-        theirs.send_signal(signal.SIGSTOP)
-        with _inflight(engine) as ours:
-            theirs.send_signal(signal.SIGCONT)
-            for count in map(int, streams.split(",")):
-                pair_of = [_pair(ours, theirs, prompts, count, max_tokens, prompt_tokens, n) for n in range(-1, pairs)]
-                found[count] = pair_of[1:]
-                figures += _speed_figures(Manifest.read(engine).precision, count, found[count])
-    answers = {} if no_quality else _answers()
+    found: dict[str, list[tuple[Speed, Speed]]] = {}
+    for peer, serve in peers.items():
+        with serve(checkpoint, max(counts)) as theirs:
+            theirs.send_signal(signal.SIGSTOP)
+            with _inflight(engine) as ours:
+                theirs.send_signal(signal.SIGCONT)
+                for count, kind in product(counts, TRAFFIC):
+                    work = partial(_pair, ours, theirs, prompts, count, max_tokens, prompt_tokens, kind)
+                    pair_of = [work(number) for number in range(-1, pairs)][1:]
+                    found[f"{peer}, {count}, {kind}"] = pair_of
+                    figures += _speed_figures(Manifest.read(engine).precision, peer, count, kind, pair_of)
+    answers = {} if no_quality or not installed() else _answers()
     figures += _quality_figures(answers) if answers else []
     report(out, figures, {"pairs": found, "answers": answers})
 
 
-def _speed_figures(precision: str, streams: int, pairs: Sequence[tuple[Speed, Speed]]) -> list[Figure]:
-    goal = _SPEED_GOALS[find_processor().has_amx].get(streams, "")
-    at = f"at {streams}, inflight ({precision}) / vLLM (bf16), defaults"
+def _speed_figures(
+    precision: str, peer: str, streams: int, kind: str, pairs: Sequence[tuple[Speed, Speed]]
+) -> list[Figure]:
+    of_vllm = peer.startswith("vLLM")
+    goal = _SPEED_GOALS[find_processor().has_amx].get(streams, "") if of_vllm else ""
+    at = f"at {streams}, {kind}, inflight ({precision}) / {peer}"
     return [
         Figure(f"tokens/s {at}", [ours[0] / theirs[0] for ours, theirs in pairs], goal),
-        Figure(f"time to first token {at}", [ours[1] / theirs[1] for ours, theirs in pairs], _FIRST_TOKEN_GOAL),
+        Figure(
+            f"time to first token {at}",
+            [ours[1] / theirs[1] for ours, theirs in pairs],
+            _FIRST_TOKEN_GOAL if of_vllm else "",
+        ),
     ]
 
 
@@ -152,21 +187,28 @@ def _complete(client: CompletionClient, prompts: Sequence[str]) -> list[str]:
 
 
 def _pair(
-    ours: Side, theirs: Side, prompts: Prompts, streams: int, max_tokens: int, prompt_tokens: int, number: int
+    ours: Side,
+    theirs: Side,
+    prompts: Prompts,
+    streams: int,
+    max_tokens: int,
+    prompt_tokens: int,
+    kind: str,
+    number: int,
 ) -> tuple[Speed, Speed]:
     texts = [text for text, _ in prompts.next_prompts(streams, prompt_tokens)]
     found = {}
     for side, idle in ((ours, theirs), (theirs, ours))[:: 1 if number % 2 else -1]:
         idle.send_signal(signal.SIGSTOP)
         try:
-            found[side] = asyncio.run(side.client.speed(texts, max_tokens))
+            found[side] = asyncio.run(side.client.speed(texts, max_tokens, TRAFFIC[kind]))
         finally:
             idle.send_signal(signal.SIGCONT)
         time.sleep(1)
     (speed, first), (other, later) = found[ours], found[theirs]
     print(
-        f"{streams} streams, pair {number + 1}: inflight {speed:.1f} tokens/s, first token {first * 1e3:.0f} ms;"
-        f" vLLM {other:.1f}, {later * 1e3:.0f} ms",
+        f"{streams} streams, {kind}, pair {number + 1}: inflight {speed:.1f} tokens/s, first token"
+        f" {first * 1e3:.0f} ms; the peer {other:.1f}, {later * 1e3:.0f} ms",
         flush=True,
     )
     return found[ours], found[theirs]
@@ -185,18 +227,35 @@ def _inflight(engine: Path) -> Iterator[Side]:
 
 
 @contextmanager
-def _vllm(checkpoint: Path) -> Iterator[Side]:
+def _vllm(checkpoint: Path, places: int = 1) -> Iterator[Side]:
+    port = _free_port()
+    command = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(checkpoint)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "bench"]
+    with _serving(command, port, BENCH_DIRECTORY / "vllm.log", ENVIRONMENT) as side:
+        yield side
+
+
+@contextmanager
+def _llama_cpp(checkpoint: Path, places: int) -> Iterator[Side]:
+    port = _free_port()
+    with _serving(llama_cpp.command(checkpoint, port, places), port, BENCH_DIRECTORY / "llama.cpp.log", {}) as side:
+        yield side
+
+
+def _free_port() -> int:
     with closing(listen("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = (str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(checkpoint))
-    with (BENCH_DIRECTORY / "vllm.log").open("w") as log:
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def _serving(command: Sequence[str], port: int, log: Path, environment: Mapping[str, str]) -> Iterator[Side]:
+    with log.open("w") as file:
         started = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "bench"],
-            stdout=log, stderr=log, env={**os.environ, **ENVIRONMENT}, start_new_session=True,
-        )  # fmt: skip
+            command, stdout=file, stderr=file, env={**os.environ, **environment}, start_new_session=True
+        )
     main_process = psutil.Process(started.pid)
     try:
-        _wait_for_health(port, started)
+        _wait_for_health(port, started, log)
         yield Side(CompletionClient(port, "bench"), lambda: [main_process, *main_process.children(recursive=True)])
     finally:
         with suppress(ProcessLookupError):
@@ -204,7 +263,7 @@ def _vllm(checkpoint: Path) -> Iterator[Side]:
         started.wait()
 
 
-def _wait_for_health(port: int, process: subprocess.Popen[bytes]) -> None:
+def _wait_for_health(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + _START_SECONDS
     while process.poll() is None and time.monotonic() < end:
         try:
@@ -212,7 +271,7 @@ def _wait_for_health(port: int, process: subprocess.Popen[bytes]) -> None:
                 return
         except (OSError, HTTPException):
             time.sleep(0.5)
-    sys.exit(f"vLLM doesn't answer; its log is {BENCH_DIRECTORY / 'vllm.log'}")
+    sys.exit(f"the peer doesn't answer; its log is {log}")
 
 
 if __name__ == "__main__":

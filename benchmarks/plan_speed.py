@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.completion_client import GREEDY
 from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import BENCH_DIRECTORY, DEMO, bench_engine
 from build_engines.manifest import Manifest, Precision
@@ -93,7 +94,7 @@ def _measure(alone: EngineAlone, vocabulary: int, workload: Workload, seconds: f
     requests = [
         ([source.randrange(vocabulary) for _ in range(workload.prompt)], workload.answer) for _ in range(_PROMPTS)
     ]
-    speed, _ = alone.speed(requests, workload.sequences, seconds)
+    speed, _ = alone.speed(requests, workload.sequences, seconds, GREEDY)
     return speed
 
 

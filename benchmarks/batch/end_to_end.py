@@ -2,7 +2,7 @@
 
 The job is `inflight batch run` in its own process, beside the server, from JSON lines or an SQLite table to JSON lines.
 The measured time is from its start until its last byte is on disk. Runs are interleaved in rounds; the result is the
-median of the rounds' ratios. A fourth run of each round has only the last checkpoint.
+median of the rounds' ratios. A fourth run of each round has only the last checkpoint; two have sampled requests.
 
 By default the engine has the weights that `--precision auto` chooses, and the default limits. For the settings that
 `inflight tune` found, pass `--config tuned/serve.yaml`.
@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.batch.rows import BenchRow, equal_rows, tokens, write_openai, write_sqlite
 from benchmarks.batch.run_timing import RunTimings, run_measured
+from benchmarks.completion_client import GREEDY, SAMPLED
 from benchmarks.engine_alone import EngineAlone
 from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import BENCH_DIRECTORY, bench_engine
@@ -30,8 +31,9 @@ from inflight.commands.options.config_file import config_option
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from inflight.runtime.engine.interface import EngineOptions
+from inflight.runtime.messages import SamplingConfig
 
-_VARIANTS = ("alone", "jsonl", "sqlite", "last checkpoint only")
+_VARIANTS = ("alone", "jsonl", "sqlite", "last checkpoint only", "alone, sampled", "jsonl, sampled")
 _WORK = BENCH_DIRECTORY / "batch"
 
 
@@ -105,8 +107,11 @@ def main(
 
 
 def _run(variant: str, rows: list[BenchRow], alone: EngineAlone, address: str) -> BatchRun:
-    if variant == "alone":
-        return BatchRun(alone.run([row.ids for row in rows], rows[0].max_tokens).tokens_per_second, RunTimings())
+    sampling = SAMPLED if variant.endswith("sampled") else GREEDY
+    if variant.startswith("alone"):
+        fields = {"sampling": SamplingConfig(**sampling)}
+        found = alone.run([row.ids for row in rows], rows[0].max_tokens, fields)
+        return BatchRun(found.tokens_per_second, RunTimings())
     shutil.rmtree(_WORK, ignore_errors=True)
     _WORK.mkdir(parents=True)
     if variant == "sqlite":
@@ -116,6 +121,7 @@ def _run(variant: str, rows: list[BenchRow], alone: EngineAlone, address: str) -
     if variant == "last checkpoint only":
         taken += ["--checkpoint-seconds", "600"]
     more = ["--out", str(_WORK / "answers.jsonl"), "--server", address]
+    more += [f"--{name.replace('_', '-')}={value}" for name, value in sampling.items()]
     figures = run_measured("run", *taken, *more, "--max-tokens", str(rows[0].max_tokens), "--ignore-eos")
     return BatchRun(tokens(rows) / figures.run, figures)
 
@@ -129,6 +135,9 @@ def _figures(found: list[dict[str, BatchRun]], precision: str) -> list[Figure]:
     waits = [timing.checkpoints / timing.run for timing in timings]
     return [
         Figure(f"tokens/s, {precision}, job from JSON lines / engine alone", ratios("jsonl", "alone"), ">= 0.98"),
+        Figure(
+            f"tokens/s, {precision}, sampled, job / engine alone", ratios("jsonl, sampled", "alone, sampled"), ">= 0.98"
+        ),
         Figure(f"tokens/s, {precision}, job from SQLite / engine alone", ratios("sqlite", "alone"), ">= 0.98"),
         Figure(f"tokens/s, {precision}, checkpoints / only the last one", ratios("jsonl", "last checkpoint only")),
         Figure("checkpoints, share of one core", processor, "<= 0.01"),
