@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 from benchmarks.environments import shared_environment
@@ -29,8 +29,7 @@ def install() -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--no-binary", ":all:"]
     subprocess.run([*pip, "--dest", str(_DIRECTORY), package], check=True, stdout=sys.stderr)
     (archive,) = _DIRECTORY.glob("*.tar.gz")
-    with tarfile.open(archive) as file:
-        file.extractall(_DIRECTORY, filter="data")
+    shutil.unpack_archive(archive, _DIRECTORY)
     source, build = archive.with_suffix("").with_suffix("") / "vendor" / "llama.cpp", _DIRECTORY / "build"
     jobs = str(len(os.sched_getaffinity(0)))
     for arguments in (

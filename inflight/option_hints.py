@@ -32,7 +32,7 @@ OPTION_HINTS = {
     "--api-key": "`inflight key add NAME`, which makes API keys",
     "--allowed-origins": "--cors-origin",
     "--chat-template": "the checkpoint's own template, which is part of the engine",
-    "--enable-lora": "--lora ADAPTER",
+    "--enable-lora": "--lora ADAPTER, or --lora-dir DIRECTORY",
     "--lora-modules": "--lora ADAPTER",
     "--speculative-config": "--draft-engine or --prompt-lookup",
     "--enforce-eager": "nothing: there are no graphs to leave out",

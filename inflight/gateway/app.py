@@ -20,6 +20,7 @@ from inflight_client.sampling import Sampling
 from prometheus_client import Gauge
 
 from inflight import __version__
+from inflight.gateway.adapters import AdapterRequest
 from inflight.gateway.admission import Admission
 from inflight.gateway.batch_routes import BatchRoutes
 from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
@@ -161,6 +162,8 @@ class Gateway:
             "/version": {"GET": self._version},
             "/metrics": {"GET": self._metrics_page},
             "/v1/models": {"GET": self._models},
+            "/v1/load_lora_adapter": {"POST": self._load_adapter},
+            "/v1/unload_lora_adapter": {"POST": self._unload_adapter},
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/completions": {"POST": self._completions},
             "/v1/responses": {"POST": self._create_response},
@@ -535,6 +538,18 @@ class Gateway:
 
     def _visible(self, caller: Caller) -> list[ServedModel]:
         return [each for each in self.pool.models if caller.visible is None or each.name in caller.visible]
+
+    async def _load_adapter(self, request: Request, caller: Caller) -> None:
+        caller.check_trusted("load adapters")
+        adapter = await request.json(AdapterRequest.parse)
+        await self.pool.load_adapter(adapter)
+        await request.respond(Response(self._model_object(self.pool.ready_model(adapter.name))))
+
+    async def _unload_adapter(self, request: Request, caller: Caller) -> None:
+        caller.check_trusted("unload adapters")
+        adapter = await request.json(AdapterRequest.parse)
+        await self.pool.unload_adapter(adapter)
+        await request.respond(Response({"id": adapter.name, "object": "model", "deleted": True}))
 
     async def _model(self, request: Request, caller: Caller) -> None:
         name = unquote(request.path.removeprefix("/v1/models/"))

@@ -108,6 +108,7 @@ def openapi(models: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
     flags = ("add_special_tokens", "return_token_strs", "add_generation_prompt", "continue_final_message")
     tokenize = _body({"model": model, "prompt": _TEXT, **chat, **dict.fromkeys(flags, _FLAG)}, ())
     detokenize = _body({"model": model, "tokens": {"type": "array", "items": _INTEGER}}, ("tokens",))
+    adapter = _body({"lora_name": _TEXT, "lora_path": _TEXT}, ("lora_name",))
     form = {"file": _TEXT, "purpose": {"enum": list(PURPOSES)}, "expires_after": _OBJECT}
     upload = {"content": {"multipart/form-data": {"schema": _schema(form, ("file", "purpose"))}}}
     batch = _body(
@@ -137,6 +138,8 @@ def openapi(models: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
         **{path: {"post": operation} for task, operation in encoders.items() for path in PATHS[task]},
         "/v1/models": {"get": _get("List the served models.")},
         "/v1/models/{id}": {"get": _get("Describe a model.", name)},
+        "/v1/load_lora_adapter": {"post": _post("Load a LoRA adapter, as a model.", adapter)},
+        "/v1/unload_lora_adapter": {"post": _post("Remove a LoRA adapter from the models.", adapter)},
         "/v1/files": {
             "get": _get("List files."),
             "post": _post("Upload a file.", upload),

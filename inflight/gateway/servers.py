@@ -11,10 +11,21 @@ from http.client import HTTPException
 from typing import Any, Literal, Protocol
 from urllib.request import ProxyHandler, build_opener
 
-from inflight_client import NO_RETRY, AsyncClient, ChatTemplate, Deployment, EncoderDeployment, InflightError
+from inflight_client import (
+    NO_RETRY,
+    AsyncClient,
+    ChatTemplate,
+    Deployment,
+    EncoderDeployment,
+    InflightError,
+    Sampling,
+    TokenIds,
+)
 from inflight_client.encoder_call import Task
 from inflight_client.model_defaults import OPENAI_SAMPLING
 
+from inflight.common.adapter_ids import adapter_id
+from inflight.gateway.adapters import AdapterFile, AdapterRequest
 from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.model_text import ModelText
 from inflight.gateway.settings import GatewaySettings
@@ -91,7 +102,11 @@ class UpstreamServer:
     """A Triton server. `in_flight` counts the answers that the gateway has open there."""
 
     def __init__(
-        self, address: str, settings: GatewaySettings, objection: Callable[[UpstreamServer], str] = lambda server: ""
+        self,
+        address: str,
+        settings: GatewaySettings,
+        loaded: AdapterFile,
+        objection: Callable[[UpstreamServer], str] = lambda server: "",
     ) -> None:
         """`objection` returns why requests must not be sent to the server although it is ready; "" if they may."""
         self.given_address = address
@@ -100,7 +115,7 @@ class UpstreamServer:
         self.client = AsyncClient(
             server, retry=NO_RETRY, metrics_url=metrics or None, chat_template=_chat_template(settings.tokenizer)
         )
-        self._settings, self._objection = settings, objection
+        self._settings, self._loaded, self._objection = settings, loaded, objection
         self._problem = ""
         self._only_encoders = False
         self.in_flight = 0
@@ -148,7 +163,14 @@ class UpstreamServer:
     @property
     def adapters(self) -> Mapping[str, int]:
         """The numbers of its LoRA adapters by their names, which are those of models for applications."""
-        return {name: number for number, name in enumerate(map(str, self.served.get("adapters", ())), 1)}
+        loaded = self._loaded.numbers if self.loads_adapters else {}
+        started = {name: number for number, name in enumerate(map(str, self.served.get("adapters", ())), 1)}
+        return {**loaded, **started}
+
+    @property
+    def loads_adapters(self) -> bool:
+        """Whether it loads adapters while it runs."""
+        return bool(self.served.get("loads_adapters"))
 
     @property
     def stream_interval(self) -> int:
@@ -235,7 +257,10 @@ class ServerPool:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
-        self.servers = [UpstreamServer(address, settings, self._objection) for address in settings.servers]
+        self.adapters = AdapterFile(settings.state_path / "adapters.json")
+        self.servers = [
+            UpstreamServer(address, settings, self.adapters, self._objection) for address in settings.servers
+        ]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -303,6 +328,33 @@ class ServerPool:
             for name in (each.model, *each.adapters)
         )
         return [*generators, *found.values()]
+
+    async def load_adapter(self, adapter: AdapterRequest) -> None:
+        """Have all ready servers that can load an adapter do so; then it is a model. Raises ApiError, InflightError."""
+        if any(each.name == adapter.name for each in self.models):
+            raise ApiError(
+                f"there is a model {adapter.name[:100]!r} already; choose another lora_name, or unload it first",
+                "invalid_parameter",
+                "lora_name",
+            )
+        servers = [server for server in self.servers if server.ready and server.loads_adapters]
+        if not servers:
+            raise ApiError(
+                "no server that is ready loads adapters while it runs; start one with --lora-dir", "unsupported_input"
+            )
+        sampling = Sampling(adapter=adapter_id(adapter.directory))
+        # A request that names it; after a restart of the server, it is loaded again by the next one.
+        loading = (server.client.generate(TokenIds((0,)), max_tokens=1, sampling=sampling) for server in servers)
+        await asyncio.gather(*loading)
+        await asyncio.to_thread(self.adapters.add, adapter)
+
+    async def unload_adapter(self, adapter: AdapterRequest) -> None:
+        """Let an adapter be no model any more. Servers keep it until they end. Raises ApiError."""
+        if adapter.name not in self.adapters.numbers:
+            raise ApiError(
+                f"no adapter {adapter.name[:100]!r} was loaded; list the models", "model_not_found", "lora_name", 404
+            )
+        await asyncio.to_thread(self.adapters.remove, adapter.name)
 
     def for_batches(self, task: Literal["generate"] | Task) -> dict[str, BatchModel] | None:
         """Return the models for a task by their names; None if no model is known."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inflight_client import Client, Sampling
 
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
+from inflight.gateway.key_file import ApiKey, add_key
 from inflight.gateway.processes import GatewayProcesses
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyCheckpoint, TinyEngine
 from tests.fixtures.gateway import openai_client, running_gateway
-from tests.fixtures.gateway_requests import get, post
+from tests.fixtures.gateway_requests import Answer, get, post
 from tests.fixtures.waiting import wait_until
 from tests.runtime.backends.openvino.test_adapters import write_adapter
 
@@ -30,8 +33,15 @@ def adapted_server(
     formal = write_adapter(checkpoint, place / "formal", 4, ("q_proj", "v_proj", "down_proj"), {"lora_alpha": 8})
     lone = place / "rude.safetensors"
     lone.write_bytes((formal / "adapter_model.safetensors").read_bytes())
-    adapters: tuple[Path, ...] = (formal, lone, formal)
-    with shared_server(tiny_engine("llama"), DeploymentOptions(adapters=adapters)) as running:
+    directory = place / "more"
+    directory.mkdir()
+    (directory / "broken").mkdir()
+    for name in ("polite v2", "polite v3"):
+        write_adapter(
+            checkpoint, directory / name, 9 + len(os.listdir(directory)), ("k_proj", "o_proj"), {"lora_alpha": 9}
+        )
+    options = DeploymentOptions(adapters=(formal, lone, formal), adapter_directory=directory)
+    with shared_server(tiny_engine("llama"), options) as running:
         yield running
 
 
@@ -77,3 +87,68 @@ def test_a_batch_is_answered_by_the_adapter_that_its_rows_name(
     assert (answer["model"], answer["choices"][0]["text"]) == ("formal", alone["choices"][0]["text"])
     other = post(gateway, "/v1/completions", {**body, "model": "rude"}).json
     assert answer["choices"][0]["text"] != other["choices"][0]["text"]
+
+
+def load(gateway: GatewayProcesses, name: Any, directory: Any = None, **headers: str) -> Answer:
+    return post(gateway, "/v1/load_lora_adapter", {"lora_name": name, "lora_path": directory}, headers)
+
+
+def texts(gateway: GatewayProcesses, *models: str) -> list[str]:
+    body = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+    answers = [post(gateway, "/v1/completions", {**body, "model": model}) for model in models]
+    return [answer.json["choices"][0]["text"] for answer in answers]
+
+
+def test_an_adapter_is_loaded_beside_running_answers(gateway: GatewayProcesses, adapted_server: Server) -> None:
+    """It is a model for all processes of the gateway, and the others are as they were."""
+    base = get(gateway, "/v1/models").json["data"][0]["id"]
+    before = texts(gateway, base, "formal")
+    with Client(adapted_server.grpc_address) as client:
+        kept = client.generate(PROMPT, max_tokens=400, sampling=Sampling(adapter=1, end_id=-1)).text
+        with client.stream(PROMPT, max_tokens=400, sampling=Sampling(adapter=1, end_id=-1)) as stream:
+            next(stream)
+            loaded = load(gateway, "polite", "polite v2")
+            assert (loaded.status, loaded.json["id"], loaded.json["parent"]) == (200, "polite", base)
+            assert stream.read().text == kept
+    assert load(gateway, "polite v3").status == 200
+    own = texts(gateway, "polite", "polite v3")
+    assert len({*before, *own}) == 4
+    assert texts(gateway, base, "formal") == before
+    names = {each["id"] for each in get(gateway, "/v1/models").json["data"]}
+    assert {"polite", "polite v3"} <= names
+    with running_gateway(adapted_server, state_dir=gateway._settings.state_dir) as other:
+        assert texts(other, "polite") == own[:1]
+    for name in ("polite", "polite v3"):
+        assert post(gateway, "/v1/unload_lora_adapter", {"lora_name": name}).status == 200
+    assert post(gateway, "/v1/completions", {"model": "polite", "prompt": PROMPT}).status == 404
+    assert post(gateway, "/v1/unload_lora_adapter", {"lora_name": "polite"}).status == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "directory", "code", "param"),
+    [
+        ("missing", None, "invalid_value", None),
+        ("broken", None, "invalid_value", None),
+        ("formal", "polite v2", "invalid_value", "lora_name"),
+        ("x", "../formal", "invalid_value", "lora_path"),
+        ("x", "..", "invalid_value", "lora_path"),
+        ("", None, "invalid_value", "lora_name"),
+        (7, None, "invalid_value", "lora_name"),
+    ],
+)
+def test_an_adapter_that_can_not_be_loaded_is_refused(
+    name: Any, directory: Any, code: str, param: str | None, gateway: GatewayProcesses
+) -> None:
+    answer = load(gateway, name, directory)
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (400, code, param)
+    assert "x" not in {each["id"] for each in get(gateway, "/v1/models").json["data"]}
+
+
+def test_a_server_without_a_directory_loads_none(model_gateway: GatewayProcesses) -> None:
+    assert load(model_gateway, "formal").error["code"] == "unsupported_parameter"
+
+
+def test_a_key_without_trust_loads_none(adapted_server: Server, tmp_path: Path) -> None:
+    key = add_key(tmp_path / "keys.json", ApiKey.new("app"))
+    with running_gateway(adapted_server, key_file=str(tmp_path / "keys.json")) as keyed:
+        assert load(keyed, "polite v2", authorization=f"Bearer {key}").error["code"] == "permission_denied"

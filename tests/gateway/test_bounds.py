@@ -20,6 +20,7 @@ import uvloop
 from inflight_client import InflightError
 
 from inflight.gateway import app, http, server
+from inflight.gateway.adapters import AdapterFile
 from inflight.gateway.app import Gateway
 from inflight.gateway.http import BodyMemory, DisconnectedError, Request
 from inflight.gateway.key_file import ApiKey, Quotas, add_key
@@ -320,7 +321,7 @@ def test_the_watch_of_a_server_survives_any_error(
 ) -> None:
     async def scenario() -> None:
         seen = asyncio.Event()
-        watched = UpstreamServer("127.0.0.1:9", GatewaySettings(()))
+        watched = UpstreamServer("127.0.0.1:9", GatewaySettings(()), AdapterFile(tmp_path / "adapters.json"))
         failures = [PermissionError("no"), PermissionError("no"), InflightError("gone", "server_gone")]
 
         async def health(**options: Any) -> Any:

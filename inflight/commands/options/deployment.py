@@ -82,6 +82,13 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             help="LoRA adapter (directory of PEFT, or safetensors; repeatable); the first is lora_task_id 1.",
         ),
         click.option(
+            "--lora-dir",
+            "adapter_directory",
+            envvar=f"INFLIGHT_{command.upper()}_LORA_DIR",
+            type=click.Path(path_type=Path),
+            help="Directory of LoRA adapters that may be loaded while the server runs (/v1/load_lora_adapter).",
+        ),
+        click.option(
             "--stream-interval",
             type=click.IntRange(1, 100),
             metavar="N",

@@ -177,6 +177,8 @@ def _configure_generator(
     about = json.loads(served_model_info(name, manifest, configs, shown)) | _model_defaults(engine, manifest, options)
     if options.adapters:
         about["adapters"] = adapter_names(options.adapters, name)
+    if options.adapter_directory is not None:
+        about["loads_adapters"] = True
     info = json.dumps(about)
     _add_identity(configs, manifest, {name: configs[name] for name in TEXT_MODELS if name in configs}, info)
 

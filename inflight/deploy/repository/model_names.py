@@ -32,6 +32,7 @@ def pbtxt_bool(value: bool) -> str:
 
 _OPTION_NAMES = {
     "adapters": "--lora",
+    "adapter_directory": "--lora-dir",
     "max_batch_tokens": "--encoder-batch-tokens",
     "max_batch_texts": "--encoder-batch-texts",
     "max_queue_texts": "--encoder-queue-size",

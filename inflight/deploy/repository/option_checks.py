@@ -60,6 +60,8 @@ def _check_generator_options(options: DeploymentOptions, engine: Path, manifest:
             " lookup; give one of them too."
         )
     check_readable(options.draft_engine or "", *options.adapters)
+    if options.adapter_directory is not None and not options.adapter_directory.is_dir():
+        raise invalid(f"There is no directory {options.adapter_directory}; give one that holds LoRA adapters.")
     for path in options.adapters:
         if not all(file.is_file() for file in adapter_files(path).values()):
             raise invalid(

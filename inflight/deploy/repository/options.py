@@ -53,7 +53,8 @@ class DeploymentOptions:
     0: no limit) limit the engine, and `itl_bound` the time of steps with parts of prompts. Tenants share prefixes with
     `share_prefixes`. Without `decoupled`, each request gets exactly one response, for clients that
     don't open a stream. The engine speculates with `draft_engine`, a directory, or with `prompt_lookup`,
-    `num_draft_tokens` at a time. `adapters` are LoRA files, which requests select by their number from 1. With
+    `num_draft_tokens` at a time. `adapters` are LoRA files, which requests select by their number from 1; those
+    in `adapter_directory` are loaded when a request first names one. With
     `accumulate_tokens`, the model `tensorrt_llm_bls` streams the whole text so far each time. Streamed responses
     have `stream_interval` tokens each, after an answer's first ones. The engine computes on `threads` threads of
     the processor. With `wrap_token_ids`, prompt ids outside the vocabulary are taken modulo its size; otherwise
@@ -76,6 +77,7 @@ class DeploymentOptions:
     prompt_lookup: bool = False
     num_draft_tokens: int | None = None
     adapters: tuple[Path, ...] = ()
+    adapter_directory: Path | None = None
     accumulate_tokens: bool = False
     stream_interval: int | None = None
     generation_config: Literal["model", "ignore"] = "model"

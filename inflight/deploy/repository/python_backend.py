@@ -104,6 +104,8 @@ def _engine_values(engine: Path, options: DeploymentOptions) -> dict[str, str]:
         "wrap_token_ids": pbtxt_bool(options.wrap_token_ids),
         "lora_adapters": json.dumps([str(path.resolve()) for path in options.adapters]),
     }
+    if options.adapter_directory is not None:
+        values["lora_directory"] = str(options.adapter_directory.resolve())
     if options.draft_engine is not None:
         values["draft_model_path"] = str(options.draft_engine.resolve())
     if options.stream_interval is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -62,6 +62,13 @@ class StepOutput(NamedTuple):
     cached_tokens: int | None = None
 
 
+class AdapterLoaded(NamedTuple):
+    """Told once the LoRA adapter of a path is in use, or why it can't be."""
+
+    path: str
+    error: str | None
+
+
 class ModelRunner(Protocol):
     """A library that runs one forward pass for all its requests per call, and owns the paged KV cache."""
 
@@ -82,6 +89,17 @@ class ModelRunner(Protocol):
 
     def step(self) -> Iterable[StepOutput]:
         """Run one forward pass; return output for each request that got a token or ended."""
+
+
+@runtime_checkable
+class AdapterLoader(Protocol):
+    """A model runner that takes further LoRA adapters while it runs."""
+
+    def prepare_adapter(self, path: str) -> Callable[[], None]:
+        """Read an adapter, in another thread than `step`, one at a time; return what puts it in use between two steps.
+
+        Its number is one more than that of the last one. Raises ValueError if it can't be used.
+        """
 
 
 @runtime_checkable

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
 from multiprocessing.connection import Connection
+from typing import Any
 
 from inflight.common.process_tree import TAG_VARIABLE, kill_tagged
 from inflight.common.python_module import python_module
-from inflight.runtime.engine.interface import EngineOptions
+from inflight.runtime.engine.interface import AdapterLoaded, EngineOptions
 from inflight.runtime.messages import (
     EngineLimits,
     EngineStats,
@@ -49,6 +50,7 @@ class EngineProcess:
         self._handles = count(1)
         self._sinks: dict[int, EventSink] = {}
         self._stats_futures: deque[Future[EngineStats]] = deque()
+        self._adapters: dict[str, Future[int]] = {}
         # Guards sending, so that no message goes to a process that is being replaced. The holder may wait for the child
         # to read, and the child for the reader thread to take its events: so the reader thread never sends.
         self._lock = threading.Lock()
@@ -85,6 +87,19 @@ class EngineProcess:
             self._stats_futures.append(asked)
             self._send("stats", None)
         return asked.result()
+
+    def load_adapter(self, path: str) -> Future[int]:
+        """Return the number of a LoRA adapter that is not among the options', once the process has loaded it.
+
+        The future raises RequestError `invalid_parameter` if it can't be used. A new process has it no longer.
+        """
+        with self._lock:
+            self._check_open()
+            found = self._adapters.get(path)
+            if found is None:
+                found = self._adapters[path] = Future()
+                self._send("adapter", path)
+        return found
 
     def close(self) -> None:
         """End the process; running requests are cancelled without further events."""
@@ -167,12 +182,22 @@ class EngineProcess:
             if isinstance(message, EngineStats):
                 self._stats_futures.popleft().set_result(message)
                 continue
+            if isinstance(message, AdapterLoaded):
+                self._note_adapter(message)
+                continue
             events, stats = message
             for position, event in enumerate(events, 1):
                 self.undelivered = len(events) - position
                 self._deliver(event)
             if stats is not None:
                 self.last_stats = stats
+
+    def _note_adapter(self, loaded: AdapterLoaded) -> None:
+        if loaded.error is None:
+            numbers = sum(each.done() for each in list(self._adapters.values()))
+            self._adapters[loaded.path].set_result(len(self._options.adapters) + numbers + 1)
+        else:  # it may be repaired, and named again
+            self._adapters.pop(loaded.path).set_exception(RequestError(loaded.error, "invalid_parameter"))
 
     def _deliver(self, event: TokenEvent) -> None:
         ended = event.finish_reason is not None
@@ -196,10 +221,12 @@ class EngineProcess:
             closed = self._closing.is_set()
             if not closed:
                 self._refusal = "the engine died and is being started again; wait and send the request again"
-            asked, self._stats_futures = self._stats_futures, deque()
+            asked: list[Future[Any]] = [*self._stats_futures, *self._adapters.values()]
+            self._stats_futures, self._adapters = deque(), {}
         cause = _exit_reason(self._wait_and_reap())
         for future in asked:
-            future.set_exception(RequestError(f"the engine's process ended ({cause})", "engine_died"))
+            if not future.done():
+                future.set_exception(RequestError(f"the engine's process ended ({cause})", "engine_died"))
         if closed:
             return
         message = f"the engine's process died ({cause}) in the middle of the answer; send the request again"

@@ -14,12 +14,22 @@ import signal
 import sys
 import time
 import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection, wait
 
 from inflight.common.cpu_affinity import use_engine_cores
 from inflight.common.process_tree import kill_descendants
-from inflight.runtime.engine.interface import EngineOptions, SelfSchedulingRunner, load_model_runner
+from inflight.runtime.engine.interface import (
+    AdapterLoaded,
+    AdapterLoader,
+    EngineOptions,
+    ModelRunner,
+    SelfSchedulingRunner,
+    load_model_runner,
+)
 from inflight.runtime.engine.request_queue import error_from_exception
 from inflight.runtime.engine.scheduler import Scheduler
 from inflight.runtime.messages import EngineStats, FinishReason, GenerationRequest, RequestError, TokenEvent
@@ -49,7 +59,41 @@ class StatsReporter:
 
 
 POLL_INTERVAL_S = 0.02
-"""How often a quiet self-scheduling library is polled: deadlines pass meanwhile."""
+"""How often a quiet self-scheduling library is polled: deadlines pass meanwhile. Also, adapters become ready."""
+
+
+class AdapterQueue:
+    """Loads LoRA adapters beside the steps, one after another, and tells the parent of each when it is in use."""
+
+    def __init__(self, runner: ModelRunner, connection: Connection) -> None:
+        self._runner, self._connection = runner, connection
+        self._paths: deque[str] = deque()
+        self._thread = ThreadPoolExecutor(1)
+        self._preparing: Future[Callable[[], None]] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._paths)
+
+    def add(self, path: str) -> None:
+        self._paths.append(path)
+
+    def advance(self) -> None:
+        """Put the adapter that is ready in use, and begin with the next. Call it between two steps."""
+        if self._preparing is not None and self._preparing.done():
+            error = None
+            try:
+                self._preparing.result()()
+            except Exception as failed:
+                error = " ".join(str(failed).split())
+            self._preparing = None
+            self._connection.send(AdapterLoaded(self._paths.popleft(), error))
+        if self._preparing is None and self._paths:
+            self._preparing = self._thread.submit(self._prepare, self._paths[0])
+
+    def _prepare(self, path: str) -> Callable[[], None]:
+        if not isinstance(self._runner, AdapterLoader):
+            raise ValueError("this engine loads no adapters while it runs; start it with --lora")
+        return self._runner.prepare_adapter(path)
 
 
 def serve(connection: Connection) -> None:
@@ -71,17 +115,23 @@ def serve(connection: Connection) -> None:
     pushing = runner if isinstance(runner, SelfSchedulingRunner) else None
     try:
         connection.send(engine.limits)
-        _run(connection, engine, pushing, StatsReporter(engine, options.stats_period_s))
+        adapters = AdapterQueue(runner, connection)
+        _run(connection, engine, pushing, adapters, StatsReporter(engine, options.stats_period_s))
     finally:
         if pushing is not None:
             pushing.close()
 
 
 def _run(
-    connection: Connection, engine: Scheduler, self_scheduling: SelfSchedulingRunner | None, reporter: StatsReporter
+    connection: Connection,
+    engine: Scheduler,
+    self_scheduling: SelfSchedulingRunner | None,
+    adapters: AdapterQueue,
+    reporter: StatsReporter,
 ) -> None:
     events: list[TokenEvent] = []
-    while _process_commands(connection, engine, self_scheduling, events):
+    while _process_commands(connection, engine, self_scheduling, adapters, events):
+        adapters.advance()
         engine.step()
         stats = reporter.due()
         if events or stats:
@@ -90,12 +140,18 @@ def _run(
 
 
 def _process_commands(
-    connection: Connection, engine: Scheduler, self_scheduling: SelfSchedulingRunner | None, events: list[TokenEvent]
+    connection: Connection,
+    engine: Scheduler,
+    self_scheduling: SelfSchedulingRunner | None,
+    adapters: AdapterQueue,
+    events: list[TokenEvent],
 ) -> bool:
     """Execute the received commands, blocking while there is no other work; return False once the parent has closed."""
     if self_scheduling is not None and not events:
-        wait([connection, self_scheduling.arrivals], None if engine.idle else POLL_INTERVAL_S)
-    while connection.poll(0 if events or self_scheduling is not None or not engine.idle else None):
+        wait([connection, self_scheduling.arrivals], None if engine.idle and not adapters else POLL_INTERVAL_S)
+    while connection.poll(
+        0 if events or self_scheduling is not None or not engine.idle else POLL_INTERVAL_S if adapters else None
+    ):
         try:
             command, argument = connection.recv()
         except EOFError:
@@ -104,6 +160,8 @@ def _process_commands(
             _submit(engine, argument, events)
         elif command == "cancel":
             engine.cancel(argument)
+        elif command == "adapter":
+            adapters.add(argument)
         elif command == "stats":
             connection.send(engine.stats())
     return True

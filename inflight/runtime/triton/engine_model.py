@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +19,7 @@ from inflight.runtime.streams.chunk_channel import ChunkSender, ChunkSubscriber
 from inflight.runtime.streams.chunk_header import ChunkHeader, sequence_key
 from inflight.runtime.streams.disconnect_detector import ChunkAckListener, DisconnectDetector
 from inflight.runtime.triton.active_requests import ActiveRequests
+from inflight.runtime.triton.adapters import Adapters
 from inflight.runtime.triton.bounded_strings import bound_strings
 from inflight.runtime.triton.inputs import Inputs, parameters_json
 from inflight.runtime.triton.metrics import create_metrics_sink
@@ -46,7 +49,7 @@ class EngineModel:
         self._decoupled = decoupled(args)
         self._exclude_input = flag(settings, "exclude_input_in_output", default=False)
         options = engine_options(settings, args)
-        self._adapters = len(options.adapters)
+        self._adapters = Adapters(len(options.adapters), settings.get("lora_directory", ""))
         self._engine_name = options.engine
         self._engine = EngineProcess(
             options, restart="INFLIGHT_SUPERVISED" not in os.environ, report=pb_utils.Logger.log_error
@@ -135,21 +138,33 @@ class EngineModel:
         reply = Responder(sender, len(prompts) * options.sequences, caller)
         if caller is not None:
             reply.send_empty()
-        started: list[TokenAnswer] = []
-        try:
-            for row, prompt in enumerate(prompts):
-                for sequence in range(options.sequences):
-                    key = sequence_key(inputs.scalar("stream_key", row, 0), sequence)
-                    tags = _index_tensors(inputs, options, len(prompts), row, sequence)
-                    answer = TokenAnswer(reply, prompt, options, tags, key, self._special_token_ids)
-                    self._submit_answer(answer, request_id, _with_own_seed(prompt, sequence))
+        answers: list[tuple[TokenAnswer, GenerationRequest]] = []
+        for row, prompt in enumerate(prompts):
+            for sequence in range(options.sequences):
+                key = sequence_key(inputs.scalar("stream_key", row, 0), sequence)
+                tags = _index_tensors(inputs, options, len(prompts), row, sequence)
+                answer = TokenAnswer(reply, prompt, options, tags, key, self._special_token_ids)
+                answers.append((answer, _with_own_seed(prompt, sequence)))
+
+        def submit(numbers: dict[int, Future[int]]) -> None:
+            started: list[TokenAnswer] = []
+            try:
+                for answer, asked in answers:
+                    given = replace(asked, adapter=numbers[asked.adapter].result()) if asked.adapter else asked
+                    self._submit_answer(answer, request_id, given)
                     started.append(answer)
-        except Exception as error:
-            refused = as_request_error(error, self._model)
-            self._record_rejection(request_id, origin, refused)
-            reply.fail(str(refused), refused.code)
-            for answer in started:
-                self._engine.cancel(answer.handle)
+            except Exception as error:
+                refused = as_request_error(error, self._model)
+                self._record_rejection(request_id, origin, refused)
+                reply.fail(str(refused), refused.code)
+                for answer in started:
+                    self._engine.cancel(answer.handle)
+
+        numbers = {each: self._adapters.load(each, self._engine) for each in {prompt.adapter for prompt in prompts}}
+        if all(each.done() for each in numbers.values()):
+            submit(numbers)
+        else:  # seconds, in which other requests go on
+            threading.Thread(target=submit, args=(numbers,), daemon=True).start()
 
     def _stop_request(self, request_id: str, key: int, sender: Any) -> None:
         if not request_id:

@@ -24,7 +24,7 @@ def check_version(written: str, model: str) -> None:
         )
 
 
-_PATHS = ("gpt_model_path", "tokenizer_dir", "draft_model_path", "engine_dir")
+_PATHS = ("gpt_model_path", "tokenizer_dir", "draft_model_path", "lora_directory", "engine_dir")
 """Parameters that name a file or directory; `lora_adapters` is a JSON list of paths."""
 _TRUE = {"1", "true", "t", "y", "yes"}
 _SIZES_OWN_KV_CACHE = {"llmapi"}

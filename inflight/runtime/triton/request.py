@@ -21,6 +21,7 @@ from inflight.runtime.engine.request_values import (
 )
 from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestError, RequestMetadata
 from inflight.runtime.streams.chunk_channel import CHUNKS_PARAMETER
+from inflight.runtime.triton.adapters import Adapters
 from inflight.runtime.triton.inputs import Inputs, check_parameter_names
 from inflight.runtime.triton.unsupported_inputs import check_supported
 from inflight.runtime.triton.word_tensors import check_words, unpack
@@ -97,14 +98,14 @@ def check_answer_count(sequences: int, prompts: int) -> None:
 def generation_requests(
     inputs: Inputs,
     end_ids: tuple[int, ...],
-    adapters: int,
+    adapters: Adapters,
     engine: str,
     limits: EngineLimits,
     origin: RequestMetadata | None = None,
 ) -> list[GenerationRequest]:
     """Return one request per prompt; `end_ids` are the model's own, used unless the request has an end_id.
 
-    `adapters` is how many LoRA adapters the deployment has. Raises RequestError for invalid values, and for inputs that
+    `adapters` are those that the deployment has. Raises RequestError for invalid values, and for inputs that
     this `engine` doesn't support. Inputs longer than the engine's `limits` are refused by their length, before they
     become lists.
     """
@@ -122,7 +123,7 @@ def _generation_request(
     inputs: Inputs,
     row: int,
     end_ids: tuple[int, ...],
-    adapters: int,
+    adapters: Adapters,
     limits: EngineLimits,
     origin: RequestMetadata | None,
 ) -> GenerationRequest:
@@ -146,7 +147,7 @@ def _generation_request(
         top_log_probs=inputs.common("num_top_log_probs", default=0),
         prompt_log_probs=inputs.common("return_prompt_log_probs", default=False),
         guide=guide_from(_text(inputs, "guided_decoding_guide_type", row), _text(inputs, "guided_decoding_guide", row)),
-        adapter=_adapter(inputs.scalar("lora_task_id", row, 0), adapters),
+        adapter=adapters.check(inputs.scalar("lora_task_id", row, 0)),
         priority=inputs.scalar("priority", row, 0),
         deadline_ns=deadline_from(inputs.scalar("deadline_ms", row), time.monotonic_ns()),
         metadata=origin,
@@ -247,12 +248,3 @@ def _text(inputs: Inputs, name: str, row: int) -> str | None:
     if len(texts) > 1:
         raise RequestError(f"{name} holds {len(texts)} strings; one is expected", "invalid_request")
     return texts[0] if texts else None
-
-
-def _adapter(task_id: int, adapters: int) -> int:
-    if not 0 <= task_id <= adapters:
-        known = f"it has 1 to {adapters}" if adapters else "it has no adapters; start it with --lora"
-        raise RequestError(
-            f"lora_task_id is {task_id}, and the deployment has no such adapter ({known})", "invalid_parameter"
-        )
-    return task_id

@@ -44,7 +44,7 @@ _NO_LOOKAHEAD = "it has no lookahead decoding; start the server with --prompt-lo
 _NO_RETENTION = "it evicts the least recently used prefixes first"
 _LOGITS_STAY = "they are too large to return with each token; return_log_probs gives the tokens' log probabilities"
 _BUILT_SPECULATION = "it speculates as it was built to (speculative_config), not by request"
-_NO_WEIGHTS = "adapters are loaded when the server starts (--lora), and selected by lora_task_id"
+_NO_WEIGHTS = "adapters are directories of the server (--lora, --lora-dir), and selected by lora_task_id"
 
 _ALL_ENGINES = {
     "prompt_embedding_table": _Unsupported(_not_zero, _NO_PROMPT_TABLE),

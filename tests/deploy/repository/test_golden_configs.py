@@ -32,6 +32,7 @@ from tests.standins.tensorrtllm.parameters import GUIDES, read_parameters
 CPP = [case for case in CASES.values() if case.target == "tensorrt-llm"]
 ONLY_UPSTREAMS = ("tensorrt_llm", "ensemble")
 MAY_BE_EMPTY = {*GUIDES, "max_tokens_in_paged_kv_cache", "draft_model_path", "tensorrt_llm_draft_model_name"} | {
+    "lora_directory",
     "inflight_version",
     "inflight_build",
 }

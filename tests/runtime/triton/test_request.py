@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from inflight.runtime.messages import EngineLimits, RequestError
+from inflight.runtime.triton.adapters import Adapters
 from inflight.runtime.triton.request import (
     ResponseOptions,
     check_limits,
@@ -60,7 +61,7 @@ def test_several_answers_and_several_beams_do_not_go_together() -> None:
 
 def test_sampling_and_lengths_are_each_prompts_own() -> None:
     inputs = engine_inputs(2, request_output_len=[[3], [4]], seed=[[5], [6]], priority=[[0], [1]], end_id=[[-1], [7]])
-    first, second = generation_requests(inputs, (1,), 0, "openvino", LIMITS)
+    first, second = generation_requests(inputs, (1,), Adapters(0), "openvino", LIMITS)
     assert (first.max_tokens, first.sampling.seed, first.priority, first.end_ids) == (3, 5, 0, ())
     assert (second.max_tokens, second.sampling.seed, second.priority, second.end_ids) == (4, 6, 1, (7,))
 
@@ -69,7 +70,7 @@ def test_words_to_keep_out_and_biases_are_each_prompts_own() -> None:
     none, bias = pack([[], [(5, 6), (7,)]]), np.zeros((2, 9), np.float32)
     bias[1, [2, 8]] = 0.5, -1
     inputs = engine_inputs(2, bad_words_list=none, embedding_bias=bias)
-    first, second = generation_requests(inputs, (1,), 0, "llmapi", LIMITS)
+    first, second = generation_requests(inputs, (1,), Adapters(0), "llmapi", LIMITS)
     assert (first.bad_ids, first.logit_bias) == ((), ())
     assert (second.bad_ids, second.logit_bias) == (((5, 6), (7,)), ((2, 0.5), (8, -1.0)))
 
@@ -77,14 +78,14 @@ def test_words_to_keep_out_and_biases_are_each_prompts_own() -> None:
 @pytest.mark.parametrize("words", [np.zeros((1, 2, 3)), np.full((1, 2, 1), [[0], [-1]]), np.zeros((1, 2, 0))])
 def test_no_words_are_said_in_several_ways(words: Any) -> None:
     inputs = engine_inputs(bad_words_list=words.astype(np.int32))
-    (found,) = generation_requests(inputs, (1,), 0, "llmapi", LIMITS)
+    (found,) = generation_requests(inputs, (1,), Adapters(0), "llmapi", LIMITS)
     assert found.bad_ids == ()
 
 
 def test_words_whose_ends_do_not_fit_are_refused() -> None:
     inputs = engine_inputs(bad_words_list=np.array([[[5, 6], [3, -1]]], np.int32))
     with raises(RequestError, "invalid_request", naming=("bad_words_list", "3")):
-        generation_requests(inputs, (1,), 0, "llmapi", LIMITS)
+        generation_requests(inputs, (1,), Adapters(0), "llmapi", LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +105,12 @@ def test_what_the_engine_can_not_take_is_named_as_its_sender_knows_it(
 ) -> None:
     inputs = engine_inputs(1, **{name: np.array(value, np.int32) for name, value in values.items()})
     with raises(RequestError, code, naming=named):
-        check_limits(inputs, generation_requests(inputs, (1,), 0, "openvino", LIMITS), LIMITS)
+        check_limits(inputs, generation_requests(inputs, (1,), Adapters(0), "openvino", LIMITS), LIMITS)
 
 
 def test_what_the_engine_can_take_passes() -> None:
     inputs = engine_inputs(2, draft_input_ids=np.array([[511], [0]], np.int32))
-    check_limits(inputs, generation_requests(inputs, (1,), 0, "openvino", LIMITS), LIMITS)
+    check_limits(inputs, generation_requests(inputs, (1,), Adapters(0), "openvino", LIMITS), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -130,14 +131,14 @@ def test_what_is_too_long_is_refused_before_a_list_is_made_of_it(values: dict[st
     """Also where only its shape says so: the deployment's other requests wait meanwhile."""
     inputs = engine_inputs(1, **{name: np.array(value, np.int32) for name, value in values.items()})
     with raises(RequestError, code):
-        generation_requests(inputs, (1,), 0, "llmapi", LIMITS)
+        generation_requests(inputs, (1,), Adapters(0), "llmapi", LIMITS)
 
 
 def test_padding_behind_what_is_sent_may_be_of_any_length() -> None:
     words = np.full((1, 2, 5000), -1, np.int32)
     words[0, :, 0] = 5, 1
     inputs = engine_inputs(1, stop_words_list=words, input_ids=np.zeros((1, 5000), np.int32))
-    (found,) = generation_requests(inputs, (1,), 0, "llmapi", LIMITS)
+    (found,) = generation_requests(inputs, (1,), Adapters(0), "llmapi", LIMITS)
     assert (found.stop_ids, found.prompt_ids) == (((5,),), (0, 0))
 
 

@@ -151,6 +151,7 @@ DIFFERENCES = (
     Difference("tensorrt_llm", "parameter", "stream_interval", "added", "ours: its backend responds to each step"),
     Difference("tensorrt_llm", "parameter", "threads", "added", "ours: it computes on the GPU"),
     Difference("tensorrt_llm", "parameter", "lora_adapters", "added", _OTHER_ADAPTERS),
+    Difference("tensorrt_llm", "parameter", "lora_directory", "added", _OTHER_ADAPTERS),
     Difference("tensorrt_llm", "parameter", "postprocessing_model_name", "added", _OUR_KEY),
     Difference("tensorrt_llm", "parameter", "skip_special_tokens", "added", _OUR_STOP_TEXTS),
     Difference(

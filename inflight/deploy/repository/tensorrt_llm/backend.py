@@ -41,6 +41,7 @@ _UNSUPPORTED = {
     "prompt_lookup": "speculation is part of such an engine",
     "num_draft_tokens": "the number of draft tokens is fixed when the engine is built",
     "adapters": "adapters come with requests (lora_weights, lora_config)",
+    "adapter_directory": "adapters come with requests (lora_weights, lora_config)",
     "threads": "it computes on the GPU",
     "itl_bound": "TensorRT-LLM plans its steps",
     "share_prefixes": "TensorRT-LLM's prefixes are shared by all",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,18 @@ class LlmApiAdapters:
     """The LoRA adapters of a deployment. Raises ValueError if one is unusable or the engine was built without LoRA."""
 
     def __init__(self, paths: tuple[str, ...], settings: LlmApiSettings) -> None:
-        if paths and not settings.arguments.get("enable_lora"):
+        self._enabled = bool(settings.arguments.get("enable_lora"))
+        if paths and not self._enabled:
             raise ValueError(
                 "the engine takes no LoRA adapters; build it with enable_lora and lora_config, or leave them out"
             )
         self._directories = [_directory(Path(path)) for path in paths]
+
+    def prepare(self, path: str) -> Callable[[], None]:
+        """The library reads an adapter with the first request that names it."""
+        if not self._enabled:
+            raise ValueError("the engine takes no LoRA adapters; build it with enable_lora and lora_config")
+        return partial(self._directories.append, _directory(Path(path)))
 
     def check(self, request: GenerationRequest) -> None:
         """Raise RequestError (`invalid_parameter`) if the deployment doesn't have the request's adapter."""

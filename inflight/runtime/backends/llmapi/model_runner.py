@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from inflight.runtime.backends.llmapi.adapters import LlmApiAdapters
 from inflight.runtime.backends.llmapi.event_loop import LlmEventLoop
@@ -38,6 +38,9 @@ class LlmApiModelRunner:
         self._running: set[int] = set()
         self._loop = LlmEventLoop(library.create_llm(settings), library)
         self.arrivals = self._loop.arrivals
+
+    def prepare_adapter(self, path: str) -> Callable[[], None]:
+        return self._adapters.prepare(path)
 
     def check(self, request: GenerationRequest) -> None:
         self._sampling_params.check(request)

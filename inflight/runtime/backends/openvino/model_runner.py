@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from inflight.runtime.backends.openvino.beam_search import BeamSearch, check_beam_search
@@ -55,8 +55,9 @@ class OpenVinoModelRunner:
             max_num_sequences=options.max_num_sequences,
         )
         self._options = options
-        self._model = PagedModel(options.model_dir, blocks, _properties(manifest, options), options.adapters)
-        self._models = [self._model]
+        self._load = partial(PagedModel, options.model_dir, blocks, _properties(manifest, options))
+        self._adapters = options.adapters
+        self._models = [self._load(options.adapters)]
         self._pool = BlockPool(blocks)
         self._sampler = Sampler(manifest.vocabulary_size, options.threads)
         self._speculation = self._load_speculation(options, manifest)
@@ -90,11 +91,21 @@ class OpenVinoModelRunner:
             raise RequestError("this model has no end token, which a guide needs; leave it out", "unsupported_input")
         return Guides(load_tokenizer(self._options.model_dir), self.limits.vocabulary_size, self._end_ids)
 
+    def prepare_adapter(self, path: str) -> Callable[[], None]:
+        """Compile the model with a further adapter; the KV cache stays."""
+        adapters = (*self._adapters, path)
+        model = self._load(adapters, self._models[0].caches)
+
+        def use() -> None:
+            self._models[0], self._adapters = model, adapters
+
+        return use
+
     def check(self, request: GenerationRequest) -> None:
         check_sampling(request.sampling)
         if request.sampling.beam_width > 1:
             check_beam_search(request)
-        if not 0 <= request.adapter <= (have := len(self._options.adapters)):
+        if not 0 <= request.adapter <= (have := len(self._adapters)):
             raise RequestError(
                 f"lora_task_id is {request.adapter} and this deployment has"
                 f" {f'the adapters 1 to {have}' if have else 'no adapters'}; choose one of them, or leave it out",
@@ -130,7 +141,7 @@ class OpenVinoModelRunner:
             return
         chunks = [each.sequence.chunk(each.length, self._pool, each.draft) for each in planned]
         started = time.perf_counter()
-        logits = self._model.forward(chunks)
+        logits = self._models[0].forward(chunks)
         tokens, seconds = sum(len(chunk.tokens) for chunk in chunks), time.perf_counter() - started
         self._cost.add(tokens, seconds)
         if self._speculation is not None:

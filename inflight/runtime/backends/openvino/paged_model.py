@@ -42,8 +42,14 @@ class PagedModel:
     """
 
     def __init__(
-        self, engine_dir: str, blocks: int, properties: Mapping[str, Any], adapters: Sequence[str] = ()
+        self,
+        engine_dir: str,
+        blocks: int,
+        properties: Mapping[str, Any],
+        adapters: Sequence[str] = (),
+        caches: Sequence[Any] = (),
     ) -> None:
+        """`caches` are those of the same model with other adapters, which goes on in it."""
         core = openvino.Core()
         model = core.read_model(f"{engine_dir}/{_MODEL}")
         paged_attention_transformation(model)
@@ -57,16 +63,20 @@ class PagedModel:
         compiled = core.compile_model(model, "CPU", {"PERFORMANCE_HINT": "LATENCY", **properties})
         self._request = compiled.create_infer_request()
         self._inputs = {name for port in compiled.inputs for name in port.get_names()}
-        self._caches = []
+        self.caches = list(caches)
+        names = []
         for port in compiled.inputs:
             if "_cache." in port.get_any_name():  # the plugin chooses type and shape, with room for scales in u8
                 shape = [blocks, *(dimension.get_length() for dimension in list(port.partial_shape)[1:])]
-                self._caches.append(openvino.Tensor(port.element_type, openvino.Shape(shape)))
-                self._request.set_tensor(port.get_any_name(), self._caches[-1])
+                if not caches:
+                    self.caches.append(openvino.Tensor(port.element_type, openvino.Shape(shape)))
+                names.append(port.get_any_name())
+        for name, cache in zip(names, self.caches, strict=True):
+            self._request.set_tensor(name, cache)
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy the keys and values of a block."""
-        for cache in self._caches:
+        for cache in self.caches:
             cache.data[target] = cache.data[source]
 
     def forward(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -15,8 +19,10 @@ from transformers import AutoModelForCausalLM
 
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
-from inflight.runtime.messages import GenerationRequest, RequestError
+from inflight.runtime.engine.supervisor import EngineProcess
+from inflight.runtime.messages import GenerationRequest, RequestError, TokenEvent
 from tests.fixtures.errors import raises
+from tests.fixtures.waiting import wait_until
 from tests.runtime.backends.drive_runner import run
 
 PROMPT = tuple(range(10, 50))
@@ -125,6 +131,49 @@ def test_a_file_alone_works_as_it_is(
     stepper = OpenVinoModelRunner(replace(options, adapters=(str(alone),)))
     (answer,) = run(stepper, GenerationRequest(PROMPT, 30, adapter=1))
     assert answer.token_ids == merged_answer(checkpoint, adapters[0], 1.0, 30)
+
+
+def test_an_adapter_is_loaded_between_the_steps_of_others(
+    options: EngineOptions, adapters: list[Path], expected: list[list[int]]
+) -> None:
+    """Also while requests run, whose keys and values stay; the process has it until it ends."""
+    engine = EngineProcess(replace(options, adapters=(str(adapters[0]),)), restart=True)
+    try:
+        events: Queue[TokenEvent] = Queue()
+        engine.submit(GenerationRequest(PROMPT, 400, adapter=1), events.put)
+        events.get(timeout=60)
+        assert engine.load_adapter(str(adapters[1])).result(timeout=60) == 2
+        assert answer_of(engine, 2) == expected[2]
+        assert answer_of(engine, 1) == answer_of(engine, 1) == expected[1]
+        with raises(RequestError, "invalid_parameter", naming="/no/adapter"):
+            engine.load_adapter("/no/adapter").result(timeout=60)
+        with raises(RequestError, "invalid_parameter", naming="lora_task_id is 3"):
+            answer_of(engine, 3)
+        os.kill(engine.pid, signal.SIGKILL)
+        wait_until(lambda: answers(engine, 1))
+        assert engine.load_adapter(str(adapters[1])).result(timeout=60) == 2
+        assert answer_of(engine, 2) == expected[2]
+    finally:
+        engine.close()
+
+
+def answer_of(engine: EngineProcess, adapter: int) -> list[int]:
+    events: Queue[TokenEvent] = Queue()
+    engine.submit(GenerationRequest(PROMPT, 30, adapter=adapter), events.put)
+    found: list[int] = []
+    while True:
+        event = events.get(timeout=60)
+        found += event.token_ids
+        if event.error is not None:
+            raise RequestError(*event.error)
+        if event.finish_reason is not None:
+            return found
+
+
+def answers(engine: EngineProcess, adapter: int) -> bool:
+    with suppress(RequestError):
+        return bool(answer_of(engine, adapter))
+    return False
 
 
 def test_an_adapter_may_be_given_twice(options: EngineOptions, adapters: list[Path], expected: list[list[int]]) -> None:

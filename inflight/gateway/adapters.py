@@ -1,0 +1,96 @@
+"""LoRA adapters that servers load while they run, as vLLM's /v1/load_lora_adapter adds them to the models."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inflight_client.validation import shorten
+
+from inflight.common.adapter_ids import adapter_id
+from inflight.common.atomic_files import make_directory, open_private, write_atomic
+from inflight.openai_api.errors import ApiError
+
+_MAX_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class AdapterRequest:
+    """`name` is that of the model for applications, `directory` that of the adapter in the servers' `--lora-dir`."""
+
+    name: str
+    directory: str
+
+    @classmethod
+    def parse(cls, body: Any) -> AdapterRequest:
+        """Read vLLM's body: `lora_name`, and `lora_path`, by default the same. Raises ApiError."""
+        given: dict[str, Any] = body if isinstance(body, dict) else {}
+        name: Any = given.get("lora_name")
+        path: Any = name if given.get("lora_path") is None else given["lora_path"]
+        for field, value in (("lora_name", name), ("lora_path", path)):
+            if not isinstance(value, str) or not 0 < len(value) <= _MAX_CHARACTERS or not value.isprintable():
+                raise ApiError(
+                    f"{field} is {shorten(value)}; it must be a text of 1 to {_MAX_CHARACTERS} characters",
+                    "invalid_parameter",
+                    field,
+                )
+        if "/" in path or path in (".", ".."):
+            raise ApiError(
+                f"lora_path is {shorten(path)}; name a directory in the servers' --lora-dir, without a path",
+                "invalid_parameter",
+                "lora_path",
+            )
+        return cls(name, path)
+
+
+class AdapterFile:
+    """The loaded adapters in a file, which all processes of a gateway share: it outlives them and the servers."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int] | None = None
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The `lora_task_id` of each adapter, by its name. Read again once the file has changed."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return {}
+        if (stamp := (found.st_mtime_ns, found.st_ino)) != self._stamp:
+            with suppress(OSError, ValueError):
+                self._numbers = {name: adapter_id(directory) for name, directory in self._read().items()}
+            self._stamp = stamp
+        return self._numbers
+
+    def add(self, adapter: AdapterRequest) -> None:
+        """Raises OSError."""
+        with self._changing() as directories:
+            directories[adapter.name] = adapter.directory
+
+    def remove(self, name: str) -> None:
+        """Raises OSError."""
+        with self._changing() as directories:
+            directories.pop(name, None)
+
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, str]]:
+        make_directory(self._path.parent)
+        with os.fdopen(open_private(f"{self._path}.lock", os.O_RDWR | os.O_CREAT), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            directories: dict[str, str] = {}
+            with suppress(FileNotFoundError):
+                directories = self._read()
+            yield directories
+            write_atomic(self._path, json.dumps(directories), mode=0o600)
+
+    def _read(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads(self._path.read_bytes())
+        return found
