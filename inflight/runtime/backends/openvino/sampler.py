@@ -31,6 +31,9 @@ _ROWS = 8
 """Rows of logits in one run of a compiled model; 4 to 16 are about as fast, all 64 take twice as long."""
 _HUGE = 1e38
 """Times any difference of two logits, it is 1 or more."""
+_PART = 6
+"""Whether a token is within top_p is first looked for in a sixth of the vocabulary."""
+_ROUNDING = 1e-4
 _ATTEMPTS = 4
 """Tokens that are drawn where the likeliest ones do not make top_p, before a row is sorted."""
 
@@ -52,8 +55,14 @@ class _Summary(NamedTuple):
     """Log-sum-exp of each row."""
     sums: Floats
     """Of exp(logit - largest of the row) [rows, blocks of the vocabulary]."""
+    largest: Logits
+    """Logits of blocks, not scaled."""
+
+
+class _Likeliest(NamedTuple):
+    """The likeliest tokens of rows [rows, CANDIDATES], and their log probabilities."""
+
     tokens: Ids
-    """The likeliest tokens [rows, CANDIDATES], and their log probabilities."""
     log_probs: Floats
 
 
@@ -64,30 +73,33 @@ class Sampler:
         self._size, self._block = vocabulary_size, _block_size(vocabulary_size)
         count = vocabulary_size // self._block
         logits = ops.parameter([-1, vocabulary_size], openvino.Type.f32)
-        scales, totals, limits = (ops.parameter([-1, 1], openvino.Type.f32) for _ in range(3))
+        scales, peaks, totals, limits = (ops.parameter([-1, 1], openvino.Type.f32) for _ in range(4))
         axis, inner = np.array([1]), np.array([2])
         blocks = ops.reshape(logits, np.array([0, count, self._block]), True)
         largest = ops.reduce_max(blocks, inner, False)
-        most = ops.multiply(ops.reduce_max(largest, axis, True), scales)
-        shifted = ops.subtract(ops.multiply(blocks, ops.unsqueeze(scales, inner)), ops.unsqueeze(most, inner))
+        # Subtracted before they are scaled: what is left of large logits is exact.
+        shifted = ops.subtract(blocks, ops.unsqueeze(ops.reduce_max(largest, axis, True), inner))
+        shifted = ops.multiply(shifted, ops.unsqueeze(scales, inner))
         sums = ops.reduce_sum(ops.exp(shifted), inner, False)
         # The likeliest tokens are in the blocks of which the largest is among the largest.
-        kept = ops.topk(largest, np.int64(min(CANDIDATES, count)), 1, "max", "none", index_element_type="i32")
+        tops = ops.parameter([-1, count], openvino.Type.f32)
+        kept = ops.topk(tops, np.int64(min(CANDIDATES, count)), 1, "max", "none", index_element_type="i32")
         places = ops.reshape(ops.gather(blocks, kept.output(1), np.int64(1), 1), np.array([0, -1]), True)
         columns = np.int64(min(CANDIDATES, vocabulary_size))
         likeliest = ops.topk(places, columns, 1, "max", "value", index_element_type="i32")
         # 1 for logits above the limit, else 0, in arithmetic that becomes one loop with the exponential.
-        above = ops.clamp(ops.multiply(ops.subtract(logits, limits), np.float32(_HUGE)), 0.0, 1.0)
-        probabilities = ops.exp(ops.subtract(ops.multiply(logits, scales), totals))
+        some = ops.parameter([-1, -1], openvino.Type.f32)
+        above = ops.clamp(ops.multiply(ops.subtract(some, limits), np.float32(_HUGE)), 0.0, 1.0)
+        probabilities = ops.exp(ops.subtract(ops.multiply(ops.subtract(some, peaks), scales), totals))
         mass = ops.reduce_sum(ops.multiply(probabilities, above), axis, False)
-        found = [largest.output(0), sums.output(0), kept.output(1), *likeliest.outputs()]
-        self._summary = _compiled(found, [logits, scales], threads)
-        self._above = _compiled([mass.output(0)], [logits, scales, totals, limits], threads)
+        self._summary = _compiled([largest.output(0), sums.output(0)], [logits, scales], threads)
+        self._top = _compiled([kept.output(1), *likeliest.outputs()], [logits, tops], threads)
+        self._above = _compiled([mass.output(0)], [some, scales, peaks, totals, limits], threads)
 
     def sample(self, logits: Logits, states: Sequence[SamplingState]) -> list[Choice]:
         """Return a token for each row of logits [sequences, vocabulary], which may be changed."""
         told = [row for row, state in enumerate(states) if state.request.log_probs]
-        own = self._summarize(logits, told, np.ones(len(told))) if told else None
+        own = self._scores(logits, told) if told else None
         before = {row: logits[row].copy() for row in told if states[row].edits}
         barred = [row for row, state in enumerate(states) if state.edits and not state.edit(logits[row])]
         logits[barred] = 0
@@ -103,15 +115,15 @@ class Sampler:
         log_probs: dict[int, LogProb] = {}
         if own is not None:
             chosen = [float(before.get(row, logits[row])[found[row]]) for row in told]
-            log_probs = dict(zip(told, _log_probs(own, chosen, [states[row].request for row in told]), strict=True))
+            log_probs = dict(zip(told, _log_probs(*own, chosen, [states[row].request for row in told]), strict=True))
         return [Choice(token, log_probs.get(row)) for row, token in enumerate(found)]
 
     def log_probs_of(self, logits: Logits, tokens: list[int], request: GenerationRequest) -> list[LogProb]:
         """Return the log probability of a token for each row of logits, with the likeliest ones as the request asks."""
         if not tokens:
             return []
-        found = self._summarize(logits, range(len(tokens)), np.ones(len(tokens)))
-        return _log_probs(found, logits[np.arange(len(tokens)), tokens], [request] * len(tokens))
+        found = self._scores(logits, range(len(tokens)))
+        return _log_probs(*found, logits[np.arange(len(tokens)), tokens], [request] * len(tokens))
 
     def log_probs(self, logits: Logits) -> Logits:
         """Return the log probabilities of rows of logits."""
@@ -126,9 +138,12 @@ class Sampler:
         chosen = np.full(len(states), -1)
         filtered = np.array([each.top_k > 0 or each.min_p > 0 or 0 < each.top_p < 1 for each in samplings])
         by_top_p = filtered & [not (each.top_k or each.min_p) for each in samplings]
-        if filtered.any():
-            likeliest = self._of_likeliest(found, states)
-            chosen[filtered] = likeliest[filtered]
+        shares = np.array([each.top_p for each in samplings])
+        # For top_p alone, the likeliest tokens are of no use if even so many of the likeliest block don't make it.
+        flat = by_top_p & (CANDIDATES * found.sums.max(1) < shares * found.sums.sum(1))
+        if len(rows := np.flatnonzero(filtered & ~flat)):
+            top = self._likeliest(logits, places[rows], scales[rows], found.totals[rows], found.largest[rows])
+            chosen[rows] = self._of_likeliest(top, [states[row] for row in rows])
         for attempt in range(_ATTEMPTS):  # where the likeliest tokens don't make top_p
             rows = np.flatnonzero((chosen < 0) & (by_top_p if attempt else by_top_p | ~filtered))
             if not len(rows):
@@ -136,19 +151,35 @@ class Sampler:
             drawn = self._of_any(
                 logits, places[rows], scales[rows], found.sums[rows], [states[row] for row in rows], attempt
             )
-            limits = logits[places[rows], drawn].astype(np.float64)
-            shares = np.array([samplings[row].top_p if by_top_p[row] else math.inf for row in rows])
             kept = np.ones(len(rows), bool)
-            if (tried := np.isfinite(shares)).any():
-                columns = (scales[rows[tried]], found.totals[rows[tried]], limits[tried])
-                kept[tried] = self._run(self._above, logits, places[rows[tried]], *columns)[0] < shares[tried]
+            if (tried := by_top_p[rows]).any():
+                own = rows[tried]
+                limits = logits[places[own], drawn[tried]].astype(np.float64)
+                columns = (scales[own], found.largest[own].max(1), np.log(found.sums[own].sum(1)), limits)
+                kept[tried] = self._in_top_p(logits, places[own], columns, found.sums[own], shares[own])
             chosen[rows[kept]] = drawn[kept]
         for row in np.flatnonzero(chosen < 0).tolist():
             base = np.uint64(_base(states[row].seed, len(states[row].generated), _ATTEMPTS))
             chosen[row] = _of_all(logits[places[row]], scales[row], found.totals[row], samplings[row], base)
         return chosen
 
-    def _of_likeliest(self, found: _Summary, states: Sequence[SamplingState]) -> Ids:
+    def _in_top_p(
+        self, logits: Logits, places: Ids, columns: tuple[NDArray[Any], ...], sums: Floats, shares: Floats
+    ) -> NDArray[np.bool_]:
+        """Return for each row whether the tokens above its limit have less than its share of the probability.
+
+        A part of the vocabulary mostly says so: at least as much lies below the limit as there.
+        """
+        blocks = sums.shape[1] // _PART
+        (above,) = self._run(self._above, logits[:, : blocks * self._block], places, *columns)
+        kept: NDArray[np.bool_] = above + 1 - sums[:, :blocks].sum(1) / sums.sum(1) < shares - _ROUNDING
+        open_ = np.flatnonzero(~kept & (above < shares))
+        if len(open_):
+            (whole,) = self._run(self._above, logits, places[open_], *(column[open_] for column in columns))
+            kept[open_] = whole < shares[open_]
+        return kept
+
+    def _of_likeliest(self, found: _Likeliest, states: Sequence[SamplingState]) -> Ids:
         """Return the chosen tokens of rows whose likeliest tokens are all that may be chosen; -1 for others."""
         samplings = [state.request.sampling for state in states]
         kept, complete = _keep(np.exp(found.log_probs), samplings, self._size)
@@ -170,18 +201,30 @@ class Sampler:
         return found
 
     def _summarize(self, logits: Logits, places: Sequence[int] | Ids, scales: Floats) -> _Summary:
-        largest, sums, blocks, likeliest, inside = self._run(self._summary, logits, places, scales)
-        totals = np.log(sums.astype(np.float64).sum(1)) + largest.max(1) * scales
+        largest, sums = self._run(self._summary, logits, places, scales)
+        sums = sums.astype(np.float64)
+        return _Summary(np.log(sums.sum(1)) + largest.max(1) * scales, sums, largest)
+
+    def _likeliest(
+        self, logits: Logits, places: Sequence[int] | Ids, scales: Floats, totals: Floats, largest: Logits
+    ) -> _Likeliest:
+        blocks, likeliest, inside = self._run(self._top, logits, places, largest)
         of_block, at = np.divmod(inside.astype(np.int64), self._block)
         tokens = np.take_along_axis(blocks, of_block, 1).astype(np.int64) * self._block + at
-        return _Summary(totals, sums.astype(np.float64), tokens, likeliest * scales[:, None] - totals[:, None])
+        return _Likeliest(tokens, likeliest * scales[:, None] - totals[:, None])
 
-    def _run(self, model: Any, logits: Logits, places: Sequence[int] | Ids, *columns: Floats) -> list[Any]:
-        """Run a model on the rows at these places, in rising order, and on numbers for each.
+    def _scores(self, logits: Logits, places: Sequence[int]) -> tuple[Floats, _Likeliest]:
+        """Return the log-sum-exp of rows of logits as they are, and their likeliest tokens."""
+        ones = np.ones(len(places))
+        found = self._summarize(logits, places, ones)
+        return found.totals, self._likeliest(logits, places, ones, found.totals, found.largest)
+
+    def _run(self, model: Any, logits: Logits, places: Sequence[int] | Ids, *columns: NDArray[Any]) -> list[Any]:
+        """Run a model on the rows at these places, in rising order, and on a number or a row of numbers for each.
 
         A few rows at a time: what is computed in between then stays in the processor's caches.
         """
-        numbers, found = [column[:, None].astype(np.float32) for column in columns], []
+        numbers, found = [column.reshape(len(places), -1).astype(np.float32) for column in columns], []
         for begin in range(0, len(places), _ROWS):
             group = places[begin : begin + _ROWS]
             first, last = group[0], group[-1]
@@ -192,13 +235,13 @@ class Sampler:
         return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
 
-def _log_probs(found: _Summary, logits: Any, requests: Sequence[GenerationRequest]) -> list[LogProb]:
+def _log_probs(totals: Floats, top: _Likeliest, logits: Any, requests: Sequence[GenerationRequest]) -> list[LogProb]:
     """Return log probabilities of tokens with these logits, with the likeliest ones as requests ask."""
     most = max(request.top_log_probs for request in requests)
-    tops = zip(found.tokens[:, :most].tolist(), found.log_probs[:, :most].tolist(), strict=True)
+    tops = zip(top.tokens[:, :most].tolist(), top.log_probs[:, :most].tolist(), strict=True)
     return [
         LogProb(value, tuple(zip(ids, each, strict=True))[: request.top_log_probs])
-        for value, (ids, each), request in zip((logits - found.totals).tolist(), tops, requests, strict=True)
+        for value, (ids, each), request in zip((logits - totals).tolist(), tops, requests, strict=True)
     ]
 
 

@@ -15,8 +15,9 @@ from inflight.runtime.messages import GenerationRequest
 
 Logits = NDArray[np.float32]
 
-LOWEST_TEMPERATURE = 1e-4
-"""Below it, scaled logits overflow 32 bits; at it, the likeliest token is chosen almost always."""
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-4, 1e30
+"""Beyond them, scaled logits overflow 32 bits, or banned tokens become possible; at them, the likeliest token is chosen
+almost always, or all are equally likely."""
 
 _LARGEST = 1e9
 """Logits that penalties and biases make stay within it: a temperature may multiply them."""
@@ -38,7 +39,8 @@ class SamplingState:
             0.0,
         )
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
-        self.temperature = 1.0 if sampling.temperature is None else max(sampling.temperature, LOWEST_TEMPERATURE)
+        temperature = 1.0 if sampling.temperature is None else sampling.temperature
+        self.temperature = min(max(temperature, LOWEST_TEMPERATURE), HIGHEST_TEMPERATURE)
 
     def ahead(self, tokens: Sequence[int]) -> SamplingState:
         """Return the state behind these further tokens."""
