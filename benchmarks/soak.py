@@ -48,7 +48,7 @@ _MEASUREMENTS = 180
 class SoakPlan:
     """Duration, clients and SLOs of a soak.
 
-    Lengths are in tokens; `vanishing` is the fraction of the clients that disconnect. `min_work` is a fraction of the
+    Lengths are in tokens; `disconnecting` is the fraction of the clients that do so. `min_work` is a fraction of the
     peak, `max_growth` of the memory after the warm-up.
     """
 
@@ -226,14 +226,14 @@ def _remaining(family: list[ProcessInfo], prefix: str) -> list[str]:
 @click.option("--disconnecting", default=SoakPlan.disconnecting, show_default=True, type=click.FloatRange(0, 1))
 @click.option("--out", type=click.Path(path_type=Path), default=Path(".cache/bench/soak.json"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON, the progress on stderr.")
-def main(minutes: float, engine: Path | None, vanishing: float, out: Path, as_json: bool) -> None:
+def main(minutes: float, engine: Path | None, disconnecting: float, out: Path, as_json: bool) -> None:
     console = Console(stderr=as_json, highlight=False)
     seconds = minutes * 60
     plan = SoakPlan(
         seconds,
         peak_seconds=min(90.0, seconds / 4),
         warm_up_seconds=min(120.0, seconds / 4),
-        disconnecting=vanishing,
+        disconnecting=disconnecting,
     )
     options = DeploymentOptions(kv_cache_tokens=32768, max_queue_size=plan.in_flight)
     verdict = soak(engine or bench_engine(MODEL, "bf16"), options, plan, partial(console.print, soft_wrap=True))
