@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inflight_client import AsyncClient, Sampling, TokenIds
 from inflight_client.validation import shorten
 
 from inflight.common.adapter_ids import adapter_id
@@ -70,25 +72,47 @@ class AdapterFile:
             self._stamp = stamp
         return self._numbers
 
-    def add(self, adapter: AdapterRequest) -> None:
-        """Raises OSError."""
-        with self._changing() as directories:
-            directories[adapter.name] = adapter.directory
+    async def load(
+        self, adapter: AdapterRequest, taken: Container[str], servers: Sequence[AsyncClient], timeout: float
+    ) -> None:
+        """Have all these servers load an adapter; then it is a model, unless a model has its name already.
 
-    def remove(self, name: str) -> None:
-        """Raises OSError."""
-        with self._changing() as directories:
-            directories.pop(name, None)
+        `timeout` is in seconds. Raises ApiError, InflightError if a server can't load it, and OSError.
+        """
+        if adapter.name in taken:
+            raise ApiError(
+                f"there is a model {adapter.name[:100]!r} already; choose another lora_name, or unload it first",
+                "invalid_parameter",
+                "lora_name",
+            )
+        if not servers:
+            raise ApiError(
+                "no server that is ready loads adapters while it runs; start one with --lora-dir", "unsupported_input"
+            )
+        sampling = Sampling(adapter=adapter_id(adapter.directory))
+        # A request that names it; after a restart of the server, it is loaded again by the next one.
+        asked = (each.generate(TokenIds((0,)), max_tokens=1, sampling=sampling, timeout=timeout) for each in servers)
+        await asyncio.gather(*asked)
+        await asyncio.to_thread(self._change, adapter.name, adapter.directory)
 
-    @contextmanager
-    def _changing(self) -> Iterator[dict[str, str]]:
+    async def unload(self, name: str) -> None:
+        """Let an adapter be no model any more; servers keep it until they end. Raises ApiError, OSError."""
+        if name not in self.numbers:
+            raise ApiError(
+                f"no adapter {name[:100]!r} was loaded; list the models", "model_not_found", "lora_name", 404
+            )
+        await asyncio.to_thread(self._change, name, None)
+
+    def _change(self, name: str, directory: str | None) -> None:
         make_directory(self._path.parent)
         with os.fdopen(open_private(f"{self._path}.lock", os.O_RDWR | os.O_CREAT), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             directories: dict[str, str] = {}
             with suppress(FileNotFoundError):
                 directories = self._read()
-            yield directories
+            directories.pop(name, None)
+            if directory is not None:
+                directories[name] = directory
             write_atomic(self._path, json.dumps(directories), mode=0o600)
 
     def _read(self) -> dict[str, str]:

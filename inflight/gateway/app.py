@@ -542,13 +542,15 @@ class Gateway:
     async def _load_adapter(self, request: Request, caller: Caller) -> None:
         caller.check_trusted("load adapters")
         adapter = await request.json(AdapterRequest.parse)
-        await self.pool.load_adapter(adapter)
+        taken = {each.name for each in self.pool.models}
+        servers = [each.client for each in self.pool.servers if each.ready and each.loads_adapters]
+        await self.pool.adapters.load(adapter, taken, servers, self.settings.request_timeout)
         await request.respond(Response(self._model_object(self.pool.ready_model(adapter.name))))
 
     async def _unload_adapter(self, request: Request, caller: Caller) -> None:
         caller.check_trusted("unload adapters")
         adapter = await request.json(AdapterRequest.parse)
-        await self.pool.unload_adapter(adapter)
+        await self.pool.adapters.unload(adapter.name)
         await request.respond(Response({"id": adapter.name, "object": "model", "deleted": True}))
 
     async def _model(self, request: Request, caller: Caller) -> None:

@@ -11,21 +11,11 @@ from http.client import HTTPException
 from typing import Any, Literal, Protocol
 from urllib.request import ProxyHandler, build_opener
 
-from inflight_client import (
-    NO_RETRY,
-    AsyncClient,
-    ChatTemplate,
-    Deployment,
-    EncoderDeployment,
-    InflightError,
-    Sampling,
-    TokenIds,
-)
+from inflight_client import NO_RETRY, AsyncClient, ChatTemplate, Deployment, EncoderDeployment, InflightError
 from inflight_client.encoder_call import Task
 from inflight_client.model_defaults import OPENAI_SAMPLING
 
-from inflight.common.adapter_ids import adapter_id
-from inflight.gateway.adapters import AdapterFile, AdapterRequest
+from inflight.gateway.adapters import AdapterFile
 from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.model_text import ModelText
 from inflight.gateway.settings import GatewaySettings
@@ -328,33 +318,6 @@ class ServerPool:
             for name in (each.model, *each.adapters)
         )
         return [*generators, *found.values()]
-
-    async def load_adapter(self, adapter: AdapterRequest) -> None:
-        """Have all ready servers that can load an adapter do so; then it is a model. Raises ApiError, InflightError."""
-        if any(each.name == adapter.name for each in self.models):
-            raise ApiError(
-                f"there is a model {adapter.name[:100]!r} already; choose another lora_name, or unload it first",
-                "invalid_parameter",
-                "lora_name",
-            )
-        servers = [server for server in self.servers if server.ready and server.loads_adapters]
-        if not servers:
-            raise ApiError(
-                "no server that is ready loads adapters while it runs; start one with --lora-dir", "unsupported_input"
-            )
-        sampling = Sampling(adapter=adapter_id(adapter.directory))
-        # A request that names it; after a restart of the server, it is loaded again by the next one.
-        loading = (server.client.generate(TokenIds((0,)), max_tokens=1, sampling=sampling) for server in servers)
-        await asyncio.gather(*loading)
-        await asyncio.to_thread(self.adapters.add, adapter)
-
-    async def unload_adapter(self, adapter: AdapterRequest) -> None:
-        """Let an adapter be no model any more. Servers keep it until they end. Raises ApiError."""
-        if adapter.name not in self.adapters.numbers:
-            raise ApiError(
-                f"no adapter {adapter.name[:100]!r} was loaded; list the models", "model_not_found", "lora_name", 404
-            )
-        await asyncio.to_thread(self.adapters.remove, adapter.name)
 
     def for_batches(self, task: Literal["generate"] | Task) -> dict[str, BatchModel] | None:
         """Return the models for a task by their names; None if no model is known."""

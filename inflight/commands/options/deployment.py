@@ -11,6 +11,7 @@ import click
 
 from build_engines.manifest import EncoderTask
 from inflight.commands.options.config_file import ModelName
+from inflight.commands.options.numbers import Ratio
 from inflight.deploy.repository import parameters_file
 from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
 
@@ -21,19 +22,6 @@ _ENCODERS: Mapping[EncoderTask, str] = {
 }
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-
-class Ratio(click.FloatRange):
-    """How many times as long: 1 to 1,000, or 0 for any time."""
-
-    def __init__(self) -> None:
-        super().__init__(0, 1000)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        ratio = float(super().convert(value, param, ctx))
-        if not (ratio == 0 or ratio >= 1):  # also if it is not a number
-            self.fail(f"{value} is not 0, and not a number of 1 or more.", param, ctx)
-        return ratio
 
 
 def deployment_options(command: str) -> Callable[[Decorated], Decorated]:

@@ -26,3 +26,16 @@ class Seconds(Number):
 
     def __init__(self, minimum: float = 0, *, exclusive: bool = False) -> None:
         super().__init__(minimum, _MAX_SECONDS, min_open=exclusive)
+
+
+class Ratio(Number):
+    """How many times as long: 1 to 1,000, or 0 for any time."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1000)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        ratio = super().convert(value, param, ctx)
+        if 0 < ratio < 1:
+            self.fail(f"{value} is not 0, and not a number of 1 or more.", param, ctx)
+        return ratio
