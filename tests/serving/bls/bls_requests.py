@@ -42,26 +42,33 @@ def told(responses: list[TimedResponse]) -> Told:
     return text, last.finish_reason, last.count("num_input_tokens"), last.count("num_output_tokens")
 
 
-def answers(connection: GrpcConnection, *asked: tuple[tuple[Any, ...], dict[str, Any]]) -> list[list[TimedResponse]]:
-    """The responses to requests, as `ask` takes them, that run at the same time."""
+def answers(
+    connection: GrpcConnection, *asked: tuple[tuple[Any, ...], dict[str, Any]], in_turn: bool = False
+) -> list[list[TimedResponse]]:
+    """The responses to requests, as `ask` takes them, that run at the same time.
+
+    `in_turn`: one after another, as for engines that are not ours: Triton's stub may hang if calls of such overlap, see
+    retained_responses.py.
+    """
+    if in_turn:
+        return [ask(connection, *what, **values).finish() for what, values in asked]
     calls = [ask(connection, *what, **values) for what, values in asked]
     return [call.finish() for call in calls]
 
 
 def of_both(
-    connection: GrpcConnection, max_tokens: int, asked: list[tuple[str, dict[str, Any]]]
+    connection: GrpcConnection, max_tokens: int, asked: list[tuple[str, dict[str, Any]]], in_turn: bool = False
 ) -> tuple[list[list[TimedResponse]], list[list[TimedResponse]]]:
     """What the ensemble and the scripted model answer to the same prompts and values, all at the same time."""
-    found = answers(
-        connection, *(((prompt, max_tokens, model), values) for model in ("ensemble", BLS) for prompt, values in asked)
-    )
+    both = (((prompt, max_tokens, model), values) for model in ("ensemble", BLS) for prompt, values in asked)
+    found = answers(connection, *both, in_turn=in_turn)
     return found[: len(asked)], found[len(asked) :]
 
 
-def same(server: Server, max_tokens: int, asked: list[tuple[str, dict[str, Any]]]) -> list[Told]:
+def same(server: Server, max_tokens: int, asked: list[tuple[str, dict[str, Any]]], in_turn: bool = False) -> list[Told]:
     """What both models say to each prompt with its values; they must say the same."""
     with GrpcConnection(server.grpc_address) as connection:
-        theirs, ours = of_both(connection, max_tokens, asked)
+        theirs, ours = of_both(connection, max_tokens, asked, in_turn)
     for their, our, what in zip(theirs, ours, asked, strict=True):
         assert told(our) == told(their), what
     return [told(responses) for responses in ours]

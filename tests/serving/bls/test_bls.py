@@ -28,7 +28,8 @@ MOST_KEPT = 224
 def test_it_says_what_the_ensemble_says(serving: Callable[[str], Server], name: str) -> None:
     whole = {"stream": False, "exclude_input_in_output": True}
     several: list[dict[str, Any]] = [{}, {"stream": False}, whole, {"end_id": -1}]
-    found = same(serving(name), 25, [(prompt, values) for values in several for prompt in PROMPTS])
+    asked = [(prompt, values) for values in several for prompt in PROMPTS]
+    found = same(serving(name), 25, asked, in_turn=name == "foreign_server")
     assert all(text for text, *_ in found)
     assert found[:3] == found[6:9], "a whole answer is the streamed one"
 
@@ -79,7 +80,9 @@ def test_log_probabilities_go_with_the_tokens_that_are_said(serving: Callable[[s
     asked = [(model, stream) for model in ("ensemble", BLS) for stream in (True, False)]
     with GrpcConnection(serving(name).grpc_address) as connection:
         found = answers(
-            connection, *(((PROMPTS[0], 30, model), {**values, "stream": stream}) for model, stream in asked)
+            connection,
+            *(((PROMPTS[0], 30, model), {**values, "stream": stream}) for model, stream in asked),
+            in_turn=name == "foreign_server",
         )
     for responses, what in zip(found, asked, strict=True):
         count = responses[-1].count("num_output_tokens")
@@ -107,6 +110,7 @@ def test_several_answers_and_several_prompts_are_told_apart(
             connection,
             ((PROMPTS[0], 6), {"stream": stream}),
             *(((PROMPTS[0], 6, model), {"num_return_sequences": 3, "stream": stream}) for model in ("ensemble", BLS)),
+            in_turn=name == "foreign_server",
         )
         calls = [connection.send(request(model, both)) for model in ("ensemble", BLS)]
         theirs, ours = (texts_by(call.finish(), "batch_index") for call in calls)
@@ -141,7 +145,11 @@ def test_times_come_with_the_last_response_where_wanted(serving: Callable[[str],
     several: list[dict[str, Any]] = [{}, {"stop_words": words("over")}, {"stream": False}]
     with GrpcConnection(serving(name).grpc_address) as connection:
         timed, plain = (
-            answers(connection, *(((PROMPTS[0], 12), {**values, "return_perf_metrics": wanted}) for values in several))
+            answers(
+                connection,
+                *(((PROMPTS[0], 12), {**values, "return_perf_metrics": wanted}) for values in several),
+                in_turn=name == "foreign_server",
+            )
             for wanted in (True, False)
         )
     for (*before, last), (*_, without) in zip(timed, plain, strict=True):
