@@ -48,7 +48,7 @@ INTEGRATION = (
     *("loadtests/generator", "loadtests/run", "loadtests/truth", "loadtests/report"),
     "loadtests/analysis/comparison/test_compare.py",
     *("runtime/backends", "runtime/engine/test_scheduler_traffic.py", "runtime/metrics/test_engine_metrics.py"),
-    *("runtime/text/test_stop_words.py", "runtime/triton/stub"),
+    *("text/test_stop_words.py", "runtime/triton/stub"),
 )
 
 if importlib.util.find_spec("torch"):

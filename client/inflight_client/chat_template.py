@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from inflight_client.errors import InflightError
 
 if TYPE_CHECKING:
-    from inflight.runtime.chat.template import ChatRenderer
+    from inflight.text.chat_template import ChatRenderer
 
 _ADD_BOS_FAMILIES = ("Llama", "CodeLlama", "Gemma", "Cohere")
 """Families for which transformers adds a BOS token by `add_bos_token` and ignores tokenizer.json."""
@@ -34,8 +34,8 @@ class ChatTemplate:
 
         Raises InflightError `no_chat_template` if it has none, or if the renderer's package is not installed.
         """
-        from inflight.runtime.chat.template import ChatRenderer
-        from inflight.runtime.messages import RequestError
+        from inflight.common.request_error import RequestError
+        from inflight.text.chat_template import ChatRenderer
 
         try:
             renderer = ChatRenderer.from_directory(path)
@@ -56,7 +56,7 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Mapping[str, Any]], /, **kwargs: Any) -> str:
         """Render a conversation up to the start of the answer. Raises InvalidRequest `invalid_messages`."""
-        from inflight.runtime.messages import RequestError
+        from inflight.common.request_error import RequestError
 
         try:
             return self._renderer.render(messages, **kwargs)

@@ -17,7 +17,7 @@ _ENGINE = (
     *("kv_cache_tokens", "max_num_sequences", "max_num_tokens", "itl_bound", "max_queue_size", "no_kv_cache_reuse"),
     *("share_prefixes", "decoupled"),
     *("draft_engine", "prompt_lookup", "num_draft_tokens", "adapters", "adapter_directory"),
-    *("accumulate_tokens", "stream_interval", "threads", "wrap_token_ids"),
+    *("stream_interval", "threads", "wrap_token_ids"),
 )
 _ENCODERS = (
     *("embed", "rerank", "classify", "max_batch_tokens", "max_batch_texts", "max_queue_texts", "max_wait_ms"),

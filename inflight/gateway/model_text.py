@@ -47,10 +47,10 @@ class ModelText:
                     f"{path} has no tokenizer.json; pass the checkpoint's directory", "invalid_parameter"
                 )
             return cls.unknown()
-        from inflight.runtime.chat.template import ChatRenderer
-        from inflight.runtime.messages import RequestError
-        from inflight.runtime.text.special_text import SpecialText
-        from inflight.runtime.text.tokenizer import load_tokenizer, longest_token_bytes
+        from inflight.common.request_error import RequestError
+        from inflight.text.chat_template import ChatRenderer
+        from inflight.text.special_text import SpecialText
+        from inflight.text.tokenizer import load_tokenizer, longest_token_bytes
 
         try:
             tokenizer = load_tokenizer(str(path))
@@ -98,8 +98,8 @@ class ModelText:
 
     def _rendered(self, prompt: Sequence[Message], kwargs: Mapping[str, Any]) -> tuple[str, str]:
         """Return messages as the template renders them, and the marker of special tokens' texts in it."""
-        from inflight.runtime.chat.message_json import to_json
-        from inflight.runtime.messages import RequestError
+        from inflight.common.request_error import RequestError
+        from inflight.text.message_json import to_json
 
         if self.renderer is None:
             raise ApiError("the model has no chat template; send text", "no_chat_template", "messages")

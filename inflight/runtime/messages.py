@@ -9,19 +9,13 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from inflight.common.request_error import RequestError
+
 MAX_STOP_SYMBOLS = 8192
 """Limit of the token ids and characters of one request's stop words, whose search takes memory."""
 
 MAX_GUIDE_CHARACTERS = 1 << 16
 MAX_TOP_LOG_PROBS = 20
-
-
-class RequestError(Exception):
-    """A request that can't be served: one sentence and a stable code of the client's error table."""
-
-    def __init__(self, message: str, code: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class FinishReason(str, Enum):
@@ -108,9 +102,8 @@ class GenerationRequest:
     those of this many likeliest tokens at each place. If there are `allowed_ids`, all other tokens are banned.
     `stop_ids` are stop words as token ids, `stop_texts` as text; the first one found ends the answer and is cut from
     it. `bad_ids` are words, as token ids, that the answer must not contain; `logit_bias` are pairs of a token id and
-    the number added to its logit. `draft_ids` is a draft of the answer: the answer ends with the first token that
-    differs, or one token after the draft. Requests with a higher `priority` leave the queue first. `deadline_ns` is a
-    time of the machine's monotonic clock. `adapter` selects a LoRA adapter of the deployment; 0 selects none of them.
+    the number added to its logit. Requests with a higher `priority` leave the queue first. `deadline_ns` is a time of
+    the machine's monotonic clock. `adapter` selects a LoRA adapter of the deployment; 0 selects none of them.
     """
 
     prompt_ids: tuple[int, ...]
@@ -122,7 +115,6 @@ class GenerationRequest:
     bad_ids: tuple[tuple[int, ...], ...] = ()
     logit_bias: tuple[tuple[int, float], ...] = ()
     allowed_ids: tuple[int, ...] = ()
-    draft_ids: tuple[int, ...] = ()
     log_probs: bool = False
     top_log_probs: int = 0
     prompt_log_probs: bool = False
@@ -227,7 +219,7 @@ class EngineLimits:
         if request.max_tokens < 1:
             name = names.get("max_tokens", "max_tokens")
             raise RequestError(f"{name} is {request.max_tokens}; it must be 1 or more", "invalid_parameter")
-        for field_name in ("prompt_ids", "end_ids", "draft_ids", "allowed_ids"):
+        for field_name in ("prompt_ids", "end_ids", "allowed_ids"):
             self._check_ids(getattr(request, field_name), names.get(field_name, field_name))
         self._check_ids(tuple(token for word in request.bad_ids for token in word), names.get("bad_ids", "bad_ids"))
         self._check_bias(request, names.get("logit_bias", "logit_bias"))
@@ -259,12 +251,6 @@ class EngineLimits:
             raise RequestError(
                 f"beam_width is {beams}, and a beam search returns the log probabilities of its own tokens alone; leave"
                 " out num_top_log_probs and return_prompt_log_probs",
-                "invalid_parameter",
-            )
-        if beams > 1 and request.draft_ids:
-            raise RequestError(
-                f"beam_width is {beams} and a draft of {len(request.draft_ids)} tokens was sent; a beam search takes"
-                " no draft",
                 "invalid_parameter",
             )
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from inflight.runtime.chat.template import ChatRenderer
-from inflight.runtime.messages import RequestError
-from inflight.runtime.text.tokenizer import encode, load_tokenizer
+from inflight.common.request_error import RequestError
+from inflight.text.chat_template import ChatRenderer
+from inflight.text.tokenizer import encode, load_tokenizer
 from inflight.tune.engine_alone import TokenizedRequest
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan

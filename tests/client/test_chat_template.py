@@ -14,8 +14,8 @@ from inflight_client.errors import InflightError
 
 from tests.client.support.deployments import find
 from tests.fixtures.errors import raises
-from tests.runtime.chat.template_examples import CHATML, LLAMA3, MISTRAL, write_directory
 from tests.standins.kserve.repository import llmapi, text_models
+from tests.text.template_examples import CHATML, LLAMA3, MISTRAL, write_directory
 
 CHAT = [
     {"role": "user", "content": "Tea?"},

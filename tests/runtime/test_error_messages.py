@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from inflight.runtime.chat.message_json import parse_kwargs, parse_messages
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.tokenize import PlainText
 from inflight.runtime.engine.request_values import (
@@ -22,20 +21,21 @@ from inflight.runtime.engine.request_values import (
 )
 from inflight.runtime.messages import SamplingConfig
 from inflight.runtime.streams.chunk_header import ChunkHeader
-from inflight.runtime.text.tokenizer import check_size, decoded_text
 from inflight.runtime.triton.encoders.tasks import TASKS
 from inflight.runtime.triton.inputs import check_parameter_names
 from inflight.runtime.triton.request_metadata import metadata_from
 from inflight.runtime.triton.unsupported_inputs import check_supported
 from inflight.runtime.triton.word_tensors import check_words, unpack, weighted_words
+from inflight.text.message_json import parse_kwargs, parse_messages
+from inflight.text.tokenizer import check_size, decoded_text
 from tests.fixtures.errors import Cause, check_messages
 from tests.fixtures.waiting import wait_until
 from tests.runtime import test_messages
 from tests.runtime.encoders import test_batcher, test_tokenize
 from tests.runtime.engine.test_request_values import OUT_OF_BOUNDS
 from tests.runtime.test_messages import LIMITS
-from tests.runtime.text import test_tokenizer
 from tests.runtime.triton.request_inputs import inputs_of
+from tests.text import test_tokenizer
 
 
 def raise_first(found: Sequence[object]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestError, SamplingConfig
+from inflight.common.request_error import RequestError
+from inflight.runtime.messages import EngineLimits, GenerationRequest, SamplingConfig
 from tests.fixtures.errors import raises
 
 LIMITS = EngineLimits(vocabulary_size=512, max_seq_len=200, kv_block_tokens=32, kv_blocks=5, max_num_sequences=8)
@@ -18,14 +19,8 @@ REFUSED: list[tuple[GenerationRequest, str, str | tuple[str, ...]]] = [
     (GenerationRequest((1,), 4, end_ids=(2, 512)), "invalid_token_ids", ("end_ids", "512")),
     (GenerationRequest((1, -1), 4), "invalid_token_ids", ("prompt_ids", "-1")),
     (GenerationRequest((1,) * 100, 61), "prompt_too_long", ("100", "max_tokens of 61", "161", "160")),
-    (GenerationRequest((1,), 4, draft_ids=(2, 512)), "invalid_token_ids", ("draft_ids", "512")),
     (GenerationRequest((1,), 4, sampling=SamplingConfig(beam_width=9)), "invalid_parameter", ("beam_width is 9", "8")),
     (GenerationRequest((1,), 4, sampling=SamplingConfig(beam_width=0)), "invalid_parameter", ("beam_width is 0", "8")),
-    (
-        GenerationRequest((1,), 4, draft_ids=(2,), sampling=SamplingConfig(beam_width=2)),
-        "invalid_parameter",
-        ("beam_width is 2", "draft"),
-    ),
     (
         GenerationRequest((1,) * 60, 5, sampling=SamplingConfig(beam_width=2)),
         "prompt_too_long",

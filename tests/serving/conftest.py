@@ -11,11 +11,10 @@ from build_engines.manifest import GpuLimits
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from tests.fixtures.crashes import shared_server
-from tests.fixtures.engines import DemoEngine, TinyEngine
-from tests.fixtures.server import HURRIED_SECONDS, fake_engine
+from tests.fixtures.engines import DemoEngine
 from tests.fixtures.tensorrtllm import GpuEngine, stand_in_backend
-from tests.runtime.text.example_tokenizers import ADDED, SPECIAL
 from tests.serving.tensorrtllm.echo import ENDLESS, QUEUE, TOKENIZER
+from tests.text.example_tokenizers import ADDED, SPECIAL
 
 
 @pytest.fixture(scope="package")
@@ -29,17 +28,6 @@ def demo_server(young_demo_engine: DemoEngine) -> Iterator[Server]:
 def trained_server(demo_engine: DemoEngine) -> Iterator[Server]:
     """The demo model at fp32 as `make demo` has it, for slow tests; shared, so no test may harm it."""
     with shared_server(demo_engine("fp32")) as running:
-        yield running
-
-
-@pytest.fixture(scope="package")
-def foreign_server(tiny_engine: TinyEngine) -> Iterator[Server]:
-    """Here the engine's model is asked for nothing but upstream's tensors, as on TensorRT-LLM's own backend."""
-    parameters: dict[str, dict[str, str]] = {
-        **fake_engine(step_seconds=HURRIED_SECONDS),
-        "tensorrt_llm_bls": {"inflight_tensors": "false", "tensorrt_llm_draft_model_name": "tensorrt_llm"},
-    }
-    with shared_server(tiny_engine("llama"), DeploymentOptions(parameters=parameters)) as running:
         yield running
 
 

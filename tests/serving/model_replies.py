@@ -13,7 +13,7 @@ import numpy as np
 from tritonclient.grpc import InferResult
 
 from inflight.deploy.server.server import Server
-from inflight.runtime.text.tokenizer import encode, load_tokenizer
+from inflight.text.tokenizer import encode, load_tokenizer
 from tests.serving.raw_requests import GrpcConnection, request
 
 ENSEMBLE, BLS, DIRECT = "ensemble", "tensorrt_llm_bls", "tensorrt_llm"

@@ -17,9 +17,9 @@ import pytest
 from build_engines.build import BuildOptions, build_engine
 from build_engines.llmapi.arguments import LlmArguments
 from inflight.deploy.server.server import Server
-from inflight.runtime.chat.template import ChatRenderer
-from inflight.runtime.text.tokenizer import encode, load_tokenizer
 from inflight.runtime.triton.word_tensors import pack
+from inflight.text.chat_template import ChatRenderer
+from inflight.text.tokenizer import encode, load_tokenizer
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyCheckpoint
 from tests.fixtures.waiting import wait_until

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from inflight_client._compat import tensor_names
-from inflight_client._compat.deployment import Deployment, Kind, Tensors
+from inflight_client._compat.deployment import Deployment, Kind
 from inflight_client._compat.encoder_detection import find_encoders, only_encoders
 from inflight_client._compat.model_config import ModelConfig
 from inflight_client._compat.server_query import REFUSAL_CODES, ServerQuery
@@ -73,11 +73,11 @@ def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
     return Deployment(
         metadata.name,
         kind,
-        _supported_inputs(metadata, config),
+        metadata.inputs,
         metadata.outputs,
         _decoupled(config, steps),
         config.parameter("inflight_version") or None,
-        _accumulates(metadata, config),
+        _accumulates(metadata, kind, config),
         _stop_model(metadata, kind, config, engine),
         special[0] if special else None,
         config.parameter("inflight_build") or None,
@@ -194,15 +194,6 @@ def _kind(metadata: ModelMetadata) -> Kind:
     return "tensorrtllm"
 
 
-def _supported_inputs(metadata: ModelMetadata, config: ModelConfig) -> Tensors:
-    """Return the supported inputs. inflight's BLS model rejects some of its inputs with other engines."""
-    if config.flag("inflight_tensors") is False:
-        refused: tuple[str, ...] = _INFLIGHT_INPUTS
-    else:  # unknown: send no optional inputs
-        refused = () if config.known or "stop" not in metadata.inputs else ("deadline_ms",)
-    return {name: tensor for name, tensor in metadata.inputs.items() if name not in refused}
-
-
 def _decoupled(config: ModelConfig, steps: list[ModelConfig]) -> bool | None:
     """Return whether the model streams. An ensemble does if any of its models does; newer Tritons report it."""
     known = [found.decoupled for found in (config, *steps)]
@@ -211,9 +202,9 @@ def _decoupled(config: ModelConfig, steps: list[ModelConfig]) -> bool | None:
     return None if None in known else False
 
 
-def _accumulates(metadata: ModelMetadata, config: ModelConfig) -> bool | None:
-    """Return whether streamed texts accumulate, which BLS models configure."""
-    scripted = "use_draft_logits" in metadata.inputs
+def _accumulates(metadata: ModelMetadata, kind: Kind, config: ModelConfig) -> bool | None:
+    """Return whether streamed texts accumulate, which upstream's BLS model configures."""
+    scripted = "use_draft_logits" in metadata.inputs and kind != "inflight"
     return None if scripted and not config.known else bool(config.flag("accumulate_tokens"))
 
 
@@ -223,5 +214,5 @@ def _stop_model(metadata: ModelMetadata, kind: Kind, config: ModelConfig, engine
         return metadata.name
     if engine is not None:
         return engine.name
-    scripted = "use_draft_logits" in metadata.inputs
+    scripted = "use_draft_logits" in metadata.inputs and kind != "inflight"
     return None if scripted or kind == "llmapi" or (config.known and not config.steps) else "tensorrt_llm"

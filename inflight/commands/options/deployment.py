@@ -88,11 +88,6 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             help="Threads of the engine on the CPU.  [default: one for each core]",
         ),
         click.option(
-            "--accumulate-tokens",
-            is_flag=True,
-            help="Let tensorrt_llm_bls send the whole text so far with each response.",
-        ),
-        click.option(
             "--wrap-token-ids", is_flag=True, help="Accept prompts of random token ids, as benchmarks send them."
         ),
         *(

@@ -17,12 +17,11 @@ from inflight.deploy.repository import model_configs, python_backend
 from inflight.deploy.repository.encoders import configure_encoder
 from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.generation_config import has_chat_template, model_sampling
-from inflight.deploy.repository.model_names import BLS_MODEL, ENCODER_MODELS, ENGINE_MODEL, TEXT_MODELS
+from inflight.deploy.repository.model_names import ENCODER_MODELS, ENGINE_MODEL, TEXT_MODELS
 from inflight.deploy.repository.options import DeploymentOptions, adapter_names
 from inflight.deploy.repository.tensorrt_llm import backend
 
 __all__ = [
-    "BLS_MODEL",
     "ENGINE_MODEL",
     "TEXT_MODELS",
     "DeploymentOptions",
@@ -168,8 +167,7 @@ def _configure_generator(
     own = {model: values for model, values in options.parameters.items() if model in configs}
     target = backend if manifest.target == "tensorrt-llm" else python_backend
     target.configure_models(configs, engine, manifest, replace(options, parameters=own))
-    for model in {ENGINE_MODEL, BLS_MODEL} & set(configs):
-        model_configs.set_decoupled(configs[model], options.decoupled)
+    model_configs.set_decoupled(configs[ENGINE_MODEL], options.decoupled)
     if options.max_queue_size is not None:
         model_configs.set_max_queue_size(configs[ENGINE_MODEL], options.max_queue_size)
     shown = engine if show_directories else None

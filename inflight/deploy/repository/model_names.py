@@ -10,10 +10,9 @@ from build_engines.manifest import EncoderTask
 Task = Literal["generate"] | EncoderTask
 
 ENGINE_MODEL = "tensorrt_llm"
-BLS_MODEL = "tensorrt_llm_bls"
 CPP_BACKEND = "tensorrtllm"
 """The name of TensorRT-LLM's C++ backend in Triton."""
-TEXT_MODELS = ("ensemble", BLS_MODEL)
+TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
 """The models to which clients send text, in the order in which they are unloaded."""
 ENCODER_MODELS: Mapping[Task, str] = {"embed": "embedding", "rerank": "rerank", "classify": "classify"}
 """The model of each kind of encoder."""

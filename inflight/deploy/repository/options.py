@@ -49,18 +49,17 @@ class EncoderOptions:
 class DeploymentOptions:
     """What may differ between deployments of the same engines; None keeps the committed value, or the default.
 
-    `kv_cache_tokens`, `max_num_tokens` (per step), `max_num_sequences` (in flight) and `max_queue_size` (waiting;
-    0: no limit) limit the engine, and `itl_bound` the time of steps with parts of prompts. Tenants share prefixes with
-    `share_prefixes`. Without `decoupled`, each request gets exactly one response, for clients that
-    don't open a stream. The engine speculates with `draft_engine`, a directory, or with `prompt_lookup`,
-    `num_draft_tokens` at a time. `adapters` are LoRA files, which requests select by their number from 1; those
-    in `adapter_directory` are loaded when a request first names one. With
-    `accumulate_tokens`, the model `tensorrt_llm_bls` streams the whole text so far each time. Streamed responses
-    have `stream_interval` tokens each, after an answer's first ones. The engine computes on `threads` threads of
-    the processor. With `wrap_token_ids`, prompt ids outside the vocabulary are taken modulo its size; otherwise
-    they are refused. `served_model_name` is the model's name for applications, by default the engine's. `settings`
-    are parameters by upstream's names (`TensorRtLlmParameters`; `PythonBackendParameters` of other targets), in the
-    user's form. `parameters` sets further ones, by model and key: {"tensorrt_llm": {"inflight_engine": "fake"}}.
+    `kv_cache_tokens`, `max_num_tokens` (per step), `max_num_sequences` (in flight) and `max_queue_size` (waiting; 0:
+    no limit) limit the engine, and `itl_bound` the time of steps with parts of prompts. Tenants share prefixes with
+    `share_prefixes`. Without `decoupled`, each request gets exactly one response, for clients that don't open a
+    stream. The engine speculates with `draft_engine`, a directory, or with `prompt_lookup`, `num_draft_tokens` at a
+    time. `adapters` are LoRA files, which requests select by their number from 1; those in `adapter_directory` are
+    loaded when a request first names one. Streamed responses have `stream_interval` tokens each, after an answer's
+    first ones. The engine computes on `threads` threads of the processor. With `wrap_token_ids`, prompt ids outside
+    the vocabulary are taken modulo its size; otherwise they are refused. `served_model_name` is the model's name for
+    applications, by default the engine's. `settings` are parameters by upstream's names (`TensorRtLlmParameters`;
+    `PythonBackendParameters` of other targets), in the user's form. `parameters` sets further ones, by model and key:
+    {"tensorrt_llm": {"inflight_engine": "fake"}}.
     `encoders` are served too.
     """
 
@@ -78,7 +77,6 @@ class DeploymentOptions:
     num_draft_tokens: int | None = None
     adapters: tuple[Path, ...] = ()
     adapter_directory: Path | None = None
-    accumulate_tokens: bool = False
     stream_interval: int | None = None
     generation_config: Literal["model", "ignore"] = "model"
     threads: int | None = None

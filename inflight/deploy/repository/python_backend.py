@@ -10,16 +10,9 @@ from typing import Any
 from build_engines.manifest import Manifest
 from inflight.deploy.repository import kv_budget, model_configs
 from inflight.deploy.repository.model_configs import Configs
-from inflight.deploy.repository.model_names import BLS_MODEL, ENGINE_MODEL, option_name, pbtxt_bool
+from inflight.deploy.repository.model_names import ENGINE_MODEL, option_name, pbtxt_bool
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.repository.typed_parameters import Instances, Positive, TypedParameters, invalid
-
-_DERIVED_PARAMETERS = {
-    ("postprocessing", "skip_special_tokens"): (ENGINE_MODEL, BLS_MODEL),
-    (ENGINE_MODEL, "exclude_input_in_output"): (BLS_MODEL,),
-    (ENGINE_MODEL, "cancellation_check_period_ms"): (BLS_MODEL,),
-}
-"""Parameters of other models that default to the value of one model's parameter."""
 
 _LLMAPI_SPECULATION = "the engine directory's model.yaml configures speculation"
 _LLMAPI_UNSUPPORTED = {
@@ -78,19 +71,13 @@ def _parameters(
         "preprocessing": {"tokenizer_dir": str(engine)},
         ENGINE_MODEL: {**_engine_values(engine, options), **_bounds(manifest, options, configs)},
         "postprocessing": {"tokenizer_dir": str(engine)},
-        BLS_MODEL: {
-            "tokenizer_dir": str(engine),
-            "accumulate_tokens": pbtxt_bool(options.accumulate_tokens),
-            "engine_speculates": pbtxt_bool(options.prompt_lookup or options.draft_engine is not None),
-        },
     }
     for more in (asked.by_model(), options.parameters):
         for model, texts in more.items():
             values[model] = {**values.get(model, {}), **texts}
-    for (model, key), followers in _DERIVED_PARAMETERS.items():
-        said = values[model].get(key, configs[model].parameters[key].string_value)
-        for follower in followers:
-            values[follower].setdefault(key, said)
+    skip = values["postprocessing"].get("skip_special_tokens")
+    if skip is not None:
+        values[ENGINE_MODEL].setdefault("skip_special_tokens", skip)
     return values
 
 

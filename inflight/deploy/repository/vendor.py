@@ -41,5 +41,6 @@ def vendored_files() -> list[Path]:
     return [
         _PACKAGE / "__init__.py",
         *sorted((_PACKAGE / "common").glob("*.py")),
+        *sorted((_PACKAGE / "text").glob("*.py")),
         *sorted((_PACKAGE / "runtime").rglob("*.py")),
     ]

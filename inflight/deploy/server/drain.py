@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from inflight.deploy.repository.model_names import BLS_MODEL, ENCODER_MODELS, ENGINE_MODEL, ENTRY_MODELS
+from inflight.deploy.repository.model_names import ENCODER_MODELS, ENGINE_MODEL, ENTRY_MODELS
 from inflight.deploy.server.probe import Probe, ProbeError
 
 _IDLE_SECONDS = 2.0
@@ -58,7 +58,7 @@ def drain(probe: Probe, seconds: float, force: Callable[[], bool], cpu_seconds: 
             for model in group:
                 while not probe.unloaded(model):
                     # The counters don't show the work of these models, which always ends.
-                    if model not in (BLS_MODEL, *ENCODER_MODELS.values()) and rest.is_idle():
+                    if model not in ENCODER_MODELS.values() and rest.is_idle():
                         break
                     if time.monotonic() > deadline or force():
                         return False

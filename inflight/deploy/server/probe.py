@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from build_engines.manifest import EncoderTask
-from inflight.deploy.repository.model_names import BLS_MODEL, ENCODER_MODELS, MODELS_WITH_ENGINE, Task
+from inflight.deploy.repository.model_names import ENCODER_MODELS, MODELS_WITH_ENGINE, Task
 
 _ENCODED_TEXTS = "inflight_encoder_texts_total"
 
@@ -69,14 +69,10 @@ class Probe:
         self._request("POST", f"/v2/models/{model}/generate", body, seconds=seconds)
 
     def answer_count(self, task: Task) -> int | None:
-        """Return how many pieces of text were generated, or texts encoded, since the start; None if it is unknown.
-
-        For the scripted model, Triton counts only one per request.
-        """
+        """Return how many pieces of text were generated, or texts encoded, since the start; None if it is unknown."""
         if task != "generate":
             return self._encoded_count(ENCODER_MODELS[task])
-        counts = [self._inference_count(model) for model in ("postprocessing", BLS_MODEL)]
-        return None if counts[0] is None else sum(filter(None, counts))
+        return self._inference_count("postprocessing")
 
     def total_count(self) -> int | None:
         """Return the sum of `answer_count` of all tasks; None if one is unknown."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.encoders.encoder import EncoderInput
-from inflight.runtime.messages import RequestError
 
 _CHARACTERS_PER_TOKEN = 8
 """A text with more characters per token of the limit is first tokenized in part."""

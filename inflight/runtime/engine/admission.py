@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from inflight.runtime.messages import RequestError
+from inflight.common.request_error import RequestError
 
 
 def queue_full_error(limit: int, what: str = "") -> RequestError:

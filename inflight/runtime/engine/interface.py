@@ -80,7 +80,7 @@ class ModelRunner(Protocol):
     def add(self, handle: int, request: GenerationRequest) -> None:
         """Add a request to the running ones; its worst case fits the cache.
 
-        The caller handles stop words, deadline and draft. An exception ends this request only: a RequestError with its
+        The caller handles stop words and deadline. An exception ends this request only: a RequestError with its
         code.
         """
 

@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from inflight.runtime.engine.speculation import DraftVerifier
+from inflight.common.request_error import RequestError
 from inflight.runtime.messages import (
     Beam,
     EngineLimits,
     EventSink,
     FinishReason,
     GenerationRequest,
-    RequestError,
     RequestTimings,
     SpeculationStats,
     TokenEvent,
 )
-from inflight.runtime.text.stop_words import StopWords
+from inflight.text.stop_words import StopWords
 
 SINGLE_TOKENS = 4
 """The first tokens of an answer, each of which is sent with its step whatever the stream interval."""
@@ -57,18 +56,12 @@ class ScheduledRequest:
     prompt_log_probs: tuple[float, ...] = ()
     cached_tokens: int | None = None
     stop_words: StopWords | None = None
-    draft: DraftVerifier | None = None
-    last_speculation: SpeculationStats | None = None
+    speculation: SpeculationStats | None = None
 
     @property
     def prefilling(self) -> bool:
         """Return whether it has no token yet. A beam search counts as generating: it has no output before its end."""
         return not self.first_token_ns and self.request.sampling.beam_width == 1
-
-    @property
-    def speculation(self) -> SpeculationStats | None:
-        """Return the statistics of the request's own draft, else the latest of the model runner."""
-        return self.draft.stats if self.draft is not None else self.last_speculation
 
     def next_event(self, token_ids: tuple[int, ...], log_probs: tuple[float, ...], interval: int) -> TokenEvent | None:
         """Return an event of tokens that are not the last, or None if they wait for the next ones.

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from inflight.runtime.messages import MAX_GUIDE_CHARACTERS, DecodingGuide, GuideType, RequestError, SamplingConfig
+from inflight.common.request_error import RequestError
+from inflight.runtime.messages import MAX_GUIDE_CHARACTERS, DecodingGuide, GuideType, SamplingConfig
 
 
 class _Bound(NamedTuple):

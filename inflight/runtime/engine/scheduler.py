@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from itertools import count
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.admission import queue_full_error
 from inflight.runtime.engine.interface import ModelRunner, SelfSchedulingRunner, StepOutput
 from inflight.runtime.engine.request_queue import RequestQueue, ScheduledRequest, error_from_exception
-from inflight.runtime.engine.speculation import DraftVerifier
 from inflight.runtime.messages import (
     Beam,
     EngineLimits,
@@ -20,11 +19,10 @@ from inflight.runtime.messages import (
     EventSink,
     FinishReason,
     GenerationRequest,
-    RequestError,
     TokenEvent,
 )
-from inflight.runtime.text.detokenizer import Detokenizer
-from inflight.runtime.text.stop_words import NOTHING_RELEASED, Released, StopWords, cut_beams
+from inflight.text.detokenizer import PROMPT_CONTEXT_TOKENS, Detokenizer
+from inflight.text.stop_words import NOTHING_RELEASED, Released, StopWords
 
 RECENT_NS = 1_000_000_000
 """After this long without a step, the engine may be faster than before: requests with tight deadlines are tried again.
@@ -96,8 +94,6 @@ class Scheduler:
         """
         self.limits.check(request)
         self._runner.check(request)
-        if request.draft_ids:
-            request = replace(request, max_tokens=min(request.max_tokens, len(request.draft_ids) + 1))
         handle = next(self._handles) if handle is None else handle
         blocks = self.limits.kv_blocks_for(request)
         self._queue.push(ScheduledRequest(handle, request, on_event, blocks, arrival_ns=time.monotonic_ns()))
@@ -183,9 +179,7 @@ class Scheduler:
     def _start(self, entry: ScheduledRequest) -> None:
         request = entry.request
         if any(request.stop_ids) or any(request.stop_texts):
-            entry.stop_words = StopWords(request, self._load_detokenizer)
-        if request.draft_ids:
-            entry.draft = DraftVerifier(request.draft_ids)
+            entry.stop_words = self._stop_words(request)
         self._runner.add(entry.handle, request)
         entry.admitted_ns = time.monotonic_ns()
         self._running[entry.handle] = entry
@@ -195,7 +189,7 @@ class Scheduler:
         self._kv_blocks_reserved += entry.kv_blocks
 
     def _process_output(self, output: StepOutput) -> None:
-        """Emit a step's output for one request: cut at the end of a verified draft, then at a stop word."""
+        """Emit a step's output for one request, cut at a stop word."""
         handle, token_ids, reason, log_probs, beams, speculation, error, prompt_log_probs, cached = output
         entry = self._running.get(handle)
         if entry is None:
@@ -204,18 +198,15 @@ class Scheduler:
             entry.first_token_ns = time.monotonic_ns()
         entry.generated_tokens += len(token_ids)
         if speculation is not None:
-            entry.last_speculation = speculation
+            entry.speculation = speculation
         entry.prompt_log_probs = entry.prompt_log_probs or prompt_log_probs
         entry.cached_tokens = cached
         dropped_characters = 0
-        if entry.draft is not None:
-            kept = entry.draft.verify(token_ids)
-            if kept is not None:
-                token_ids, log_probs, reason = token_ids[:kept], log_probs[:kept], FinishReason.LENGTH
         if entry.stop_words is not None:
             if beams:
-                beams, cut = cut_beams(entry.request, beams, self._load_detokenizer)
-                reason = FinishReason.STOP_WORD if cut else reason
+                found_beams = tuple(cut_beam(beam, self._stop_words(entry.request)) for beam in beams)
+                reason = reason if found_beams[0] is beams[0] else FinishReason.STOP_WORD
+                beams = found_beams
             ended = reason is not None
             token_ids, log_probs, found, dropped_characters = entry.stop_words.feed(token_ids, log_probs, ended)
             if found:
@@ -229,6 +220,10 @@ class Scheduler:
         self._release(entry)
         rest = Released(token_ids, log_probs, dropped_characters=dropped_characters)
         self._emit_last(entry, reason, rest, beams, error)
+
+    def _stop_words(self, request: GenerationRequest) -> StopWords:
+        minimum, context = request.sampling.min_tokens, request.prompt_ids[-PROMPT_CONTEXT_TOKENS:]
+        return StopWords(request.stop_ids, request.stop_texts, minimum, self._load_detokenizer, context)
 
     def _end_running(self, entry: ScheduledRequest, reason: FinishReason) -> None:
         """End a running request between two steps, with the tokens that were held back."""
@@ -269,3 +264,13 @@ class Scheduler:
             entry.request.metadata,
         )
         entry.on_event(event)
+
+
+def cut_beam(beam: Beam, stop_words: StopWords) -> Beam:
+    """Return a complete beam up to its first stop word; a token in which the word begins is dropped whole."""
+    token_ids, log_probs, found, dropped_characters = stop_words.feed(beam.token_ids, beam.log_probs, ended=True)
+    if not found:
+        return beam
+    if dropped_characters:
+        token_ids, log_probs = token_ids[:-1], log_probs[:-1]
+    return Beam(token_ids, log_probs, sum(log_probs) if beam.log_probs else beam.cumulative_log_prob)

@@ -17,16 +17,9 @@ from typing import Any
 
 from inflight.common.process_tree import TAG_VARIABLE, kill_tagged
 from inflight.common.python_module import python_module
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.interface import AdapterLoaded, EngineOptions
-from inflight.runtime.messages import (
-    EngineLimits,
-    EngineStats,
-    EventSink,
-    FinishReason,
-    GenerationRequest,
-    RequestError,
-    TokenEvent,
-)
+from inflight.runtime.messages import EngineLimits, EngineStats, EventSink, FinishReason, GenerationRequest, TokenEvent
 
 RESTART_DELAY_S = 5
 """Seconds between two attempts to start an engine that fails to load."""

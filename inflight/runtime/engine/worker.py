@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection, wait
 
 from inflight.common.cpu_affinity import use_engine_cores
 from inflight.common.process_tree import kill_descendants
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.interface import (
     AdapterLoaded,
     AdapterLoader,
@@ -32,9 +33,9 @@ from inflight.runtime.engine.interface import (
 )
 from inflight.runtime.engine.request_queue import error_from_exception
 from inflight.runtime.engine.scheduler import Scheduler
-from inflight.runtime.messages import EngineStats, FinishReason, GenerationRequest, RequestError, TokenEvent
-from inflight.runtime.text.detokenizer import Detokenizer
-from inflight.runtime.text.tokenizer import load_tokenizer
+from inflight.runtime.messages import EngineStats, FinishReason, GenerationRequest, TokenEvent
+from inflight.text.detokenizer import Detokenizer
+from inflight.text.tokenizer import load_tokenizer
 
 
 class StatsReporter:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inflight.runtime.messages import RequestError
+from inflight.common.request_error import RequestError
 
 _FIXED_VALUES = 4
 _MAX_VALUES = 64

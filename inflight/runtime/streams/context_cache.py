@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 
-from inflight.runtime.text.detokenizer import CONTEXT_TOKENS, Chunk
+from inflight.text.detokenizer import CONTEXT_TOKENS, Chunk
 
 MAX_STREAMS = 65_536
 """More than run at once; with CONTEXT_TOKENS ids each they take about 30 MB."""

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from inflight.common.adapter_ids import FIRST_ID, adapter_id
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.supervisor import EngineProcess
-from inflight.runtime.messages import RequestError
 
 
 class Adapters:

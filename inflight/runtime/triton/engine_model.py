@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.supervisor import EngineProcess
-from inflight.runtime.messages import GenerationRequest, RequestError, RequestMetadata, TokenEvent
+from inflight.runtime.messages import GenerationRequest, RequestMetadata, TokenEvent
 from inflight.runtime.metrics.engine_metrics import EngineMetrics
-from inflight.runtime.streams.chunk_channel import ChunkSender, ChunkSubscriber
 from inflight.runtime.streams.chunk_header import ChunkHeader, sequence_key
 from inflight.runtime.streams.disconnect_detector import ChunkAckListener, DisconnectDetector
 from inflight.runtime.triton.active_requests import ActiveRequests
@@ -70,7 +70,6 @@ class EngineModel:
         self._active_requests = ActiveRequests(self._engine.cancel, check_seconds, pb_utils.Logger.log_error)
         self._disconnects = DisconnectDetector(self._engine.cancel, self._probe, pb_utils.Logger.log_error)
         self._chunk_acks = ChunkAckListener(args["model_name"], self._disconnects.on_ack, pb_utils.Logger.log_error)
-        self._chunk_sender = ChunkSender(pb_utils.Logger.log_error)
         self._client_versions = ClientVersions(pb_utils.Logger.log_warn)
         log = os.environ.get(PATH_VARIABLE)
         self._log = RequestLog(log, pb_utils.Logger.log_error) if log else None
@@ -78,23 +77,21 @@ class EngineModel:
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             sender = request.get_response_sender()
-            caller = origin = None
+            origin = None
             try:
                 inputs = Inputs(request)
-                beside = parameters_json(request)
-                given = json.loads(beside)
+                given = json.loads(parameters_json(request))
                 check_parameters(given, inputs)
                 origin = metadata_from(given)
                 self._client_versions.check(origin)
                 if inputs.common("stop", default=False):
                     self._stop_request(request.request_id(), inputs.scalar("stream_key", default=0), sender)
                     continue
-                caller = self._subscriber(beside, inputs)
-                self._submit_request(inputs, request.request_id(), origin, sender, caller)
+                self._submit_request(request, inputs, origin, sender)
             except Exception as error:
                 refused = as_request_error(error, self._model)
                 self._record_rejection(request.request_id(), origin, refused)
-                Responder(sender, 1, caller).fail(str(refused), refused.code)
+                Responder(sender, 1).fail(str(refused), refused.code)
 
     def finalize(self) -> None:
         self._metrics.close()
@@ -104,12 +101,6 @@ class EngineModel:
         self._active_requests.close()
         self._disconnects.close()
         self._chunk_acks.close()
-        self._chunk_sender.close()
-
-    def _subscriber(self, beside: str, inputs: Inputs) -> ChunkSubscriber | None:
-        """Return the model that subscribes to a request's chunks; None for a unary request."""
-        key = inputs.scalar("stream_key", default=0) if self._decoupled else 0
-        return ChunkSubscriber.from_parameters(self._chunk_sender, beside, key) if key else None
 
     def _record_rejection(self, request_id: str, origin: RequestMetadata | None, refused: RequestError) -> None:
         """Record a request that was refused before the engine got it."""
@@ -119,13 +110,13 @@ class EngineModel:
 
     def _submit_request(
         self,
+        request: Any,
         inputs: Inputs,
-        request_id: str,
         origin: RequestMetadata | None,
         sender: Any,
-        caller: ChunkSubscriber | None,
     ) -> None:
         """Submit a request's prompts to the engine."""
+        request_id, outputs = request.request_id(), frozenset(request.requested_output_names())
         options = response_options(inputs, self._exclude_input)
         prompts = generation_requests(
             inputs, self._end_ids, self._adapters, self._engine_name, self._engine.limits, origin
@@ -135,14 +126,19 @@ class EngineModel:
         check_limits(inputs, prompts, self._engine.limits)
         if not self._decoupled:
             _check_one_response(options, len(prompts))
-        reply = Responder(sender, len(prompts) * options.sequences, caller)
-        if caller is not None:
-            reply.send_empty()
+        reply = Responder(sender, len(prompts) * options.sequences, outputs)
         answers: list[tuple[TokenAnswer, GenerationRequest]] = []
         for row, prompt in enumerate(prompts):
             for sequence in range(options.sequences):
                 key = sequence_key(inputs.scalar("stream_key", row, 0), sequence)
-                tags = _index_tensors(inputs, options, len(prompts), row, sequence)
+                tags = [
+                    tensor(name, [[index]], np.int32)
+                    for name, index, several in (
+                        ("batch_index", row, len(prompts) > 1),
+                        ("sequence_index", sequence, options.sequences > 1),
+                    )
+                    if name in outputs and (several or not inputs.through_ensemble)
+                ]
                 answer = TokenAnswer(reply, prompt, options, tags, key, self._special_token_ids)
                 answers.append((answer, _with_own_seed(prompt, sequence)))
 
@@ -183,7 +179,6 @@ class EngineModel:
         """
 
         meter = self._metrics.start_request(request)
-        caller = answer.responder.subscriber
 
         def on_event(event: TokenEvent) -> None:
             meter.observe(event)
@@ -194,11 +189,6 @@ class EngineModel:
                 self._active_requests.remove(request_id, answer)
                 answer.finish(event)
                 self._disconnects.end_stream(answer.key)
-                if caller is not None:
-                    caller.send_end(answer.key)
-            elif caller is not None and answer.streaming:
-                answer.count(event)
-                caller.send(answer.key, event)
             elif answer.acknowledged:
                 answer.push(event, self._disconnects.next_chunk_key(answer.key, event.handle), self._engine.undelivered)
                 self._disconnects.mark_sent(answer.key)
@@ -206,8 +196,6 @@ class EngineModel:
                 if answer.is_disconnected():
                     self._active_requests.check_now()
                 answer.push(event, 0, 0)
-            if not self._engine.undelivered:
-                self._chunk_sender.flush()
 
         self._active_requests.add(request_id, answer)
         try:
@@ -257,16 +245,6 @@ def _check_one_response(options: ResponseOptions, prompts: int) -> None:
             " --no-decoupled, or leave it out",
             "invalid_request",
         )
-
-
-def _index_tensors(inputs: Inputs, options: ResponseOptions, prompts: int, row: int, sequence: int) -> list[Any]:
-    """Return the index tensors; behind an ensemble, where each tensor costs time, only if there are several answers."""
-    tags = []
-    if prompts > 1 or not inputs.through_ensemble:
-        tags.append(tensor("batch_index", [[row]], np.int32))
-    if options.sequences > 1 or not inputs.through_ensemble:
-        tags.append(tensor("sequence_index", [[sequence]], np.int32))
-    return tags
 
 
 def _with_wrapped_ids(request: GenerationRequest, vocabulary_size: int) -> GenerationRequest:

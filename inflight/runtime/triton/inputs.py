@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from inflight.common.request_error import RequestError
 from inflight.common.suggestions import nearest
-from inflight.runtime.messages import RequestError
 from inflight.runtime.triton.bounded_strings import MAX_STRINGS
 from inflight.runtime.triton.request_metadata import METADATA_PARAMETERS, metadata_from
 
@@ -24,6 +24,23 @@ _ENSEMBLE_NAMES = {
     "input_ids": "text_input",
 }
 """The ensemble's names of `tensorrt_llm` inputs, where they differ."""
+
+TEXT_INPUTS = (
+    *("text_input", "messages", "chat_template_kwargs", "prompt_token_ids", "max_tokens", "stream", "end_id", "pad_id"),
+    *("stop_words", "bad_words", "embedding_bias_words", "embedding_bias_weights", "exclude_input_in_output"),
+    *("temperature", "top_k", "top_p", "min_p", "length_penalty", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "min_tokens", "seed", "beam_width", "num_return_sequences", "lora_task_id"),
+    *(
+        "logit_bias_ids",
+        "logit_bias_values",
+        "allowed_token_ids",
+        "guided_decoding_guide_type",
+        "guided_decoding_guide",
+    ),
+    *("return_log_probs", "num_top_log_probs", "return_prompt_log_probs", "return_token_ids", "return_perf_metrics"),
+    *("priority", "deadline_ms", "guided_decoding_guide"),
+)
+"""The inputs of `ensemble` that a request may use, as suggestions for misspelt ones."""
 
 
 ADD_SPECIAL_TOKENS = "add_special_tokens"

@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.request_values import check_ids, read_sequences
-from inflight.runtime.messages import RequestError
 from inflight.runtime.streams.chunk_header import ChunkHeader
 from inflight.runtime.streams.context_cache import ContextCache
 from inflight.runtime.streams.disconnect_detector import ChunkAckSender
 from inflight.runtime.streams.sequence_ids import is_unary
-from inflight.runtime.text.detokenizer import Chunk, Detokenizer
-from inflight.runtime.text.tokenizer import load_tokenizer, vocabulary_size
 from inflight.runtime.triton.bounded_strings import bound_strings
 from inflight.runtime.triton.inputs import Inputs
 from inflight.runtime.triton.model_parameters import flag, parameters
 from inflight.runtime.triton.stub.guard_launcher import end_with_server
 from inflight.runtime.triton.tensors import as_request_error, error_response
+from inflight.text.detokenizer import Chunk, Detokenizer
+from inflight.text.tokenizer import load_tokenizer, vocabulary_size
 
 _SECONDS_PER_CHUNK = 80e-6
 """Time in which the engine's model sends a chunk."""

@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.runtime.messages import RequestError
+from inflight.common.request_error import RequestError
 from inflight.runtime.streams.sequence_ids import sequence_id_factory
-from inflight.runtime.text.tokenizer import encode, load_tokenizer
-from inflight.runtime.triton.bls.request import TEXT_INPUTS
 from inflight.runtime.triton.bounded_strings import bound_strings
-from inflight.runtime.triton.inputs import ADD_SPECIAL_TOKENS, Inputs, check_parameter_names, parameters_json
+from inflight.runtime.triton.inputs import (
+    ADD_SPECIAL_TOKENS,
+    TEXT_INPUTS,
+    Inputs,
+    check_parameter_names,
+    parameters_json,
+)
 from inflight.runtime.triton.model_parameters import flag, parameters
 from inflight.runtime.triton.prompts import IncrementalWork, PromptReader
 from inflight.runtime.triton.round_robin import RoundRobinExecutor
@@ -30,6 +34,7 @@ from inflight.runtime.triton.word_tensors import (
     pack,
     weighted_words,
 )
+from inflight.text.tokenizer import encode, load_tokenizer
 
 _CHARACTERS_PER_CALL = 32_768
 """Characters of one call's requests that are tokenized before the next call; about 40 ms."""
@@ -49,6 +54,7 @@ _MULTIMODAL_INPUTS = {
     "IMAGE_BYTES": "image_bytes_input",
     "IMAGE_URL": "image_url_input",
     "IMAGES": "IMAGES",
+    "IMAGE_PIXELS": "image_input",
     "VIDEO_BYTES": "video_bytes_input",
 }
 """Upstream's inputs for encoder-decoder and multimodal models, with their clients' names."""
@@ -230,6 +236,13 @@ def _check_text_only(inputs: Inputs) -> None:
         if _used(inputs.array(name)):
             raise RequestError(
                 f"{label} is not supported: the model reads text only and has no encoder; leave it out",
+                "unsupported_input",
+            )
+    for name in ("NUM_DRAFT_TOKENS", "USE_DRAFT_LOGITS"):
+        if np.any(inputs.array(name)):
+            raise RequestError(
+                f"{name.lower()} is not supported: the engine drafts by itself where it was started with --draft-engine"
+                " or --prompt-lookup; leave it out",
                 "unsupported_input",
             )
     if np.any(inputs.array("PROMPT_TABLE_EXTRA_ID")):

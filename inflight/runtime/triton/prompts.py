@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from inflight.runtime.chat.limits import bounded
-from inflight.runtime.chat.template import ChatRenderer, first_token
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.request_values import check_ids
-from inflight.runtime.messages import RequestError
-from inflight.runtime.text.special_text import SpecialText
-from inflight.runtime.text.tokenizer import check_size, decoded_text, encode, longest_token_bytes
 from inflight.runtime.triton.inputs import Inputs
+from inflight.text.prompt_encoder import PromptEncoder, RenderedChat
+from inflight.text.template_limits import bounded
+from inflight.text.tokenizer import check_size, decoded_text, encode
 
 _JSON_BYTES = 64
 """Bytes of a message besides its content, which become at least one token."""
@@ -43,24 +42,10 @@ class PromptReader:
 
         With `special_tokens_in_messages`, the texts of special tokens in messages become these tokens.
         """
-        self._tokenizer = tokenizer
-        self._first_id: int | None = tokenizer.token_to_id(first_token(tokenizer_dir))
-        self._longest_token = longest_token_bytes(tokenizer)
+        self._encoder = PromptEncoder(tokenizer, tokenizer_dir, special_tokens_in_messages)
+        self._longest_token = self._encoder.longest_token
         self._max_tokens, self._vocabulary_size = max_tokens, vocabulary_size
         self._add_special_tokens = add_special_tokens
-        self._renderer: ChatRenderer | None = None
-        self._refusal = RequestError(
-            "the checkpoint has no chat template; send text_input, or render the messages where they are sent",
-            "no_chat_template",
-        )
-        try:
-            self._renderer = ChatRenderer.from_directory(tokenizer_dir)
-        except RequestError as error:
-            self._refusal = error
-        self._special_text: SpecialText | None = None
-        if self._renderer is not None and not special_tokens_in_messages:
-            self._special_text = SpecialText(tokenizer, self._renderer.sources)
-            self._special_text.prepare()
 
     def read(self, inputs: Inputs, add_special_tokens: bool | None = None) -> IncrementalWork:
         """Return the token ids of each prompt. Raises RequestError for an invalid or too long prompt.
@@ -80,10 +65,8 @@ class PromptReader:
             given = [self._conversation(inputs, row, bool(raw)) for row, raw in enumerate(raw_texts)]
         ids = []
         for raw, chat in zip(raw_texts, given, strict=True):
-            rendered, marker = chat or (None, "")
-            text = self._checked(raw, rendered)
-            special = chat is None and add_special_tokens
-            ids.append((yield from self._encoded(text, special, marker)))
+            text = self._checked(raw, None if chat is None else chat.text.encode())
+            ids.append((yield from self._encoded(text, add_special_tokens, chat)))
         return ids
 
     def _given(self, token_ids: Any, inputs: Inputs) -> list[list[int]]:
@@ -95,8 +78,8 @@ class PromptReader:
             check_ids(row, "prompt_token_ids", self._vocabulary_size)
         return rows
 
-    def _encoded(self, text: str, special: bool, marker: str) -> IncrementalWork:
-        """Return the token ids of a text, of which parts with the marker have no special tokens.
+    def _encoded(self, text: str, special: bool, chat: RenderedChat | None) -> IncrementalWork:
+        """Return the token ids of a text, which may be that of a conversation.
 
         A text with far too many tokens is refused before it is tokenized completely. Tokenizing in slices gives about
         as many tokens as tokenizing the whole; a text with twice the engine's limit is therefore too long in any case.
@@ -105,7 +88,7 @@ class PromptReader:
             tokens = 0
             for start in range(0, len(text), _SLICE):
                 yield _SLICE
-                tokens += len(encode(self._tokenizer, [text[start : start + _SLICE]], False)[0])
+                tokens += len(encode(self._encoder.tokenizer, [text[start : start + _SLICE]], False)[0])
                 if tokens > 2 * self._max_tokens:
                     raise RequestError(
                         f"the prompt's {len(text)} characters have more than {self._max_tokens} tokens, which is what"
@@ -113,22 +96,15 @@ class PromptReader:
                         "prompt_too_long",
                     )
         yield len(text)
-        if marker and self._special_text is not None:
-            return self._special_text.encode(text, marker)
-        ids = encode(self._tokenizer, [text], special)[0]
-        if not ids and special and self._first_id is not None:  # as models were trained to begin a text
-            return [self._first_id]
-        if not text and not ids:
-            raise RequestError("the prompt is empty; send at least one character", "empty_prompt")
-        return ids
+        return self._encoder.encode(text, special) if chat is None else self._encoder.encode_chat(chat)
 
     def _checked(self, raw: bytes, chat: bytes | None) -> str:
         name, raw = ("text_input", raw) if chat is None else ("the rendered messages", chat)
         check_size(raw, name, self._longest_token, self._max_tokens)
         return decoded_text(raw, name)
 
-    def _conversation(self, inputs: Inputs, row: int, has_text: bool) -> tuple[bytes, str] | None:
-        """Return the rendered messages of a prompt and the marker in them; None if it has no messages."""
+    def _conversation(self, inputs: Inputs, row: int, has_text: bool) -> RenderedChat | None:
+        """Return the rendered messages of a prompt; None if it has none."""
         messages: Any = inputs.scalar("MESSAGES", row, b"")
         kwargs: Any = inputs.scalar("CHAT_TEMPLATE_KWARGS", row, b"")
         if not messages:
@@ -137,18 +113,11 @@ class PromptReader:
             return None
         if has_text:
             raise RequestError("text_input and messages are both given; leave one of them empty", "invalid_messages")
-        if self._renderer is None:
-            raise RequestError(str(self._refusal), self._refusal.code)
+        self._encoder.check_template()
         # Check the size first: rendering takes time too, and other requests would wait.
         check_size(messages, "messages", self._longest_token + _JSON_BYTES, self._max_tokens)
         check_size(kwargs, "chat_template_kwargs", self._longest_token + _JSON_BYTES, self._max_tokens)
-        marker = ""
-
-        def protect(chat: list[Any], given: dict[str, Any]) -> None:
-            nonlocal marker
-            marker = self._special_text.protect(chat, given) if self._special_text is not None else ""
-
-        return self._renderer.render_json(messages, kwargs, protect).encode(), marker
+        return self._encoder.render(messages, kwargs)
 
 
 def _texts(inputs: Inputs) -> list[bytes]:

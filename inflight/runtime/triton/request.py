@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.request_values import (
     MAX_SEQUENCES,
     OLDER_NAMES,
@@ -19,8 +20,7 @@ from inflight.runtime.engine.request_values import (
     guide_from,
     sampling_from,
 )
-from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestError, RequestMetadata
-from inflight.runtime.streams.chunk_channel import CHUNKS_PARAMETER
+from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestMetadata
 from inflight.runtime.triton.adapters import Adapters
 from inflight.runtime.triton.inputs import Inputs, check_parameter_names
 from inflight.runtime.triton.unsupported_inputs import check_supported
@@ -30,7 +30,6 @@ _INPUTS_OF_FIELDS = {
     "prompt_ids": "input_ids",
     "max_tokens": "request_output_len",
     "end_ids": "end_id",
-    "draft_ids": "draft_input_ids",
     "allowed_ids": "allowed_token_ids",
 }
 _STREAMING = "Streaming"
@@ -59,7 +58,7 @@ def check_parameters(given: Mapping[str, Any], inputs: Inputs) -> None:
     Upstream's client repeats the `streaming` input there, and sends a request to stop only there.
     """
     streams = inputs.common("streaming", False) or inputs.common("stop", False)
-    check_parameter_names(given, known=(CHUNKS_PARAMETER, _STREAMING) if streams else (CHUNKS_PARAMETER,))
+    check_parameter_names(given, known=(_STREAMING,) if streams else ())
 
 
 def response_options(inputs: Inputs, exclude_input: bool) -> ResponseOptions:
@@ -142,7 +141,6 @@ def _generation_request(
         bad_ids=_bad_ids(inputs, row),
         logit_bias=(*_bias(inputs, row, limits), *_bias_by_id(inputs, row)),
         allowed_ids=tuple(_ids(inputs, "allowed_token_ids", row, limits.vocabulary_size)),
-        draft_ids=_draft_ids(inputs, row, limits),
         log_probs=_log_probs(inputs),
         top_log_probs=inputs.common("num_top_log_probs", default=0),
         prompt_log_probs=inputs.common("return_prompt_log_probs", default=False),
@@ -169,18 +167,6 @@ def _prompt_ids(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[int, ..
     max_tokens = max(inputs.scalar("request_output_len", row), 0)
     limits.check_length(length, max_tokens, name=inputs.label("request_output_len"))
     return tuple(ids[:length].tolist())
-
-
-def _draft_ids(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[int, ...]:
-    ids = inputs.row("draft_input_ids", row)
-    if ids is None:
-        return ()
-    if ids.size > limits.max_seq_len:
-        raise RequestError(
-            f"draft_input_ids holds {ids.size} token ids, and the engine takes {limits.max_seq_len}; shorten it",
-            "invalid_parameter",
-        )
-    return tuple(ids.tolist())
 
 
 def _log_probs(inputs: Inputs) -> bool:

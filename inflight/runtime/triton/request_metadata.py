@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from inflight import __version__, compatible
-from inflight.runtime.messages import RequestError, RequestMetadata
+from inflight.common.request_error import RequestError
+from inflight.runtime.messages import RequestMetadata
 
 METADATA_PARAMETERS = ("tenant", "traceparent", "inflight_client")
 

@@ -12,13 +12,11 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, LogProb, RequestTimings, TokenEvent
-from inflight.runtime.streams.chunk_channel import ChunkSubscriber
 from inflight.runtime.streams.chunk_header import ChunkHeader
-from inflight.runtime.text.detokenizer import CONTEXT_TOKENS
 from inflight.runtime.triton.perf_metrics import perf_tensors
 from inflight.runtime.triton.request import ResponseOptions
-from inflight.runtime.triton.stub.retained_responses import RetainedResponses
 from inflight.runtime.triton.tensors import tensor, triton_error
+from inflight.text.detokenizer import CONTEXT_TOKENS, PROMPT_CONTEXT_TOKENS
 
 PADDING = -1
 """Follows the token ids of a sequence that is shorter than others."""
@@ -27,17 +25,9 @@ PADDING = -1
 class Responder:
     """Sends the responses to one request with `answers` answers: the end of the last one is its final response."""
 
-    def __init__(
-        self,
-        sender: Any,
-        answers: int,
-        subscriber: ChunkSubscriber | None = None,
-        retained: RetainedResponses | None = None,
-    ) -> None:
-        """`retained` are other models' responses, which can be released once Triton has answered a disconnect query."""
-        self.subscriber = subscriber
-        """The model that receives tokens and failures through the chunk channel."""
-        self._retained = retained or RetainedResponses()
+    def __init__(self, sender: Any, answers: int, outputs: frozenset[str] = frozenset()) -> None:
+        """`outputs` are those that the request names; each tensor that is not built saves time."""
+        self.outputs = outputs
         self._sender = sender
         self._open_answers = answers
         self._lock = threading.Lock()
@@ -57,15 +47,8 @@ class Responder:
             if self._open_answers <= 0:
                 return
             self._open_answers = 0
-            if self.subscriber:  # before another thread announces an end whose response is not sent any more
-                self.subscriber.send_error(message, code)
-            error = None if self.subscriber else triton_error(message, code)
-            response = pb_utils.InferenceResponse(output_tensors=[], error=error)
+            response = pb_utils.InferenceResponse(output_tensors=[], error=triton_error(message, code))
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
-    def send_empty(self) -> None:
-        """Send an empty response, so that a caller that waits for the first response need not wait for a token."""
-        self._sender.send(pb_utils.InferenceResponse([]))
 
     def is_disconnected(self) -> bool:
         """Ask Triton whether the client disconnected, which it knows of requests sent to this model directly.
@@ -74,7 +57,7 @@ class Responder:
         the whole server.
         """
         with self._lock:
-            return self._open_answers > 0 and self._retained.release_after(self._sender.is_cancelled)
+            return self._open_answers > 0 and bool(self._sender.is_cancelled())
 
 
 class TokenAnswer:
@@ -103,8 +86,13 @@ class TokenAnswer:
         self._request = request
         self._options = options
         self._index_tensors = index_tensors
-        self._prompt: tuple[int, ...] = () if options.streaming or options.exclude_input else request.prompt_ids
+        continues = options.streaming or options.exclude_input
+        self._prompt: tuple[int, ...] = () if continues else request.prompt_ids
         self._tokens: list[int] = list(self._prompt)
+        self._context: list[int] = []
+        """The tokens before the next chunk, from the prompt's last ones on: the text is that of a continuation."""
+        if continues:
+            self._add_context(request.prompt_ids[-PROMPT_CONTEXT_TOKENS:])
         self._log_probs: list[float] = []
         self._prompt_log_probs: tuple[float, ...] = ()
         self._cumulative = 0.0
@@ -113,13 +101,9 @@ class TokenAnswer:
         self._timings = RequestTimings(arrival_ns=time.monotonic_ns())
 
     @property
-    def streaming(self) -> bool:
-        return self._options.streaming
-
-    @property
     def acknowledged(self) -> bool:
         """Return whether postprocessing acknowledges the chunks, which detects disconnects behind an ensemble."""
-        return bool(self.key) and self.streaming and self.responder.subscriber is None
+        return bool(self.key) and self._options.streaming
 
     def is_disconnected(self) -> bool:
         """Ask Triton; a request from another model is never disconnected here, since that model checks its clients."""
@@ -154,8 +138,12 @@ class TokenAnswer:
             tensors = (
                 self._beams(event)
                 if event.beams
-                else self._chunk(self._with_earlier_tokens(event), self._last_header(event))
+                else self._chunk(
+                    self._with_earlier_tokens(event), ChunkHeader(0, dropped_characters=event.dropped_characters)
+                )
             )
+            if event.dropped_characters and "dropped_characters" in self.responder.outputs:
+                tensors.append(tensor("dropped_characters", [[event.dropped_characters]], np.int32))
             self.responder.send([*tensors, *self._summary(event)], last=True)
 
     def _with_earlier_tokens(self, event: TokenEvent) -> TokenEvent:
@@ -169,19 +157,19 @@ class TokenAnswer:
             prompt_log_probs=self._prompt_log_probs or event.prompt_log_probs,
         )
 
-    def _last_header(self, event: TokenEvent) -> ChunkHeader:
-        return ChunkHeader(0, dropped_characters=event.dropped_characters)
+    def _add_context(self, token_ids: Sequence[int]) -> None:
+        said = [token_id for token_id in token_ids if token_id not in self._special_token_ids]
+        self._context = [*self._context, *said][-CONTEXT_TOKENS:]
 
     def _chunk(self, event: TokenEvent, context: ChunkHeader) -> list[Any]:
-        token_ids = event.token_ids
-        tensors = [
-            tensor("output_ids", [[token_ids]], np.int32),
-            tensor("sequence_length", [[len(token_ids)]], np.int32),
-            *self._index_tensors,
-        ]
+        token_ids, outputs = event.token_ids, self.responder.outputs
+        tensors = [tensor("output_ids", [[token_ids]], np.int32)]
+        if "sequence_length" in outputs:
+            tensors.append(tensor("sequence_length", [[len(token_ids)]], np.int32))
+        tensors += self._index_tensors
         if self.key:
-            before = self._tokens if self._options.streaming else ()
-            tensors.append(pb_utils.Tensor("chunk_header", context._replace(context_ids=before).to_tensor()))
+            header = context._replace(context_ids=self._context).to_tensor()
+            tensors.append(pb_utils.Tensor("chunk_header", header))
         if self._options.log_probs:
             tensors.append(tensor("output_log_probs", [[event.log_probs]], np.float32))
             tensors.append(tensor("cum_log_probs", [[self._cumulative]], np.float32))
@@ -197,8 +185,7 @@ class TokenAnswer:
         if self._options.perf_metrics:
             tensors += perf_tensors(event, self._timings)
         if self._options.streaming:
-            said = [token_id for token_id in token_ids if token_id not in self._special_token_ids]
-            self._tokens = [*self._tokens, *said][-CONTEXT_TOKENS:]
+            self._add_context(token_ids)
         return tensors
 
     def _beams(self, event: TokenEvent) -> list[Any]:

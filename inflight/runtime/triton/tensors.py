@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.runtime.messages import RequestError
+from inflight.common.request_error import RequestError
 
 # Triton adds these names to its module only after a model's file was imported, so they are read on use.
 _STATUS = {

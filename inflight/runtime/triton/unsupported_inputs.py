@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inflight.runtime.messages import RequestError
+from inflight.common.request_error import RequestError
 
 
 class _Unsupported(NamedTuple):
@@ -33,6 +33,10 @@ def _prioritized(values: Any) -> bool:
     return bool(np.any((values != 35) & (values != 0)))
 
 
+def _not_empty(values: Any) -> bool:
+    return bool(values.size)
+
+
 def _several(values: Any) -> bool:
     """Return whether there is more than one per prompt."""
     return bool(values.shape[-1] > 1)
@@ -40,6 +44,7 @@ def _several(values: Any) -> bool:
 
 _NO_ENCODER = "it has no encoder and serves decoder-only models"
 _NO_PROMPT_TABLE = "it accepts tokens but no embeddings as a prompt"
+_OWN_DRAFTS = "it drafts by itself, if the server is started with --draft-engine or --prompt-lookup"
 _NO_LOOKAHEAD = "it has no lookahead decoding; start the server with --prompt-lookup or --draft-engine instead"
 _NO_RETENTION = "it evicts the least recently used prefixes first"
 _LOGITS_STAY = "they are too large to return with each token; return_log_probs gives the tokens' log probabilities"
@@ -57,8 +62,9 @@ _ALL_ENGINES = {
     "decoder_input_ids": _Unsupported(_several, _NO_ENCODER),
     "cross_attention_mask": _Unsupported(_not_zero, _NO_ENCODER),
     "skip_cross_attn_blocks": _Unsupported(_not_zero, _NO_ENCODER),
-    "draft_logits": _Unsupported(_not_zero, "it compares drafts by their tokens"),
-    "draft_acceptance_threshold": _Unsupported(_not_zero, "it takes only drafts that equal its own tokens"),
+    "draft_input_ids": _Unsupported(_not_empty, _OWN_DRAFTS),
+    "draft_logits": _Unsupported(_not_zero, _OWN_DRAFTS),
+    "draft_acceptance_threshold": _Unsupported(_not_zero, _OWN_DRAFTS),
     "context_phase_params": _Unsupported(_not_zero, "it does not support disaggregated serving"),
     "retention_token_range_starts": _Unsupported(_not_zero, _NO_RETENTION),
     "retention_token_range_ends": _Unsupported(_not_zero, _NO_RETENTION),

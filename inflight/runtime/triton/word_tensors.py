@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from inflight.runtime.messages import RequestError
+from inflight.common.request_error import RequestError
 
 MAX_WORDS = 256
 MAX_WORD_LENGTH = 1024

@@ -44,7 +44,7 @@ def test_all_that_a_model_needs_lies_in_its_own_version(engine: Path, tmp_path: 
         text = config.read_text()
         assert str(engine) not in text
         assert "/" not in text.replace("1/engine", "").replace("1/tokenizer", ""), f"{config} names another place"
-    for model in ("preprocessing", "postprocessing", "tensorrt_llm_bls"):
+    for model in ("preprocessing", "postprocessing"):
         assert parameters(out, model)["tokenizer_dir"] == "1/tokenizer"
         assert (out / model / "1/tokenizer/tokenizer.json").read_bytes() == (engine / "tokenizer.json").read_bytes()
         assert not list((out / model).rglob("*.bin")), "the weights are the engine's alone"
@@ -73,7 +73,7 @@ def test_no_directory_is_empty_as_s3_has_none(engine: Path, tmp_path: Path) -> N
 
 def test_each_of_our_models_and_the_card_say_which_version_wrote_them(engine: Path, tmp_path: Path) -> None:
     written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), tmp_path / "out")
-    for model in ("preprocessing", "postprocessing", "tensorrt_llm", "tensorrt_llm_bls"):
+    for model in ("preprocessing", "postprocessing", "tensorrt_llm"):
         assert parameters(tmp_path / "out", model)["inflight_version"] == __version__
     assert json.loads((tmp_path / "out" / card.MANIFEST_FILE).read_text())["inflight_version"] == __version__
 

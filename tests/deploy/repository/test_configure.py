@@ -80,8 +80,7 @@ def test_without_options_what_is_committed_stays(tmp_path: Path) -> None:
 def test_every_model_that_can_stream_does_so_only_where_wanted(tmp_path: Path, decoupled: bool) -> None:
     configs = deployed(tmp_path / "out", DeploymentOptions(decoupled=decoupled))
     policies = {name: config.model_transaction_policy.decoupled for name, config in configs.items()}
-    streaming = {"tensorrt_llm", "tensorrt_llm_bls"} & set(configs)
-    assert {name for name, policy in policies.items() if policy} == (streaming if decoupled else set())
+    assert {name for name, policy in policies.items() if policy} == ({"tensorrt_llm"} if decoupled else set())
 
 
 def test_a_draft_engine_is_named_absolutely_and_its_cache_counts(
@@ -189,11 +188,10 @@ def test_further_parameters_win_over_the_usual_ones(tmp_path: Path) -> None:
 
 
 def test_what_one_model_is_told_for_all_reaches_all(tmp_path: Path) -> None:
-    further = {"postprocessing": {"skip_special_tokens": "false"}, "tensorrt_llm": {"exclude_input_in_output": "true"}}
+    further = {"postprocessing": {"skip_special_tokens": "false"}}
     configs = deployed(tmp_path / "out", DeploymentOptions(parameters=further))
-    models = ("postprocessing", "tensorrt_llm", "tensorrt_llm_bls")
+    models = ("postprocessing", "tensorrt_llm")
     assert {parameters(configs[model])["skip_special_tokens"] for model in models} == {"false"}
-    assert parameters(configs["tensorrt_llm_bls"])["exclude_input_in_output"] == "true"
 
 
 @pytest.mark.parametrize("further", [{"tensorrt_llm": {"invented": "1"}}, {"invented": {"tokenizer_dir": "1"}}])

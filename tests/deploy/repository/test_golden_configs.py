@@ -31,7 +31,7 @@ from tests.standins.tensorrtllm.parameters import GUIDES, read_parameters
 
 CPP = [case for case in CASES.values() if case.target == "tensorrt-llm"]
 ONLY_UPSTREAMS = ("tensorrt_llm", "ensemble")
-MAY_BE_EMPTY = {*GUIDES, "max_tokens_in_paged_kv_cache", "draft_model_path", "tensorrt_llm_draft_model_name"} | {
+MAY_BE_EMPTY = {*GUIDES, "max_tokens_in_paged_kv_cache", "draft_model_path"} | {
     "lora_directory",
     "inflight_version",
     "inflight_build",
@@ -131,11 +131,9 @@ def test_all_of_upstreams_wiring_stands_and_answers_are_told_apart() -> None:
 def test_streams_are_kept_where_there_are_any(case: GoldenCase) -> None:
     configs = case.configs()
     decoupled = configs["tensorrt_llm"].model_transaction_policy.decoupled
-    assert configs["tensorrt_llm_bls"].model_transaction_policy.decoupled == decoupled
     assert decoupled == case.options.decoupled
     for model, key in (("postprocessing", "cache_context"), ("preprocessing", "assign_sequence_ids")):
         assert configs[model].parameters[key].string_value == ("true" if decoupled else "false")
-    assert configs["tensorrt_llm_bls"].parameters["inflight_tensors"].string_value == "false"
     assert configs["preprocessing"].parameters["end_ids_as_stop_words"].string_value == "true"
 
 
@@ -144,7 +142,7 @@ def test_instances_are_as_many_as_asked_for() -> None:
         configs = CASES[name].configs()
         return {model: config.instance_group[0].count for model, config in configs.items() if config.instance_group}
 
-    once = dict.fromkeys(("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls"), 1)
+    once = dict.fromkeys(("preprocessing", "tensorrt_llm", "postprocessing"), 1)
     assert counts("tensorrt-llm") == counts("tensorrt-llm-two-gpus") == once
     assert counts("tensorrt-llm-two-instances") == {**once, "tensorrt_llm": 2, "preprocessing": 2}
 
@@ -152,7 +150,7 @@ def test_instances_are_as_many_as_asked_for() -> None:
 def test_no_python_stands_where_the_backend_is_upstreams(tmp_path: Path) -> None:
     CASES["tensorrt-llm"].write(tmp_path)
     code = {path.parent.parent.name for path in (tmp_path / "repository").glob("*/1/model.py")}
-    assert code == {"preprocessing", "postprocessing", "tensorrt_llm_bls"}
+    assert code == {"preprocessing", "postprocessing"}
     assert (tmp_path / "repository" / "tensorrt_llm" / "1").is_dir()
 
 
@@ -213,9 +211,8 @@ def test_engines_of_ours_take_parameters_by_name_too(tmp_path: Path, target: str
     case = GoldenCase("any", target, options=DeploymentOptions(kv_cache_tokens=8192, settings=settings))
     configs = parse(case.write(tmp_path))
     said = {model: config.parameters for model, config in configs.items()}
-    for model in ("tensorrt_llm", "tensorrt_llm_bls"):
-        assert said[model]["exclude_input_in_output"].string_value == "true"
-    for model in ("tensorrt_llm", "tensorrt_llm_bls", "postprocessing"):
+    assert said["tensorrt_llm"]["exclude_input_in_output"].string_value == "true"
+    for model in ("tensorrt_llm", "postprocessing"):
         assert said[model]["skip_special_tokens"].string_value == "false"
     assert configs["preprocessing"].instance_group[0].count == 2
 

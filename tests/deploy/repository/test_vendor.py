@@ -177,7 +177,7 @@ def test_without_one_of_its_own_another_version_refuses_it_and_names_both(
     with other_triton.started(repository(tiny_engine("llama"), tmp_path / "out", vendored=False)) as (process, _):
         assert process.wait(TIMEOUT) == 1
     said = other_triton.log.read_text()
-    for model in ("preprocessing", "postprocessing", "tensorrt_llm", "tensorrt_llm_bls"):
+    for model in ("preprocessing", "postprocessing", "tensorrt_llm"):
         assert (
             f"the model {model} was written by inflight 0.1.0 and the package inflight that runs it here is {OTHER};"
             in said
@@ -192,7 +192,6 @@ def test_the_archive_holds_the_runtime_and_nothing_else(tiny_engine: TinyEngine,
         "postprocessing",
         "preprocessing",
         "tensorrt_llm",
-        "tensorrt_llm_bls",
     ]
     with zipfile.ZipFile(archives[0]) as archive:
         names = archive.namelist()
@@ -203,5 +202,8 @@ def test_the_archive_holds_the_runtime_and_nothing_else(tiny_engine: TinyEngine,
     assert {"inflight/__init__.py", "inflight/runtime/__init__.py", "inflight/runtime/triton/engine_model.py"} <= set(
         names
     )
-    assert all(name.startswith(("inflight/runtime/", "inflight/common/", "inflight/__init__.py")) for name in names)
+    assert all(
+        name.startswith(("inflight/runtime/", "inflight/text/", "inflight/common/", "inflight/__init__.py"))
+        for name in names
+    )
     assert not any(name.startswith("inflight/common/schema") for name in names), "that needs pydantic"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.encoders.tokenize import EncoderTokenizer, PlainText, TokenizedText
-from inflight.runtime.messages import RequestError
 from tests.fixtures.errors import raises
 from tests.runtime.encoders.word_tokenizer import VOCABULARY, word_tokenizer
 

@@ -10,7 +10,7 @@ from inflight.runtime.engine.fake import FakeModelRunner, expected_token
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.engine.scheduler import Scheduler, no_tokenizer
 from inflight.runtime.messages import FinishReason, GenerationRequest, TokenEvent
-from inflight.runtime.text.detokenizer import Detokenizer
+from inflight.text.detokenizer import Detokenizer
 
 MAX_STEPS = 10_000
 """Turns in which everything has long ended."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.admission import AdmissionSlots
-from inflight.runtime.messages import RequestError
 from tests.fixtures.errors import raises
 
 

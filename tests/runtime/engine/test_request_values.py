@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.request_values import (
     MAX_SEQUENCES,
     SAMPLING_INPUTS,
@@ -20,7 +21,7 @@ from inflight.runtime.engine.request_values import (
     read_sequences,
     sampling_from,
 )
-from inflight.runtime.messages import DecodingGuide, GuideType, RequestError, SamplingConfig
+from inflight.runtime.messages import DecodingGuide, GuideType, SamplingConfig
 from tests.fixtures.errors import raises
 
 

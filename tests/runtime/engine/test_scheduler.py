@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
+from inflight.common.request_error import RequestError
+from inflight.runtime.messages import FinishReason, GenerationRequest, TokenEvent
 from tests.fixtures.errors import raises
 from tests.runtime.engine.fake_scheduler import (
     FAIL_TOKEN,

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from inflight.runtime.engine.fake import LOG_PROB, expected_beams
-from inflight.runtime.messages import FinishReason, GenerationRequest, RequestMetadata, SamplingConfig, SpeculationStats
-from inflight.runtime.text.detokenizer import CONTEXT_TOKENS, Chunk, Detokenizer
+from inflight.runtime.messages import FinishReason, GenerationRequest, RequestMetadata, SamplingConfig
+from inflight.text.detokenizer import CONTEXT_TOKENS, Chunk, Detokenizer
 from tests.runtime.engine.fake_scheduler import EventCollector, answered, request_of, run_dry, scheduler_of
-from tests.runtime.text.example_tokenizers import detokenizer_of, tokenizer_of
+from tests.text.example_tokenizers import detokenizer_of, tokenizer_of
 
 KIND = "byte_level"
 
@@ -122,38 +122,6 @@ def test_a_stop_word_is_not_looked_for_before_min_tokens() -> None:
     request = replace(request_of(prompt=4, answer=20), stop_ids=((102,),), sampling=SamplingConfig(min_tokens=3))
     answer = answered(scheduler_of(), request)
     assert (answer.tokens, answer.reason) == ([100, 101, 102, 103, 100, 101], FinishReason.STOP_WORD)
-
-
-@pytest.mark.parametrize(
-    ("draft", "tokens", "accepted"),
-    [
-        ((100, 101, 102), [100, 101, 102, 103], 3),
-        ((100, 7, 102), [100, 101], 1),
-        ((7,), [100], 0),
-        (tuple(range(100, 110)), list(range(100, 106)), 6),
-    ],
-)
-def test_a_draft_is_verified(draft: tuple[int, ...], tokens: list[int], accepted: int) -> None:
-    """The answer has as many tokens as a target model makes of it in one pass, and no more than max_tokens."""
-    engine = scheduler_of()
-    answer = answered(engine, replace(request_of(prompt=20, answer=6), draft_ids=draft))
-    assert (answer.tokens, answer.reason) == (tokens, FinishReason.LENGTH)
-    assert answer.end.speculation == SpeculationStats(drafted=len(draft), accepted=accepted)
-    assert engine.stats().steps == len(tokens)
-    assert engine.stats().kv_blocks_reserved == 0
-
-
-def test_a_draft_reserves_no_more_than_it_may_come_to() -> None:
-    engine = scheduler_of()
-    engine.submit(replace(request_of(prompt=10, answer=200), draft_ids=(100, 101)), EventCollector())
-    engine.step()
-    assert engine.stats().kv_blocks_reserved == 1
-
-
-def test_an_end_token_ends_a_draft_that_goes_on() -> None:
-    answer = answered(scheduler_of(), replace(request_of(answer=9), draft_ids=(100, 101, 102), end_ids=(101,)))
-    assert (answer.tokens, answer.reason) == ([100], FinishReason.STOP)
-    assert answer.end.speculation == SpeculationStats(drafted=3, accepted=1)
 
 
 def test_log_probs_come_with_their_tokens() -> None:

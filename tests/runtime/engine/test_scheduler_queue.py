@@ -7,14 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine import scheduler
 from inflight.runtime.engine.scheduler import Scheduler
-from inflight.runtime.messages import (
-    FinishReason,
-    GenerationRequest,
-    RequestError,
-    SamplingConfig,
-)
+from inflight.runtime.messages import FinishReason, GenerationRequest, SamplingConfig
 from tests.fixtures.errors import raises
 from tests.runtime.engine.fake_scheduler import (
     REFUSE_TOKEN,

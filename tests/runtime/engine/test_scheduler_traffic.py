@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import time
-from itertools import takewhile
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.fake import expected_beams
-from inflight.runtime.messages import (
-    DecodingGuide,
-    FinishReason,
-    GenerationRequest,
-    GuideType,
-    RequestError,
-    SamplingConfig,
-)
+from inflight.runtime.messages import DecodingGuide, FinishReason, GenerationRequest, GuideType, SamplingConfig
 from tests.runtime.engine.fake_scheduler import EventCollector, expected_answer, run_dry, scheduler_of
 
 SEQUENCES, WAITING = 3, 6
@@ -25,12 +18,8 @@ MILLISECOND_NS = 1_000_000
 
 
 def expected_end(request: GenerationRequest) -> tuple[list[int], FinishReason]:
-    """The answer, verified against the draft and then cut at the first stop word."""
+    """The answer, cut at the first stop word."""
     tokens, reason = expected_answer(request), FinishReason.LENGTH
-    if request.draft_ids:
-        pairs = zip(tokens, request.draft_ids, strict=False)
-        accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        tokens = tokens[: accepted + 1]
     for start in range(len(tokens)):
         if any(tuple(tokens[start : start + len(word)]) == word for word in request.stop_ids):
             return tokens[:start], FinishReason.STOP_WORD
@@ -39,7 +28,7 @@ def expected_end(request: GenerationRequest) -> tuple[list[int], FinishReason]:
 
 @st.composite
 def requests(draw: st.DrawFn) -> GenerationRequest:
-    """Prompts are runs of ids, and answers go on with them, so that words and drafts of such runs hit and miss."""
+    """Prompts are runs of ids, and answers go on with them, so that words of such runs hit and miss."""
     prompt, first = draw(st.integers(1, 90)), draw(st.integers(10, 300))
     answer = draw(st.integers(1, 70))
     runs = st.integers(0, 20).flatmap(
@@ -52,7 +41,6 @@ def requests(draw: st.DrawFn) -> GenerationRequest:
         answer,
         sampling=SamplingConfig(beam_width=beams),
         stop_ids=tuple(draw(st.lists(runs, max_size=2))) if beams == 1 else (),
-        draft_ids=draw(st.sampled_from([(), (), (), tuple(range(first, first + 9)), (first, 5)])) if beams == 1 else (),
         guide=draw(
             st.sampled_from(
                 [None, None, None, DecodingGuide(GuideType.REGEX, "a"), DecodingGuide(GuideType.REGEX, "b")]

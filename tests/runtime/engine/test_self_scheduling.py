@@ -53,11 +53,3 @@ def test_what_is_told_behind_a_stop_word_is_none_of_the_answer(stepper: AheadRun
     assert (stopped.tokens, stopped.reason) == ([], FinishReason.STOP_WORD)
     assert (other.tokens, other.reason) == ([200, 201, 202] * 2, FinishReason.LENGTH)
     assert engine.stats().kv_blocks_reserved == 0
-
-
-def test_so_is_what_is_told_behind_the_end_of_a_draft(stepper: AheadRunner) -> None:
-    engine = Scheduler(stepper)
-    answer = EventCollector()
-    engine.submit(GenerationRequest((100, 101, 102), 50, draft_ids=(100, 7, 8, 9, 10)), answer)
-    run_dry(engine)
-    assert (answer.tokens, answer.reason) == ([100, 101], FinishReason.LENGTH)

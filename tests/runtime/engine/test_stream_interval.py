@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inflight.runtime.engine.request_queue import SINGLE_TOKENS
 from inflight.runtime.messages import FinishReason, GenerationRequest
 from tests.runtime.engine.fake_scheduler import EventCollector, answered, request_of, scheduler_of
-from tests.runtime.text.example_tokenizers import detokenizer_of, tokenizer_of
+from tests.text.example_tokenizers import detokenizer_of, tokenizer_of
 
 KIND = "byte_level"
 DEADLINE_NS = 80_000_000
@@ -33,7 +33,6 @@ def requests(draw: st.DrawFn) -> GenerationRequest:
         end_ids=draw(st.sampled_from([(), (), ids[-1:]])),
         stop_ids=draw(st.sampled_from([(), (), (ids[3:5],), (ids[6:7], (500,))])),
         stop_texts=tuple(draw(st.lists(parts.filter(bool), max_size=2))),
-        draft_ids=draw(st.sampled_from([(), (), ids, ids[:5]])),
         log_probs=draw(st.booleans()),
     )
 

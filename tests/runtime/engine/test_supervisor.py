@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine import supervisor as process_module
 from inflight.runtime.engine.fake import expected_token
 from inflight.runtime.engine.supervisor import EngineProcess
-from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
+from inflight.runtime.messages import FinishReason, GenerationRequest, TokenEvent
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 from tests.runtime.engine.fake_engine_process import (

@@ -11,9 +11,9 @@ import threading
 import psutil
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.engine.supervisor import EngineProcess
-from inflight.runtime.messages import RequestError
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 from tests.runtime.engine.fake_engine_process import ENDLESS, EventWaiter, options_of, request_of

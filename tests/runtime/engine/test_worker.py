@@ -12,7 +12,7 @@ from inflight.runtime.engine.supervisor import EngineProcess
 from inflight.runtime.messages import FinishReason, GenerationRequest
 from tests.fixtures.waiting import wait_until
 from tests.runtime.engine.fake_engine_process import ENDLESS, EventWaiter, options_of, request_of
-from tests.runtime.text.example_tokenizers import tokenizer_of
+from tests.text.example_tokenizers import tokenizer_of
 
 REFUSE_TOKEN = 3
 

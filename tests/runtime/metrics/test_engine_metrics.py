@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.engine.supervisor import EngineProcess
 from inflight.runtime.messages import (
@@ -20,7 +21,6 @@ from inflight.runtime.messages import (
     EngineStats,
     FinishReason,
     GenerationRequest,
-    RequestError,
     RequestTimings,
     SamplingConfig,
     TokenEvent,

@@ -6,8 +6,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from inflight.runtime.streams.context_cache import ContextCache
-from inflight.runtime.text.detokenizer import CONTEXT_TOKENS, Detokenizer
-from tests.runtime.text.example_tokenizers import byte_level, llama_2
+from inflight.text.detokenizer import CONTEXT_TOKENS, Detokenizer
+from tests.text.example_tokenizers import byte_level, llama_2
 
 TEXTS = ["the tea  and two, the tin.", "抹茶ラテは京都の宇治から。", "a family 👩‍👩‍👧‍👦 and ❤️‍🔥 "]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.runtime.messages import RequestError
+from inflight.common.request_error import RequestError
 
 _MODULES = ("inflight.runtime.triton.encoders.answer", "inflight.runtime.triton.tensors")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.tokenize import PlainText
-from inflight.runtime.messages import RequestError
 from inflight.runtime.triton.encoders.tasks import TASKS, TextRequest
 from tests.runtime.triton.request_inputs import inputs_of
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from inflight.runtime.messages import RequestError
+from inflight.common.request_error import RequestError
 from inflight.runtime.triton.bounded_strings import MAX_STRINGS, decode_strings
 from inflight.runtime.triton.inputs import check_parameter_names, parameters_json
 from tests.fixtures.errors import raises

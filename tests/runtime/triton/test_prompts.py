@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from tokenizers.processors import TemplateProcessing
 
-from inflight.runtime.chat import limits
-from inflight.runtime.messages import RequestError
-from inflight.runtime.text.tokenizer import load_tokenizer
+from inflight.common.request_error import RequestError
 from inflight.runtime.triton.prompts import PromptReader
+from inflight.text import template_limits as limits
+from inflight.text.tokenizer import load_tokenizer
 from tests.fixtures.errors import raises
-from tests.runtime.chat.template_examples import CHATML, write_directory
 from tests.runtime.triton.request_inputs import inputs_of
+from tests.text.template_examples import CHATML, write_directory
 
 MESSAGES = json.dumps([{"role": "user", "content": "tea"}]).encode()
 

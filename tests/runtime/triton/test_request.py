@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.runtime.messages import EngineLimits, RequestError
+from inflight.common.request_error import RequestError
+from inflight.runtime.messages import EngineLimits
 from inflight.runtime.triton.adapters import Adapters
 from inflight.runtime.triton.request import (
     ResponseOptions,
@@ -47,7 +48,7 @@ def test_how_to_answer_is_read_of_all_prompts_together() -> None:
 
 
 def test_upstreams_client_may_say_once_more_that_it_streams() -> None:
-    check_parameters({"Streaming": True, "inflight_chunks": "a"}, engine_inputs(streaming=[[True]]))
+    check_parameters({"Streaming": True}, engine_inputs(streaming=[[True]]))
     check_parameters({"Streaming": True}, engine_inputs(stop=[[True]]))
     check_parameters({"Streaming": False}, engine_inputs())
     with raises(RequestError, "invalid_request", naming="Streaming"):
@@ -93,7 +94,6 @@ def test_words_whose_ends_do_not_fit_are_refused() -> None:
     [
         ({"input_ids": [[5, 600]]}, "invalid_token_ids", "input_ids: token id 600"),
         ({"end_id": [[512]]}, "invalid_token_ids", "end_id: token id 512"),
-        ({"draft_input_ids": [[3, 600]]}, "invalid_token_ids", "draft_input_ids: token id 600"),
         ({"request_output_len": [[0]]}, "invalid_parameter", "request_output_len is 0"),
         ({"request_output_len": [[300]]}, "prompt_too_long", ("request_output_len of 300", "302")),
         ({"request_output_len": [[300]]}, "prompt_too_long", "lower request_output_len"),
@@ -109,7 +109,7 @@ def test_what_the_engine_can_not_take_is_named_as_its_sender_knows_it(
 
 
 def test_what_the_engine_can_take_passes() -> None:
-    inputs = engine_inputs(2, draft_input_ids=np.array([[511], [0]], np.int32))
+    inputs = engine_inputs(2, end_id=np.array([[511], [0]], np.int32))
     check_limits(inputs, generation_requests(inputs, (1,), Adapters(0), "openvino", LIMITS), LIMITS)
 
 
@@ -121,7 +121,6 @@ def test_what_the_engine_can_take_passes() -> None:
             {"input_ids": np.zeros((1, 201)), "input_lengths": [[201]], "request_output_len": [[-300]]},
             "prompt_too_long",
         ),
-        ({"draft_input_ids": np.zeros((1, 201))}, "invalid_parameter"),
         ({"embedding_bias": np.ones((1, 513))}, "invalid_token_ids"),
         ({"stop_words_list": [[[5] * 257, range(1, 258)]]}, "invalid_parameter"),
         ({"stop_words_list": [[[5] * 1025, [1025] + [-1] * 1024]]}, "invalid_parameter"),

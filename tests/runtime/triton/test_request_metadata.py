@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from inflight import __version__
-from inflight.runtime.messages import RequestError, RequestMetadata
+from inflight.common.request_error import RequestError
+from inflight.runtime.messages import RequestMetadata
 from inflight.runtime.triton.request_metadata import ClientVersions, metadata_from, metadata_parameters
 from tests.fixtures.errors import raises
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
-from inflight.runtime.messages import RequestError
+from inflight.common.request_error import RequestError
 from inflight.runtime.triton.round_robin import RoundRobinExecutor
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until

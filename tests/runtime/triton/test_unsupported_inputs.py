@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.interface import BACKENDS
-from inflight.runtime.messages import RequestError
 from inflight.runtime.triton.unsupported_inputs import UNSUPPORTED_INPUTS, check_supported
 from tests.fixtures.errors import raises
 
 NOT_ZERO = {
+    "draft_input_ids": np.zeros((1, 0), np.int32),
     "decoder_input_ids": np.array([[50256], [50256]], np.int32),
 }
 """Where zeros are not what asks for nothing: the only token of a decoder, and no words."""

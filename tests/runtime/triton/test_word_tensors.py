@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.runtime.messages import RequestError
+from inflight.common.request_error import RequestError
 from inflight.runtime.triton.word_tensors import MAX_WORDS, check_words, pack, unpack, weighted_words
 from tests.fixtures.errors import raises
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -68,12 +67,9 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("name", ["paced_server", pytest.param("foreign_server", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("values", CASES, ids=lambda values: "-".join(values))
-def test_each_answer_tells_its_responses_and_its_tokens(
-    serving: Callable[[str], Server], name: str, values: dict[str, Any]
-) -> None:
-    server = serving(name)
+def test_each_answer_tells_its_responses_and_its_tokens(paced_server: Server, values: dict[str, Any]) -> None:
+    server = paced_server
     told = {}
     sent = [message(model, prompt_for(server, model, PROMPT), 20, return_token_ids=True, **values) for model in MODELS]
     for model, replies_of_model in zip(MODELS, together(server, *sent), strict=True):
@@ -104,7 +100,7 @@ def test_an_answer_that_was_stopped_tells_its_responses_too(paced_server: Server
     with GrpcConnection(paced_server.grpc_address) as connection:
         call = connection.send(asked)
         call.wait_for(3)
-        stop = message(DIRECT if model == ENSEMBLE else BLS, [0] if model == ENSEMBLE else "x", 1, asked.id, stop=True)
+        stop = message(DIRECT, [0], 1, asked.id, stop=True)
         connection.send(stop).finish()
         responses = [response for response in call.finish() if response.outputs]
     assert responses[-1].finish_reason == "cancelled"

@@ -128,18 +128,6 @@ def test_the_older_name_of_the_seed(demo_server: Server) -> None:
     assert by_newer != by_another
 
 
-def test_a_draft_is_taken_as_far_as_it_is_right(paced_server: Server) -> None:
-    prompt = ids_of(paced_server.engine, PROMPT)
-    right, wrong = prompt[:3], [*prompt[:2], 7, 7]
-    values: dict[str, Any] = {"exclude_input_in_output": True, "return_perf_metrics": True}
-    for draft, accepted in ((right, 3), (wrong, 2)):
-        (reply,) = ask(paced_server, DIRECT, prompt, 9, draft_input_ids=np.array([draft], np.int32), **values)
-        assert reply.token_ids == [*prompt, *prompt][: accepted + 1]
-        assert reply.number("total_draft_tokens") == len(draft)
-        assert reply.number("total_accepted_draft_tokens") == accepted
-        assert reply.number("acceptance_rate") == pytest.approx(accepted / len(draft))
-
-
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [

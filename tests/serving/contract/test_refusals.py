@@ -51,6 +51,7 @@ USED_DIRECT: dict[str, Any] = {
     "decoder_input_ids": np.array([[1, 2]], np.int32),
     "cross_attention_mask": np.ones((1, 2, 2), np.bool_),
     "skip_cross_attn_blocks": rows(True, dtype=np.bool_),
+    "draft_input_ids": rows(3),
     "draft_logits": np.ones((1, 2, 8), np.float32),
     "draft_acceptance_threshold": rows(0.5, dtype=np.float32),
     "beam_search_diversity_rate": rows(0.5, dtype=np.float32),
@@ -119,6 +120,8 @@ USED_BLS: dict[str, Any] = {
     "image_bytes_input": np.zeros((1, 1, 2, 2, 3), np.uint8),
     "image_url_input": "http://example.com/a.png",
     "video_bytes_input": np.zeros((1, 1, 2, 2, 3), np.uint8),
+    "num_draft_tokens": rows(3),
+    "use_draft_logits": True,
 }
 
 NEUTRAL_TEXT: dict[str, Any] = {

@@ -10,7 +10,6 @@ import pytest
 
 from inflight.deploy.server.server import Server
 from tests.serving.model_replies import (
-    BLS,
     DIRECT,
     DIRECT_NAMES,
     MODELS,
@@ -64,11 +63,6 @@ def test_prompts_that_differ_in_how_to_answer_are_refused(paced_server: Server, 
 def test_a_stop_is_for_the_whole_request(paced_server: Server) -> None:
     error = refused(paced_server, batch(paced_server, DIRECT, stop=rows(False, True, dtype=np.bool_)))
     assert "stop must be the same for all prompts" in error
-
-
-def test_drafts_are_for_the_whole_request(paced_server: Server) -> None:
-    error = refused(paced_server, batch(paced_server, BLS, num_draft_tokens=rows(0, 3)))
-    assert "num_draft_tokens must be the same for all prompts" in error
 
 
 @pytest.mark.parametrize("model", TEXT_MODELS)
@@ -131,14 +125,9 @@ def test_upstreams_client_says_once_more_whether_it_streams(paced_server: Server
     assert streaming or "there is no input 'Streaming'" in refused(paced_server, sent)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("end_id", rows(100_000)), ("draft_input_ids", np.array([[100_000]], np.int32))],
-    ids=["end_id", "draft_input_ids"],
-)
-def test_a_token_id_outside_the_vocabulary_is_named(paced_server: Server, name: str, value: Any) -> None:
-    error = refusal(paced_server, DIRECT, ids_of(paced_server.engine, PROMPT), 4, **{name: value})
-    assert f"{name}: token id 100000 is outside the vocabulary" in error
+def test_a_token_id_outside_the_vocabulary_is_named(paced_server: Server) -> None:
+    error = refusal(paced_server, DIRECT, ids_of(paced_server.engine, PROMPT), 4, end_id=rows(100_000))
+    assert "end_id: token id 100000 is outside the vocabulary" in error
 
 
 def test_a_length_is_named_as_its_model_calls_it(paced_server: Server) -> None:

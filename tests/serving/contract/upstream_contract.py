@@ -42,7 +42,6 @@ _OUR_CONTEXT = "ours: what goes with a chunk, so that it is decoded without stat
 _OUR_VERSION = "ours: which version wrote an assembled repository, checked when it is loaded"
 _OUR_BUILD = "ours: a hash of the engine, its tokenizer and template, by which clients see that the same one answers"
 _OUR_STREAMS = "ours: behind TensorRT-LLM's C++ backend, which sends no context, these distinguish the streams"
-_OUR_STOP = "ours: its requests have ids of their own at the engine, so it gets the `stop` itself and ends them"
 _OUR_ENDS = "ours: TensorRT-LLM's C++ backend knows one end token, and models have several"
 _OUR_STOP_TEXTS = "ours: stop words are found as text too, across tokens, which ids alone can't"
 _OUR_ENGINE = "ours: which engine runs, and its bounds, which TensorRT-LLM keeps in the engine itself"
@@ -56,6 +55,7 @@ _IN_MANIFEST = "read from the engine's directory, where everything lies together
 _FIXED = "the embedded engine decides this by itself"
 _TEXT_ALONE = "for models that read more than text, which are not served"
 
+_OWN_DRAFTS = "inputs of upstream's scripted model, which is an ensemble here: refused by name"
 _OUR_SAMPLING = "ours: options of OpenAI's API that upstream has no tensors for"
 _SAMPLING = "min_p logit_bias_ids logit_bias_values allowed_token_ids"
 _TOLD = "num_top_log_probs return_prompt_log_probs"
@@ -64,17 +64,18 @@ _TOLD_OUTPUTS = (
 )
 
 DIFFERENCES = (
+    Difference("preprocessing", "input", "IMAGE_PIXELS NUM_DRAFT_TOKENS USE_DRAFT_LOGITS", "added", _OWN_DRAFTS),
+    Difference("tensorrt_llm", "output", "dropped_characters", "added", _OUR_REASON),
     *(
         Difference(model, "parameter", name, "added", why)
         for name, why in (("inflight_version", _OUR_VERSION), ("inflight_build", _OUR_BUILD))
-        for model in ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls")
+        for model in ("preprocessing", "tensorrt_llm", "postprocessing")
     ),
     *(
         Difference(model, "input", names, "optional: None, here True", _REFUSED_HERE)
         for model, names in (
             ("ensemble", "text_input max_tokens"),
             ("preprocessing", "QUERY REQUEST_OUTPUT_LEN"),
-            ("tensorrt_llm_bls", "text_input max_tokens"),
         )
     ),
     Difference("ensemble", "input", "min_length random_seed", "added", _OLDER),
@@ -90,7 +91,6 @@ DIFFERENCES = (
             ("tensorrt_llm", "input"),
         )
     ),
-    Difference("tensorrt_llm_bls", "input", _SAMPLING, "added", _OUR_SAMPLING),
     *(
         Difference(model, kind, _TOLD_OUTPUTS, "added", _OUR_SAMPLING)
         for model, kind in (("ensemble", "output"), ("ensemble", "tensorrt_llm output"), ("tensorrt_llm", "output"))
@@ -213,22 +213,6 @@ DIFFERENCES = (
     Difference("postprocessing", "input", "BATCH_INDEX SEQUENCE_INDEX", "added", _OUR_STREAMS),
     Difference("postprocessing", "parameter", "engine_model_name", "added", _OUR_KEY),
     Difference("postprocessing", "parameter", "cache_context", "added", _OUR_STREAMS),
-    Difference("tensorrt_llm_bls", "input", "min_length random_seed", "added", _OLDER),
-    Difference("tensorrt_llm_bls", "input", "stop", "added", _OUR_STOP),
-    Difference("tensorrt_llm_bls", "input", "priority deadline_ms", "added", _OUR_QUEUE),
-    Difference("tensorrt_llm_bls", "input", "messages chat_template_kwargs prompt_token_ids", "added", _OUR_MESSAGES),
-    Difference("tensorrt_llm_bls", "input", "return_token_ids", "added", _OUR_TOKENS),
-    Difference("tensorrt_llm_bls", "output", "finish_reason num_responses", "added", _OUR_REASON),
-    Difference("tensorrt_llm_bls", "output", "token_ids", "added", _OUR_TOKENS),
-    Difference("tensorrt_llm_bls", "parameter", "multimodal_encoders_name", "missing", _TEXT_ALONE),
-    Difference(
-        "tensorrt_llm_bls",
-        "parameter",
-        "preprocessing_model_name tokenizer_dir skip_special_tokens exclude_input_in_output"
-        " cancellation_check_period_ms inflight_tensors engine_speculates",
-        "added",
-        "ours: it decodes by itself, cancels for clients that left, and knows what the engine's model can do",
-    ),
 )
 """Whatever is not as upstream has it. Each added input is optional, so that upstream's clients need not know it."""
 
@@ -271,9 +255,22 @@ def ours(configs: Configs) -> dict[Key, dict[str, Any]]:
 
 
 def differences(theirs: Facts, mine: Facts) -> dict[Key, str]:
-    """How each thing that is not the same on both sides differs."""
-    found = {key: _difference(theirs.get(key), mine.get(key)) for key in (*theirs, *mine)}
-    return {key: how for key, how in found.items() if how}
+    """How each thing that is not the same on both sides differs.
+
+    `tensorrt_llm_bls` is an ensemble here: all that counts are the types and shapes of what its clients send and get.
+    """
+    found = {}
+    for key in (*theirs, *mine):
+        their, our = theirs.get(key), mine.get(key)
+        if key[0] == "tensorrt_llm_bls":
+            if their is None or key[1] not in ("input", "output"):
+                continue
+            their, our = (
+                {name: each[name] for name in ("data_type", "dims")} if each else each for each in (their, our)
+            )
+        if how := _difference(their, our):
+            found[key] = how
+    return found
 
 
 def listed() -> dict[Key, str]:

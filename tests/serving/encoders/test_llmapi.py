@@ -16,7 +16,7 @@ from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
 from inflight.runtime.encoders.encoder import EncoderInput, find_loader
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.planner import PlannerLimits
-from inflight.runtime.text.tokenizer import load_tokenizer
+from inflight.text.tokenizer import load_tokenizer
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.encoders import TinyEncoder, tiny_encoder_checkpoint
 from tests.fixtures.waiting import wait_until

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.runtime.text.example_tokenizers import llama_2
 from tests.serving.raw_requests import TimedResponse
+from tests.text.example_tokenizers import llama_2
 
 TOKENIZER = llama_2()
 """The kind that loses spaces and breaks characters where tokens are decoded one by one."""

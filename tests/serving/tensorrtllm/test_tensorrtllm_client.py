@@ -9,7 +9,7 @@ from inflight_client import Client, InflightError, Sampling
 
 from inflight.deploy.server.server import Server
 from tests.fixtures.errors import raises
-from tests.serving.bls.bls_requests import BLS
+from tests.serving.model_replies import BLS
 from tests.serving.tensorrtllm.echo import ENDLESS, TEXTS, TOKENIZER, ids_of, thrice
 
 MODELS = ("ensemble", BLS)
@@ -23,11 +23,6 @@ def client(request: pytest.FixtureRequest, cpp_server: Server) -> Iterator[Clien
         yield found
 
 
-def reason(client: Client, known: str) -> str:
-    """The scripted model knows why an answer ended; the ensemble does not."""
-    return known if client.deployment().model == BLS else "unknown"
-
-
 def test_answers_come_with_their_counts(client: Client) -> None:
     count, expected = thrice(TEXTS[0])
     whole = client.generate(TEXTS[0], max_tokens=count)
@@ -35,7 +30,7 @@ def test_answers_come_with_their_counts(client: Client) -> None:
     assert len(list(stream)) > 1
     for found in (whole, stream.generation):
         assert found is not None
-        assert (found.text, found.finish_reason) == (expected, reason(client, "length"))
+        assert (found.text, found.finish_reason) == (expected, "unknown")
         assert (found.input_tokens, found.output_tokens) == (count // 3, count)
 
 
@@ -62,7 +57,7 @@ def test_a_request_is_cancelled_by_its_id(client: Client) -> None:
     first = next(delta.text for delta in stream if delta.text)
     client.cancel("to be cancelled")
     last = list(stream)[-1]
-    assert last.finish_reason == reason(client, "cancelled")
+    assert last.finish_reason == "unknown"
     assert stream.text.startswith(first)
     assert len(stream.text) < len(TOKENIZER.decode(ids_of(TEXTS[0]))) * ENDLESS / len(ids_of(TEXTS[0]))
 

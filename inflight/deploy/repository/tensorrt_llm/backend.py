@@ -14,7 +14,7 @@ from build_engines.manifest import Manifest
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository import model_configs
 from inflight.deploy.repository.model_configs import Configs
-from inflight.deploy.repository.model_names import BLS_MODEL, CPP_BACKEND, ENGINE_MODEL, option_name, pbtxt_bool
+from inflight.deploy.repository.model_names import CPP_BACKEND, ENGINE_MODEL, TEXT_MODELS, option_name, pbtxt_bool
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.repository.tensorrt_llm.parameters import TensorRtLlmParameters
 from inflight.deploy.repository.tensorrt_llm.rules import check_parameters
@@ -29,7 +29,7 @@ ADDED_INPUTS = (
     *("min_p", "logit_bias_ids", "logit_bias_values", "allowed_token_ids"),
 )
 ADDED_OUTPUTS = (
-    *("finish_reason", "num_responses", "num_cached_tokens", "token_ids", "chunk_header"),
+    *("finish_reason", "num_responses", "num_cached_tokens", "token_ids", "chunk_header", "dropped_characters"),
     *("top_token_ids", "top_log_probs", "prompt_log_probs", "prompt_top_token_ids", "prompt_top_log_probs"),
 )
 """What the embedded engine's `tensorrt_llm` has beyond upstream's, including older names of upstream's inputs."""
@@ -94,13 +94,13 @@ def configure_models(configs: Configs, engine: Path, manifest: Manifest, options
     model_configs.drop_tensors(model, inputs=ADDED_INPUTS, outputs=ADDED_OUTPUTS)
     model_configs.prune(configs)
     model_configs.set_data_type(configs, _LOGITS, _logits_type(engine))
-    _configure_text_models(configs, place, parameters, options)
+    _configure_text_models(configs, place, parameters, options.decoupled)
     for name, values in options.parameters.items():
         model_configs.set_parameters(configs[name], values)
 
 
 def _configure_text_models(
-    configs: Configs, engine_path: str, parameters: TensorRtLlmParameters, options: DeploymentOptions
+    configs: Configs, engine_path: str, parameters: TensorRtLlmParameters, decoupled: bool
 ) -> None:
     skip = pbtxt_bool(parameters.skip_special_tokens)
     preprocessing, postprocessing = configs["preprocessing"], configs["postprocessing"]
@@ -112,30 +112,20 @@ def _configure_text_models(
             "tokenizer_dir": engine_path,
             "add_special_tokens": pbtxt_bool(parameters.add_special_tokens),
             "end_ids_as_stop_words": "true",
-            "assign_sequence_ids": pbtxt_bool(options.decoupled),
+            "assign_sequence_ids": pbtxt_bool(decoupled),
         },
     )
     model_configs.set_parameters(
         postprocessing,
-        {"tokenizer_dir": engine_path, "skip_special_tokens": skip, "cache_context": pbtxt_bool(options.decoupled)},
+        {"tokenizer_dir": engine_path, "skip_special_tokens": skip, "cache_context": pbtxt_bool(decoupled)},
     )
     # They distinguish the chunks of a request for several answers.
-    steps = {step.model_name: step for step in configs["ensemble"].ensemble_scheduling.step}
-    after = steps["postprocessing"].input_map
-    after["BATCH_INDEX"], after["SEQUENCE_INDEX"] = "batch_index", "sequence_index"
-    # The first step decides whether the answer streams, since the last step gets only the engine's outputs.
-    steps["preprocessing"].input_map["STREAM"] = "stream"
-    model_configs.set_parameters(
-        configs[BLS_MODEL],
-        {
-            "tokenizer_dir": engine_path,
-            "skip_special_tokens": skip,
-            "exclude_input_in_output": pbtxt_bool(parameters.exclude_input_in_output),
-            "cancellation_check_period_ms": str(parameters.cancellation_check_period_ms),
-            "accumulate_tokens": pbtxt_bool(options.accumulate_tokens),
-            "inflight_tensors": "false",
-        },
-    )
+    for name in TEXT_MODELS:
+        steps = {step.model_name: step for step in configs[name].ensemble_scheduling.step}
+        after = steps["postprocessing"].input_map
+        after["BATCH_INDEX"], after["SEQUENCE_INDEX"] = "batch_index", "sequence_index"
+        # The first step decides whether the answer streams, since the last step gets only the engine's outputs.
+        steps["preprocessing"].input_map["STREAM"] = "stream"
 
 
 def _logits_type(engine: Path) -> str:

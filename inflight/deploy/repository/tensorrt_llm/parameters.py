@@ -63,7 +63,7 @@ class TensorRtLlmParameters(TypedParameters):
         "batching_strategy": "use gpt_model_type",
         "decoupled_mode": "use --no-decoupled",
         "max_queue_size": "use --max-queue-size",
-        "accumulate_tokens": "use --accumulate-tokens",
+        "accumulate_tokens": "each streamed response has new text alone",
         "bls_instance_count": "one instance of tensorrt_llm_bls serves many requests at once",
     }
 

@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.llmapi.settings import LlmApiSettings
-from inflight.runtime.messages import GenerationRequest, RequestError
+from inflight.runtime.messages import GenerationRequest
 
 CONFIG_FILE = "adapter_config.json"
 

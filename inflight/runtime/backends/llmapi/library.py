@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.llmapi.settings import LlmApiSettings
-from inflight.runtime.messages import RequestError
 
 CONTAINER = "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
 """Contains TensorRT-LLM 1.2.1."""

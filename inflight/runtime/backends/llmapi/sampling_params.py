@@ -6,10 +6,11 @@ import json
 import secrets
 from typing import Any
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.llmapi.library import Sampler
 from inflight.runtime.backends.llmapi.settings import LlmApiSettings
 from inflight.runtime.engine.request_values import check_sampling
-from inflight.runtime.messages import DecodingGuide, GenerationRequest, GuideType, RequestError, SamplingConfig
+from inflight.runtime.messages import DecodingGuide, GenerationRequest, GuideType, SamplingConfig
 
 _GUIDES = {
     GuideType.JSON_SCHEMA: "json",

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.interface import StepOutput
-from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, RequestError
+from inflight.runtime.messages import Beam, FinishReason, GenerationRequest
 
 
 class _Hypothesis(NamedTuple):

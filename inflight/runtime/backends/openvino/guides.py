@@ -11,8 +11,9 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from inflight.common.request_error import RequestError
 from inflight.common.token_bytes import TokenBytes
-from inflight.runtime.messages import DecodingGuide, GuideType, RequestError
+from inflight.runtime.messages import DecodingGuide, GuideType
 
 _ANY_JSON = '{"anyOf": [{"type": "object"}, {"type": "array"}]}'
 """Upstream's `json` has no schema and accepts an object or an array."""

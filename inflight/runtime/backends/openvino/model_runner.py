@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from typing import NamedTuple
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.openvino.beam_search import BeamSearch, check_beam_search
 from inflight.runtime.backends.openvino.block_pool import BlockPool
 from inflight.runtime.backends.openvino.guides import Guides
@@ -20,8 +21,8 @@ from inflight.runtime.backends.openvino.step_cost import StepCost
 from inflight.runtime.engine.interface import EngineOptions, StepOutput
 from inflight.runtime.engine.manifest import EngineManifest
 from inflight.runtime.engine.request_values import check_sampling
-from inflight.runtime.messages import EngineLimits, FinishReason, GenerationRequest, RequestError, tenant_of
-from inflight.runtime.text.tokenizer import load_tokenizer
+from inflight.runtime.messages import EngineLimits, FinishReason, GenerationRequest, tenant_of
+from inflight.text.tokenizer import load_tokenizer
 
 MIN_PROMPT_TOKENS = 16
 """Tokens of prompts that a step computes beside running answers, however long it takes."""

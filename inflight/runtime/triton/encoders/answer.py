@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.runtime.messages import RequestError
+from inflight.common.request_error import RequestError
 from inflight.runtime.triton.encoders.tasks import Outputs
 from inflight.runtime.triton.tensors import as_request_error, error_response
 

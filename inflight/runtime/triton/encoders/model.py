@@ -13,16 +13,15 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.common.cpu_affinity import use_engine_cores
 from inflight.common.micro_batch import default_batch_tokens
+from inflight.common.request_error import RequestError
 from inflight.runtime.encoders.batcher import Batcher
 from inflight.runtime.encoders.encoder import EncoderInput, find_loader
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.planner import PlannerLimits
 from inflight.runtime.encoders.tokenize import EncoderTokenizer, PlainText, TokenizedText
 from inflight.runtime.engine.request_values import deadline_from
-from inflight.runtime.messages import RequestError
 from inflight.runtime.metrics.definitions import ENCODER_FAMILIES
 from inflight.runtime.metrics.encoder_metrics import EncoderMetrics
-from inflight.runtime.text.tokenizer import load_tokenizer
 from inflight.runtime.triton.bounded_strings import bound_strings
 from inflight.runtime.triton.encoders.answer import AnswerFormat, EncoderAnswer
 from inflight.runtime.triton.encoders.tasks import TASKS, TextRequest, TokenIds
@@ -33,6 +32,7 @@ from inflight.runtime.triton.request_metadata import ClientVersions, metadata_fr
 from inflight.runtime.triton.round_robin import RoundRobinExecutor
 from inflight.runtime.triton.stub.guard_launcher import end_with_server
 from inflight.runtime.triton.tensors import as_request_error, error_response
+from inflight.text.tokenizer import load_tokenizer
 
 _CHARACTERS_PER_CALL = 8192
 """Characters that one call tokenizes at once; the rest is tokenized in another thread, in turn with other requests."""

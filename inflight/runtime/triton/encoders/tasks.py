@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.tokenize import PlainText
-from inflight.runtime.messages import RequestError
-from inflight.runtime.text.tokenizer import decoded_text
 from inflight.runtime.triton.inputs import Inputs
+from inflight.text.tokenizer import decoded_text
 
 MAX_DOCUMENTS = 1024
 _ALIASES = {"passage": ("document", "corpus"), "document": ("passage", "corpus")}

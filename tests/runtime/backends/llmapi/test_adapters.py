@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.llmapi.adapters import LlmApiAdapters
 from inflight.runtime.backends.llmapi.settings import LlmApiSettings
 from inflight.runtime.engine.supervisor import EngineProcess
-from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError
+from inflight.runtime.messages import FinishReason, GenerationRequest
 from tests.fixtures.errors import raises
 from tests.runtime.backends.llmapi.standin import STANDIN, engine_dir, options_of
 from tests.runtime.engine.fake_engine_process import EventWaiter

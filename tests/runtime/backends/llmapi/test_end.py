@@ -10,8 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.supervisor import EngineProcess
-from inflight.runtime.messages import GenerationRequest, RequestError
+from inflight.runtime.messages import GenerationRequest
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 from tests.runtime.backends.llmapi.standin import (

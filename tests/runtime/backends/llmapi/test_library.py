@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.llmapi.library import LlmApiLibrary
 from inflight.runtime.backends.llmapi.settings import LlmApiSettings
-from inflight.runtime.messages import RequestError
 from tests.fixtures.errors import raises
 from tests.runtime.backends.llmapi.standin import engine_dir, imported, options_of
 

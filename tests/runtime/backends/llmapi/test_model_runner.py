@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.engine.supervisor import EngineProcess
 from inflight.runtime.messages import (
     DecodingGuide,
@@ -15,7 +16,6 @@ from inflight.runtime.messages import (
     FinishReason,
     GenerationRequest,
     GuideType,
-    RequestError,
     SamplingConfig,
     TokenEvent,
 )
@@ -73,14 +73,6 @@ def test_without_end_tokens_it_takes_its_full_length(engine: EngineProcess) -> N
 def test_a_stop_word_of_several_tokens_is_found_and_cut(engine: EngineProcess) -> None:
     answer = answered(engine, GenerationRequest(PROMPT, ENDLESS, END_IDS, stop_ids=((102, 100),)))
     assert (answer.tokens, answer.end().finish_reason) == ([100, 101], FinishReason.STOP_WORD)
-
-
-def test_a_draft_is_compared(engine: EngineProcess) -> None:
-    answer = answered(engine, GenerationRequest(PROMPT, ENDLESS, END_IDS, draft_ids=(100, 101, 7)))
-    assert answer.tokens == [100, 101, 102]
-    speculation = answer.end().speculation
-    assert speculation is not None
-    assert (speculation.drafted, speculation.accepted) == (3, 2)
 
 
 def test_words_to_keep_out_and_biases_reach_the_library(engine: EngineProcess) -> None:

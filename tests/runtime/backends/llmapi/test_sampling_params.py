@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.llmapi.library import Sampler
 from inflight.runtime.backends.llmapi.sampling_params import SamplingParamsBuilder
 from inflight.runtime.backends.llmapi.settings import LlmApiSettings
-from inflight.runtime.messages import DecodingGuide, GenerationRequest, GuideType, RequestError, SamplingConfig
+from inflight.runtime.messages import DecodingGuide, GenerationRequest, GuideType, SamplingConfig
 from tests.fixtures.errors import raises
 
 WHOLE, OLD = Sampler("TRTLLMSampler", is_complete=True), Sampler("TorchSampler", is_complete=False)

@@ -17,10 +17,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.engine.supervisor import EngineProcess
-from inflight.runtime.messages import GenerationRequest, RequestError, TokenEvent
+from inflight.runtime.messages import GenerationRequest, TokenEvent
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 from tests.runtime.backends.drive_runner import run

@@ -11,16 +11,10 @@ from typing import Any
 
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
-from inflight.runtime.messages import (
-    DecodingGuide,
-    FinishReason,
-    GenerationRequest,
-    GuideType,
-    RequestError,
-    SamplingConfig,
-)
+from inflight.runtime.messages import DecodingGuide, FinishReason, GenerationRequest, GuideType, SamplingConfig
 from tests.runtime.backends.drive_runner import CollectedOutput, run
 
 VOCABULARY = 1536

@@ -11,20 +11,14 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.openvino.guides import Guides
 from inflight.runtime.backends.openvino.sampling_state import SamplingState
-from inflight.runtime.messages import (
-    DecodingGuide,
-    FinishReason,
-    GenerationRequest,
-    GuideType,
-    RequestError,
-    SamplingConfig,
-)
-from inflight.runtime.text.tokenizer import load_tokenizer, vocabulary_size
+from inflight.runtime.messages import DecodingGuide, FinishReason, GenerationRequest, GuideType, SamplingConfig
+from inflight.text.tokenizer import load_tokenizer, vocabulary_size
 from tests.runtime.backends.drive_runner import run
 from tests.runtime.backends.openvino.test_batches import runner
-from tests.runtime.text import example_tokenizers
+from tests.text import example_tokenizers
 
 END = 0
 SCHEMA = {

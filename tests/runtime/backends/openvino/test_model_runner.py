@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.engine.scheduler import Scheduler
-from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, SamplingConfig, TokenEvent
+from inflight.runtime.messages import FinishReason, GenerationRequest, SamplingConfig, TokenEvent
 from tests.fixtures.errors import raises
 
 PROMPT = tuple(range(10, 50))

@@ -13,17 +13,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
-from inflight.runtime.messages import (
-    DecodingGuide,
-    FinishReason,
-    GenerationRequest,
-    GuideType,
-    LogProb,
-    RequestError,
-    SamplingConfig,
-)
+from inflight.runtime.messages import DecodingGuide, FinishReason, GenerationRequest, GuideType, LogProb, SamplingConfig
 from tests.fixtures.errors import raises
 from tests.runtime.backends.drive_runner import run
 

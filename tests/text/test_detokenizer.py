@@ -1,0 +1,140 @@
+"""Streamed text, joined, equals decoding all tokens at once: for several kinds of tokenizer, any cut, any text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inflight.text.detokenizer import CONTEXT_TOKENS, REPLACEMENT, Chunk
+from tests.text.example_tokenizers import (
+    ADDED,
+    BYTE_FALLBACK_KINDS,
+    FRAGMENTS,
+    KINDS,
+    SPECIAL,
+    detokenizer_of,
+    sizes_of_chunks,
+    texts,
+    tokenizer_of,
+    whole,
+)
+
+MANY_SPECIAL = "." + SPECIAL * 12
+"""A context may hold nothing else; a character still open before so many would be lost, hence the full stop."""
+
+
+def chunks_of(token_ids: list[int], sizes: list[int]) -> list[Chunk]:
+    """Cut an answer as an engine does: each chunk with the last tokens before it, the last one marked."""
+    chunks, start, turn = [], 0, 0
+    while start < len(token_ids):
+        end = start + sizes[turn % len(sizes)]
+        chunks.append(Chunk(token_ids[start:end], token_ids[max(0, start - CONTEXT_TOKENS) : start], final=False))
+        start, turn = end, turn + 1
+    # An end token is taken off the answer, so the last chunk is often empty.
+    return [*chunks, Chunk([], token_ids[-CONTEXT_TOKENS:], final=True)]
+
+
+def streamed(kind: str, token_ids: list[int], sizes: list[int], skip: bool = True) -> list[str]:
+    detokenizer = detokenizer_of(kind, skip)
+    return [detokenizer.texts([chunk])[0] for chunk in chunks_of(token_ids, sizes)]
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    parts=st.lists(st.tuples(texts, st.sampled_from(["", SPECIAL, ADDED, SPECIAL * 2, MANY_SPECIAL])), max_size=4),
+    sizes=sizes_of_chunks,
+    skip=st.booleans(),
+)
+@settings(max_examples=400, deadline=None)
+def test_streamed_text_equals_the_whole(kind: str, parts: list[tuple[str, str]], sizes: list[int], skip: bool) -> None:
+    text = "x" + "".join(text + special for text, special in parts)
+    token_ids = tokenizer_of(kind).encode(text, add_special_tokens=False).ids
+    pieces = streamed(kind, token_ids, sizes, skip)
+    assert "".join(pieces) == whole(kind, token_ids, skip)
+    if REPLACEMENT not in text:
+        assert not any(REPLACEMENT in piece for piece in pieces), "a character was cut"
+
+
+@given(data=st.data(), sizes=sizes_of_chunks, skip=st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_byte_level_pieces_may_come_in_any_order(data: st.DataObject, sizes: list[int], skip: bool) -> None:
+    """A model may produce any ids, also bytes that are no UTF-8."""
+    tokenizer = tokenizer_of("byte_level")
+    ordinary = st.integers(0, tokenizer.get_vocab_size(with_added_tokens=False) - 1)
+    token_ids = data.draw(st.lists(ordinary | st.just(tokenizer.token_to_id(ADDED)), max_size=60))
+    assert "".join(streamed("byte_level", token_ids, sizes, skip)) == whole("byte_level", token_ids, skip)
+
+
+@given(
+    kind=st.sampled_from(BYTE_FALLBACK_KINDS),
+    before=st.sampled_from(["the tea", "中 the two", "日本語 é"]),
+    garbage=st.lists(st.integers(0x80, 0xFF), min_size=1, max_size=20),
+    after=st.sampled_from(["", " the tea", "中中"]),
+    sizes=sizes_of_chunks,
+)
+@settings(max_examples=300, deadline=None)
+def test_bytes_that_are_no_text_harm_nothing_else(
+    kind: str, before: str, garbage: list[int], after: str, sizes: list[int]
+) -> None:
+    """Byte tokens that make no character show as replacement characters; the text around them stays."""
+    tokenizer = tokenizer_of(kind)
+    # A word before the bytes, so that they are a separate run.
+    token_ids = tokenizer.encode(before + " the", add_special_tokens=False).ids
+    token_ids += [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in garbage]
+    token_ids += tokenizer.encode(f"{ADDED}{after}", add_special_tokens=False).ids
+    text = "".join(streamed(kind, token_ids, sizes))
+    assert text.startswith(before + " the")
+    assert text.endswith(whole(kind, token_ids).rpartition(ADDED)[2])
+    assert ADDED in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_character_of_several_tokens_comes_whole_and_at_once(kind: str) -> None:
+    token_ids = tokenizer_of(kind).encode("tea 🍵 two", add_special_tokens=False).ids
+    pieces = streamed(kind, token_ids, [1])
+    assert [piece for piece in pieces if "🍵" in piece], pieces
+    assert "".join(pieces) == "tea 🍵 two"
+    # Everything is out before the last, empty chunk: nothing waits longer than it must.
+    assert pieces[-1] == ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_cut_in_mid_character_ends_with_a_replacement(kind: str) -> None:
+    token_ids = tokenizer_of(kind).encode("tea 🍵🍵", add_special_tokens=False).ids[:-1]
+    for sizes in ([1], [3], [len(token_ids)]):
+        assert "".join(streamed(kind, token_ids, sizes)) == "tea 🍵" + REPLACEMENT
+    assert detokenizer_of(kind, True).texts([Chunk(token_ids, [], final=True)]) == ["tea 🍵" + REPLACEMENT]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_alone_in_the_context_cost_no_space(kind: str) -> None:
+    token_ids = tokenizer_of(kind).encode("the" + SPECIAL * 10 + " tea", add_special_tokens=False).ids
+    assert "".join(streamed(kind, token_ids, [1])) == whole(kind, token_ids)
+    assert whole(kind, token_ids).endswith(" tea")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_of_many_streams_in_one_call_do_not_mix(kind: str) -> None:
+    answers = [
+        chunks_of(tokenizer_of(kind).encode(text, add_special_tokens=False).ids, [size])
+        for size, text in enumerate(FRAGMENTS, start=1)
+    ]
+    detokenizer = detokenizer_of(kind, True)
+    together = detokenizer.texts([chunk for answer in answers for chunk in answer])
+    alone = [detokenizer.texts([chunk])[0] for answer in answers for chunk in answer]
+    assert together == alone
+    assert detokenizer.texts([]) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_single_response_is_decoded_whole(kind: str) -> None:
+    token_ids = tokenizer_of(kind).encode("日本語のお茶 café  👩‍👩‍👧‍👦", add_special_tokens=False).ids
+    text = detokenizer_of(kind, True).texts([Chunk(token_ids, [], final=True)])
+    assert text == [whole(kind, token_ids)]
+
+
+def test_special_tokens_show_only_where_they_are_asked_for() -> None:
+    token_ids = tokenizer_of("byte_level").encode(f"tea{SPECIAL}", add_special_tokens=False).ids
+    assert "".join(streamed("byte_level", token_ids, [1], skip=True)) == "tea"
+    assert "".join(streamed("byte_level", token_ids, [1], skip=False)) == f"tea{SPECIAL}"
