@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from inflight_client.errors import InflightError
 from inflight_client.json_text import json_text
@@ -21,6 +21,16 @@ class TokenIds:
     """A prompt of token ids, which the engine computes as they are."""
 
     ids: tuple[int, ...]
+
+
+class TokenText(Protocol):
+    """Converts between text and the tokens of a model that takes and returns token ids."""
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each word, without special tokens."""
+
+    def decode(self, token_ids: Sequence[int], ended: bool, dropped: int) -> str:
+        """Return the text that the answer's next tokens add; `dropped` characters at its end belong to a stop word."""
 
 
 Prompt = str | Sequence[Message]
@@ -60,6 +70,8 @@ class CallOptions(TypedDict, total=False):
       `generate` returns token ids by default if the deployment supports them.
     - `add_special_tokens`: for a text: whether the server adds the tokenizer's special tokens, such as the one that
       begins a text; by default as the model's setting says.
+    - `token_text`: with a model of token ids (`tensorrt_llm`): converts the answer's tokens to text. Without it, deltas
+      have token ids and no text.
     - `chat_template_kwargs`: for messages: further arguments of the template (`tools`, `enable_thinking`, ...).
     """
 
@@ -77,6 +89,7 @@ class CallOptions(TypedDict, total=False):
     return_token_ids: bool
     return_perf_metrics: bool
     add_special_tokens: bool | None
+    token_text: TokenText
     chat_template_kwargs: Mapping[str, Any]
 
 
@@ -100,6 +113,7 @@ class Call:
     return_token_ids: bool | None = None
     return_perf_metrics: bool = False
     add_special_tokens: bool | None = None
+    token_text: TokenText | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     messages_json: str = field(init=False, default="")
     """The messages as a JSON array; empty for a text prompt."""

@@ -21,6 +21,7 @@ from inflight_client.results import Delta, Usage
 
 from inflight.gateway.deltas import Deltas, merged
 from inflight.gateway.http import DisconnectedError, Request, Response
+from inflight.gateway.model_text import EncodedPrompt
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.parsers import ChoiceParser, ParserChoice
 from inflight.gateway.servers import UpstreamServer
@@ -38,6 +39,16 @@ _CHECKS_PER_KEEP_ALIVE = 4
 _OF_PROMPTS = ("invalid_token_ids", "empty_prompt", "invalid_text", "invalid_messages", "no_chat_template")
 _BY_TOKEN = ("allowed_token_ids", "logit_bias", "bad_words")
 _TOO_LONG = re.compile(r"the prompt's (\d+) tokens and max_tokens of .* the engine takes (\d+)")
+_FIELDS = {
+    "request_output_len": "max_tokens",
+    "runtime_top_k": "top_k",
+    "runtime_top_p": "top_p",
+    "bad_words_list": "bad_words",
+    "stop_words": "stop",
+    "input_ids": "prompt",
+}
+"""Fields of a request by the names of the engine's inputs."""
+_INPUTS = re.compile(rf"\b({'|'.join(_FIELDS)})\b")
 
 
 @dataclass(frozen=True)
@@ -80,10 +91,8 @@ class Generation:
         self._responses = None if responses is None else ResponsesWriter(self._head, responses, self._call_id(0))
         self._input_tokens: dict[int, int] = {}
         self._cached_tokens: dict[int, int] = {}
-        self._special_tokens: dict[int, bool] = {}
-        """For prompts that were token ids: whether special tokens are added to their text."""
-        self._counted: dict[int, int] = {}
-        """The tokens of prompts, if the gateway has counted them."""
+        self._encoded: list[EncodedPrompt] = []
+        """The prompts as token ids, if the gateway has the model's tokenizer."""
         self._tokens: dict[int, int] = {}
         """The tokens of answers so far, if the server tells them."""
         self._answered: Callable[[], None] = lambda: None
@@ -95,25 +104,23 @@ class Generation:
         """Answer the request. Raises ApiError or InflightError while nothing of the response was sent."""
         self._span = request.span if request.span is not None and request.span.recording else None
         self._answered = request.answered
-        prompts = [await self._prompt(place, prompt) for place, prompt in enumerate(self._wanted.prompts)]
-        limits = [await self._max_tokens(prompt) for prompt in prompts]
-        await self._read_prompts(prompts)
-        if self._wanted.n > 1:
-            prompts = [prompt if isinstance(prompt, str | TokenIds) else CheckedMessages(prompt) for prompt in prompts]
+        await self._encode_prompts()
+        prompts = self._prompts()
+        limits = [self._max_tokens(place) for place in range(len(prompts))]
         self.outcome.sent = True
         async with AsyncExitStack() as stack:
             for index in range(self._wanted.choices):
                 place = index // self._wanted.n
                 options = self._options(index, limits[place])
-                stream = self._server.client.stream(prompts[place], **options)
+                stream = self._server.generator.stream(prompts[place], **options)
                 self._streams.append(await stack.enter_async_context(stream))
             deltas = merged(self._streams)
             stack.push_async_callback(deltas.close)
             try:
                 if self._wanted.stream:
-                    await self._stream(request, deltas, prompts)
+                    await self._stream(request, deltas)
                 else:
-                    await self._whole(request, deltas, prompts)
+                    await self._whole(request, deltas)
             except InflightError as error:
                 self._server.note_failure(error)
                 found = self._api_error(error)
@@ -123,15 +130,26 @@ class Generation:
                 failed = self._responses.failed(found) if self._responses else error_frame(found.body())
                 await request.end(failed)
 
-    async def _read_prompts(self, prompts: Sequence[Prompt | TokenIds]) -> None:
-        """Find out what of the prompts the answer depends on, or the caller's quotas."""
+    async def _encode_prompts(self) -> None:
+        """Render and tokenize the prompts, outside the event loop, if the gateway has the model's tokenizer."""
         text, kwargs, tags = self._server.text, self._template_kwargs(), self._parsers.tags
-        if tags is not None and not isinstance(prompts[0], str | TokenIds):
-            self._parsers.inside = await asyncio.to_thread(text.opens_reasoning, prompts[0], kwargs, tags)
-        if (self._context.counts_tokens or self._ends_early) and text.tokenizer is not None:
-            counted = [await asyncio.to_thread(text.token_count, prompt, kwargs) for prompt in prompts]
-            self._counted = dict(enumerate(counted))
-            self.outcome.prompt_tokens = sum(counted)
+        if text.encoder is None:
+            return
+        for prompt in self._wanted.prompts:
+            self._encoded.append(await asyncio.to_thread(text.encode, prompt, kwargs))
+        self.outcome.prompt_tokens = sum(len(each.ids) for each in self._encoded)
+        if tags is not None:
+            self._parsers.inside = self._encoded[0].text.rstrip().endswith(tags.start)
+
+    def _prompts(self) -> list[Prompt | TokenIds]:
+        """Return the prompts as they are sent: as token ids where the server takes them."""
+        if self._server.speaks_tokens:
+            return [TokenIds(each.ids) for each in self._encoded]
+        several = self._wanted.n > 1
+        return [
+            CheckedMessages(each) if several and not isinstance(each, str | TokenIds) else each
+            for each in self._wanted.prompts
+        ]
 
     @property
     def _ends_early(self) -> bool:
@@ -140,6 +158,10 @@ class Generation:
 
     def _api_error(self, error: InflightError) -> ApiError:
         """Return the error in the words of OpenAI's API."""
+        if self._server.speaks_tokens:
+            retry_after = error.retry_after
+            error = InflightError(_INPUTS.sub(lambda match: _FIELDS[match[1]], str(error)), error.code)
+            error.retry_after = retry_after
         param = "messages" if self._wanted.chat else "prompt"
         if "guided_decoding_guide" in str(error):
             asked = "tools" if self._parsers.must_call else "response_format" if self._responses is None else "text"
@@ -155,32 +177,21 @@ class Generation:
         said = f"This model's maximum context length is {most} tokens. However, {error}. [context_length_exceeded]"
         return ApiError(said, error.code, param)
 
-    async def _prompt(self, place: int, prompt: Prompt | TokenIds) -> Prompt | TokenIds:
-        """Return the prompt; as text, if it is token ids and the server takes none."""
-        if not isinstance(prompt, TokenIds) or "prompt_token_ids" in self._inputs:
-            return prompt
-        text, self._special_tokens[place] = await asyncio.to_thread(self._server.text.text_of, prompt)
-        return text
-
-    def _echo(self, index: int, prompts: Sequence[Prompt | TokenIds]) -> str:
+    def _echo(self, index: int) -> str:
         """Return the text of a choice's prompt."""
-        prompt = prompts[index // self._wanted.n]
+        prompt = self._wanted.prompts[index // self._wanted.n]
         return self._server.text.decode(prompt.ids, True) if isinstance(prompt, TokenIds) else str(prompt)
 
-    async def _max_tokens(self, prompt: Prompt | TokenIds) -> int:
+    def _max_tokens(self, place: int) -> int:
         """Return the request's limit, or the deployment's default, less if the prompt leaves less room."""
         if self._wanted.max_tokens is not None:
             return self._wanted.max_tokens
         most, wanted = self._server.max_seq_len, self._settings.default_max_tokens
         if not self._wanted.chat:
             wanted = min(wanted, COMPLETION_TOKENS)
-        if most is None or self._server.text.tokenizer is None:
+        if most is None or not self._encoded:
             return wanted
-        kwargs = self._template_kwargs()
-        if 4 * self._wanted.characters + 1024 + wanted <= most:  # at most a token per byte, and the template's own
-            return wanted
-        count = await asyncio.to_thread(self._server.text.token_count, prompt, kwargs)
-        return max(1, min(wanted, most - count))
+        return max(1, min(wanted, most - len(self._encoded[place].ids)))
 
     def _template_kwargs(self) -> dict[str, Any]:
         kwargs = dict(self._wanted.chat_template_kwargs)
@@ -206,11 +217,10 @@ class Generation:
             options["return_prompt_log_probs"] = True
         if wanted.logprobs or self._ends_early:
             options["return_token_ids"] = True
-        if wanted.chat and (kwargs := self._template_kwargs()):
+        if self._server.speaks_tokens:
+            options["token_text"] = self._server.text.answer_text(self._encoded[index // wanted.n].ids)
+        elif wanted.chat and (kwargs := self._template_kwargs()):
             options["chat_template_kwargs"] = kwargs
-        special = self._special_tokens.get(index // wanted.n)
-        if special is False or (special and self._is_inflight):
-            options["add_special_tokens"] = special
         if wanted.priority and "priority" in self._inputs:
             options["priority"] = wanted.priority
         if self._span is not None and "return_perf_metrics" in self._inputs:
@@ -227,7 +237,7 @@ class Generation:
     def _is_inflight(self) -> bool:
         return self._server.deployment is not None and self._server.deployment.is_inflight
 
-    async def _whole(self, request: Request, deltas: Deltas, prompts: Sequence[Prompt | TokenIds]) -> None:
+    async def _whole(self, request: Request, deltas: Deltas) -> None:
         choices = [
             Choice(index, logprobs=[] if self._wanted.logprobs else None) for index in range(self._wanted.choices)
         ]
@@ -244,7 +254,7 @@ class Generation:
             if choice.logprobs is not None:
                 choice.logprobs += self._logprobs(delta)
             if delta.prompt_log_probs is not None:
-                await self._score_prompt(choice, prompts[index // self._wanted.n], delta.prompt_log_probs)
+                self._score_prompt(choice, delta.prompt_log_probs)
             if parser is not None and parser.done and delta.finish_reason is None:
                 choice.finish_reason = "tool_calls"
                 self._end_early(index, deltas)
@@ -257,10 +267,10 @@ class Generation:
             return
         if self._wanted.echo:
             for choice in choices:
-                choice.texts.insert(0, self._echo(choice.index, prompts))
+                choice.texts.insert(0, self._echo(choice.index))
         await request.respond(Response(response_body(self._head, choices, self._usage())))
 
-    async def _stream(self, request: Request, deltas: Deltas, prompts: Sequence[Prompt | TokenIds]) -> None:
+    async def _stream(self, request: Request, deltas: Deltas) -> None:
         writers = [self._writer(index) for index in range(self._wanted.choices)]
         parsers = [self._parsers.parser() for _ in range(self._wanted.choices)]
         early = await self._first_deltas(deltas)
@@ -269,7 +279,7 @@ class Generation:
         try:
             head = b"".join(each.first() for each in writers)
             if self._wanted.echo:
-                head += b"".join(each.text(self._echo(index, prompts)) for index, each in enumerate(writers))
+                head += b"".join(each.text(self._echo(index)) for index, each in enumerate(writers))
             await request.write(head or KEEP_ALIVE)
             if early:
                 await request.write(
@@ -354,15 +364,11 @@ class Generation:
         texts = self._server.text.token_texts or NAMELESS_TOKENS
         return texts.logprobs(delta.token_ids, delta.log_probs or (), self._wanted.top_logprobs)
 
-    async def _score_prompt(self, choice: Choice, prompt: Prompt | TokenIds, values: Sequence[float]) -> None:
+    def _score_prompt(self, choice: Choice, values: Sequence[float]) -> None:
         """Add the log probabilities of the prompt's tokens to a choice."""
         text, wanted = self._server.text, self._wanted
-        if isinstance(prompt, TokenIds):
-            ids = list(prompt.ids)
-        else:
-            deployment = self._server.deployment
-            special = deployment is None or deployment.adds_special_tokens is not False
-            ids = await asyncio.to_thread(text.encode, prompt, self._template_kwargs(), special)
+        text.need_encoder()
+        ids = list(self._encoded[choice.index // wanted.n].ids)
         if len(ids) != len(values):
             raise InflightError(
                 f"the server tells {len(values)} log probabilities for the prompt's {len(ids)} tokens; start the"
@@ -408,8 +414,8 @@ class Generation:
     def _end_early(self, index: int, deltas: Deltas) -> None:
         """Stop generating: a call is complete, and the request allows no other."""
         place = index // self._wanted.n
-        if place in self._counted and index in self._tokens:
-            self._input_tokens[place] = self._counted[place]
+        if self._encoded and index in self._tokens:
+            self._input_tokens[place] = len(self._encoded[place].ids)
             self.outcome.output_tokens += self._tokens[index]
         else:
             self._has_usage = False

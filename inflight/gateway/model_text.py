@@ -1,4 +1,4 @@
-"""What the gateway knows of a model's text: tokenizer, chat template, and the formats of its calls and reasoning."""
+"""What the gateway knows of a model's text: it tokenizes prompts, and converts the tokens of answers to text."""
 
 from __future__ import annotations
 
@@ -9,28 +9,51 @@ from pathlib import Path
 from typing import Any
 
 from inflight_client import Deployment, InflightError
-from inflight_client.call import Message, Prompt, TokenIds
+from inflight_client.call import Prompt, TokenIds
 
+from inflight.common.request_error import RequestError
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError, context_length_exceeded
-from inflight.openai_api.reasoning import ReasoningTags
 from inflight.openai_api.token_text import TokenTexts
+from inflight.text.detokenizer import Detokenizer
+from inflight.text.message_json import to_json
+from inflight.text.prompt_encoder import PromptEncoder
+from inflight.text.text_stream import TextStream
+from inflight.text.tokenizer import encode, load_tokenizer
 
 logger = logging.getLogger("inflight.gateway")
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt's token ids; of messages also the text that was tokenized."""
+
+    ids: tuple[int, ...]
+    text: str = ""
+
+
+class AnswerText:
+    """Converts the tokens of one answer to text that continues its prompt; see inflight_client's TokenText."""
+
+    def __init__(self, tokenizer: Any, detokenizer: Detokenizer, prompt_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._stream = TextStream(detokenizer, prompt_ids)
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        return encode(self._tokenizer, words, add_special_tokens=False)
+
+    def decode(self, token_ids: Sequence[int], ended: bool, dropped: int) -> str:
+        return self._stream.feed(token_ids, (), ended, dropped).text
 
 
 @dataclass(frozen=True)
 class ModelText:
     """The parts that need the checkpoint's files are None if the gateway has none."""
 
-    tokenizer: Any = None
-    renderer: Any = None
+    encoder: PromptEncoder | None = None
+    detokenizer: Detokenizer | None = None
     token_texts: TokenTexts | None = None
-    template: str = ""
-    """The sources of the chat templates."""
-    special_text: Any = None
-    longest_token: int = 0
-    """The most characters of text that one token may have; 0 if it is unknown."""
+    add_special_tokens: bool = True
 
     @classmethod
     def unknown(cls) -> ModelText:
@@ -39,124 +62,86 @@ class ModelText:
     @classmethod
     def load(cls, deployment: Deployment, settings: GatewaySettings) -> ModelText:
         """Load the files of `--tokenizer`, or of an engine that is served from this machine."""
-        named = settings.tokenizer
-        path = Path(named or str(deployment.served.get("engine_dir") or ""))
+        named, served = settings.tokenizer, deployment.served
+        path = Path(named or str(served.get("engine_dir") or ""))
         if not _is_file(path / "tokenizer.json"):
             if named:
                 raise InflightError(
                     f"{path} has no tokenizer.json; pass the checkpoint's directory", "invalid_parameter"
                 )
             return cls.unknown()
-        from inflight.common.request_error import RequestError
-        from inflight.text.chat_template import ChatRenderer
-        from inflight.text.special_text import SpecialText
-        from inflight.text.tokenizer import load_tokenizer, longest_token_bytes
-
         try:
             tokenizer = load_tokenizer(str(path))
         except Exception as error:  # the library raises its own base class
             logger.warning("%s/tokenizer.json can't be read: %s", path, error)
             return cls.unknown()
-        try:
-            renderer = ChatRenderer.from_directory(path)
-        except RequestError as error:
-            logger.warning("%s", error)
-            renderer = None
-        template = renderer.sources if renderer else ""
-        special_text = SpecialText(tokenizer, template)
-        special_text.prepare()
-        longest = longest_token_bytes(tokenizer)
-        return cls(tokenizer, renderer, TokenTexts(tokenizer), template, special_text, longest)
+        encoder = PromptEncoder(tokenizer, path, bool(served.get("special_tokens_in_messages")))
+        if not encoder.template:
+            logger.warning("%s", encoder.refusal)
+        detokenizer = Detokenizer(tokenizer, bool(served.get("skip_special_tokens", True)))
+        return cls(encoder, detokenizer, TokenTexts(tokenizer), bool(served.get("add_special_tokens", True)))
+
+    @property
+    def template(self) -> str:
+        """The sources of the chat templates."""
+        return "" if self.encoder is None else self.encoder.template
+
+    @property
+    def tokenizer(self) -> Any:
+        return None if self.encoder is None else self.encoder.tokenizer
 
     def check_size(self, prompt: Prompt | TokenIds, characters: int, max_tokens: int | None) -> None:
         """Raise ApiError for a prompt that is too long in any tokenization, before it is tokenized."""
-        if max_tokens is None or not self.longest_token:
+        if max_tokens is None or self.encoder is None:
             return
         if isinstance(prompt, TokenIds):
             least = len(prompt.ids)
         else:
-            least = max(0 if isinstance(prompt, str) else len(prompt), characters // self.longest_token)
+            least = max(0 if isinstance(prompt, str) else len(prompt), characters // self.encoder.longest_token)
         if least >= max_tokens:
             raise context_length_exceeded(
                 max_tokens, least, "prompt" if isinstance(prompt, str | TokenIds) else "messages"
             )
 
-    def token_count(self, prompt: Prompt | TokenIds, kwargs: Mapping[str, Any], special: bool = True) -> int:
-        return len(prompt.ids if isinstance(prompt, TokenIds) else self.encode(prompt, kwargs, special))
+    def encode(
+        self, prompt: Prompt | TokenIds, kwargs: Mapping[str, Any], special: bool | None = None
+    ) -> EncodedPrompt:
+        """Return the token ids of a text or of rendered messages, as preprocessing does. Raises ApiError.
 
-    def encode(self, prompt: Prompt, kwargs: Mapping[str, Any], special: bool = True) -> list[int]:
-        """Return the token ids of a text or of rendered messages, as preprocessing does. Raises ApiError."""
-        self.need_tokenizer()
-        if isinstance(prompt, str):
-            return self._encode(prompt, special)
-        text, marker = self._rendered(prompt, kwargs)
-        return self.special_text.encode(text, marker) if marker else self._encode(text, False)
-
-    def _encode(self, text: str, special: bool) -> list[int]:
-        # A batch, since encoding one text would keep Python's lock.
-        return list(self.tokenizer.encode_batch([text], add_special_tokens=special)[0].ids)
-
-    def _rendered(self, prompt: Sequence[Message], kwargs: Mapping[str, Any]) -> tuple[str, str]:
-        """Return messages as the template renders them, and the marker of special tokens' texts in it."""
-        from inflight.common.request_error import RequestError
-        from inflight.text.message_json import to_json
-
-        if self.renderer is None:
-            raise ApiError("the model has no chat template; send text", "no_chat_template", "messages")
-        marker = ""
-
-        def protect(chat: list[Any], given: dict[str, Any]) -> None:
-            nonlocal marker
-            marker = "" if self.special_text is None else self.special_text.protect(chat, given)
-
+        `special` replaces the deployment's setting for texts.
+        """
+        if isinstance(prompt, TokenIds):
+            return EncodedPrompt(prompt.ids)
+        encoder = self.need_encoder()
         try:
-            messages, arguments = to_json("messages", list(prompt)), to_json("chat_template_kwargs", dict(kwargs))
-            return self.renderer.render_json(messages, arguments, protect), marker
+            if isinstance(prompt, str):
+                special = self.add_special_tokens if special is None else special
+                return EncodedPrompt(tuple(encoder.encode(prompt, special)))
+            chat = encoder.render(to_json("messages", list(prompt)), to_json("chat_template_kwargs", dict(kwargs)))
+            return EncodedPrompt(tuple(encoder.encode_chat(chat)), chat.text)
         except RequestError as error:
-            raise ApiError(str(error), error.code, "messages") from None
+            raise ApiError(str(error), error.code, "prompt" if isinstance(prompt, str) else "messages") from None
+
+    def answer_text(self, prompt_ids: Sequence[int]) -> AnswerText:
+        """Return what converts one answer to these tokens. Raises ApiError."""
+        encoder = self.need_encoder()
+        assert self.detokenizer is not None
+        return AnswerText(encoder.tokenizer, self.detokenizer, prompt_ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of token ids. Raises ApiError for an id outside the vocabulary."""
-        self.need_tokenizer()
+        tokenizer = self.need_encoder().tokenizer
         for each in ids:
-            if self.tokenizer.id_to_token(each) is None:
+            if tokenizer.id_to_token(each) is None:
                 raise ApiError(f"the token id {each} is outside the vocabulary", "invalid_token_ids", "tokens")
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        text: str = tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
 
-    def text_of(self, prompt: TokenIds) -> tuple[str, bool]:
-        """Return the text that is tokenized to exactly these ids, and whether special tokens are added to it.
-
-        Raises ApiError if there is none.
-        """
-        ids = list(prompt.ids)
-        added = self.encode("", {}, special=True)
-        candidates = [(ids, False)]
-        if added and ids[: len(added)] == added:
-            candidates.insert(0, (ids[len(added) :], True))
-        for kept, special in candidates:
-            text = self.decode(kept)
-            if text and "\0" not in text and self.encode(text, {}, special) == ids:
-                return text, special
-        raise ApiError(
-            "these token ids are not what the model's tokenizer makes of their text; send the text",
-            "unsupported_input",
-            "prompt",
-        )
-
-    def opens_reasoning(self, prompt: Sequence[Message], kwargs: Mapping[str, Any], tags: ReasoningTags) -> bool:
-        """Return whether the template ends the prompt with the beginning of reasoning."""
-        if self.renderer is None:
-            return False
-        try:
-            text, _ = self._rendered(prompt, kwargs)
-        except ApiError:
-            return False  # the server says what is wrong
-        return text.rstrip().endswith(tags.start)
-
-    def need_tokenizer(self) -> None:
-        if self.tokenizer is None:
+    def need_encoder(self) -> PromptEncoder:
+        """Return the encoder of prompts. Raises ApiError if the gateway has no tokenizer."""
+        if self.encoder is None:
             raise ApiError("the gateway has no tokenizer of this model; start it with --tokenizer", "unsupported_input")
+        return self.encoder
 
 
 def _is_file(path: Path) -> bool:

@@ -38,6 +38,7 @@ _ABILITIES = {
     "classify": "classifies texts",
 }
 
+ENGINE_MODEL = "tensorrt_llm"
 _DIRECT = build_opener(ProxyHandler({}))  # the page is on the server's host
 _PAGE_SECONDS = 3.0
 _MAX_PAGE_BYTES = 8 * 2**20
@@ -105,6 +106,10 @@ class UpstreamServer:
         self.client = AsyncClient(
             server, retry=NO_RETRY, metrics_url=metrics or None, chat_template=_chat_template(settings.tokenizer)
         )
+        self.token_client = AsyncClient(server, ENGINE_MODEL, retry=NO_RETRY)
+        """Of the model that takes and returns token ids."""
+        self.speaks_tokens = False
+        """Whether the gateway converts text and tokens itself, and sends requests to that model."""
         self._settings, self._loaded, self._objection = settings, loaded, objection
         self._problem = ""
         self._only_encoders = False
@@ -118,6 +123,11 @@ class UpstreamServer:
         self._doubted = asyncio.Event()
         self.polled = asyncio.Event()
         """Set once it is known whether the server is ready."""
+
+    @property
+    def generator(self) -> AsyncClient:
+        """The client of the model that generates."""
+        return self.token_client if self.speaks_tokens else self.client
 
     @property
     def model(self) -> str:
@@ -218,6 +228,17 @@ class UpstreamServer:
         self._only_encoders = self.deployment is None
         if self.deployment is not None:
             self.text = await asyncio.to_thread(ModelText.load, self.deployment, self._settings)
+            self.speaks_tokens = self.text.encoder is not None and await self._takes_tokens()
+
+    async def _takes_tokens(self) -> bool:
+        """Return whether the engine's model is one of inflight, which takes token ids and reports how answers end."""
+        try:
+            engine = await self.token_client.deployment()
+        except InflightError as error:
+            if error.code not in ("model_not_found", "unsupported_deployment"):
+                raise
+            return False
+        return engine.is_inflight and engine.speaks_tokens
 
     def _update(self, found: Sequence[EncoderDeployment]) -> None:
         """Keep the encoders that there were, since requests to them may be open."""
@@ -264,7 +285,7 @@ class ServerPool:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(server.client.close() for server in self.servers))
+        await asyncio.gather(*(client.close() for each in self.servers for client in (each.client, each.token_client)))
 
     @property
     def ready(self) -> bool:

@@ -57,7 +57,7 @@ async def tokenize(body: Any, pool: ServerPool, caller: Caller) -> bytes:
                 "request_too_large",
                 status=413,
             )
-        ids = server.text.encode(prompt, kwargs, special)
+        ids = server.text.encode(prompt, kwargs, special).ids if prompt else ()
         found: dict[str, Any] = {"count": len(ids), "max_model_len": server.max_seq_len, "tokens": ids}
         if named:
             found["token_strs"] = [server.text.tokenizer.id_to_token(each) for each in ids]

@@ -34,7 +34,11 @@ class AnswerDecoder:
         """Times in the engine, if requested and received."""
         self._deployment = deployment
         self._call = call
-        asks_for_ids = call.wants_token_ids is not False and "return_token_ids" in deployment.inputs
+        asks_for_ids = (
+            call.wants_token_ids is True or call.token_text is None
+            if deployment.speaks_tokens
+            else call.wants_token_ids is not False and "return_token_ids" in deployment.inputs
+        )
         self._asks_for_ids = asks_for_ids
         self._buffer = StopTextBuffer((), whole=True) if deployment.streams(call) and deployment.accumulates else None
         told = call.wants_log_probs or call.return_prompt_log_probs or call.return_perf_metrics
@@ -46,8 +50,8 @@ class AnswerDecoder:
     def add_response(self, response: InferResponse) -> Delta:
         """Return what a response adds. Raises InflightError (`answer_damaged`, `deadline_exceeded`, `cancelled`)."""
         self._responses += 1
-        text = response.text("text_output")
         reason = response.text("finish_reason")
+        text = self._text(response, reason is not None)
         if self._plain and reason is None and text is not None and not self._ended:
             return Delta(text)
         return self._add_full_response(response, text, reason)
@@ -64,6 +68,17 @@ class AnswerDecoder:
             " again",
             "server_gone",
         )
+
+    def _text(self, response: InferResponse, ended: bool) -> str | None:
+        """Return the response's text, or the text that its tokens add."""
+        if not self._deployment.speaks_tokens:
+            return response.text("text_output")
+        token_ids = response.integers("output_ids")
+        if token_ids is None:
+            return None
+        if self._call.token_text is None:
+            return ""
+        return self._call.token_text.decode(token_ids, ended, response.integer("dropped_characters") or 0)
 
     def _add_full_response(self, response: InferResponse, text: str | None, reason: str | None) -> Delta:
         if self._ended:
@@ -103,7 +118,7 @@ class AnswerDecoder:
     def _read_token_ids(self, response: InferResponse) -> tuple[int, ...] | None:
         if not self._asks_for_ids:
             return None
-        token_ids = response.integers("token_ids")
+        token_ids = response.integers("output_ids" if self._deployment.speaks_tokens else "token_ids")
         if token_ids is None:
             raise self._damaged("a response has no token_ids, which the request asked for")
         self._token_ids += len(token_ids)

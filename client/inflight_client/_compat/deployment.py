@@ -28,7 +28,7 @@ _DISPLAY_NAMES = {
 
 @dataclass(frozen=True)
 class Deployment:
-    """A model that accepts text, with its tensors and properties.
+    """A model that accepts text, or token ids, with its tensors and properties.
 
     `decoupled`: it streams; `version`: of the inflight that deployed it; `build`: equal for the same engine,
     tokenizer and template; `served`: the model, its precisions and its limits (empty if unknown);
@@ -55,7 +55,14 @@ class Deployment:
 
     @property
     def tensor_names(self) -> TensorNames:
+        if self.speaks_tokens:
+            return tensor_names.TOKEN_MODEL
         return tensor_names.LLMAPI if self.kind == "llmapi" else tensor_names.TEXT_MODEL
+
+    @property
+    def speaks_tokens(self) -> bool:
+        """Whether the model takes and returns token ids."""
+        return "output_ids" in self.outputs
 
     @property
     def display_name(self) -> str:

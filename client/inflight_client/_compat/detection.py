@@ -140,7 +140,7 @@ def _check_named_model(model: str) -> Generator[ServerQuery, Any, ModelMetadata]
         raise InflightError(
             f"the server has no model {model}; name one that it has: {', '.join(there)}", error.code
         ) from None
-    if not _takes_text(metadata):
+    if not _takes_text(metadata) and not {"input_ids", "output_ids"} <= {*metadata.inputs, *metadata.outputs}:
         raise InflightError(
             f"the model {model} does not have the text inputs of TensorRT-LLM's models (its inputs:"
             f" {', '.join(sorted(metadata.inputs)) or 'none'}); name the model that takes text",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from inflight_client._compat.tensor_names import BIAS_VALUES, GUIDE_TEXT
-from inflight_client.call import Call, TokenIds
+from inflight_client.call import Call, TokenIds, TokenText
 from inflight_client.deadline import deadline_ms
 from inflight_client.errors import InflightError
 from inflight_client.sampling import Sampling
@@ -35,7 +36,7 @@ class RequestInputs:
         self._add_prompt(call, template)
         self.add(names.max_tokens, call.max_tokens)
         self._add_stream(call)
-        self._add_sampling(_sampling_values(call.sampling, self._deployment.kind))
+        self._add_sampling(_sampling_values(call.sampling, self._deployment.kind), call.token_text)
         self._add_guide(call.sampling)
         if call.wants_log_probs:
             self._add_option("return_log_probs", True)
@@ -43,7 +44,8 @@ class RequestInputs:
             self._add_option("top_log_probs", call.top_log_probs)
         if call.return_prompt_log_probs:
             self._add_option("return_prompt_log_probs", True)
-        if call.wants_token_ids or (call.wants_token_ids is None and self._has("return_token_ids")):
+        asks_for_ids = call.wants_token_ids or (call.wants_token_ids is None and self._has("return_token_ids"))
+        if asks_for_ids and not self._deployment.speaks_tokens:  # its answers are token ids
             self._add_option("return_token_ids", True)
         if call.return_perf_metrics:
             self._require(names.perf_metrics, "return_perf_metrics")
@@ -63,6 +65,12 @@ class RequestInputs:
         self.tensors[name] = Tensor(datatype, (1,) * (len(shape) - 1) + (len(values),), values)
 
     def _add_prompt(self, call: Call, template: ChatTemplate | None) -> None:
+        if self._deployment.speaks_tokens:
+            if not isinstance(call.prompt, TokenIds):
+                raise self._deployment.unsupported("text", "it takes token ids; send TokenIds, or name another model")
+            self.add("input_ids", *call.prompt.ids)
+            self.add("input_lengths", len(call.prompt.ids))
+            return
         if isinstance(call.prompt, str):
             self.add("text_input", call.prompt)
             return
@@ -110,15 +118,33 @@ class RequestInputs:
         elif not self._deployment.streams(call):
             raise self._deployment.unsupported("generate", "its answers repeat the prompt; use stream instead")
 
-    def _add_sampling(self, values: Mapping[str, Any]) -> None:
+    def _add_sampling(self, values: Mapping[str, Any], token_text: TokenText | None) -> None:
         for option, value in values.items():
-            if option in ("stop", "bad_words", "allowed_token_ids"):
+            if option in ("stop", "bad_words") and self._deployment.speaks_tokens:
+                self._add_words(option, value, token_text)
+            elif option in ("stop", "bad_words", "allowed_token_ids"):
                 self._add_option(option, *value)
             elif option == "logit_bias":
                 self._add_option(option, *value)
                 self.add(BIAS_VALUES, *value.values())
             else:
                 self._add_option(option, value)
+
+    def _add_words(self, option: str, words: Sequence[str], token_text: TokenText | None) -> None:
+        """Add words as text, or as token ids with the end of each word."""
+        name = next((name for name in self._names.options[option] if self._has(name)), None)
+        if name is None or (name.endswith("_list") and token_text is None):
+            raise self._deployment.unsupported(option, "it takes token ids; give the call a token_text")
+        if not name.endswith("_list"):
+            self.add(name, *words)
+            return
+        assert token_text is not None
+        ids = token_text.encode_words(words)
+        flat = [token_id for word in ids for token_id in word]
+        ends = list(accumulate(map(len, ids)))
+        longest = max(len(flat), len(ends))
+        rows = [*flat, *[0] * (longest - len(flat)), *ends, *[-1] * (longest - len(ends))]
+        self.tensors[name] = Tensor("INT32", (1, 2, longest), tuple(rows))
 
     def _add_guide(self, sampling: Sampling) -> None:
         if sampling.guide is None:

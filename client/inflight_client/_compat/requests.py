@@ -63,7 +63,8 @@ def build_stop_request(deployment: Deployment, request_id: str) -> InferRequest:
 
 
 def _requested_outputs(deployment: Deployment, call: Call, inputs: Mapping[str, Tensor]) -> tuple[str, ...]:
-    wanted = ["text_output", "finish_reason", "num_input_tokens", "num_output_tokens"]
+    text = ("output_ids", "dropped_characters") if deployment.speaks_tokens else ("text_output",)
+    wanted = [*text, "finish_reason", "num_input_tokens", "num_output_tokens"]
     if deployment.is_inflight:
         wanted += ["num_responses", "num_cached_tokens"]
     if "return_stop_reason" in inputs:

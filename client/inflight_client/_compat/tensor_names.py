@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,20 @@ TEXT_MODEL = TensorNames(
         "priority": ("priority",),
     },
 )
+
+TOKEN_MODEL = replace(
+    TEXT_MODEL,
+    max_tokens="request_output_len",
+    stream="streaming",
+    options={
+        **TEXT_MODEL.options,
+        "top_k": ("runtime_top_k",),
+        "top_p": ("runtime_top_p",),
+        "stop": ("stop_words", "stop_words_list"),
+        "bad_words": ("bad_words_list",),
+    },
+)
+"""Of `tensorrt_llm`: token ids in, token ids out."""
 
 LLMAPI = TensorNames(
     max_tokens="sampling_param_max_tokens",

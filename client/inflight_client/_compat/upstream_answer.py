@@ -52,7 +52,7 @@ class UpstreamAnswerDecoder(AnswerDecoder):
         if self._ended:
             raise self._damaged("data arrived after its end")
         self._responses += 1
-        text = response.text("text_output")
+        text = self._text(response, response.final is True)
         if text is not None:
             if self._has_text and not self._streams:
                 raise self._damaged("two texts arrived where one was expected")

@@ -80,9 +80,20 @@ def served_model_info(name: str, manifest: Manifest, configs: model_configs.Conf
         "stream_interval": int(engine.parameters["stream_interval"].string_value or 1)
         if "stream_interval" in engine.parameters
         else 1,
+        **_text_flags(configs),
         **_tokenizer_info(manifest, engine_dir),
     }
     return json.dumps(facts)
+
+
+def _text_flags(configs: model_configs.Configs) -> dict[str, bool]:
+    """Return how the models of text convert it, for programs that do it themselves."""
+    places = {
+        "add_special_tokens": "preprocessing",
+        "special_tokens_in_messages": "preprocessing",
+        "skip_special_tokens": "postprocessing",
+    }
+    return {name: configs[model].parameters[name].string_value == "true" for name, model in places.items()}
 
 
 def served_encoder_info(name: str, manifest: EncoderManifest, config: Any, engine_dir: Path | None) -> str:
