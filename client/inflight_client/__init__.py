@@ -16,7 +16,7 @@ from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client._sync.client import Client
 from inflight_client._sync.stream import Stream
 from inflight_client.address import Tls
-from inflight_client.call import CallOptions, Message, Prompt, TokenIds
+from inflight_client.call import CallOptions, Message, Prompt, TokenIds, TokenText
 from inflight_client.chat_template import ChatTemplate
 from inflight_client.encodings import Classification, Classifications, Embeddings, RankedDocument, Reranking
 from inflight_client.errors import (
@@ -100,6 +100,7 @@ __all__ = [
     "Timings",
     "Tls",
     "TokenIds",
+    "TokenText",
     "Unsupported",
     "Usage",
     "VersionWarning",

@@ -64,10 +64,6 @@ class ActiveRequests:
             if key in (0, answer.key):
                 self._cancel(answer.handle)
 
-    def check_now(self) -> None:
-        """Poll all answers at once, in the separate thread."""
-        self._wake.set()
-
     def _find(self, request_id: str) -> list[ActiveRequest]:
         with self._lock:
             return list(self._by_id.get(request_id, ()))

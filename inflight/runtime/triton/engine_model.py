@@ -193,8 +193,6 @@ class EngineModel:
                 answer.push(event, self._disconnects.next_chunk_key(answer.key, event.handle), self._engine.undelivered)
                 self._disconnects.mark_sent(answer.key)
             else:
-                if answer.is_disconnected():
-                    self._active_requests.check_now()
                 answer.push(event, 0, 0)
 
         self._active_requests.add(request_id, answer)

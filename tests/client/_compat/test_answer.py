@@ -232,16 +232,6 @@ def test_accumulated_text_comes_as_what_is_new() -> None:
     assert whole.text == "One two"
 
 
-def test_accumulated_text_of_ours_does_too() -> None:
-    deployment = find(repository(OURS, accumulate_tokens="true"), "tensorrt_llm_bls")
-    answer = answer_decoder(deployment, Call("Tea?", True))
-    deltas = read(answer, said("One"), said("One two"), end("One two, three", responses=3))
-    assert [delta.text for delta in deltas] == ["One", " two", ", three"]
-    assert deltas[-1].usage == Usage(5, 3)
-    (whole,) = read(answer_decoder(deployment, Call("Tea?", False)), end("One two", responses=1, token_ids=(1, 2, 3)))
-    assert whole.text == "One two"
-
-
 def test_the_llm_api_sends_all_so_far_and_says_none_for_no_reason() -> None:
     nothing = {"finish_reason": "None", "stop_reason": "None"}
     deltas = read(

@@ -57,7 +57,7 @@ def test_a_model_that_is_being_loaded_is_waited_for() -> None:
 def test_a_named_model_is_taken_and_no_other_is_asked_about() -> None:
     questions: list[Any] = []
     found = find(repository(OURS), "tensorrt_llm_bls", asked=questions)
-    assert (found.model, found.kind, found.stop_model) == ("tensorrt_llm_bls", "inflight", "tensorrt_llm_bls")
+    assert (found.model, found.kind, found.stop_model) == ("tensorrt_llm_bls", "inflight", "tensorrt_llm")
     assert questions == [("metadata", "tensorrt_llm_bls"), ("config", "tensorrt_llm_bls")]
 
 
@@ -113,7 +113,7 @@ def test_without_configurations_metadata_has_to_do() -> None:
     with raises(InflightError, "unsupported_input", naming="stream"):
         build_request(scripted, Call("Tea?", True), None, None)
     own = find(repository(OURS), "tensorrt_llm_bls", NO_CONFIGS)
-    assert (own.kind, own.stop_model) == ("inflight", "tensorrt_llm_bls")
+    assert (own.kind, own.stop_model) == ("inflight", "tensorrt_llm")
 
 
 def test_a_server_may_tell_what_it_serves() -> None:
@@ -127,10 +127,11 @@ def test_a_server_may_tell_what_it_serves() -> None:
 
 
 def test_what_the_configurations_say_is_known() -> None:
-    assert find(repository(OURS, inflight_version="0.1.7"), "tensorrt_llm_bls").version == "0.1.7"
-    assert find(repository(OURS), "tensorrt_llm_bls").version is None
-    assert find(repository(OURS, inflight_build="abc"), "tensorrt_llm_bls").build == "abc"
-    assert find(repository(OURS), "tensorrt_llm_bls").build is None
+    served = CASES["openvino"].directory()
+    assert find(repository(served, inflight_version="0.1.7")).version == "0.1.7"
+    assert find(repository(OURS)).version is None
+    assert find(repository(served, inflight_build="abc")).build == "abc"
+    assert find(repository(OURS)).build is None
     assert find(text_models(accumulate=True), "tensorrt_llm_bls").accumulates
     assert not find(text_models(), "tensorrt_llm_bls").accumulates  # upstream's placeholder, never filled in
     assert find(text_models(add_special_tokens="False")).adds_special_tokens is False

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from inflight_client._compat.deployment import Deployment
 from inflight_client._compat.requests import build_request, build_stop_request
-from inflight_client.call import Call
+from inflight_client.call import Call, TokenIds
 from inflight_client.chat_template import ChatTemplate
 from inflight_client.errors import InflightError
 from inflight_client.sampling import Guide, Sampling
 from inflight_client.transport import InferRequest, Tensor
 from inflight_client.versions import client_version
 
-from tests.client.support.deployments import OURS, OURS_BEFORE_CPP, find, repository
+from tests.client.support.deployments import OURS, find, repository
 from tests.fixtures.errors import raises
 from tests.standins.kserve.repository import ModelSpec, llmapi, text_models
 
@@ -261,13 +261,6 @@ def test_what_a_deployment_lacks_is_refused_by_name(
     assert words in refusal(find(models), **options)
 
 
-def test_our_scripted_model_before_another_engine_is_not_asked_for_what_it_refuses() -> None:
-    deployment = find(repository(OURS_BEFORE_CPP), "tensorrt_llm_bls")
-    assert deployment.kind == "inflight"
-    assert "deadline_ms" not in asked(deployment, seconds_left=3).inputs
-    assert "does not support priority" in refusal(deployment, priority=1)
-
-
 def test_a_server_of_ours_from_before_parameters_gets_none(ours: Deployment) -> None:
     models = repository(OURS)
     del models["ensemble"].outputs["num_responses"]  # type: ignore[attr-defined]
@@ -285,8 +278,6 @@ def test_a_request_to_stop_goes_where_ids_are_known(ours: Deployment) -> None:
     assert {tensor.shape for tensor in request.inputs.values()} == {(1, 1)}
     flat = build_stop_request(find(text_models(batches=False)), "mine")
     assert {tensor.shape for tensor in flat.inputs.values()} == {(1,)}
-    scripted = build_stop_request(find(repository(OURS), "tensorrt_llm_bls"), "mine")
-    assert (scripted.model, values(scripted)) == ("tensorrt_llm_bls", {"text_input": "", "max_tokens": 1, "stop": True})
     api = build_stop_request(find(llmapi()), "mine")
     assert (api.model, api.id, values(api)) == ("tensorrt_llm", "mine", {"text_input": "", "stop": True})
     with raises(InflightError, "unsupported_input", naming="cancel"):
@@ -297,3 +288,28 @@ def test_the_llm_api_answers_a_request_to_stop_with_an_error() -> None:
     deployment = find(llmapi())
     assert deployment.is_stop_response(InflightError("Request cancelled by client", "invalid_request"))
     assert not deployment.is_stop_response(InflightError("the server is gone", "server_gone"))
+
+
+class Letters:
+    """Text of which each letter is a token."""
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        return [list(map(ord, word)) for word in words]
+
+    def decode(self, token_ids: Sequence[int], ended: bool, dropped: int) -> str:
+        return "".join(map(chr, token_ids))
+
+
+def test_a_model_of_token_ids_gets_token_ids() -> None:
+    deployment = find(repository(OURS), "tensorrt_llm")
+    words = Sampling(stop=("no",), bad_words=("ab", "c"), top_k=3)
+    call = Call(TokenIds((5, 6)), True, sampling=words, token_text=Letters())
+    request = build_request(deployment, call, None, None)
+    assert request.inputs["input_ids"].values == (5, 6)
+    assert (values(request)["input_lengths"], values(request)["runtime_top_k"]) == (2, 3)
+    assert request.inputs["stop_words"].values == ("no",)
+    assert request.inputs["bad_words_list"] == Tensor("INT32", (1, 2, 3), (97, 98, 99, 2, 3, -1))
+    assert "output_ids" in request.outputs
+    for refused in (Call("Tea?", True), Call(TokenIds((5,)), True, sampling=words)):
+        with raises(InflightError, "unsupported_input"):
+            build_request(deployment, refused, None, None)

@@ -71,12 +71,11 @@ def mortal(tiny_engine: TinyEngine) -> Iterator[RecoveringServer]:
     assert not list(SHARED_MEMORY_DIRECTORY.glob(f"{shm_prefix}*"))
 
 
-@pytest.mark.parametrize("model", ["preprocessing", "postprocessing", "tensorrt_llm", "tensorrt_llm_bls"])
+@pytest.mark.parametrize("model", ["preprocessing", "postprocessing", "tensorrt_llm"])
 def test_a_model_that_gets_no_processor_for_seconds_goes_on_where_it_was(mortal: RecoveringServer, model: str) -> None:
     family, restarts = mortal.server.instance.process_tree, mortal.server.restarts
     [stub] = [psutil.Process(member.pid) for member in family if member.name == f"the stub of {model}"]
-    called = model if model == "tensorrt_llm_bls" else "ensemble"
-    with Client(mortal.server.grpc_address, called) as client, ThreadPoolExecutor() as pool:
+    with Client(mortal.server.grpc_address, "ensemble") as client, ThreadPoolExecutor() as pool:
         stub.suspend()
         answer = pool.submit(client.generate, "hold", max_tokens=3)
         time.sleep(STARVED_SECONDS)

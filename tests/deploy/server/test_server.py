@@ -66,7 +66,6 @@ def test_the_server_runs_the_environment_and_the_package_that_started_it(server:
         "the stub of preprocessing",
         "the stub of tensorrt_llm",
         "the stub of postprocessing",
-        "the stub of tensorrt_llm_bls",
         "the engine's process of tensorrt_llm",
     }
 

@@ -90,14 +90,6 @@ def test_a_request_that_the_engine_has_not_taken_is_cancelled_once_it_has(
     assert cancelled.get(timeout=SOON) == 5
 
 
-def test_somebody_may_ask_to_look_now(cancelled: queue.Queue[int]) -> None:
-    answers = ActiveRequests(cancelled.put, 3600, print)
-    answers.add("", StubRequest(3, has_left=True))
-    answers.check_now()
-    assert cancelled.get(timeout=SOON) == 3
-    answers.close()
-
-
 class FailingStubRequest(StubRequest):
     """An answer about which Triton knows nothing any more."""
 
