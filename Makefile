@@ -30,11 +30,11 @@ setup: $(STAMP) ## make .venv from the pinned requirements
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
-	  { echo "The pinned requirements are for Python 3.11, and there is none on PATH; say make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	  { echo "The pinned requirements are for Python 3.11, which is not on PATH; run make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c "$$LIBRARY_CHECK" || \
-	  { echo "$(PYTHON) has no shared library (libpython3.11.so.1.0), which Triton needs; say apt install libpython3.11," \
+	  { echo "$(PYTHON) has no shared library (libpython3.11.so.1.0), which Triton needs; run apt install libpython3.11," \
 	    "or make PYTHON=/path/to/one that was built with --enable-shared" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { echo "No $(VENV) could be made; say apt install python3.11-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "$(VENV) could not be made; run apt install python3.11-venv" >&2; exit 1; }
 	@echo "Installing the pinned requirements into $(VENV); this takes a few minutes the first time."
 	@bar=off; test ! -t 1 || bar=on; pip="$(BIN)/pip --disable-pip-version-check install --progress-bar $$bar"; \
 	  $$pip --requirement requirements.lock && $$pip --no-deps --no-build-isolation --editable .
@@ -83,10 +83,10 @@ test-orchestrators: setup $(ORCHESTRATORS:%=.cache/orchestrators/%/.installed) #
 	$(@D)/bin/pip --disable-pip-version-check --quiet install --no-deps --requirement $<
 	@touch $@
 
-browser: setup ## see to a Chromium for the tests that look at reports: the machine's, or else Debian's package
+browser: setup ## install Chromium for the tests of pages: the machine's, or Debian's package
 	@$(BIN)/python -m tests.fixtures.browser
 
-check: setup ## ruff, mypy, import-linter, hadolint, and whether the blocking client is generated anew
+check: setup ## ruff, mypy, import-linter, hadolint, and whether the blocking client is up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/check_words.py --python
@@ -118,10 +118,10 @@ release: setup ## build wheel and sdist into dist, check them, and install the w
 bench: setup ## all benchmarks, with a page of results in benchmarks/RESULTS.md at the end
 	$(BIN)/python -m benchmarks
 
-soak: setup ## 15 minutes of twice the load that the server carries, with clients that vanish
+soak: setup ## 15 minutes of twice the load that the server serves, with clients that disconnect
 	$(BIN)/python -m benchmarks.soak --minutes 15
 
-lock: ## write requirements.lock anew: what pip chooses today for all extras
+lock: ## regenerate requirements.lock: what pip chooses today for all extras
 	$(PYTHON) -m venv .cache/lock-venv
 	.cache/lock-venv/bin/pip install --disable-pip-version-check --progress-bar off '.[build,serve,otlp,s3,load,batch,postgresql,ray,docs,dev]'
 	{ echo "# Versions known to work together, for Python 3.11 on x86-64 Linux; written by \`make lock\`."; \

@@ -20,9 +20,9 @@ import click
 from tokenizers import Tokenizer
 
 from benchmarks.fixtures import BENCH_DIRECTORY, DEMO, OTHER_DEMO, bench_checkpoint, bench_engine
+from benchmarks.pad_layers import pad_layers
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.make_checkpoint import make_checkpoint
-from build_engines.checkpoints.pad_layers import pad_layers
 from build_engines.demo import example_prompts
 from build_engines.manifest import Manifest, Precision
 from build_engines.progress import NoBuildProgress

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("*.md", "docs/**/*.md")
+PAGES = ("*.md", "docs/**/*.md", "Makefile")
 PACKAGES = ("inflight", "client", "build_engines", "loadtests", "model_repository", "benchmarks")
 # pattern: what to write instead
 EVERYWHERE = {
@@ -46,8 +46,8 @@ UNCHECKED = (r"^( *)```.*?^\1```", r"`[^`\n]*`", r"\]\([^)\n]*\)", r'"[^"\n]*"')
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Each checked text of a file, with the number of its first line."""
     content = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":
-        for pattern in UNCHECKED:  # blank it, and keep its lines
+    if path.suffix == ".md" or path.name == "Makefile":
+        for pattern in UNCHECKED if path.suffix == ".md" else ():  # blank it, and keep its lines
             content = re.sub(pattern, lambda at: re.sub(r"[^\n]", "·", at[0]), content, flags=re.DOTALL | re.MULTILINE)
         yield 1, content
     else:
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
     found: Counter[str] = Counter()
     for path in sorted(paths):
         name = path.relative_to(ROOT).as_posix()
-        words = EVERYWHERE | (DOCUMENTS if path.suffix == ".md" and name not in GENERATED else {})
+        words = EVERYWHERE | (DOCUMENTS if path.suffix != ".py" and name not in GENERATED else {})
         for start, text in texts(path):
             for pattern, better in words.items():
                 for match in re.finditer(rf"\b(?:{pattern})\b(?!-)".replace(" ", r"\s+"), text, re.IGNORECASE):

@@ -379,7 +379,7 @@ def _prompts(directory: Path, own: ConfigFile) -> tuple[tuple[tuple[str, str], .
     right = isinstance(prompts, dict) and all(isinstance(text, str) for text in prompts.values())
     if not right or not (default is None or (isinstance(default, str) and default in prompts)):
         raise BuildError(
-            f"{directory / _OWN_SETTINGS} has prompts that are not texts by name, or a default that is none of them; "
+            f"{directory / _OWN_SETTINGS} must map prompts' names to strings, and the default must be one of them; "
             "fetch the checkpoint again.",
             "checkpoint_damaged",
         )

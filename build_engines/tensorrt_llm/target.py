@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +28,30 @@ from build_engines.tensorrt_llm.rules.calibration import check_calibration, chec
 from build_engines.tensorrt_llm.rules.machine import check_machine
 from build_engines.tensorrt_llm.rules.recipe import check_model, check_recipe
 from build_engines.tensorrt_llm.run import logging_to, run_command
-from build_engines.tensorrt_llm.xgrammar_tokenizer_info import write_xgrammar_tokenizer_info
+
+# It has the format of upstream's examples/generate_xgrammar_tokenizer_info.py (NVIDIA/TensorRT-LLM 7ed07f06), which
+# needs TensorRT-LLM; all of its content comes from the tokenizer.
+
+
+FILE_NAME = "xgrammar_tokenizer_info.json"
+
+
+def write_xgrammar_tokenizer_info(tokenizer: Any, end_ids: Sequence[int], out: Path) -> None:
+    """Write the file into `out`; a guided answer may end with any of `end_ids`.
+
+    `tokenizer` is a fast tokenizer of transformers. Gaps in its ids become empty texts in the list.
+    """
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    texts = [""] * (max(vocabulary.values()) + 1)
+    for token, token_id in vocabulary.items():
+        texts[token_id] = token
+    told = {
+        "encoded_vocab": texts,
+        "tokenizer_str": tokenizer.backend_tokenizer.to_str(),
+        "stop_token_ids": list(end_ids),
+    }
+    (out / FILE_NAME).write_text(json.dumps(told), encoding="utf-8")
+
 
 # The checkpoint in TensorRT-LLM's format; removed from the engine directory at the end.
 CHECKPOINT = "tllm_checkpoint"

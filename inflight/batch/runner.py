@@ -10,9 +10,9 @@ from typing import Self
 
 from inflight_client import InflightError
 
-from inflight.batch.close_rows import close_rows
 from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.ephemeral_server import ephemeral_server
+from inflight.batch.dispatch.prefetcher import RowPrefetcher
 from inflight.batch.dispatch.retrieval import Encoders
 from inflight.batch.dispatch.triton_backend import TritonBackend
 from inflight.batch.errors import BatchError
@@ -30,6 +30,23 @@ from inflight.batch.signals import INTERRUPTED, StopEarlyError, StopSignals
 from inflight.batch.sources.factory import open_source
 from inflight.batch.state.remote_state import StateReplicator
 from inflight.batch.state.retry_ledger import RetryLedger, check_input, check_retry_codes, select_failed_rows
+
+_CHECKPOINT_ROWS = 5_000
+
+
+def close_rows(session: JobSession, error: InflightError) -> None:
+    """Give each row without a result this error, durably. Raises BatchError.
+
+    If it is interrupted, the next call continues with the rows that are left.
+    """
+    rows = RowPrefetcher(session.source, session.row_format, session.ledger, session.job, session.normalize_id)
+    for number, row in enumerate(rows.unfinished_rows(), 1):
+        session.ledger.add(session.row_format.format_failure(row, error, 0))
+        if number % _CHECKPOINT_ROWS == 0:
+            session.ledger.checkpoint()
+    session.ledger.checkpoint()
+    session.ledger.end_of_input(rows.next_number)
+
 
 TEMPORARY_CODES = (
     "disk_full", "server_unreachable", "storage_unreachable", "output_failed", "model_not_ready", "job_elsewhere"

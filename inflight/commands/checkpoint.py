@@ -22,7 +22,6 @@ def command() -> None:
     \b
     inflight checkpoint demo --out ./demo
     inflight checkpoint synthetic --like qwen2.5-0.5b --out ./qwen-shape
-    inflight checkpoint deepen ./demo --layers 30 --out ./demo-deep
     """
 
 
@@ -76,25 +75,3 @@ def demo(out: Path, seed: int) -> None:
     with show_build_progress() as progress:
         make_checkpoint(out, write, progress)
     click.echo(f"Wrote {out}. Build it with: inflight build {out} --out ENGINE_DIR")
-
-
-@command.command("deepen")
-@click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.option("--layers", type=click.IntRange(min=1), required=True, help="Number of layers to add.")
-@_out
-def pad_layers(checkpoint: Path, layers: int, out: Path) -> None:
-    """Add layers that change no output, only the cost, to measure speculative decoding.
-
-    Serve the result with the engine of CHECKPOINT as its draft model: every draft token is accepted.
-
-    \b
-    inflight checkpoint deepen ./demo --layers 30 --out ./demo-deep
-    """
-    from build_engines.checkpoints.make_checkpoint import make_checkpoint
-    from build_engines.checkpoints.pad_layers import pad_layers
-
-    with show_build_progress() as progress:
-        make_checkpoint(out, lambda directory: pad_layers(checkpoint, directory, layers, progress), progress)
-    click.echo(
-        f"Wrote {out}, {checkpoint} with {layers} more layers. Build it with: inflight build {out} --out ENGINE_DIR"
-    )

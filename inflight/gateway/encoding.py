@@ -118,7 +118,6 @@ def _with_lost_texts(found: Encodings) -> Encodings:
         assert isinstance(found, Classifications)
         lost = [index for index, each in enumerate(found) if not all(map(math.isfinite, each.scores.values()))]
     errors = {
-        index: InflightError("the model's values for this text are no finite numbers", "text_not_computed")
-        for index in lost
+        index: InflightError("the model's values for this text are not finite", "text_not_computed") for index in lost
     }
     return replace(found, errors=errors | dict(found.errors))

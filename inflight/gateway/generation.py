@@ -117,10 +117,7 @@ class Generation:
             deltas = merged(self._streams)
             stack.push_async_callback(deltas.close)
             try:
-                if self._wanted.stream:
-                    await self._stream(request, deltas)
-                else:
-                    await self._whole(request, deltas)
+                await self._answer(request, deltas)
             except InflightError as error:
                 self._server.note_failure(error)
                 found = self._api_error(error)
@@ -237,75 +234,48 @@ class Generation:
     def _is_inflight(self) -> bool:
         return self._server.deployment is not None and self._server.deployment.is_inflight
 
-    async def _whole(self, request: Request, deltas: Deltas) -> None:
-        choices = [
-            Choice(index, logprobs=[] if self._wanted.logprobs else None) for index in range(self._wanted.choices)
-        ]
-        parsers = [self._parsers.parser() for _ in range(self._wanted.choices)]
-        writer = self._responses
-        async for index, delta in deltas:
-            self._count(index, delta)
-            choice, parser = choices[index], parsers[index]
-            self._note_first()
-            events = _events(parser, delta)
-            choice.add(events, self._call_id(index))
-            if writer is not None:
-                writer.events(events, ())
-            if choice.logprobs is not None:
-                choice.logprobs += self._logprobs(delta)
-            if delta.prompt_log_probs is not None:
-                self._score_prompt(choice, delta.prompt_log_probs)
-            if parser is not None and parser.done and delta.finish_reason is None:
-                choice.finish_reason = "tool_calls"
-                self._end_early(index, deltas)
-            elif delta.finish_reason is not None:
-                choice.finish_reason = self._finish(index, delta, bool(choice.calls))
-        self._answered()
-        if writer is not None:
-            writer.finish(choices[0].finish_reason)
-            await request.respond(Response(writer.body(self._usage())))
-            return
-        if self._wanted.echo:
-            for choice in choices:
-                choice.texts.insert(0, self._echo(choice.index))
-        await request.respond(Response(response_body(self._head, choices, self._usage())))
-
-    async def _stream(self, request: Request, deltas: Deltas) -> None:
+    async def _answer(self, request: Request, deltas: Deltas) -> None:
+        """Pass the deltas through parsers to the writers; send the frames of these, or what they have collected."""
+        streams = self._wanted.stream
         writers = [self._writer(index) for index in range(self._wanted.choices)]
-        parsers = [self._parsers.parser() for _ in range(self._wanted.choices)]
-        early = await self._first_deltas(deltas)
-        await request.start_stream()
-        keep_alive = asyncio.create_task(self._keep_alive(request))
+        parsers = [self._parsers.parser() for _ in writers]
+        early = await self._first_deltas(deltas) if streams else []
+        if streams:
+            await request.start_stream()
+        keep_alive = asyncio.create_task(self._keep_alive(request)) if streams else None
         try:
             head = b"".join(each.first() for each in writers)
             if self._wanted.echo:
                 head += b"".join(each.text(self._echo(index)) for index, each in enumerate(writers))
-            await request.write(head or KEEP_ALIVE)
+            if streams:
+                await request.write(head or KEEP_ALIVE)
             if early:
-                await request.write(
-                    b"".join(
-                        self._frame(writers[index], parsers[index], index, delta, deltas) for index, delta in early
-                    )
-                    or KEEP_ALIVE
-                )
-            plain = not self._wanted.logprobs and not any(parsers)
+                frames = [self._frame(writers[index], parsers[index], index, delta, deltas) for index, delta in early]
+                await request.write(b"".join(frames) or KEEP_ALIVE)
+            plain = not self._wanted.logprobs and not self._wanted.scores_prompt and not any(parsers)
             async for index, delta in deltas:
                 self._count(index, delta)
+                self._note_first()
                 if plain and delta.finish_reason is None:
                     frame = writers[index].text(delta.text) if delta.text else b""
                 else:
                     frame = self._frame(writers[index], parsers[index], index, delta, deltas)
-                if frame:
+                if frame and streams:
                     await request.write(frame)
         finally:
-            keep_alive.cancel()
+            if keep_alive is not None:
+                keep_alive.cancel()
         self._answered()
-        usage = self._usage()
-        if self._responses is not None:
-            await request.end(self._responses.last(usage))
-            return
-        last = usage_frame(self._head, usage) if self._wanted.include_usage and usage else b""
-        await request.end(last + DONE)
+        usage, responses = self._usage(), self._responses
+        if not streams:
+            collected = [each for each in writers if isinstance(each, Choice)]
+            body = responses.body(usage) if responses else response_body(self._head, collected, usage)
+            await request.respond(Response(body))
+        elif responses is not None:
+            await request.end(responses.last(usage))
+        else:
+            last = usage_frame(self._head, usage) if self._wanted.include_usage and usage else b""
+            await request.end(last + DONE)
 
     def _frame(
         self,
@@ -316,6 +286,8 @@ class Generation:
         deltas: Deltas,
     ) -> bytes:
         written = writer.events(_events(parser, delta), self._logprobs(delta) if self._wanted.logprobs else ())
+        if delta.prompt_log_probs is not None and isinstance(writer, Choice):
+            self._score_prompt(writer, delta.prompt_log_probs)
         if delta.finish_reason is not None:
             return written + writer.finish(self._finish(index, delta, writer.has_calls))
         if parser is not None and parser.done:
@@ -326,7 +298,10 @@ class Generation:
     def _writer(self, index: int) -> ChoiceWriter:
         if self._responses is not None:
             return self._responses
-        return ChoiceFrames(self._head, index, self._wanted.include_usage, self._call_id(index))
+        call_id = self._call_id(index)
+        if not self._wanted.stream:
+            return Choice(index, call_id, logprobs=[] if self._wanted.logprobs else None)
+        return ChoiceFrames(self._head, index, self._wanted.include_usage, call_id)
 
     async def _first_deltas(self, deltas: Deltas) -> list[tuple[int, Delta]]:
         """Return the first deltas, once each choice has one; at the latest when a keep-alive is due.

@@ -321,7 +321,7 @@ def _parse(path: Path, content: bytes) -> tuple[KeyEntry, ...]:
         raise _invalid(path, 'is not JSON of the form {"version": 1, "keys": [...]}')
     if type(found["version"]) is not int or found["version"] != _VERSION:
         raise _invalid(path, f"has another version than {_VERSION}, which this version of inflight reads")
-    entries = tuple(_entry(path, position, value) for position, value in enumerate(found["keys"], 1))
+    entries = tuple(_entry(path, position, value) for position, value in enumerate(found["keys"]))
     for what, values in (("id", [one.key.id for one in entries]), ("sha256", [one.sha256 for one in entries])):
         if len(set(values)) < len(values):
             raise _invalid(path, f"has two keys with the same {what}")
@@ -338,7 +338,9 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(path: Path, position: int, value: Any) -> KeyEntry:
     if not isinstance(value, dict) or {*value} - {"quotas", "trusted"} != {*_FIELDS}:
-        raise _invalid(path, f"has at key {position} no object with exactly the fields {', '.join(_FIELDS)}")
+        raise _invalid(
+            path, f"is invalid: keys[{position}] must be an object with exactly the fields {', '.join(_FIELDS)}"
+        )
     times: dict[str, datetime | None] = {}
     wrong = [name for name in ("id", "name", "tenant") if not _is_label(value[name])]
     if "tenant" not in wrong and not value["tenant"].isascii():
@@ -359,7 +361,7 @@ def _entry(path: Path, position: int, value: Any) -> KeyEntry:
             wrong.append(name)
     created = times.get("created")
     if wrong or created is None:
-        raise _invalid(path, f"has at key {position} an invalid value of {', '.join(wrong or ['created'])}")
+        raise _invalid(path, f"is invalid at keys[{position}]: {', '.join(wrong or ['created'])}")
     models = tuple(value["models"])
     names = (value["id"], value["name"], value["tenant"])
     key = ApiKey(*names, models, created, times["expires"], Quotas(**quotas), value.get("trusted", False))

@@ -132,7 +132,7 @@ def _check_otlp(endpoint: str) -> None:
         valid = False
     if not valid:
         raise InflightError(
-            f"the OTLP endpoint {endpoint[:200]!r} is no URL of a collector; pass one such as http://localhost:4318",
+            f"the OTLP endpoint {endpoint[:200]!r} is not the URL of a collector; pass one such as http://localhost:4318",
             "invalid_parameter",
         )
     try:

@@ -25,7 +25,7 @@ MAX_CHOICES = 128
 """Of a request: prompts times `n`."""
 MAX_N = 16
 COMPLETION_TOKENS = 16
-"""OpenAI's default of max_tokens for completions that are no conversations."""
+"""OpenAI's default of max_tokens for /v1/completions."""
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
 MAX_SCHEMA_BYTES = 64 * 1024

@@ -53,9 +53,11 @@ class ToolCall:
 
 @dataclass
 class Choice:
-    """Collects one choice."""
+    """Collects one choice; a ChoiceWriter without frames."""
 
     index: int
+    call_id: str = ""
+    """The prefix of the ids of this choice's calls."""
     texts: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
@@ -63,8 +65,24 @@ class Choice:
     prompt_logprobs: list[TokenLogprob] | None = None
     finish_reason: str = "stop"
 
-    def add(self, events: Iterable[Event], call_id: str) -> None:
-        """`call_id` is the prefix of the ids of this choice's calls."""
+    @property
+    def has_calls(self) -> bool:
+        return bool(self.calls)
+
+    def first(self) -> bytes:
+        return b""
+
+    def text(self, text: str) -> bytes:
+        self.texts.append(text)
+        return b""
+
+    def finish(self, reason: str) -> bytes:
+        self.finish_reason = reason
+        return b""
+
+    def events(self, events: Iterable[Event], logprobs: Sequence[TokenLogprob]) -> bytes:
+        if self.logprobs is not None:
+            self.logprobs += logprobs
         for event in events:
             match event:
                 case TextDelta(text):
@@ -72,16 +90,13 @@ class Choice:
                 case ReasoningDelta(text):
                     self.reasoning.append(text)
                 case ToolCallStart(index, name):
-                    self.calls.append(ToolCall(f"{call_id}{index}", name))
+                    self.calls.append(ToolCall(f"{self.call_id}{index}", name))
                 case ToolCallArguments(index, fragment):
                     self.calls[index].fragments.append(fragment)
-
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
+        return b""
 
     def chat_choice(self) -> dict[str, Any]:
-        content = self.text
+        content = "".join(self.texts)
         message: dict[str, Any] = {
             "role": "assistant",
             "content": content if content or not self.calls else None,
@@ -100,9 +115,11 @@ class Choice:
 
     def text_choice(self) -> dict[str, Any]:
         return {
-            "text": self.text,
+            "text": "".join(self.texts),
             "index": self.index,
-            "logprobs": None if self.logprobs is None else text_logprobs(self.logprobs, TextOffsets(), self.text),
+            "logprobs": None
+            if self.logprobs is None
+            else text_logprobs(self.logprobs, TextOffsets(), "".join(self.texts)),
             "finish_reason": self.finish_reason,
             **_prompt_logprobs(self.prompt_logprobs),
         }

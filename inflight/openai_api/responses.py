@@ -44,7 +44,7 @@ def _fields() -> dict[str, Field]:
         "temperature": "0 to 2, by default the model's; 0 is greedy",
         "top_p": "0 to 1",
         "stream": "server-sent events",
-        "stream_options": "has no effect but for its form",
+        "stream_options": "validated, otherwise ignored",
         "tools": "functions",
         "tool_choice": "`none`, `auto`, `required`, or a function by name",
         "parallel_tool_calls": "false: at most one call",

@@ -9,13 +9,15 @@ import math
 import os
 import random
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import yaml
 from inflight_client import InflightError
 
@@ -31,7 +33,6 @@ from inflight.deploy.repository.kv_budget import default_kv_cache_tokens
 from inflight.deploy.server.server import Server
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.tune.engine_alone import EngineAlone, GreedyAnswers, TokenizedRequest, load_engine
-from inflight.tune.foreign_load import ProcessorTimes
 from inflight.tune.plan import OPENVINO, REFERENCE, TunePlan
 from inflight.tune.results import AloneTrial, Quality, ServedTrial, TrialRecords, TuneResult, compare_answers
 from inflight.tune.settings import EngineBuild, Settings
@@ -43,6 +44,31 @@ from loadtests.report.write_reports import write_run_report
 from loadtests.run.controller import run_load_test
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
+
+_IDLE = ("idle", "iowait", "guest", "guest_nice")
+"""Times that are no work, or that others contain."""
+
+
+@dataclass(frozen=True)
+class ProcessorTimes:
+    """Seconds of processor time of the machine, and of this process with those of its children that have ended."""
+
+    at: float
+    machine: float
+    own: float
+
+    @classmethod
+    def now(cls) -> ProcessorTimes:
+        machine = sum(value for name, value in psutil.cpu_times()._asdict().items() if name not in _IDLE)
+        used = os.times()
+        own = used.user + used.system + used.children_user + used.children_system
+        return cls(time.monotonic(), machine, own)
+
+    def foreign_share(self, since: ProcessorTimes, cores: int) -> float:
+        """Return the fraction of the machine's cores that others used since then."""
+        foreign = (self.machine - since.machine) - (self.own - since.own)
+        return max(0.0, foreign) / max(1e-9, self.at - since.at) / cores
+
 
 _REQUESTS_PER_USER = 16
 _PACKAGES = ("inflight", "openvino")

@@ -4,24 +4,108 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from loadtests.analysis.bunching import bunching_notes
-from loadtests.analysis.cost import cost
+from loadtests.analysis.columns import UNKNOWN, Columns, Flags
 from loadtests.analysis.goodput import goodput
-from loadtests.analysis.load_phases import load_phases
-from loadtests.analysis.outcomes import count_requests, count_texts, count_tokens
+from loadtests.analysis.latencies import Latencies
+from loadtests.analysis.outcomes import count_requests, count_texts, count_tokens, work_within
 from loadtests.analysis.run_data import RunData
 from loadtests.analysis.server.counters import ServerCounters
 from loadtests.analysis.server.encoder import encoder_side, reconcile_texts
 from loadtests.analysis.server.figures import server_side
 from loadtests.analysis.server.reconciliation import reconcile
-from loadtests.analysis.summary import Requests, Summary
+from loadtests.analysis.summary import Cost, LoadPhase, Requests, Summary, TextCost
 from loadtests.analysis.timeline import timeline
+from loadtests.analysis.window import MeasurementWindow
+from loadtests.arrivals.profile import Profile, Stage
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.factory import used_fields
+
+_MIN_SECONDS = 5.0
+"""Minimum seconds of a piece of a ramp."""
+
+_MAX_PIECES = 8
+"""Maximum number of pieces of a ramp."""
+
+
+def load_phases(plan: LoadPlan, run: Columns, window: MeasurementWindow) -> tuple[LoadPhase, ...]:
+    """Return the stages of the plan's profile, with ramps cut into pieces, in the measured part; empty if there is only
+    one."""
+    if plan.arrivals.kind == "trace":
+        return ()
+    stages = Profile.parse(plan.arrivals.profile).stages
+    bounds = [bound for stage in stages for bound in _pieces(stage)]
+    inner = [bound for bound in bounds if window.start < bound < window.end]
+    if not inner:
+        return ()
+    edges = [window.start, *inner, window.end]
+    return tuple(_slice(plan, run, MeasurementWindow(start, end)) for start, end in pairwise(edges))
+
+
+def _pieces(stage: Stage) -> list[float]:
+    """Return the stage's start and the points where it is cut."""
+    if not stage.slope:
+        return [stage.start]
+    pieces = max(1, min(_MAX_PIECES, int(stage.length / _MIN_SECONDS)))
+    return [stage.start + stage.length * piece / pieces for piece in range(pieces)]
+
+
+def _slice(plan: LoadPlan, run: Columns, time: MeasurementWindow) -> LoadPhase:
+    part = run.select(run.due_between(time.start, time.end))
+    completed = run.with_outcome(RequestOutcome.COMPLETED) & time.contains(run.ended)
+    return LoadPhase(
+        start=time.start,
+        end=time.end,
+        offered_per_second=len(part) / time.seconds,
+        completed_per_second=float(completed.sum() / time.seconds),
+        **{"texts_per_second" if plan.encodes else "tokens_per_second": work_within(time, run) / time.seconds},
+        latencies=Latencies.from_columns(part).distributions(),
+    )
+
+
+def cost(plan: LoadPlan, run: Columns, good: Flags | None, measured: MeasurementWindow) -> Cost | TextCost | None:
+    """Return the price of the measured part divided by its tokens or texts of completed requests; None without a
+    price.
+
+    Tokens of failed requests are paid for but not counted, so errors raise the cost per token. Input tokens count at
+    the end of their request. `run` has all requests: those of the warm-up may end in the measured part, as others end
+    after it.
+    """
+    if plan.price_per_hour is None:
+        return None
+    spent = plan.price_per_hour * measured.seconds / 3600
+    completed = run.with_outcome(RequestOutcome.COMPLETED)
+    ended = completed & measured.contains(run.ended)
+    inputs = float(run.input_tokens[ended & (run.input_tokens != UNKNOWN)].sum())
+    if plan.encodes:
+        return TextCost(
+            currency=plan.currency,
+            price_per_hour=plan.price_per_hour,
+            per_million_texts=_per_million(spent, work_within(measured, run, completed)),
+            per_million_tokens=_per_million(spent, inputs),
+            per_million_good_texts=None if good is None else _per_million(spent, work_within(measured, run, good)),
+        )
+    known = bool(np.all(run.input_tokens[ended] != UNKNOWN))
+    output = work_within(measured, run, completed)
+    return Cost(
+        currency=plan.currency,
+        price_per_hour=plan.price_per_hour,
+        per_million_output=_per_million(spent, output),
+        # If the server does not count input tokens, the total is unknown.
+        per_million_total=_per_million(spent, output + inputs) if known else None,
+        per_million_good_output=None if good is None else _per_million(spent, work_within(measured, run, good)),
+    )
+
+
+def _per_million(spent: float, number: float) -> float | None:
+    return spent / number * 1e6 if number else None
 
 
 def summarize(directory: RunDirectory) -> Summary:

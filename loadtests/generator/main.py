@@ -9,14 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
 
+import gevent
 from locust.env import Environment  # first, because it patches the process for gevent
 
 # isort: split
-import gevent
 from inflight_client import InflightError
 from locust.exception import RPCError
 
@@ -24,12 +25,24 @@ from loadtests.connection import with_secrets
 from loadtests.errors import LoadError
 from loadtests.generator.grpc_gevent import init_grpc
 from loadtests.generator.master import WorkerLoadTest
-from loadtests.generator.parent_watch import watch_parent
 from loadtests.generator.run import run_plan
 from loadtests.generator.users import USER_CLASSES
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.files import load_files
+
+_LOOK_SECONDS = 0.5
+
+
+def watch_parent() -> None:
+    """Send SIGTERM to this process when its parent is gone, since nothing else would stop it."""
+    gevent.spawn(_watch, os.getppid())
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        gevent.sleep(_LOOK_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> None:

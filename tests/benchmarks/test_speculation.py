@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import speculation
+from benchmarks.pad_layers import pad_layers
 from build_engines.build import BuildOptions, build_engine
-from build_engines.checkpoints.pad_layers import pad_layers
 from tests.fixtures.engines import DemoEngine
 
 

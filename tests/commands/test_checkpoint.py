@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,16 +44,3 @@ def test_demo_writes_a_checkpoint_that_can_be_built(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["checkpoint", "demo", "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert read_checkpoint(out).architecture == "LlamaForCausalLM"
-
-
-def test_deepen_writes_a_checkpoint_that_can_be_built(
-    tmp_path: Path, tiny_checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, shallow = tmp_path / "deep", tiny_checkpoint("qwen3")
-    arguments = ["checkpoint", "deepen", str(shallow), "--layers", "4", "--out", str(out)]
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == 0, done.output
-    assert read_checkpoint(out).config["num_hidden_layers"] == 6
-    with pytest.raises(SystemExit):
-        main(["checkpoint", "deepen", str(tmp_path / "nowhere"), "--layers", "4", "--out", str(out)])
-    assert "nowhere doesn't exist" in capsys.readouterr().err

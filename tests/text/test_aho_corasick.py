@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.text.aho_corasick import AhoCorasick
+from inflight.text.stop_words import AhoCorasick
 
 short_words = st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=5)
 

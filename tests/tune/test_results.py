@@ -6,9 +6,9 @@ import pytest
 
 from inflight.deploy.errors import DeployError
 from inflight.tune.engine_alone import GreedyAnswers
-from inflight.tune.foreign_load import ProcessorTimes
 from inflight.tune.results import ServedTrial, TrialRecords, TuneResult, compare_answers
 from inflight.tune.settings import EngineBuild, Settings
+from inflight.tune.tuner import ProcessorTimes
 from tests.fixtures.errors import raises
 
 BUILD = EngineBuild("int8", "u8")

@@ -196,8 +196,7 @@ class RunOptions(_StrictModel):
     headers: dict[str, str] = Field(default_factory=dict, exclude=True)
     retrieve_servers: tuple[str, ...] = _field(
         (),
-        "Server with the encoders for --retrieve. Repeat it for others, which are used when one does not answer."
-        "  [default: --server]",
+        "Encoder server for --retrieve; repeat it for fallbacks.  [default: --server]",
     )
     ephemeral: str | None = _field(None, "Start a server for this engine directory while the job runs, on free ports.")
     ephemeral_options: dict[str, Any] = Field(default_factory=dict)

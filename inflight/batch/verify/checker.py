@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,139 @@ from inflight.batch.row_formats.factory import create_row_format
 from inflight.batch.row_formats.template import wanted_columns
 from inflight.batch.sources.factory import open_source
 from inflight.batch.sources.interface import RowSource
-from inflight.batch.verify.record_index import RecordIndex
-from inflight.batch.verify.result import Findings, VerificationResult
+
+_EXAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The number of findings of one kind, and the first of them."""
+
+    count: int = 0
+    first: tuple[str, ...] = ()
+
+    @classmethod
+    def from_items(cls, things: Iterable[str]) -> Findings:
+        count = 0
+        first: list[str] = []
+        for thing in things:
+            count += 1
+            if len(first) < _EXAMPLES:
+                first.append(thing)
+        return cls(count, tuple(first))
+
+    def __str__(self) -> str:
+        return f"{self.count} ({', '.join(self.first)}{', ...' if self.count > len(self.first) else ''})"
+
+
+@dataclass(frozen=True)
+class VerificationResult:
+    """Rows of the input, records of the files of lines, and whether they agree.
+
+    `missing`: ids (or lines) of rows without a record; if the job is not `finished`, these are its open rows.
+    `duplicates`: rows with more than one record; `unknown`: records that belong to no row; `unreadable`: lines that are
+    not records. `output`: ids of answers that are missing from the output or different.
+    """
+
+    rows: int
+    ok: int
+    error: int
+    dead: int
+    finished: bool
+    missing: Findings = Findings()
+    duplicates: Findings = Findings()
+    unknown: Findings = Findings()
+    unreadable: Findings = Findings()
+    output: Findings = Findings()
+    output_error: str = ""
+    """Why the output could not be read."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the job is finished, and input = ok + error + dead, each row once, and all in the output."""
+        return self.finished and not self.missing.count and self.consistent
+
+    @property
+    def consistent(self) -> bool:
+        """Whether everything that exists is right, even if the job is not finished."""
+        wrong = (self.duplicates, self.unknown, self.unreadable, self.output)
+        done = self.rows - self.missing.count == self.ok + self.error + self.dead
+        return done and not self.output_error and not any(one.count for one in wrong)
+
+    def messages(self) -> list[str]:
+        """Return sentences for people: the sum, and each problem."""
+        sum_ = f"{self.rows:,} rows = {self.ok:,} ok + {self.error:,} error + {self.dead:,} dead"
+        if self.missing.count:
+            sum_ += f" + {self.missing.count:,} {'missing' if self.finished else 'open'}"
+        if self.complete:
+            return [f"{sum_}: every row exactly once."]
+        lines = [f"{sum_}."]
+        if not self.finished:
+            lines.append("The job is not finished; resume it.")
+        elif self.missing.count:
+            lines.append(f"Rows without a record: {self.missing}.")
+        for what, found in (
+            ("Rows with more than one record", self.duplicates),
+            ("Records that belong to no row", self.unknown),
+            ("Lines that can't be read", self.unreadable),
+            ("Answers that are missing from the output or different", self.output),
+        ):
+            if found.count:
+                lines.append(f"{what}: {found}.")
+        return [*lines, self.output_error] if self.output_error else lines
+
+
+class RecordIndex:
+    """A temporary database for the index.
+
+    First all records are added, then each row is matched with its record; the remaining records belong to no row.
+    """
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(RowStatus, 0)
+        """The number of records by status."""
+        self._base = sqlite3.connect("", isolation_level=None)
+        self._base.execute("PRAGMA cache_size=-65536")
+        self._base.execute("PRAGMA journal_mode=OFF")
+        self._base.execute("PRAGMA synchronous=OFF")
+        self._base.execute("CREATE TABLE records(id TEXT PRIMARY KEY, n INTEGER, taken INTEGER) WITHOUT ROWID")
+        self._base.execute("CREATE TABLE dead(line INTEGER PRIMARY KEY, n INTEGER, taken INTEGER)")
+        self._base.execute("BEGIN")  # one transaction for everything, since nothing must be durable
+
+    def add(self, kind: RowStatus, keys: list[str]) -> None:
+        """Add records of answers or errors by id."""
+        self.counts[kind] += len(keys)
+        self._base.executemany(
+            "INSERT INTO records VALUES (?, 1, 0) ON CONFLICT (id) DO UPDATE SET n = n + 1", [(key,) for key in keys]
+        )
+
+    def add_dead_letters(self, lines: list[int]) -> None:
+        """Add dead letters by line number."""
+        self.counts[RowStatus.DEAD] += len(lines)
+        self._base.executemany(
+            "INSERT INTO dead VALUES (?, 1, 0) ON CONFLICT (line) DO UPDATE SET n = n + 1", [(line,) for line in lines]
+        )
+
+    def match_row(self, line: int, id_: str | None) -> bool:
+        """Return whether this row has a record that no earlier row has matched."""
+        dead = self._base.execute("UPDATE dead SET taken = 1 WHERE line = ? AND taken = 0", (line,))
+        if dead.rowcount:
+            return True
+        return bool(self._base.execute("UPDATE records SET taken = 1 WHERE id = ? AND taken = 0", (id_,)).rowcount)
+
+    def duplicates(self) -> Iterator[str]:
+        """Yield rows with more than one record."""
+        yield from (row[0] for row in self._base.execute("SELECT id FROM records WHERE n > 1"))
+        yield from (f"line {row[0]}" for row in self._base.execute("SELECT line FROM dead WHERE n > 1"))
+
+    def unknown_records(self) -> Iterator[str]:
+        """Yield records that belong to no row."""
+        yield from (row[0] for row in self._base.execute("SELECT id FROM records WHERE taken = 0"))
+        yield from (f"line {row[0]}" for row in self._base.execute("SELECT line FROM dead WHERE taken = 0"))
+
+    def close(self) -> None:
+        self._base.close()
+
 
 _KEYS_PER_INSERT = 10_000
 

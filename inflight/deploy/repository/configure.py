@@ -14,12 +14,74 @@ from build_engines.manifest import EncoderManifest, Manifest
 from inflight import __version__
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository import model_configs, python_backend
-from inflight.deploy.repository.encoders import configure_encoder
 from inflight.deploy.repository.engine_set import EngineSet
-from inflight.deploy.repository.generation_config import has_chat_template, model_sampling
 from inflight.deploy.repository.model_names import ENCODER_MODELS, ENGINE_MODEL, TEXT_MODELS
 from inflight.deploy.repository.options import DeploymentOptions, adapter_names
 from inflight.deploy.repository.tensorrt_llm import backend
+from inflight.deploy.repository.typed_parameters import invalid
+
+_FILE = "generation_config.json"
+_NAMES = ("temperature", "top_k", "top_p", "repetition_penalty")
+_SAMPLES = _NAMES[:3]
+
+
+def model_sampling(engine: Path) -> dict[str, Any]:
+    """Return the sampling parameters of the model; greedy decoding if it names none, as transformers has it.
+
+    A file that can't be read, or values that are no numbers, count as absent.
+    """
+    try:
+        found = json.loads((engine / _FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = {}
+    given = {
+        name: found[name]
+        for name in _NAMES
+        if isinstance(found, dict) and type(found.get(name)) in (int, float) and found[name] >= 0
+    }
+    samples = found.get("do_sample", any(name in given for name in _SAMPLES)) if isinstance(found, dict) else False
+    if not samples:
+        return {"temperature": 0.0} | {name: value for name, value in given.items() if name not in _SAMPLES}
+    return {"temperature": 1.0} | given
+
+
+def has_chat_template(engine: Path) -> bool:
+    """Return whether preprocessing can render messages for the engine."""
+    if (engine / "chat_template.jinja").is_file() or any((engine / "additional_chat_templates").glob("*.jinja")):
+        return True
+    try:
+        return bool(json.loads((engine / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template"))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def configure_encoder(config: Any, engine: Path, manifest: EncoderManifest, options: DeploymentOptions) -> None:
+    """Apply an encoder's directory, the limits of its engine and the options to its committed configuration.
+
+    Raises DeployError `invalid_parameter` for micro-batches that the engine was not built for.
+    """
+    asked = options.encoders
+    given = {
+        "max_batch_tokens": asked.max_batch_tokens,
+        "max_batch_texts": asked.max_batch_texts,
+        "max_queue_texts": asked.max_queue_texts,
+        "max_wait_ms": asked.max_wait_ms,
+        "num_requests": asked.num_requests,
+        "threads": asked.encoder_threads if manifest.target == "openvino" else None,
+    }
+    values = {name: str(value) for name, value in given.items() if value is not None}
+    own = options.parameters.get(config.name, {})
+    limits = {} if manifest.limits is None else manifest.limits.model_dump()
+    built = {name: str(value) for name, value in limits.items()}
+    model_configs.set_parameters(config, {"engine_dir": str(engine.resolve()), **built, **values, **own})
+    for name, most in limits.items():
+        text = config.parameters[name].string_value
+        if text.isdecimal() and int(text) > most:
+            raise invalid(
+                f"The parameter {name} of {config.name} is {text}, and {manifest.name} was built for {most} at most;"
+                " lower it, or build the engine again."
+            )
+
 
 __all__ = [
     "ENGINE_MODEL",

@@ -172,9 +172,7 @@ class Batcher:
         try:
             rows = np.asarray(encoder.run(texts), dtype=np.float32)
             finite = np.isfinite(rows.reshape(len(texts), -1)).all(axis=1)
-            return rows, [
-                None if good else _not_computed("its values are no finite numbers") for good in finite.tolist()
-            ]
+            return rows, [None if good else _not_computed("its values are not finite") for good in finite.tolist()]
         except Exception as error:
             if len(texts) == 1:
                 why = " ".join(f"{type(error).__name__}: {error}".split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from inflight.batch.dispatch.order import SHARED_PREFIX_CHARACTERS, order_by_prefix
+from inflight.batch.dispatch.prefetcher import SHARED_PREFIX_CHARACTERS, order_by_prefix
 from inflight.batch.job.rows import GenerateRequest, Row
 from tests.batch.scripted_backend import text_of
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from build_engines.tensorrt_llm.output_parser import OutputParser
+from build_engines.tensorrt_llm.run import OutputParser
 from tests.build_engines.build_runs import RecordedProgress
 
 # As examples/models/core/commandr/README.md of TensorRT-LLM shows it.

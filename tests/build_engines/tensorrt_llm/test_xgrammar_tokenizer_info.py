@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer
-from build_engines.tensorrt_llm.xgrammar_tokenizer_info import FILE_NAME, write_xgrammar_tokenizer_info
+from build_engines.tensorrt_llm.target import FILE_NAME, write_xgrammar_tokenizer_info
 from inflight.deploy.repository.tensorrt_llm.backend import XGRAMMAR_TOKENIZER_FILE
 from tests.fixtures.engines import TinyCheckpoint
 

@@ -11,7 +11,7 @@ import pytest
 from build_engines.errors import BuildError
 from build_engines.manifest import Manifest, hash_file
 from inflight.deploy.errors import DeployError
-from inflight.deploy.repository.draft_engine import verify_draft_engine
+from inflight.deploy.repository.option_checks import verify_draft_engine
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.errors import raises
 

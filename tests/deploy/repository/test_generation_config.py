@@ -10,7 +10,7 @@ import pytest
 from inflight_client.model_defaults import as_conversation, with_model_defaults
 from inflight_client.sampling import Sampling
 
-from inflight.deploy.repository.generation_config import has_chat_template, model_sampling
+from inflight.deploy.repository.configure import has_chat_template, model_sampling
 
 GREEDY = {"temperature": 0.0}
 

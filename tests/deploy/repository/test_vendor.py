@@ -21,10 +21,9 @@ import psutil
 import pytest
 
 from inflight import __version__
-from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository
+from inflight.deploy.repository.assemble import ARCHIVE, AssemblyRequest, assemble_repository
 from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.options import DeploymentOptions
-from inflight.deploy.repository.vendor import ARCHIVE
 from inflight.deploy.server import ports, triton
 from inflight.deploy.server.instance import MAX_START_ATTEMPTS, is_crash
 from inflight.deploy.server.run_directory import SHARED_MEMORY_DIRECTORY

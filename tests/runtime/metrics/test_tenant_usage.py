@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from inflight.runtime.metrics.definitions import TENANT_TOKENS, MetricFamily, NullSink
-from inflight.runtime.metrics.tenant_usage import MAX_TENANTS, TenantUsage
+from inflight.runtime.metrics.engine_metrics import MAX_TENANTS, TenantUsage
 
 
 class RecordingSink(NullSink):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from loadtests.analysis.comparison.block_length import block_length
 from loadtests.analysis.comparison.bootstrap import MAX_CELLS, cell_of, interval, resample, student
-from loadtests.analysis.comparison.quantiles import PooledValues, resampled_percentiles
+from loadtests.analysis.comparison.side import PooledValues, resampled_percentiles
 from tests.loadtests.analysis.comparison.series import autocorrelated
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from loadtests.analysis.comparison.bootstrap import interval
 from loadtests.analysis.comparison.compare import compare
-from loadtests.analysis.comparison.quantiles import PooledValues, length_of_blocks, resampled_percentiles
 from loadtests.analysis.comparison.result import Change, ChangeVerdict, Comparison
+from loadtests.analysis.comparison.side import PooledValues, length_of_blocks, resampled_percentiles
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord

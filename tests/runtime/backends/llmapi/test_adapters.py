@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inflight.common.request_error import RequestError
-from inflight.runtime.backends.llmapi.adapters import LlmApiAdapters
+from inflight.runtime.backends.llmapi.model_runner import LlmApiAdapters
 from inflight.runtime.backends.llmapi.settings import LlmApiSettings
 from inflight.runtime.engine.supervisor import EngineProcess
 from inflight.runtime.messages import FinishReason, GenerationRequest

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from benchmarks.pad_layers import pad_layers
 from build_engines.checkpoints.checkpoint import read_checkpoint
-from build_engines.checkpoints.pad_layers import pad_layers
 from build_engines.errors import BuildError
 from tests.fixtures.engines import ARCHITECTURES, TinyCheckpoint
 from tests.fixtures.errors import raises
