@@ -74,6 +74,10 @@ class TokenIds:
 class TokenText(Protocol):
     """Converts between text and the tokens of a model that takes and returns token ids."""
 
+    @property
+    def end_ids(self) -> Sequence[int]:
+        """The model's end tokens, for engines that know none themselves."""
+
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each word, without special tokens."""
 

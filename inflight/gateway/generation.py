@@ -17,7 +17,7 @@ from typing import Any
 
 from inflight_client import AsyncStream, InflightError
 from inflight_client.call import CallOptions, CheckedMessages, Prompt, TokenIds
-from inflight_client.results import Delta, Usage
+from inflight_client.results import UNKNOWN, Delta, Usage
 
 from inflight.gateway.deltas import Deltas, merged
 from inflight.gateway.http import DisconnectedError, Request, Response
@@ -91,6 +91,8 @@ class Generation:
         self._responses = None if responses is None else ResponsesWriter(self._head, responses, self._call_id(0))
         self._input_tokens: dict[int, int] = {}
         self._cached_tokens: dict[int, int] = {}
+        self._limits: list[int] = []
+        """The most tokens of an answer to each prompt."""
         self._encoded: list[EncodedPrompt] = []
         """The prompts as token ids, if the gateway has the model's tokenizer."""
         self._tokens: dict[int, int] = {}
@@ -106,12 +108,12 @@ class Generation:
         self._answered = request.answered
         await self._encode_prompts()
         prompts = self._prompts()
-        limits = [self._max_tokens(place) for place in range(len(prompts))]
+        self._limits = [self._max_tokens(place) for place in range(len(prompts))]
         self.outcome.sent = True
         async with AsyncExitStack() as stack:
             for index in range(self._wanted.choices):
                 place = index // self._wanted.n
-                options = self._options(index, limits[place])
+                options = self._options(index, self._limits[place])
                 stream = self._server.generator.stream(prompts[place], **options)
                 self._streams.append(await stack.enter_async_context(stream))
             deltas = merged(self._streams)
@@ -212,7 +214,8 @@ class Generation:
             options["top_log_probs"] = most
         if wanted.scores_prompt:
             options["return_prompt_log_probs"] = True
-        if wanted.logprobs or self._ends_early:
+        counts = self._server.speaks_tokens and not self._is_inflight  # what the server may not report
+        if wanted.logprobs or self._ends_early or counts:
             options["return_token_ids"] = True
         if self._server.speaks_tokens:
             options["token_text"] = self._server.text.answer_text(self._encoded[index // wanted.n].ids)
@@ -370,32 +373,38 @@ class Generation:
     def _finish(self, index: int, delta: Delta, calls: bool) -> str:
         if delta.finish_reason == "cancelled":
             raise InflightError("the request was cancelled on the server; send it again", "cancelled")
+        place, finish_reason = index // self._wanted.n, delta.finish_reason or "stop"
         if delta.usage is None:
-            self._has_usage = False
+            self._count_usage(index)
         else:
-            place = index // self._wanted.n
             self._input_tokens[place] = delta.usage.input_tokens
             if (cached := delta.usage.cached_tokens) is not None:  # the first choice may compute what others share
                 self._cached_tokens[place] = min(cached, self._cached_tokens.get(place, cached))
             self.outcome.output_tokens += delta.usage.output_tokens
+        if finish_reason == UNKNOWN and self._tokens.get(index, 0) >= self._limits[place]:
+            finish_reason = "length"
         answer = self._streams[index].generation if self._span is not None else None
         if self._span is not None and answer is not None and answer.timings.server is not None:
             self._span.phases(index, answer.timings.server)
         # As OpenAI does it: a call that was asked for by name is a whole answer.
-        reason = finish_reason_of(delta.finish_reason or "stop", calls and self._wanted.tools.named is None)
+        reason = finish_reason_of(finish_reason, calls and self._wanted.tools.named is None)
         self.outcome.finish_reasons[index] = reason
         return reason
 
     def _end_early(self, index: int, deltas: Deltas) -> None:
         """Stop generating: a call is complete, and the request allows no other."""
-        place = index // self._wanted.n
+        self._count_usage(index)
+        self.outcome.finish_reasons[index] = "tool_calls"
+        deltas.drop(index)
+
+    def _count_usage(self, index: int) -> None:
+        """Take the tokens that the gateway has counted as an answer's usage, which the server does not report."""
         if self._encoded and index in self._tokens:
+            place = index // self._wanted.n
             self._input_tokens[place] = len(self._encoded[place].ids)
             self.outcome.output_tokens += self._tokens[index]
         else:
             self._has_usage = False
-        self.outcome.finish_reasons[index] = "tool_calls"
-        deltas.drop(index)
 
     def _usage(self) -> Usage | None:
         self.outcome.input_tokens = sum(self._input_tokens.values())

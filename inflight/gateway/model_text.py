@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +36,11 @@ class EncodedPrompt:
 class AnswerText:
     """Converts the tokens of one answer to text that continues its prompt; see inflight_client's TokenText."""
 
-    def __init__(self, tokenizer: Any, detokenizer: Detokenizer, prompt_ids: Sequence[int]) -> None:
+    def __init__(
+        self, tokenizer: Any, detokenizer: Detokenizer, prompt_ids: Sequence[int], end_ids: Sequence[int] = ()
+    ) -> None:
         self._tokenizer = tokenizer
+        self.end_ids = end_ids
         self._stream = TextStream(detokenizer, prompt_ids)
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
@@ -54,6 +58,7 @@ class ModelText:
     detokenizer: Detokenizer | None = None
     token_texts: TokenTexts | None = None
     add_special_tokens: bool = True
+    end_ids: tuple[int, ...] = ()
 
     @classmethod
     def unknown(cls) -> ModelText:
@@ -79,7 +84,8 @@ class ModelText:
         if not encoder.template:
             logger.warning("%s", encoder.refusal)
         detokenizer = Detokenizer(tokenizer, bool(served.get("skip_special_tokens", True)))
-        return cls(encoder, detokenizer, TokenTexts(tokenizer), bool(served.get("add_special_tokens", True)))
+        special = bool(served.get("add_special_tokens", True))
+        return cls(encoder, detokenizer, TokenTexts(tokenizer), special, _end_ids(path))
 
     @property
     def template(self) -> str:
@@ -126,7 +132,7 @@ class ModelText:
         """Return what converts one answer to these tokens. Raises ApiError."""
         encoder = self.need_encoder()
         assert self.detokenizer is not None
-        return AnswerText(encoder.tokenizer, self.detokenizer, prompt_ids)
+        return AnswerText(encoder.tokenizer, self.detokenizer, prompt_ids, self.end_ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of token ids. Raises ApiError for an id outside the vocabulary."""
@@ -142,6 +148,23 @@ class ModelText:
         if self.encoder is None:
             raise ApiError("the gateway has no tokenizer of this model; start it with --tokenizer", "unsupported_input")
         return self.encoder
+
+
+def _end_ids(directory: Path) -> tuple[int, ...]:
+    """Return the end tokens that an engine's or a checkpoint's files name."""
+    for name, key in (
+        ("engine.json", "end_ids"),
+        ("generation_config.json", "eos_token_id"),
+        ("config.json", "eos_token_id"),
+    ):
+        try:
+            ids = json.loads((directory / name).read_bytes())[key]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+        ids = ids if isinstance(ids, list) else [ids]
+        if ids and all(type(each) is int for each in ids):
+            return tuple(ids)
+    return ()
 
 
 def _is_file(path: Path) -> bool:

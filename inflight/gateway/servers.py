@@ -231,14 +231,14 @@ class UpstreamServer:
             self.speaks_tokens = self.text.encoder is not None and await self._takes_tokens()
 
     async def _takes_tokens(self) -> bool:
-        """Return whether the engine's model is one of inflight, which takes token ids and reports how answers end."""
+        """Return whether the engine's model takes and returns token ids."""
         try:
             engine = await self.token_client.deployment()
         except InflightError as error:
             if error.code not in ("model_not_found", "unsupported_deployment"):
                 raise
             return False
-        return engine.is_inflight and engine.speaks_tokens
+        return engine.speaks_tokens
 
     def _update(self, found: Sequence[EncoderDeployment]) -> None:
         """Keep the encoders that there were, since requests to them may be open."""

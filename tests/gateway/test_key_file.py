@@ -340,7 +340,7 @@ WRONG_VALUES: dict[str, list[Any]] = {
 )
 def test_a_value_of_the_wrong_type_is_named_and_not_quoted(path: Path, field: str, value: Any) -> None:
     write(path, keys_json({"id": "first", "sha256": "cd" * 32}, {field: value}))
-    with raises(InflightError, "keys_invalid", naming=("key 2", field)) as caught:
+    with raises(InflightError, "keys_invalid", naming=("keys[1]", field)) as caught:
         read_key_file(path)
     assert "sk-inflight-abc" not in str(caught.value)
 

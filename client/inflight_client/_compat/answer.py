@@ -76,6 +76,8 @@ class AnswerDecoder:
         token_ids = response.integers("output_ids")
         if token_ids is None:
             return None
+        if (length := response.integer("sequence_length")) is not None:  # what follows is padding
+            token_ids = token_ids[:length]
         if self._call.token_text is None:
             return ""
         return self._call.token_text.decode(token_ids, ended, response.integer("dropped_characters") or 0)

@@ -36,7 +36,10 @@ class RequestInputs:
         self._add_prompt(call, template)
         self.add(names.max_tokens, call.max_tokens)
         self._add_stream(call)
-        self._add_sampling(_sampling_values(call.sampling, self._deployment.kind), call.token_text)
+        values = _sampling_values(call.sampling, self._deployment.kind)
+        if self._deployment.speaks_tokens and not self._deployment.is_inflight:
+            self._add_end_tokens(values, call.token_text)
+        self._add_sampling(values, call.token_text)
         self._add_guide(call.sampling)
         if call.wants_log_probs:
             self._add_option("return_log_probs", True)
@@ -130,6 +133,15 @@ class RequestInputs:
             else:
                 self._add_option(option, value)
 
+    def _add_end_tokens(self, values: dict[str, Any], token_text: TokenText | None) -> None:
+        """Name the end tokens to an engine that takes one and knows none; the others are stop words."""
+        ends = [] if token_text is None or values.get("end_id") is not None else list(token_text.end_ids)
+        words = token_text.encode_words(values.pop("stop", ())) if token_text is not None else []
+        if ends:
+            values["end_id"] = ends[0]
+        if words or ends[1:]:
+            self._add_word_ids("stop_words_list", [*words, *([end] for end in ends[1:])])
+
     def _add_words(self, option: str, words: Sequence[str], token_text: TokenText | None) -> None:
         """Add words as text, or as token ids with the end of each word."""
         name = next((name for name in self._names.options[option] if self._has(name)), None)
@@ -139,7 +151,10 @@ class RequestInputs:
             self.add(name, *words)
             return
         assert token_text is not None
-        ids = token_text.encode_words(words)
+        self._add_word_ids(name, token_text.encode_words(words))
+
+    def _add_word_ids(self, name: str, ids: Sequence[Sequence[int]]) -> None:
+        """Add words as their token ids and the end of each word."""
         flat = [token_id for word in ids for token_id in word]
         ends = list(accumulate(map(len, ids)))
         longest = max(len(flat), len(ends))

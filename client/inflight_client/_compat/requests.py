@@ -48,7 +48,7 @@ def build_stop_request(deployment: Deployment, request_id: str) -> InferRequest:
         raise deployment.unsupported(
             "cancel", "it replaces request ids before its engine sees them; close the stream instead"
         )
-    if deployment.stop_model == deployment.model:
+    if deployment.stop_model == deployment.model and not deployment.speaks_tokens:
         inputs = RequestInputs(deployment)
         inputs.add("text_input", "")
         if deployment.kind != "llmapi":
@@ -56,7 +56,7 @@ def build_stop_request(deployment: Deployment, request_id: str) -> InferRequest:
         inputs.add("stop", True)
         return InferRequest(deployment.model, request_id, inputs.tensors)
     # Required inputs that the engine's model ignores in a stop request; it batches if this model does.
-    shape = (1,) * len(deployment.inputs["text_input"][1])
+    shape = (1,) * len(deployment.inputs["input_ids" if deployment.speaks_tokens else "text_input"][1])
     needed = {name: Tensor("INT32", shape, (1,)) for name in ("input_lengths", "request_output_len")}
     stop = {"input_ids": Tensor("INT32", shape, (0,)), **needed, "stop": Tensor("BOOL", shape, (True,))}
     return InferRequest(deployment.stop_model, request_id, stop)
@@ -64,6 +64,8 @@ def build_stop_request(deployment: Deployment, request_id: str) -> InferRequest:
 
 def _requested_outputs(deployment: Deployment, call: Call, inputs: Mapping[str, Tensor]) -> tuple[str, ...]:
     text = ("output_ids", "dropped_characters") if deployment.speaks_tokens else ("text_output",)
+    if deployment.speaks_tokens and not deployment.is_inflight:
+        text = (*text, "sequence_length")
     wanted = [*text, "finish_reason", "num_input_tokens", "num_output_tokens"]
     if deployment.is_inflight:
         wanted += ["num_responses", "num_cached_tokens"]

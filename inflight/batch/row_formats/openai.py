@@ -109,7 +109,7 @@ class OpenAIRowFormat:
         name = _hashed_id(row.id)
         chat, no_effect = row.context
         head = ResponseHead(name, self._created, str(row.request.model), chat=chat)
-        choice = Choice(0, [answer.text], finish_reason=finish_reason_of(answer.finish_reason, calls=False))
+        choice = Choice(0, texts=[answer.text], finish_reason=finish_reason_of(answer.finish_reason, calls=False))
         if row.request.log_probs:
             most = row.request.top_log_probs
             choice.logprobs = NAMELESS_TOKENS.logprobs(answer.token_ids, answer.log_probs or (), most)

@@ -16,7 +16,7 @@ from inflight_client.sampling import Guide, Sampling
 from inflight_client.transport import InferRequest, Tensor
 from inflight_client.versions import client_version
 
-from tests.client.support.deployments import OURS, find, repository
+from tests.client.support.deployments import OURS, OURS_BEFORE_CPP, find, repository
 from tests.fixtures.errors import raises
 from tests.standins.kserve.repository import ModelSpec, llmapi, text_models
 
@@ -293,6 +293,8 @@ def test_the_llm_api_answers_a_request_to_stop_with_an_error() -> None:
 class Letters:
     """Text of which each letter is a token."""
 
+    end_ids = (2, 3)
+
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         return [list(map(ord, word)) for word in words]
 
@@ -310,6 +312,9 @@ def test_a_model_of_token_ids_gets_token_ids() -> None:
     assert request.inputs["stop_words"].values == ("no",)
     assert request.inputs["bad_words_list"] == Tensor("INT32", (1, 2, 3), (97, 98, 99, 2, 3, -1))
     assert "output_ids" in request.outputs
+    cpp = build_request(find(repository(OURS_BEFORE_CPP), "tensorrt_llm"), call, None, None)
+    assert cpp.inputs["stop_words_list"] == Tensor("INT32", (1, 2, 3), (110, 111, 3, 2, 3, -1))
+    assert (values(cpp)["end_id"], values(cpp)["request_output_len"]) == (2, 128)
     for refused in (Call("Tea?", True), Call(TokenIds((5,)), True, sampling=words)):
         with raises(InflightError, "unsupported_input"):
             build_request(deployment, refused, None, None)
