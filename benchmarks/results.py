@@ -40,11 +40,8 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "batch.order": (),
     "batch.million": (),
     "encoders.batching": (),
-    "encoders.truth": (),
     "encoders.mixed_traffic": (),
-    "encoders.edges": (),
     "encoders.other_clients": (),
-    "encoders.pgvector_fill": (),
 }
 """The modules that `make bench` runs, with their arguments."""
 RESULTS = Path(__file__).with_name("RESULTS.json")
