@@ -11,23 +11,32 @@ from inflight_client.validation import check_utf8, invalid_value, is_int, is_num
 
 GuideType = Literal["json", "json_schema", "regex", "ebnf_grammar"]
 
-_MAX_FLOAT32 = 3.4e38
-"""The largest number that the client sends in an FP32 tensor."""
+_INT32 = 2**31 - 1
 
-_BOUNDS = {
-    "temperature": (0.0, _MAX_FLOAT32),
-    "top_k": (0, 2**31 - 1),
-    "top_p": (0.0, 1.0),
-    "seed": (0, 2**64 - 1),
-    "repetition_penalty": (1e-6, _MAX_FLOAT32),
-    "presence_penalty": (-2.0, 2.0),
-    "frequency_penalty": (-2.0, 2.0),
-    "min_p": (0.0, 1.0),
-    "min_tokens": (0, 2**31 - 1),
-    "end_id": (-1, 2**31 - 1),
-    "adapter": (0, 2**63 - 1),
-}
-_WHOLE_NUMBERS = {"top_k", "seed", "min_tokens", "end_id", "adapter"}
+
+@dataclass(frozen=True)
+class Parameter:
+    """A sampling parameter that is a number: what it does, its bounds, and the inputs of models that take it."""
+
+    help: str
+    low: float
+    high: float
+    whole: bool
+    inputs: tuple[str, ...]
+    """Names of the input of models of text; the second is upstream's up to 0.19."""
+    engine_input: str
+    """The name of the input of `tensorrt_llm`."""
+
+
+def _parameter(
+    help: str, low: float, high: float = 3.4e38, *, inputs: tuple[str, ...] = (), engine_input: str = ""
+) -> Any:
+    """Return a field; without a higher bound, that of an FP32 tensor. Bounds that are whole make it a whole number."""
+    whole = isinstance(low, int) and isinstance(high, int)
+    values = Parameter(help, low, high, whole, inputs, engine_input)
+    return field(default=None, metadata={"parameter": values})
+
+
 _WORDS = ("stop", "bad_words")
 _MAX_BIAS = 1e9
 _MAX_BIASES = 1024
@@ -70,34 +79,42 @@ class Sampling:
     inflight_client.errors.InvalidRequest: top_p is 2; it must be between 0 and 1
     """
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    min_p: float | None = None
-    min_tokens: int | None = None
-    end_id: int | None = None
+    temperature: float | None = _parameter("Sampling temperature; 0: greedy decoding.", 0.0)
+    top_k: int | None = _parameter("Sample from the k most likely tokens.", 0, _INT32, engine_input="runtime_top_k")
+    top_p: float | None = _parameter(
+        "Sample from the most likely tokens with this total probability.", 0.0, 1.0, engine_input="runtime_top_p"
+    )
+    seed: int | None = _parameter("Random seed for sampling.", 0, 2**64 - 1, inputs=("seed", "random_seed"))
+    repetition_penalty: float | None = _parameter("Repetition penalty; above 1 discourages repeated tokens.", 1e-6)
+    presence_penalty: float | None = _parameter(
+        "Presence penalty, -2 to 2: subtracted from the logits of tokens that occurred before.", -2.0, 2.0
+    )
+    frequency_penalty: float | None = _parameter(
+        "Frequency penalty, -2 to 2: subtracted once per earlier occurrence of a token.", -2.0, 2.0
+    )
+    min_p: float | None = _parameter("Least share of the likeliest token's probability to sample from.", 0.0, 1.0)
+    min_tokens: int | None = _parameter("Minimum tokens to generate.", 0, _INT32, inputs=("min_tokens", "min_length"))
+    end_id: int | None = _parameter("Token that ends the answer instead of the model's own; -1: none.", -1, _INT32)
     stop: str | tuple[str, ...] | list[str] = ()
     bad_words: str | tuple[str, ...] | list[str] = ()
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | list[int] = ()
     guide: Guide | None = None
-    adapter: int | None = None
+    adapter: int | None = _parameter(
+        "Number of the LoRA adapter, from 1 (inflight serve --lora).", 0, 2**63 - 1, inputs=("lora_task_id",)
+    )
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name in _WORDS:
                 object.__setattr__(self, each.name, _words(each.name, value))
-            elif each.name in _BOUNDS and value is not None:
-                if each.name in _WHOLE_NUMBERS and isinstance(value, float) and value.is_integer():
+            elif (parameter := each.metadata.get("parameter")) is not None and value is not None:
+                if parameter.whole and isinstance(value, float) and value.is_integer():
                     value = int(value)
                 if each.name == "top_k" and value == -1:  # vLLM's clients turn it off so
                     value = 0
-                _check_number(each.name, value)
+                _check_number(each.name, value, parameter)
                 object.__setattr__(self, each.name, value)
         _check_bias(self.logit_bias)
         _check_ids("allowed_token_ids", self.allowed_token_ids)
@@ -107,14 +124,19 @@ class Sampling:
             raise InflightError(f"guide is {shorten(self.guide)}; it must be a Guide", "invalid_parameter")
 
 
-def _check_number(name: str, value: Any) -> None:
-    if name in _WHOLE_NUMBERS and not is_int(value):
+PARAMETERS: Mapping[str, Parameter] = {
+    each.name: each.metadata["parameter"] for each in fields(Sampling) if "parameter" in each.metadata
+}
+"""Those that are numbers, by name."""
+
+
+def _check_number(name: str, value: Any, parameter: Parameter) -> None:
+    if parameter.whole and not is_int(value):
         raise invalid_value(name, value, "a whole number")
     if not is_number(value):
         raise invalid_value(name, value, "a number")
-    low, high = _BOUNDS[name]
-    if not within(value, low, high):
-        raise invalid_value(name, value, _range_text(low, high))
+    if not within(value, parameter.low, parameter.high):
+        raise invalid_value(name, value, _range_text(parameter.low, parameter.high))
 
 
 def _check_bias(value: Any) -> None:

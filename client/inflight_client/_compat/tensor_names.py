@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from inflight_client.sampling import PARAMETERS
+
 
 @dataclass(frozen=True)
 class TensorNames:
@@ -26,22 +28,11 @@ TEXT_MODEL = TensorNames(
     exclude_input="exclude_input_in_output",
     perf_metrics="return_perf_metrics",
     options={
-        "temperature": ("temperature",),
-        "top_k": ("top_k",),
-        "top_p": ("top_p",),
-        # The second names are upstream's up to 0.19.
-        "seed": ("seed", "random_seed"),
-        "min_tokens": ("min_tokens", "min_length"),
-        "repetition_penalty": ("repetition_penalty",),
-        "presence_penalty": ("presence_penalty",),
-        "frequency_penalty": ("frequency_penalty",),
-        "min_p": ("min_p",),
+        **{name: each.inputs or (name,) for name, each in PARAMETERS.items()},
         "logit_bias": ("logit_bias_ids",),
         "allowed_token_ids": ("allowed_token_ids",),
-        "end_id": ("end_id",),
         "stop": ("stop_words",),
         "bad_words": ("bad_words",),
-        "adapter": ("lora_task_id",),
         "guide": ("guided_decoding_guide_type",),
         "return_log_probs": ("return_log_probs",),
         "top_log_probs": ("num_top_log_probs",),
@@ -57,8 +48,7 @@ TOKEN_MODEL = replace(
     stream="streaming",
     options={
         **TEXT_MODEL.options,
-        "top_k": ("runtime_top_k",),
-        "top_p": ("runtime_top_p",),
+        **{name: (each.engine_input,) for name, each in PARAMETERS.items() if each.engine_input},
         "stop": ("stop_words", "stop_words_list"),
         "bad_words": ("bad_words_list",),
     },

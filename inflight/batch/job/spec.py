@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
+from inflight_client.sampling import PARAMETERS
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from inflight.batch.storage.addresses import absolute_address, absolute_path, is_local, local_path
@@ -117,20 +118,16 @@ class GenerationDefaults(_StrictModel):
     """Sampling parameters for rows that do not set their own."""
 
     max_tokens: int = _field(128, "Maximum tokens per answer, for rows without their own limit.", ge=1)
-    temperature: float | None = _field(None, "Sampling temperature; 0: greedy decoding.  [default: the model's]")
-    top_k: int | None = _field(None, "Sample from the k most likely tokens.")
-    top_p: float | None = _field(None, "Sample from the most likely tokens with this total probability.")
-    seed: int | None = _field(None, "Random seed for sampling.")
-    repetition_penalty: float | None = _field(None, "Repetition penalty; above 1 discourages repeated tokens.")
-    presence_penalty: float | None = _field(
-        None, "Presence penalty, -2 to 2: subtracted from the logits of tokens that occurred before."
-    )
-    frequency_penalty: float | None = _field(
-        None, "Frequency penalty, -2 to 2: subtracted once per earlier occurrence of a token."
-    )
-    min_p: float | None = _field(None, "Least share of the likeliest token's probability that a sampled token has.")
-    min_tokens: int | None = _field(None, "Minimum tokens per answer.")
-    adapter: int | None = _field(None, "Number of the LoRA adapter, from 1 (inflight serve --lora).")
+    temperature: float | None = _field(None, f"{PARAMETERS['temperature'].help}  [default: the model's]")
+    top_k: int | None = _field(None, PARAMETERS["top_k"].help)
+    top_p: float | None = _field(None, PARAMETERS["top_p"].help)
+    seed: int | None = _field(None, PARAMETERS["seed"].help)
+    repetition_penalty: float | None = _field(None, PARAMETERS["repetition_penalty"].help)
+    presence_penalty: float | None = _field(None, PARAMETERS["presence_penalty"].help)
+    frequency_penalty: float | None = _field(None, PARAMETERS["frequency_penalty"].help)
+    min_p: float | None = _field(None, PARAMETERS["min_p"].help)
+    min_tokens: int | None = _field(None, PARAMETERS["min_tokens"].help)
+    adapter: int | None = _field(None, PARAMETERS["adapter"].help)
     stop: tuple[str, ...] = _field((), "Stop word that ends the answer (repeatable).")
     ignore_eos: bool = _field(False, "Continue past the model's end token, up to --max-tokens.")
     generation_config: Literal["model", "ignore"] = _field(

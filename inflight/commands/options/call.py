@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import click
 from inflight_client import InflightError, Sampling
 from inflight_client.call import Call, CallOptions
+from inflight_client.sampling import PARAMETERS
 
 from inflight.commands.options.numbers import Seconds
 from inflight.common.schema.cli_options import Lines
@@ -53,26 +54,11 @@ def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
             show_default=True,
             help="Maximum tokens to generate.",
         ),
-        click.option("--temperature", type=float, help="Sampling temperature; 0: greedy decoding."),
-        click.option("--top-k", type=int, help="Sample from the k most likely tokens."),
-        click.option("--top-p", type=float, help="Sample from the most likely tokens with this total probability."),
-        click.option("--seed", type=int, help="Random seed for sampling."),
-        click.option(
-            "--repetition-penalty", type=float, help="Repetition penalty; above 1 discourages repeated tokens."
+        *(
+            click.option(f"--{name.replace('_', '-')}", type=int if each.whole else float, help=each.help)
+            for name, each in PARAMETERS.items()
+            if name != "end_id"
         ),
-        click.option(
-            "--presence-penalty",
-            type=float,
-            help="Presence penalty, -2 to 2: subtracted from the logits of tokens that occurred before.",
-        ),
-        click.option(
-            "--frequency-penalty",
-            type=float,
-            help="Frequency penalty, -2 to 2: subtracted once per earlier occurrence of a token.",
-        ),
-        click.option("--min-p", type=float, help="Least share of the likeliest token's probability to sample from."),
-        click.option("--min-tokens", type=int, help="Minimum tokens to generate."),
-        click.option("--adapter", type=int, help="Number of the LoRA adapter, from 1 (inflight serve --lora)."),
         click.option(
             "--stop",
             type=Lines(),
