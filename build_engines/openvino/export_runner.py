@@ -8,15 +8,13 @@ import errno
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from typing import IO, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress
+from inflight.common.child_process import child_process, exit_reason, python_module
 
 # With less free space than this, a failed write means a full disk; the libraries don't report the reason.
 _DISK_FULL_BYTES = 1 << 20
@@ -43,8 +41,10 @@ def run_export(task: ExportTask, progress: BuildProgress) -> dict[str, Any]:
     log = tempfile.NamedTemporaryFile(prefix="inflight-build-", suffix=".log", delete=False)  # noqa: SIM115
     keep = False
     try:
-        with _child(log.file) as child:
+        environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        with child_process(python_module("build_engines.openvino.export_process"), log.file, environment) as child:
             answer = _converse(child, task, progress)
+            code = child.wait()
         if "facts" in answer:
             return dict(answer["facts"])
         if "code" in answer:
@@ -52,37 +52,12 @@ def run_export(task: ExportTask, progress: BuildProgress) -> dict[str, Any]:
         if answer.get("errno") == errno.ENOSPC or shutil.disk_usage(task.out).free < _DISK_FULL_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         keep = True
-        reason = answer.get("failure") or _exit_reason(child.returncode)
+        reason = answer.get("failure") or exit_reason(code)
         raise BuildError(f"Compiling {task.checkpoint} failed ({reason}); see {log.name}.", "build_failed")
     finally:
         log.close()
         if not keep:
             os.unlink(log.name)
-
-
-@contextlib.contextmanager
-def _child(log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
-    # A new session: Ctrl-C reaches only this process, which then kills the child's process group.
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "build_engines.openvino.export_process"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        encoding="utf-8",
-        start_new_session=True,
-        env=os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"},
-    )
-    try:
-        yield child
-        child.wait()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                pipe.close()
 
 
 def _converse(child: subprocess.Popen[str], task: ExportTask, progress: BuildProgress) -> dict[str, Any]:
@@ -98,9 +73,3 @@ def _converse(child: subprocess.Popen[str], task: ExportTask, progress: BuildPro
         if "step" in answer:
             progress.step(answer["step"])
     return {} if "step" in answer else answer
-
-
-def _exit_reason(code: int | None) -> str:
-    if code == -signal.SIGKILL:
-        return "its process was killed, most likely because memory ran out"
-    return f"its process exited with {code}"

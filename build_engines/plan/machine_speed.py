@@ -12,7 +12,7 @@ from pathlib import Path
 from build_engines.errors import BuildError
 from build_engines.plan.formats import OPENVINO_WEIGHTS
 from build_engines.plan.size import parse_size
-from inflight.common.python_module import python_module
+from inflight.common.child_process import python_module
 
 ROWS = (1, 8, 32, 64, 96)
 """Numbers of tokens at which matrices are multiplied, up to those of a step by default."""

@@ -18,6 +18,7 @@ from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress
 from build_engines.tensorrt_llm.commands import Command, Step
 from build_engines.tensorrt_llm.programs import Programs
+from inflight.common.child_process import child_process
 
 # The prefix of their log lines: "[11/21/2026-12:00:00] [TRT-LLM] [I] ".
 _PREFIX = re.compile(r"^(\[[^\]]*\] )+")
@@ -171,29 +172,9 @@ def _guarded(
     Python is isolated (-I), so that this process's packages do not shadow those of the programs.
     """
     guard = [sys.executable, "-I", str(_GUARD), json.dumps(list(end)), *line]
-    process = subprocess.Popen(
-        guard,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-        env=dict(environment) | {"PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        yield process
-    finally:
-        _end(process, end)
-
-
-def _end(process: subprocess.Popen[str], end: Sequence[str]) -> None:
-    if process.poll() is None and end:
-        subprocess.run(list(end), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
+    with child_process(guard, subprocess.STDOUT, dict(environment) | {"PYTHONUNBUFFERED": "1"}) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None and end:
+                subprocess.run(list(end), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

@@ -21,7 +21,7 @@ from inflight_client import InflightError
 from prometheus_client.multiprocess import mark_process_dead
 
 import inflight.common.process_guard
-from inflight.common.python_module import python_module
+from inflight.common.child_process import python_module
 from inflight.gateway.key_file import read_key_file
 from inflight.gateway.metrics import DIRECTORY_VARIABLE
 from inflight.gateway.settings import SETTINGS_VARIABLE, GatewaySettings

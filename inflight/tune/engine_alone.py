@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import tempfile
@@ -13,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from inflight.common.python_module import python_module
+from inflight.common.child_process import child_process, exit_reason, python_module
 from inflight.deploy.errors import DeployError
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.tune.settings import Settings
@@ -68,10 +67,10 @@ class EngineAlone:
     def _death(self) -> str:
         code = self._process.wait()
         if code == -signal.SIGKILL:
-            return "its process was killed, most likely because memory ran out"
+            return exit_reason(code)
         self._log.seek(0)
         words = " ".join(self._log.read().decode(errors="replace")[-_LOG_CHARACTERS:].split())
-        return f"its process ended with status {code}: {words or 'it printed nothing'}"
+        return f"{exit_reason(code)}: {words or 'it printed nothing'}"
 
 
 @contextmanager
@@ -85,25 +84,8 @@ def load_engine(engine: Path, settings: Settings, kv_cache_tokens: int) -> Itera
         settings.max_num_tokens or EngineOptions.max_num_tokens,
         threads=settings.threads,
     )
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            python_module("inflight.tune.engine_process"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            encoding="utf-8",
-            start_new_session=True,
-        )
-        try:
-            alone = EngineAlone(process, log, str(settings.build))
-            alone.ask({"options": asdict(options), "kv_precision": settings.build.kv_precision})
-            yield alone
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with suppress(BrokenPipeError):
-                        pipe.close()
+    command = python_module("inflight.tune.engine_process")
+    with tempfile.TemporaryFile() as log, child_process(command, log) as process:
+        alone = EngineAlone(process, log, str(settings.build))
+        alone.ask({"options": asdict(options), "kv_precision": settings.build.kv_precision})
+        yield alone

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import IO, Any
 
+from inflight.common.child_process import child_process, python_module
 from loadtests.connection import connect, without_secrets
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
@@ -90,7 +90,6 @@ def _wait_for_generator(
         generator.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             generator.wait(_QUIT_TIMEOUT)
-        _kill(generator)
         return True
     _check_exit(generator, generator.stdout.read(), directory)
     return False
@@ -160,26 +159,9 @@ def _generator(
     directory: RunDirectory, workers: WorkerSpec, secrets: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
     """Start the generator in its own process group, so that a Ctrl-C at the terminal reaches only this process."""
-    command = [sys.executable, "-P", "-m", "loadtests.generator.main", str(directory.path), *workers.arguments()]
-    with directory.log.open("w") as log:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "GRPC_VERBOSITY": "NONE", **secrets},
-        )
-    try:
+    command = python_module("loadtests.generator.main", str(directory.path), *workers.arguments())
+    with (
+        directory.log.open("w") as log,
+        child_process(command, log, {**os.environ, "GRPC_VERBOSITY": "NONE", **secrets}) as process,
+    ):
         yield process
-    finally:
-        _kill(process)
-        if process.stdout is not None:
-            process.stdout.close()
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    """Kill the process with its workers if it still runs."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.common.python_module import python_module
+from inflight.common.child_process import python_module
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 11)])

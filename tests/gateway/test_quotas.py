@@ -14,7 +14,7 @@ from typing import Any
 import openai
 import pytest
 
-from inflight.common.python_module import python_module
+from inflight.common.child_process import python_module
 from inflight.deploy.server.server import Server
 from inflight.gateway.key_file import ApiKey, Quotas, add_key, limit_key
 from inflight.gateway.processes import GatewayProcesses

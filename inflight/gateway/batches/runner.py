@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from inflight.batch.job.spec import GenerationDefaults, RunOptions
 from inflight.common.atomic_files import open_private
-from inflight.common.python_module import python_module
+from inflight.common.child_process import kill_group, python_module
 from inflight.gateway.batches.entries import OpenEntries, map_disk_errors
 from inflight.gateway.batches.files import FileStore
 from inflight.gateway.batches.job_process import MODULE, Outcome, Task
@@ -351,11 +351,7 @@ class _Child:
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        kill_group(self._process)
 
 
 def _is_closing(record: BatchRecord) -> bool:

@@ -15,8 +15,8 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any
 
+from inflight.common.child_process import python_module
 from inflight.common.process_tree import TAG_VARIABLE, kill_tagged
-from inflight.common.python_module import python_module
 from inflight.common.request_error import RequestError
 from inflight.runtime.engine.interface import AdapterLoaded, EngineOptions
 from inflight.runtime.messages import EngineLimits, EngineStats, EventSink, FinishReason, GenerationRequest, TokenEvent

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.batch.job.spec import RunOptions
-from inflight.common.python_module import python_module
+from inflight.common.child_process import python_module
 from inflight.gateway.batches.files import FileStore
 from inflight.gateway.batches.runner import BatchRunner
 from inflight.gateway.batches.store import BatchStore, job_directory
