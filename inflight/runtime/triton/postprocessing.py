@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import triton_python_backend_utils as pb_utils
 from inflight.common.request_error import RequestError
 from inflight.runtime.engine.request_values import check_ids, read_sequences
 from inflight.runtime.streams.chunk_header import ChunkHeader
+from inflight.runtime.streams.context_cache import ContextCache
 from inflight.runtime.streams.disconnect_detector import ChunkAckSender
 from inflight.runtime.streams.sequence_ids import is_unary
 from inflight.runtime.triton.bounded_strings import bound_strings
@@ -22,54 +22,8 @@ from inflight.runtime.triton.inputs import Inputs
 from inflight.runtime.triton.model_parameters import flag, parameters
 from inflight.runtime.triton.stub.guard_launcher import end_with_server
 from inflight.runtime.triton.tensors import as_request_error, error_response
-from inflight.text.detokenizer import CONTEXT_TOKENS, Chunk, Detokenizer
+from inflight.text.detokenizer import Chunk, Detokenizer
 from inflight.text.tokenizer import load_tokenizer, vocabulary_size
-
-# TensorRT-LLM's C++ backend sends new tokens only, and decoding them needs those before (see `detokenizer`). Triton
-# does not report the end of a stream, so streams without recent chunks are dropped.
-
-
-MAX_STREAMS = 65_536
-"""More than run at once; with CONTEXT_TOKENS ids each they take about 30 MB."""
-IDLE_SECONDS = 600.0
-
-
-class ContextCache:
-    """Remembers the context of each stream, without `special_token_ids`, which have no text; not thread-safe."""
-
-    def __init__(
-        self,
-        special_token_ids: frozenset[int] = frozenset(),
-        *,
-        max_streams: int = MAX_STREAMS,
-        idle_seconds: float = IDLE_SECONDS,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._special_token_ids = special_token_ids
-        self._max_streams = max_streams
-        self._idle_seconds = idle_seconds
-        self._now = now
-        self._contexts: OrderedDict[Hashable, tuple[float, list[int]]] = OrderedDict()
-        """By stream, the least recently used first."""
-
-    def __len__(self) -> int:
-        return len(self._contexts)
-
-    def next_chunk(self, stream: Hashable, token_ids: Sequence[int]) -> Chunk:
-        """Return the next tokens of a stream as a chunk with its context."""
-        now = self._now()
-        self._evict_before(now - self._idle_seconds)
-        _, tail = self._contexts.pop(stream, (now, []))
-        said = [token_id for token_id in token_ids if token_id not in self._special_token_ids]
-        self._contexts[stream] = now, [*tail, *said][-CONTEXT_TOKENS:]
-        if len(self._contexts) > self._max_streams:
-            self._contexts.popitem(last=False)
-        return Chunk(token_ids, tail, final=False)
-
-    def _evict_before(self, moment: float) -> None:
-        while self._contexts and next(iter(self._contexts.values()))[0] < moment:
-            self._contexts.popitem(last=False)
-
 
 _SECONDS_PER_CHUNK = 80e-6
 """Time in which the engine's model sends a chunk."""

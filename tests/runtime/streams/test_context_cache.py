@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from tokenizers import Tokenizer
 
-from inflight.runtime.triton.postprocessing import ContextCache
+from inflight.runtime.streams.context_cache import ContextCache
 from inflight.text.detokenizer import CONTEXT_TOKENS, Detokenizer
 from tests.text.example_tokenizers import byte_level, llama_2
 

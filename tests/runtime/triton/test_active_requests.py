@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from inflight.runtime.triton.engine_model import ActiveRequests
+from inflight.runtime.triton.active_requests import ActiveRequests
 
 SOON = 10
 
