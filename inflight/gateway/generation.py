@@ -135,7 +135,7 @@ class Generation:
         if text.encoder is None:
             return
         for prompt in self._wanted.prompts:
-            self._encoded.append(await asyncio.to_thread(text.encode, prompt, kwargs))
+            self._encoded.append(await text.encode(prompt, kwargs, max_tokens=self._server.max_seq_len))
         self.outcome.prompt_tokens = sum(len(each.ids) for each in self._encoded)
         if tags is not None:
             self._parsers.inside = self._encoded[0].text.rstrip().endswith(tags.start)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from inflight_client import Deployment, InflightError
 from inflight_client.call import Prompt, TokenIds
@@ -18,11 +20,16 @@ from inflight.openai_api.errors import ApiError, context_length_exceeded
 from inflight.openai_api.token_text import TokenTexts
 from inflight.text.detokenizer import Detokenizer
 from inflight.text.message_json import to_json
-from inflight.text.prompt_encoder import PromptEncoder
+from inflight.text.prompt_encoder import IncrementalWork, PromptEncoder
 from inflight.text.text_stream import TextStream
-from inflight.text.tokenizer import encode, load_tokenizer
+from inflight.text.tokenizer import load_tokenizer
 
 logger = logging.getLogger("inflight.gateway")
+T = TypeVar("T")
+
+_LONG_CHARACTERS = 16_384
+"""A longer text is rendered and tokenized in a thread for such texts."""
+_LONG_TEXTS = ThreadPoolExecutor(1, "long-texts")
 
 
 @dataclass(frozen=True)
@@ -31,23 +38,6 @@ class EncodedPrompt:
 
     ids: tuple[int, ...]
     text: str = ""
-
-
-class AnswerText:
-    """Converts the tokens of one answer to text that continues its prompt; see inflight_client's TokenText."""
-
-    def __init__(
-        self, tokenizer: Any, detokenizer: Detokenizer, prompt_ids: Sequence[int], end_ids: Sequence[int] = ()
-    ) -> None:
-        self._tokenizer = tokenizer
-        self.end_ids = end_ids
-        self._stream = TextStream(detokenizer, prompt_ids)
-
-    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        return encode(self._tokenizer, words, add_special_tokens=False)
-
-    def decode(self, token_ids: Sequence[int], ended: bool, dropped: int) -> str:
-        return self._stream.feed(token_ids, (), ended, dropped).text
 
 
 @dataclass(frozen=True)
@@ -109,30 +99,36 @@ class ModelText:
                 max_tokens, least, "prompt" if isinstance(prompt, str | TokenIds) else "messages"
             )
 
-    def encode(
-        self, prompt: Prompt | TokenIds, kwargs: Mapping[str, Any], special: bool | None = None
+    async def encode(
+        self,
+        prompt: Prompt | TokenIds,
+        kwargs: Mapping[str, Any],
+        special: bool | None = None,
+        max_tokens: int | None = None,
     ) -> EncodedPrompt:
         """Return the token ids of a text or of rendered messages, as preprocessing does. Raises ApiError.
 
-        `special` replaces the deployment's setting for texts.
+        `special` replaces the deployment's setting for texts. A text with far more than `max_tokens` is refused before
+        it is tokenized whole. The work is done in threads; long texts wait for each other, and no short one for them.
         """
         if isinstance(prompt, TokenIds):
             return EncodedPrompt(prompt.ids)
-        encoder = self.need_encoder()
+        encoder, special = self.need_encoder(), self.add_special_tokens if special is None else special
         try:
             if isinstance(prompt, str):
-                special = self.add_special_tokens if special is None else special
-                return EncodedPrompt(tuple(encoder.encode(prompt, special)))
-            chat = encoder.render(to_json("messages", list(prompt)), to_json("chat_template_kwargs", dict(kwargs)))
-            return EncodedPrompt(tuple(encoder.encode_chat(chat)), chat.text)
+                return EncodedPrompt(tuple(await _finish(encoder.encode(prompt, special, max_tokens))))
+            messages, arguments = to_json("messages", list(prompt)), to_json("chat_template_kwargs", dict(kwargs))
+            long = len(messages) + len(arguments) > _LONG_CHARACTERS
+            chat = await _in_thread(long, encoder.render, messages, arguments)
+            return EncodedPrompt(tuple(await _finish(encoder.encode(chat, special, max_tokens))), chat.text)
         except RequestError as error:
             raise ApiError(str(error), error.code, "prompt" if isinstance(prompt, str) else "messages") from None
 
-    def answer_text(self, prompt_ids: Sequence[int]) -> AnswerText:
+    def answer_text(self, prompt_ids: Sequence[int]) -> TextStream:
         """Return what converts one answer to these tokens. Raises ApiError."""
         encoder = self.need_encoder()
         assert self.detokenizer is not None
-        return AnswerText(encoder.tokenizer, self.detokenizer, prompt_ids, self.end_ids)
+        return TextStream(encoder.tokenizer, self.detokenizer, prompt_ids, self.end_ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of token ids. Raises ApiError for an id outside the vocabulary."""
@@ -148,6 +144,25 @@ class ModelText:
         if self.encoder is None:
             raise ApiError("the gateway has no tokenizer of this model; start it with --tokenizer", "unsupported_input")
         return self.encoder
+
+
+async def _in_thread(long: bool, work: Callable[..., T], *args: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_LONG_TEXTS if long else None, work, *args)
+
+
+async def _finish(work: IncrementalWork) -> Any:
+    """Do work in threads, a piece at a time, and return its result."""
+
+    def step() -> tuple[int | None, Any]:
+        try:
+            return next(work), None
+        except StopIteration as done:
+            return None, done.value
+
+    characters, result = step()  # the first piece is only announced
+    while characters is not None:
+        characters, result = await _in_thread(characters > _LONG_CHARACTERS, step)
+    return result
 
 
 def _end_ids(directory: Path) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -11,6 +11,7 @@ from inflight_client import InflightError
 from inflight_client.validation import shorten
 
 from inflight.gateway.keys import Caller
+from inflight.gateway.model_text import EncodedPrompt
 from inflight.gateway.servers import ServerPool, UpstreamServer
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.fields import FieldReader, whole
@@ -40,7 +41,7 @@ async def tokenize(body: Any, pool: ServerPool, caller: Caller) -> bytes:
     special = _boolean(body, "add_special_tokens", True)
     named = _boolean(body, "return_token_strs", False)
 
-    def convert() -> bytes:
+    def parse() -> tuple[Any, dict[str, Any]]:
         if body.get("messages") is not None:
             given = {name: value for name, value in body.items() if value is not None}
             prompt: Any = parse_messages(given)
@@ -57,13 +58,17 @@ async def tokenize(body: Any, pool: ServerPool, caller: Caller) -> bytes:
                 "request_too_large",
                 status=413,
             )
-        ids = server.text.encode(prompt, kwargs, special).ids if prompt else ()
-        found: dict[str, Any] = {"count": len(ids), "max_model_len": server.max_seq_len, "tokens": ids}
-        if named:
-            found["token_strs"] = [server.text.tokenizer.id_to_token(each) for each in ids]
-        return orjson.dumps(found)
+        return prompt, kwargs
 
-    return await asyncio.to_thread(convert)
+    def answer(ids: Sequence[int]) -> bytes:
+        response: dict[str, Any] = {"count": len(ids), "max_model_len": server.max_seq_len, "tokens": ids}
+        if named:
+            response["token_strs"] = [server.text.tokenizer.id_to_token(each) for each in ids]
+        return orjson.dumps(response)
+
+    prompt, kwargs = await asyncio.to_thread(parse)
+    encoded = await server.text.encode(prompt, kwargs, special) if prompt else EncodedPrompt(())
+    return await asyncio.to_thread(answer, encoded.ids)
 
 
 async def detokenize(body: Any, pool: ServerPool, caller: Caller) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,14 @@ from inflight.common.request_error import RequestError
 from inflight.text.chat_template import ChatRenderer, first_token
 from inflight.text.special_text import SpecialText
 from inflight.text.tokenizer import encode, longest_token_bytes
+
+_MAX_CHARACTERS_PER_TOKEN = 8
+"""Few texts have more characters per token; one that does is counted in slices before it is tokenized whole."""
+_SLICE = 16_384
+"""Characters."""
+
+IncrementalWork = Generator[int, None, Any]
+"""Work in pieces: yields the number of characters of the next piece to tokenize or render; returns the result."""
 
 
 class RenderedChat(NamedTuple):
@@ -66,17 +75,34 @@ class PromptEncoder:
 
         return RenderedChat(self._renderer.render_json(messages, kwargs, protect), marker)
 
-    def encode_chat(self, chat: RenderedChat) -> list[int]:
-        """Return the token ids of a rendered conversation, which includes its special tokens."""
-        if chat.marker and self._special_text is not None:
-            return self._special_text.encode(chat.text, chat.marker)
-        return self.encode(chat.text, special=False)
+    def encode(self, prompt: str | RenderedChat, special: bool, max_tokens: int | None = None) -> IncrementalWork:
+        """Return the token ids of a text, with the special tokens around it if wanted, or of a conversation.
 
-    def encode(self, text: str, special: bool) -> list[int]:
-        """Return the token ids of a text, with the special tokens around it if wanted.
-
-        Raises RequestError (`empty_prompt`) for a text without tokens.
+        A rendered conversation includes its special tokens. Raises RequestError: `empty_prompt` for a text without
+        tokens; `prompt_too_long` for one with far more than `max_tokens`, before it is tokenized whole. Tokenizing in
+        slices gives about as many tokens as tokenizing the whole; a text with twice the limit is therefore too long in
+        any case.
         """
+        text = prompt if isinstance(prompt, str) else prompt.text
+        if max_tokens is not None and len(text) > _MAX_CHARACTERS_PER_TOKEN * max_tokens:
+            tokens = 0
+            for start in range(0, len(text), _SLICE):
+                yield _SLICE
+                tokens += len(encode(self.tokenizer, [text[start : start + _SLICE]], False)[0])
+                if tokens > 2 * max_tokens:
+                    raise RequestError(
+                        f"the prompt's {len(text)} characters have more than {max_tokens} tokens, which is what"
+                        " the engine takes; shorten it",
+                        "prompt_too_long",
+                    )
+        yield len(text)
+        if isinstance(prompt, str):
+            return self._encode_text(text, special)
+        if prompt.marker and self._special_text is not None:
+            return self._special_text.encode(text, prompt.marker)
+        return self._encode_text(text, special=False)
+
+    def _encode_text(self, text: str, special: bool) -> list[int]:
         ids = encode(self.tokenizer, [text], special)[0]
         if not ids and special and self._first_id is not None:  # as models were trained to begin a text
             return [self._first_id]

@@ -10,11 +10,10 @@ import pytest
 from inflight_client import AsyncClient, CallOptions, Generation, InflightError, Sampling, TokenIds
 
 from inflight.deploy.server.server import Server
-from inflight.gateway.model_text import AnswerText
 from inflight.gateway.processes import GatewayProcesses
 from inflight.text.detokenizer import Detokenizer
-from inflight.text.prompt_encoder import PromptEncoder
-from inflight.text.tokenizer import load_tokenizer
+from inflight.text.text_stream import TextStream
+from inflight.text.tokenizer import encode, load_tokenizer
 from tests.gateway.test_answers import WORDS
 
 CONCURRENT = 16
@@ -54,7 +53,7 @@ def told(answer: Generation | InflightError) -> Any:
 @pytest.mark.parametrize("count", [120, pytest.param(2000, marks=pytest.mark.slow)])
 def test_an_answer_is_the_same_three_ways(server: Server, model_gateway: GatewayProcesses, count: int) -> None:
     tokenizer = load_tokenizer(str(server.engine))
-    encoder, detokenizer = PromptEncoder(tokenizer, server.engine), Detokenizer(tokenizer)
+    detokenizer = Detokenizer(tokenizer)
     source = random.Random(count)
     prompts = ["".join(source.choices(WORDS, k=source.randint(1, 12))) + "t" for _ in range(count)]
     asked = [(prompt, options(source)) for prompt in prompts]
@@ -68,8 +67,8 @@ def test_an_answer_is_the_same_three_ways(server: Server, model_gateway: Gateway
         ):
 
             async def ways(prompt: str, values: CallOptions) -> tuple[Any, ...]:
-                ids = encoder.encode(prompt, special=True)
-                with_text: CallOptions = {**values, "token_text": AnswerText(tokenizer, detokenizer, ids)}
+                ids = encode(tokenizer, [prompt], add_special_tokens=True)[0]
+                with_text: CallOptions = {**values, "token_text": TextStream(tokenizer, detokenizer, ids)}
                 async with gate:
                     streams = (
                         gateway.stream(prompt, **values),

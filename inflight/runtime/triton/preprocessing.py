@@ -22,7 +22,7 @@ from inflight.runtime.triton.inputs import (
     parameters_json,
 )
 from inflight.runtime.triton.model_parameters import flag, parameters
-from inflight.runtime.triton.prompts import IncrementalWork, PromptReader
+from inflight.runtime.triton.prompts import PromptReader
 from inflight.runtime.triton.round_robin import RoundRobinExecutor
 from inflight.runtime.triton.stub.guard_launcher import end_with_server
 from inflight.runtime.triton.tensors import as_request_error, error_response, tensor
@@ -34,6 +34,7 @@ from inflight.runtime.triton.word_tensors import (
     pack,
     weighted_words,
 )
+from inflight.text.prompt_encoder import IncrementalWork
 from inflight.text.tokenizer import encode, load_tokenizer
 
 _CHARACTERS_PER_CALL = 32_768

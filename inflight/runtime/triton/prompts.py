@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,12 @@ from tokenizers import Tokenizer
 from inflight.common.request_error import RequestError
 from inflight.runtime.engine.request_values import check_ids
 from inflight.runtime.triton.inputs import Inputs
-from inflight.text.prompt_encoder import PromptEncoder, RenderedChat
+from inflight.text.prompt_encoder import IncrementalWork, PromptEncoder, RenderedChat
 from inflight.text.template_limits import bounded
-from inflight.text.tokenizer import check_size, decoded_text, encode
+from inflight.text.tokenizer import check_size, decoded_text
 
 _JSON_BYTES = 64
 """Bytes of a message besides its content, which become at least one token."""
-_MAX_CHARACTERS_PER_TOKEN = 8
-"""Few texts have more characters per token; one that does is counted in slices before it is tokenized whole."""
-_SLICE = 16_384
-"""Characters."""
-
-IncrementalWork = Generator[int, None, Any]
-"""Work in pieces: yields the number of characters of the next piece to tokenize or render; returns the result."""
 
 
 class PromptReader:
@@ -66,7 +58,7 @@ class PromptReader:
         ids = []
         for raw, chat in zip(raw_texts, given, strict=True):
             text = self._checked(raw, None if chat is None else chat.text.encode())
-            ids.append((yield from self._encoded(text, add_special_tokens, chat)))
+            ids.append((yield from self._encoder.encode(chat or text, add_special_tokens, self._max_tokens)))
         return ids
 
     def _given(self, token_ids: Any, inputs: Inputs) -> list[list[int]]:
@@ -77,26 +69,6 @@ class PromptReader:
         for row in rows:
             check_ids(row, "prompt_token_ids", self._vocabulary_size)
         return rows
-
-    def _encoded(self, text: str, special: bool, chat: RenderedChat | None) -> IncrementalWork:
-        """Return the token ids of a text, which may be that of a conversation.
-
-        A text with far too many tokens is refused before it is tokenized completely. Tokenizing in slices gives about
-        as many tokens as tokenizing the whole; a text with twice the engine's limit is therefore too long in any case.
-        """
-        if len(text) > _MAX_CHARACTERS_PER_TOKEN * self._max_tokens:
-            tokens = 0
-            for start in range(0, len(text), _SLICE):
-                yield _SLICE
-                tokens += len(encode(self._encoder.tokenizer, [text[start : start + _SLICE]], False)[0])
-                if tokens > 2 * self._max_tokens:
-                    raise RequestError(
-                        f"the prompt's {len(text)} characters have more than {self._max_tokens} tokens, which is what"
-                        " the engine takes; shorten it",
-                        "prompt_too_long",
-                    )
-        yield len(text)
-        return self._encoder.encode(text, special) if chat is None else self._encoder.encode_chat(chat)
 
     def _checked(self, raw: bytes, chat: bytes | None) -> str:
         name, raw = ("text_input", raw) if chat is None else ("the rendered messages", chat)
