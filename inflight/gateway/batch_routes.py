@@ -155,6 +155,7 @@ class BatchRoutes:
 
     def _open(self) -> None:
         try:
+            from inflight.gateway.batches.database import Database
             from inflight.gateway.batches.files import FileStore
             from inflight.gateway.batches.runner import BatchRunner
             from inflight.gateway.batches.store import BatchStore
@@ -165,12 +166,13 @@ class BatchRoutes:
         with self._opening:
             if self._files is not None:
                 return
+            database = Database(self._root)
             files = FileStore(
-                self._root / "files",
+                database,
                 max_stored_bytes=self._settings.max_stored_bytes,
                 max_tenant_bytes=self._settings.max_tenant_bytes,
             )
-            self._batches = BatchStore(self._root / "batches", files)
+            self._batches = BatchStore(database, files)
             self._runner = BatchRunner(
                 self._batches, files, self._settings.servers, models=self._models, on_message=logger.warning
             )

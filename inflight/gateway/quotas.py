@@ -7,9 +7,7 @@ end the reservation is replaced by what was used.
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from inflight.common.sqlite import open_database, transaction
 from inflight.gateway.key_file import ApiKey
 from inflight.gateway.outcome import Outcome
 from inflight.openai_api.errors import ApiError
@@ -113,20 +112,10 @@ class QuotaLedger:
         self._clock = clock
         me = psutil.Process()
         self._process = f"{me.pid} {me.create_time()}"
-        # SQLite's change to write-ahead logging does not wait for other processes that do the same.
-        lock = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=OFF")
-            self._database.executescript(_SCHEMA)
-        finally:
-            os.close(lock)
+        self._database = open_database(path, _SCHEMA, timeout=_BUSY_SECONDS, durable=False)
 
     def close(self) -> None:
-        with self._transaction():
+        with transaction(self._database):
             self._database.execute("DELETE FROM running WHERE process = ?", (self._process,))
         self._database.close()
 
@@ -134,7 +123,7 @@ class QuotaLedger:
         """Count a request and reserve its tokens. Raises ApiError 429, and counts nothing then."""
         tokens = prompt_tokens + answer_tokens
         smaller = "shorten the prompt, or lower max_tokens" if answer_tokens else "shorten the texts, or send fewer"
-        with self._transaction():
+        with transaction(self._database):
             now = self._clock()
             windows = self._windows(key, now)
             for window in windows:
@@ -150,7 +139,7 @@ class QuotaLedger:
 
     def release(self, reservation: Reservation, tokens: int | None) -> None:
         """Replace the reserved tokens by those used; None: the request never started, so it is not counted either."""
-        with self._transaction():
+        with transaction(self._database):
             for window in reservation.windows:
                 reserved = _amount(window, reservation.tokens)
                 used = 0 if tokens is None else _amount(window, tokens)
@@ -230,16 +219,6 @@ class QuotaLedger:
                 alive = False
             if not alive:
                 self._database.execute("DELETE FROM running WHERE process = ?", (process,))
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
 
 
 def rate_headers(windows: tuple[Window, ...], now: float) -> dict[str, str]:

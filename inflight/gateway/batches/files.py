@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -13,24 +15,19 @@ from typing import IO, Any, Self
 
 from inflight_client import InflightError
 
-from inflight.common.atomic_files import open_private
+from inflight.common.atomic_files import open_private, sync
 from inflight.gateway.batches import PURPOSES
-from inflight.gateway.batches.entries import (
-    NewEntry,
-    all_entries,
-    check_limit,
-    entries,
+from inflight.gateway.batches.database import (
+    Database,
     is_id,
+    link,
+    list_object,
     map_disk_errors,
     new_id,
-    page,
     private_directory,
-    read_record,
-    remove_entry,
-    remove_leftovers,
+    remove,
     shown_id,
-    tenant_folder,
-    write_record,
+    tenant_key,
 )
 
 MAX_FILE_BYTES = 512_000_000
@@ -52,20 +49,19 @@ EXPIRY_SECONDS = (3_600, 2_592_000)
 """Least and most seconds after which a user may let a file expire."""
 _MAX_NAME = 512
 _PREFIX = "file-"
-_DATA, _RECORD = "data", "file.json"
-_FIELDS = ("id", "bytes", "created_at", "expires_at", "filename", "purpose", "status")
+_OWN = "tenant = ? AND complete AND expires_at > ?"
 
 
 class FileStore:
-    """Files by tenant, in `root`. A tenant, also the empty one, has access to its own files only.
+    """Files by tenant. A tenant, also the empty one, has access to its own files only.
 
     Safe for several threads and processes. All methods raise InflightError: `file_not_found`, `file_too_large`,
-    `invalid_parameter`, `disk_full`, `output_unwritable`, and `job_damaged` for a file whose record is unreadable.
+    `invalid_parameter`, `disk_full`, `output_unwritable`, and `job_damaged` if the database is.
     """
 
     def __init__(
         self,
-        root: Path,
+        database: Database,
         *,
         max_bytes: int = MAX_FILE_BYTES,
         max_batch_bytes: int = MAX_BATCH_BYTES,
@@ -73,31 +69,32 @@ class FileStore:
         max_stored_bytes: int = MAX_STORED_BYTES,
         max_tenant_bytes: int = MAX_TENANT_BYTES,
     ) -> None:
-        self.root = root.absolute()
+        self.database, self.folder = database, database.root / "files"
         self.max_bytes, self.max_batch_bytes, self.max_batch_rows = max_bytes, max_batch_bytes, max_batch_rows
         self.max_stored_bytes, self.max_tenant_bytes = max_stored_bytes, max_tenant_bytes
         with map_disk_errors("the directory of the files"):
-            private_directory(self.root)
+            private_directory(self.folder)
 
     def begin(self, tenant: str, filename: str) -> Upload:
         """Begin an upload, to be written piece by piece and described before it is committed."""
-        _check_name(filename)
-        self.check_room(tenant, new=True)
+        if not isinstance(filename, str) or not 0 < len(filename) <= _MAX_NAME or not filename.isprintable():
+            raise InflightError(
+                f"filename is {shown_id(filename)}; it must be 1 to {_MAX_NAME} printable characters",
+                "invalid_parameter",
+            )
         return Upload(self, tenant, filename)
 
-    def check_room(self, tenant: str, new: bool = False) -> None:
+    def check_room(self, connection: sqlite3.Connection, tenant: str) -> None:
         """Raise InflightError `disk_full` if the files, those being uploaded included, take more than their room."""
-        free = shutil.disk_usage(self.root)
-        sizes = {folder: _sizes(folder) for folder in self.root.iterdir() if folder.is_dir()}
-        own = sizes.get(tenant_folder(self.root, tenant), [])
+        disk = shutil.disk_usage(self.folder)
+        sums = "SELECT count(*), coalesce(sum(bytes), 0) FROM files"
+        count, own = connection.execute(f"{sums} WHERE tenant = ?", (tenant_key(tenant),)).fetchone()
+        _, stored = connection.execute(sums).fetchone()
         for full, what in (
-            (len(own) + new > MAX_TENANT_FILES, f"you have {len(own):,} files, and {MAX_TENANT_FILES:,} are kept"),
-            (sum(own) > self.max_tenant_bytes, f"your files have more than {self.max_tenant_bytes:,} bytes"),
-            (
-                sum(map(sum, sizes.values())) > self.max_stored_bytes,
-                f"the files of all users have more than {self.max_stored_bytes:,} bytes",
-            ),
-            (free.free < _LEAST_FREE * free.total, "less than a tenth of the server's disk is free"),
+            (count > MAX_TENANT_FILES, f"you have {count - 1:,} files, and {MAX_TENANT_FILES:,} are kept"),
+            (own > self.max_tenant_bytes, f"your files have more than {self.max_tenant_bytes:,} bytes"),
+            (stored > self.max_stored_bytes, f"the files of all users have more than {self.max_stored_bytes:,} bytes"),
+            (disk.free < _LEAST_FREE * disk.total, "less than a tenth of the server's disk is free"),
         ):
             if full:
                 raise InflightError(f"{what}; delete files that you don't need", "disk_full")
@@ -114,7 +111,12 @@ class FileStore:
 
     def get(self, tenant: str, file_id: str) -> dict[str, Any]:
         """Return the `file` object."""
-        return self._read(self._path(tenant, file_id), file_id)
+        query = f"SELECT * FROM files WHERE {_OWN} AND id = ?"
+        values = (tenant_key(tenant), time.time(), file_id)
+        rows = self.database.read(query, values) if is_id(file_id, _PREFIX) else []
+        if not rows:
+            raise _not_found(file_id)
+        return _object(rows[0])
 
     def list(
         self,
@@ -125,28 +127,24 @@ class FileStore:
         order: str = "desc",
     ) -> dict[str, Any]:
         """Return a page of the tenant's files, the newest first unless `order` is `asc`."""
-        limit = check_limit(limit, MAX_LISTED)
-        found: list[tuple[int, dict[str, Any]]] = []
-        for path in entries(tenant_folder(self.root, tenant)):
-            try:
-                record = _read_record(path)
-            except (FileNotFoundError, InflightError):  # deleted meanwhile, or damaged: `get` says so
-                continue
-            if not _is_expired(record["file"]) and purpose in (None, record["file"]["purpose"]):
-                found.append((record["order"], record["file"]))
-        return page(found, after, limit, order)
+        where: str = _OWN
+        values: list[Any] = [tenant_key(tenant), time.time()]
+        if purpose is not None:
+            where, values = f"{where} AND purpose = ?", [*values, purpose]
+        rows, has_more = self.database.page("files", where, values, after, limit, MAX_LISTED, order)
+        return list_object([_object(row) for row in rows], has_more)
 
     def delete(self, tenant: str, file_id: str) -> dict[str, Any]:
-        """Delete a file, a damaged one too."""
-        if not remove_entry(self._path(tenant, file_id)):
-            raise _not_found(file_id)
+        """Delete a file."""
+        self.get(tenant, file_id)
+        self.remove(file_id)
         return {"id": file_id, "object": "file", "deleted": True}
 
     def open_content(self, tenant: str, file_id: str) -> IO[bytes]:
         """Open a file for reading; it may be deleted while it is read."""
         self.get(tenant, file_id)
         try:
-            return (self._path(tenant, file_id) / _DATA).open("rb")
+            return (self.folder / file_id).open("rb")
         except FileNotFoundError:
             raise _not_found(file_id) from None
 
@@ -154,7 +152,7 @@ class FileStore:
         """Create a second name of the content, which remains if the file is deleted. Raises OSError too."""
         self.get(tenant, file_id)
         try:
-            _link(self._path(tenant, file_id) / _DATA, target)
+            link(self.folder / file_id, target)
         except FileNotFoundError:
             raise _not_found(file_id) from None
 
@@ -164,45 +162,29 @@ class FileStore:
         The same `name` is the same file, however often this is called.
         """
         file_id = f"{_PREFIX}{hashlib.sha256(name.encode()).hexdigest()[:32]}"
-        path = self._path(tenant, file_id)
-        with map_disk_errors(f"the file {filename}"):
-            if not path.exists():
-                entry = NewEntry(path.parent)
-                try:
-                    _link(content, entry.path / _DATA)
-                    size = (entry.path / _DATA).stat().st_size
-                    record = _record(file_id, filename, OUTPUT_PURPOSE, size, expires_at)
-                    write_record(entry.path / _RECORD, record)
-                    entry.commit(file_id)
-                finally:
-                    entry.discard()
-        return self._read(path, file_id)
+        if not self.database.read("SELECT 1 FROM files WHERE id = ?", (file_id,)):
+            with map_disk_errors(f"the file {filename}"):
+                link(content, self.folder / file_id)
+                size = (self.folder / file_id).stat().st_size
+            with self.database.change(f"the file {filename}") as connection:
+                _insert(connection, file_id, tenant, OUTPUT_PURPOSE, filename, size, expires_at, complete=True)
+        return self.get(tenant, file_id)
 
     def sweep(self) -> None:
         """Remove expired files, and what uploads of dead processes have left."""
-        remove_leftovers(self.root)
-        for path in all_entries(self.root):
-            try:
-                expired = _is_expired(_read_record(path)["file"])
-            except (FileNotFoundError, InflightError):
-                continue
-            if expired:
-                remove_entry(path)
+        for row in self.database.read("SELECT id FROM files WHERE complete AND expires_at <= ?", (time.time(),)):
+            self.remove(row["id"])
+        for row in self.database.read("SELECT id FROM files WHERE NOT complete"):
+            if not _is_open(self.folder / row["id"]):
+                self.remove(row["id"], "NOT complete")
+        self.database.remove_leftovers("files", self.folder)
 
-    def _path(self, tenant: str, file_id: str) -> Path:
-        if not is_id(file_id, _PREFIX):
-            raise _not_found(file_id)
-        return tenant_folder(self.root, tenant) / file_id
-
-    def _read(self, path: Path, file_id: str) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = _read_record(path)["file"]
-        except FileNotFoundError:
-            raise _not_found(file_id) from None
-        if _is_expired(found):
-            remove_entry(path)
-            raise _not_found(file_id)
-        return found
+    def remove(self, file_id: str, where: str = "complete") -> None:
+        """Remove a file that is still in this state."""
+        with self.database.change("the list of the files") as connection:
+            found = connection.execute(f"DELETE FROM files WHERE id = ? AND {where}", (file_id,)).rowcount
+        if found:
+            remove(self.folder / file_id)
 
 
 def expiry_seconds(given: object, param: str) -> int | None:
@@ -226,13 +208,23 @@ class Upload:
 
     def __init__(self, store: FileStore, tenant: str, filename: str) -> None:
         self._store, self._tenant, self._filename = store, tenant, filename
+        self._id = new_id(_PREFIX)
         self._purpose: str | None = None
         self._expires_at = int(time.time()) + BATCH_FILE_SECONDS
         self._rows = _RowCount()
         self._size = self._checked = 0
-        with map_disk_errors(f"the file {shown_id(filename)}"):
-            self._entry = NewEntry(tenant_folder(store.root, tenant))
-            self._file = os.fdopen(open_private(str(self._entry.path / _DATA), os.O_WRONLY | os.O_CREAT), "wb")
+        self._ended = False
+        self._what = f"the file {shown_id(filename)}"
+        with map_disk_errors(self._what):
+            self._file = os.fdopen(open_private(str(store.folder / self._id), os.O_WRONLY | os.O_CREAT), "wb")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)  # shows other processes that this one lives
+            with store.database.change(self._what) as connection:
+                _insert(connection, self._id, tenant, "", filename, 0, self._expires_at, complete=False)
+                store.check_room(connection, tenant)
+        except BaseException:
+            self.abort()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -276,32 +268,43 @@ class Upload:
         self._check_limits()
         if self._size - self._checked > _CHECK_BYTES:
             self._checked = self._size
-            self._store.check_room(self._tenant)
-        with map_disk_errors(f"the file {shown_id(self._filename)}"):
+            self._record(complete=False)
+        with map_disk_errors(self._what):
             self._file.write(chunk)
 
     def commit(self) -> dict[str, Any]:
         """Make the file visible, durably; return its object."""
-        file_id = new_id(_PREFIX)
         assert self._purpose is not None, "describe comes first"
-        record = _record(file_id, self._filename, self._purpose, self._size, self._expires_at)
-        with map_disk_errors(f"the file {shown_id(self._filename)}"):
+        with map_disk_errors(self._what):
             self._file.flush()
-            self._store.check_room(self._tenant)
             os.fsync(self._file.fileno())
-            self._file.close()
-            write_record(self._entry.path / _RECORD, record)
-            self._entry.commit(file_id)
-        found: dict[str, Any] = record["file"]
-        return found
+            sync(self._store.folder)
+        row = self._record(complete=True)
+        self._ended = True
+        self._file.close()
+        return _object(row)
 
     def abort(self) -> None:
         """Remove what was written, unless it was committed."""
-        try:
+        if self._ended:
+            return
+        self._ended = True
+        with suppress(OSError):  # the buffer does not fit on the disk
             self._file.close()
-        except OSError:  # the buffer does not fit on the disk
-            pass
-        self._entry.discard()
+        with suppress(InflightError):  # a sweep removes the record
+            self._store.remove(self._id, "NOT complete")
+        remove(self._store.folder / self._id)
+
+    def _record(self, *, complete: bool) -> sqlite3.Row:
+        """Count what was written so far. Raises InflightError `disk_full`."""
+        with self._store.database.change(self._what) as connection:
+            connection.execute(
+                "UPDATE files SET purpose = ?, bytes = ?, expires_at = ?, complete = ? WHERE id = ?",
+                (self._purpose or "", self._size, self._expires_at, complete, self._id),
+            )
+            self._store.check_room(connection, self._tenant)
+            row: sqlite3.Row = connection.execute("SELECT * FROM files WHERE id = ?", (self._id,)).fetchone()
+            return row
 
 
 class _RowCount:
@@ -322,60 +325,43 @@ class _RowCount:
         self._in_row = self._in_row or not _is_blank(last)
 
 
-def _sizes(folder: Path) -> list[int]:
-    """Return the sizes of a tenant's files, those that are being written included."""
-    found = []
-    for entry in folder.iterdir():
-        with suppress(OSError):
-            found.append((entry / _DATA).stat().st_size)
-    return found
+def _insert(
+    connection: sqlite3.Connection,
+    file_id: str,
+    tenant: str,
+    purpose: str,
+    filename: str,
+    size: int,
+    expires_at: int,
+    *,
+    complete: bool,
+) -> None:
+    connection.execute(
+        "INSERT OR IGNORE INTO files (id, tenant, purpose, filename, bytes, created_at, expires_at, complete)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (file_id, tenant_key(tenant), purpose, filename, size, int(time.time()), expires_at, complete),
+    )
+
+
+def _object(row: sqlite3.Row) -> dict[str, Any]:
+    named = ("id", "bytes", "created_at", "expires_at", "filename", "purpose")
+    return {"object": "file", "status": "processed", **{name: row[name] for name in named}}
+
+
+def _is_open(path: Path) -> bool:
+    """Return whether a process that lives is writing a file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _is_blank(text: bytes) -> bool:
     return not text or text.isspace()
-
-
-def _read_record(path: Path) -> dict[str, Any]:
-    return read_record(path / _RECORD, "file", _FIELDS)
-
-
-def _check_name(filename: object) -> None:
-    if not isinstance(filename, str) or not 0 < len(filename) <= _MAX_NAME or not filename.isprintable():
-        raise InflightError(
-            f"filename is {shown_id(filename)}; it must be 1 to {_MAX_NAME} printable characters", "invalid_parameter"
-        )
-
-
-def _record(file_id: str, filename: str, purpose: str, size: int, expires_at: int | None) -> dict[str, Any]:
-    found = {
-        "id": file_id,
-        "object": "file",
-        "bytes": size,
-        "created_at": int(time.time()),
-        "expires_at": expires_at,
-        "filename": filename,
-        "purpose": purpose,
-        "status": "processed",
-    }
-    return {"order": time.time_ns(), "file": found}
-
-
-def _is_expired(found: dict[str, Any]) -> bool:
-    expires_at = found.get("expires_at")
-    return isinstance(expires_at, int | float) and expires_at <= time.time()
-
-
-def _link(source: Path, target: Path) -> None:
-    """Link a file, or copy it where the disk has no links."""
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copyfile(source, target)
-    os.chmod(target, 0o600)
-    with target.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _not_found(file_id: object) -> InflightError:

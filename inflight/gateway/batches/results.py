@@ -16,7 +16,7 @@ from inflight.batch.job.spec import OutputSpec
 from inflight.batch.reporting.progress import read_progress
 from inflight.batch.row_formats.openai import error_line
 from inflight.common.atomic_files import atomic_writer
-from inflight.gateway.batches.entries import map_disk_errors
+from inflight.gateway.batches.database import map_disk_errors
 from inflight.gateway.batches.files import FileStore
 from inflight.gateway.batches.job_process import OUTPUT
 from inflight.gateway.batches.store import BatchRecord, input_path, job_directory, usage

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from inflight.batch.job.spec import GenerationDefaults, RunOptions
 from inflight.common.atomic_files import open_private
 from inflight.common.child_process import kill_group, python_module
-from inflight.gateway.batches.entries import OpenEntries, map_disk_errors
+from inflight.gateway.batches.database import map_disk_errors
 from inflight.gateway.batches.files import FileStore
 from inflight.gateway.batches.job_process import MODULE, Outcome, Task
 from inflight.gateway.batches.models import BatchModel
@@ -70,7 +70,6 @@ class BatchRunner:
         """Of batches that have been started."""
         self._retries: dict[tuple[Path, bool], _Retry] = {}
         """By batch, and whether its rows are being closed: a batch that waits for a server is cancelled at once."""
-        self._open = OpenEntries(store.root)
         self._reported: dict[Path, str] = {}
         self._next_sweep = 0.0
         self._stopping = threading.Event()
@@ -118,22 +117,14 @@ class BatchRunner:
             self._next_sweep = time.monotonic() + _SWEEP_SECONDS
             self._files.sweep()
             self._store.sweep()
-        records = []
-        for path in self._open.paths():
-            try:
-                records.append(self._store.read(path))
-            except FileNotFoundError:  # deleted meanwhile
-                continue
-            except InflightError as error:
-                self._report(path, str(error))
-        for record in self._in_turn(records):
+        for record in self._in_turn(self._store.open_batches()):
             try:
                 self._advance(record)
             except Exception as error:  # one batch must not stop the others
                 said = str(error) if isinstance(error, InflightError | OSError) else repr(error)
                 self._postpone(record, said)
 
-    def _in_turn(self, records: list[BatchRecord]) -> list[BatchRecord]:
+    def _in_turn(self, records: Sequence[BatchRecord]) -> list[BatchRecord]:
         """Return the batches in the order in which they may start: first those of tenants of which the fewest run."""
         running = Counter(one.tenant for one in records if one.path in self._children)
         return sorted(records, key=lambda one: (running[one.tenant], one.order))
@@ -144,7 +135,7 @@ class BatchRunner:
         if record.ended:
             self._end_child(path)
             remove_job(path)
-            self._open.end(path)
+            self._store.close(path)
             self._reported.pop(path, None)
             for closing in (False, True):
                 self._retries.pop((path, closing), None)

@@ -1,38 +1,31 @@
-"""The batches that applications create (`/v1/batches`): one JSON record each, and the states that it may have."""
+"""The batches that applications create (`/v1/batches`), and the states that each may have."""
 
 from __future__ import annotations
 
-import fcntl
-import os
+import shutil
+import sqlite3
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import orjson
 from inflight_client import InflightError
 
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.reporting.progress import read_progress
-from inflight.common.atomic_files import open_private
 from inflight.gateway.batches import ENDPOINTS
-from inflight.gateway.batches.entries import (
-    NewEntry,
-    all_entries,
-    check_limit,
-    entries,
+from inflight.gateway.batches.database import (
+    Database,
     is_id,
+    list_object,
     map_disk_errors,
     new_id,
-    page,
     private_directory,
-    read_record,
-    remove_entry,
-    remove_leftovers,
+    remove,
     shown_id,
-    tenant_folder,
-    write_record,
+    tenant_key,
 )
 from inflight.gateway.batches.files import BATCH_FILE_SECONDS, FileStore, expiry_seconds
 
@@ -41,8 +34,6 @@ WINDOW_SECONDS = 86_400
 MAX_LISTED = 100
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 _PREFIX = "batch_"
-_RECORD, _LOCK = "batch.json", "lock"
-_COUNTS = frozenset(("total", "completed", "failed"))
 
 Ending = Literal["completed", "expired", "failed"]
 
@@ -84,16 +75,16 @@ class BatchRecord:
 
 
 class BatchStore:
-    """Batches by tenant, in `root`. A tenant has access to its own batches only.
+    """Batches by tenant, with a directory each in `root`. A tenant has access to its own batches only.
 
-    Safe for several threads and processes: each change of a batch is made under the batch's lock, and only from a state
-    that allows it. All methods raise InflightError: `batch_not_found`, `batch_ended`, `file_not_found`,
-    `invalid_parameter`, `disk_full`, `output_unwritable`, and `job_damaged` for a batch whose record is unreadable.
+    Safe for several threads and processes: each change of a batch is a transaction, and made only from a state that
+    allows it. All methods raise InflightError: `batch_not_found`, `batch_ended`, `file_not_found`,
+    `invalid_parameter`, `disk_full`, `output_unwritable`, and `job_damaged` if the database is.
     """
 
-    def __init__(self, root: Path, files: FileStore, *, window_seconds: float = WINDOW_SECONDS) -> None:
-        self.root = root.absolute()
-        self._files, self._window_seconds = files, window_seconds
+    def __init__(self, database: Database, files: FileStore, *, window_seconds: float = WINDOW_SECONDS) -> None:
+        self.root = database.root / "batches"
+        self._database, self._files, self._window_seconds = database, files, window_seconds
         with map_disk_errors("the directory of the batches"):
             private_directory(self.root)
 
@@ -127,95 +118,72 @@ class BatchStore:
             )
         batch_id, now = new_id(_PREFIX), time.time()
         batch = _new_batch(batch_id, input_file_id, endpoint, metadata, int(now), int(now + self._window_seconds))
-        record = {
-            "order": time.time_ns(),
-            "tenant": tenant,
-            "ending": "completed",
-            "output_seconds": output_seconds,
-            "models": sorted(models),
-            "batch": batch,
-        }
-        with map_disk_errors("the batch"):
-            entry = NewEntry(tenant_folder(self.root, tenant))
-            try:
-                self._files.link_content(tenant, input_file_id, input_path(entry.path))
-                write_record(entry.path / _RECORD, record)
-                entry.commit(batch_id)
-            finally:
-                entry.discard()
+        path, key = self.root / batch_id, tenant_key(tenant)
+        allowed = orjson.dumps(sorted(models)).decode()
+        try:
+            with map_disk_errors("the batch"):
+                private_directory(path)
+                self._files.link_content(tenant, input_file_id, input_path(path))
+            with self._database.change("the batch") as connection:
+                connection.execute(
+                    "INSERT INTO batches (id, tenant, models, output_seconds, status, ending, batch, changed_at, open)"
+                    " VALUES (?, ?, ?, ?, 'validating', 'completed', ?, ?, 1)",
+                    (batch_id, key, allowed, output_seconds, orjson.dumps(batch).decode(), now),
+                )
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
         return batch
 
     def get(self, tenant: str, batch_id: str) -> dict[str, Any]:
         """Return the `batch` object. While its job runs, the counts are those of the job's progress."""
-        try:
-            return _with_progress(self.read(self._path(tenant, batch_id)))
-        except FileNotFoundError:
-            raise _not_found(batch_id) from None
+        return _with_progress(self._own(tenant, batch_id))
 
     def list(self, tenant: str, after: str | None = None, limit: int = 20) -> dict[str, Any]:
         """Return a page of the tenant's batches, the newest first."""
-        limit = check_limit(limit, MAX_LISTED)
-        records: dict[str, BatchRecord] = {}
-        for path in entries(tenant_folder(self.root, tenant)):
-            try:
-                records[path.name] = self.read(path)
-            except (FileNotFoundError, InflightError):  # damaged: `get` says so
-                continue
-        found = page([(one.order, dict(one.batch)) for one in records.values()], after, limit, "desc")
-        found["data"] = [_with_progress(records[one["id"]]) for one in found["data"]]
-        return found
+        own = ("batches", "tenant = ?", (tenant_key(tenant),))
+        rows, has_more = self._database.page(*own, after, limit, MAX_LISTED, "desc")
+        return list_object([_with_progress(self._record(row)) for row in rows], has_more)
 
     def cancel(self, tenant: str, batch_id: str) -> dict[str, Any]:
         """Begin to cancel a batch; return its object. Raises InflightError `batch_ended` if that is too late.
 
         A batch that is cancelled already is returned as it is.
         """
-        path = self._path(tenant, batch_id)
-        try:
-            self.transition(path, "cancelling")
-            record = self.read(path)
-        except FileNotFoundError:
-            raise _not_found(batch_id) from None
+        self.transition(self._own(tenant, batch_id).path, "cancelling")
+        record = self._own(tenant, batch_id)
         if record.status not in _CANCELLED:
             raise InflightError(
                 f"the batch {batch_id} is {record.status} and can't be cancelled; retrieve it", "batch_ended"
             )
         return _with_progress(record)
 
-    def paths(self) -> Iterator[Path]:
-        """Yield the directories of the batches of all tenants."""
-        yield from all_entries(self.root)
+    def open_batches(self) -> Sequence[BatchRecord]:
+        """Return the batches of all tenants that were not closed, the oldest first."""
+        return [self._record(row) for row in self._database.read("SELECT * FROM batches WHERE open ORDER BY number")]
+
+    def close(self, path: Path) -> None:
+        """Note that nothing is left to do for the batch in this directory."""
+        with self._database.change(f"the batch {path.name}") as connection:
+            connection.execute("UPDATE batches SET open = 0 WHERE id = ?", (path.name,))
 
     def sweep(self) -> None:
         """Remove batches that ended so long ago that their files have expired, and what processes that died were about
         to create."""
-        remove_leftovers(self.root)
-        for path in self.paths():
-            with suppress(FileNotFoundError, InflightError):
-                if time.time() - path.stat().st_mtime > BATCH_FILE_SECONDS and self.read(path).ended:
-                    remove_entry(path)
+        expired = (time.time() - BATCH_FILE_SECONDS,)
+        old = self._database.read("SELECT id FROM batches WHERE NOT open AND changed_at < ?", expired)
+        with self._database.change("the list of the batches") as connection:
+            connection.executemany("DELETE FROM batches WHERE id = ?", [(row["id"],) for row in old])
+        for row in old:
+            remove(self.root / row["id"])
+        self._database.remove_leftovers("batches", self.root)
 
     def read(self, path: Path) -> BatchRecord:
-        """Read the batch in a directory. Raises FileNotFoundError, and InflightError `job_damaged`."""
-        record = read_record(path / _RECORD, "batch", _FIELDS)
-        try:
-            found = BatchRecord(
-                path,
-                record["tenant"],
-                record["order"],
-                record["batch"],
-                record["ending"],
-                record["output_seconds"],
-                tuple(record.get("models", ())),
-            )
-            batch = found.batch
-            known = found.status in STATES and batch["id"] == path.name and type(batch["expires_at"]) is int
-            known = known and isinstance(found.tenant, str) and batch["request_counts"].keys() >= _COUNTS
-        except (AttributeError, KeyError, TypeError):
-            known = False
-        if not known:
-            raise InflightError(f"the record of {path.name} is damaged; delete it, or restore it", "job_damaged")
-        return found
+        """Read the batch in a directory. Raises FileNotFoundError."""
+        rows = self._database.read("SELECT * FROM batches WHERE id = ?", (path.name,))
+        if not rows:
+            raise FileNotFoundError(path)
+        return self._record(rows[0])
 
     def is_expired(self, record: BatchRecord) -> bool:
         """Return whether the completion window is over."""
@@ -226,25 +194,42 @@ class BatchStore:
 
         `ending` is the state that will follow, for `finalizing`. Raises FileNotFoundError and InflightError.
         """
-        if not path.is_dir():
-            raise FileNotFoundError(path)
-        with map_disk_errors(f"the batch {path.name}"), _locked(path):
+        with self._database.change(f"the batch {path.name}") as connection:
             current = self.read(path)
             if status not in _NEXT.get(current.status, ()):
                 return False
             if current.status == "finalizing" and status != current.ending:
                 return False
-            record = read_record(path / _RECORD, "batch", _FIELDS)
-            record["batch"] |= {**fields, "status": status, f"{status}_at": int(time.time())}
-            if status == "finalizing":
-                record["ending"] = ending
-            write_record(path / _RECORD, record)
+            batch = {**current.batch, **fields, "status": status, f"{status}_at": int(time.time())}
+            connection.execute(
+                "UPDATE batches SET status = ?, ending = ?, batch = ?, changed_at = ? WHERE id = ?",
+                (
+                    status,
+                    ending if status == "finalizing" else current.ending,
+                    orjson.dumps(batch).decode(),
+                    time.time(),
+                    path.name,
+                ),
+            )
         return True
 
-    def _path(self, tenant: str, batch_id: str) -> Path:
-        if not is_id(batch_id, _PREFIX):
-            raise _not_found(batch_id)
-        return tenant_folder(self.root, tenant) / batch_id
+    def _own(self, tenant: str, batch_id: str) -> BatchRecord:
+        query = "SELECT * FROM batches WHERE tenant = ? AND id = ?"
+        rows = self._database.read(query, (tenant_key(tenant), batch_id)) if is_id(batch_id, _PREFIX) else []
+        if not rows:
+            raise InflightError(f"there is no batch {shown_id(batch_id)}; check its id", "batch_not_found")
+        return self._record(rows[0])
+
+    def _record(self, row: sqlite3.Row) -> BatchRecord:
+        return BatchRecord(
+            self.root / row["id"],
+            row["tenant"].decode("utf-8", "surrogatepass"),
+            row["number"],
+            orjson.loads(row["batch"]),
+            row["ending"],
+            row["output_seconds"],
+            tuple(orjson.loads(row["models"])),
+        )
 
 
 def input_path(path: Path) -> Path:
@@ -255,16 +240,6 @@ def input_path(path: Path) -> Path:
 def job_directory(path: Path) -> JobDirectory:
     """Return the job in the directory of a batch."""
     return JobDirectory(path / "job")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    lock = open_private(str(path / _LOCK), os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 def _with_progress(record: BatchRecord) -> dict[str, Any]:
@@ -324,9 +299,6 @@ def _new_batch(
     }
 
 
-_FIELDS = frozenset(_new_batch("", "", "", None, 0, 0))
-
-
 def _check_metadata(metadata: object) -> None:
     if metadata is None:
         return
@@ -345,7 +317,3 @@ def _is_text(value: object, longest: int) -> bool:
     if not isinstance(value, str) or len(value) > longest:
         return False
     return value.isascii() or not any("\ud800" <= one <= "\udfff" for one in value)
-
-
-def _not_found(batch_id: object) -> InflightError:
-    return InflightError(f"there is no batch {shown_id(batch_id)}; check its id", "batch_not_found")

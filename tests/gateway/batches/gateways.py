@@ -16,6 +16,7 @@ from typing import Any
 
 from inflight.batch.job.spec import RunOptions
 from inflight.common.child_process import python_module
+from inflight.gateway.batches.database import Database
 from inflight.gateway.batches.files import FileStore
 from inflight.gateway.batches.runner import BatchRunner
 from inflight.gateway.batches.store import BatchStore, job_directory
@@ -47,8 +48,9 @@ class Stores:
     window_seconds: float = 3600.0
 
     def __post_init__(self) -> None:
-        self.files = FileStore(self.root / "files")
-        self.batches = BatchStore(self.root / "batches", self.files, window_seconds=self.window_seconds)
+        self.database = Database(self.root)
+        self.files = FileStore(self.database)
+        self.batches = BatchStore(self.database, self.files, window_seconds=self.window_seconds)
 
     def upload(self, content: bytes, tenant: str = "") -> str:
         file_id: str = self.files.create(tenant, "rows.jsonl", "batch", None, [content])["id"]
@@ -66,7 +68,7 @@ class Stores:
             return file.read()
 
     def path(self, batch_id: str) -> Path:
-        return next(path for path in self.batches.paths() if path.name == batch_id)
+        return self.batches.root / batch_id
 
     def output(self, batch_id: str) -> Path:
         return self.path(batch_id) / "output.jsonl"
@@ -96,7 +98,7 @@ class Stores:
     def job_pids(self) -> list[int]:
         """The processes of the jobs that run now."""
         found = []
-        for path in self.batches.paths():
+        for path in self.batches.root.iterdir():
             progress = job_directory(path).progress
             if progress.exists():
                 found.append(json.loads(progress.read_text())["pid"])

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from inflight_client import InflightError
 
+from inflight.gateway.batches.database import Database
 from inflight.gateway.batches.files import FileStore
 from tests.fixtures.errors import raises
 
@@ -26,7 +27,7 @@ HOSTILE = (
 
 @pytest.fixture
 def files(tmp_path: Path) -> FileStore:
-    return FileStore(tmp_path / "files", max_bytes=1000, max_batch_bytes=500, max_batch_rows=5)
+    return FileStore(Database(tmp_path), max_bytes=1000, max_batch_bytes=500, max_batch_rows=5)
 
 
 def create(files: FileStore, *chunks: bytes, tenant: str = "", name: str = "rows.jsonl", purpose: str = "batch") -> str:
@@ -35,8 +36,7 @@ def create(files: FileStore, *chunks: bytes, tenant: str = "", name: str = "rows
 
 
 def names(files: FileStore) -> list[str]:
-    """The names of all that is in the store, but its tenants' folders."""
-    return sorted(path.name for path in files.root.glob("*/*"))
+    return sorted(path.name for path in files.folder.iterdir())
 
 
 def test_a_file_is_returned_as_it_was_uploaded(files: FileStore) -> None:
@@ -130,21 +130,17 @@ def test_expired_files_are_gone(files: FileStore) -> None:
     assert [one["id"] for one in files.list("")["data"]] == [kept]
     with raises(InflightError, "file_not_found"):
         files.get("", expired[0])
-    assert len(names(files)) == 3
     files.sweep()
     assert names(files) == [kept]
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b'{"file": {}}', b"\xff"])
-def test_a_damaged_record_is_one_sentence(text: bytes, files: FileStore) -> None:
-    damaged, good = create(files, b"{}"), create(files, b"{}")
-    (record,) = files.root.glob(f"*/{damaged}/file.json")
-    record.write_bytes(text)
-    with raises(InflightError, "job_damaged", naming=damaged):
-        files.get("", damaged)
-    files.sweep()
-    assert [one["id"] for one in files.list("")["data"]] == [good]
-    files.delete("", damaged)
+@pytest.mark.parametrize("text", [b"{" * 10_000, b"SQLite format 3\0" + b"\xff" * 10_000])
+def test_a_damaged_database_is_one_sentence(text: bytes, files: FileStore) -> None:
+    file_id = create(files, b"{}")
+    files.database.close()
+    (files.database.root / "batches.sqlite").write_bytes(text)
+    with raises(InflightError, "job_damaged", naming="batches.sqlite"):
+        FileStore(Database(files.database.root)).get("", file_id)
 
 
 def test_an_upload_that_fails_is_no_file(files: FileStore) -> None:
@@ -160,20 +156,20 @@ def test_an_upload_that_fails_is_no_file(files: FileStore) -> None:
 _UPLOAD = """
 import os, sys
 from pathlib import Path
+from inflight.gateway.batches.database import Database
 from inflight.gateway.batches.files import FileStore
-upload = FileStore(Path(sys.argv[1])).begin("", "rows.jsonl")
+upload = FileStore(Database(Path(sys.argv[1]))).begin("", "rows.jsonl")
 upload.write(b"{}")
 print("written", flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_killed_upload_is_no_file_and_is_removed(files: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = [sys.executable, "-P", "-c", _UPLOAD, str(files.root)]
+def test_a_killed_upload_is_no_file_and_is_removed(files: FileStore) -> None:
+    command = [sys.executable, "-P", "-c", _UPLOAD, str(files.database.root)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        monkeypatch.setattr("inflight.gateway.batches.entries._LEFTOVER_SECONDS", 0.0)
         files.sweep()
         assert len(names(files)) == 1  # its process lives
         process.kill()
@@ -184,9 +180,9 @@ def test_a_killed_upload_is_no_file_and_is_removed(files: FileStore, monkeypatch
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """No file may be longer than 100 kB, as if the disk were full."""
+    """No file may be longer than a megabyte, as if the disk were full."""
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
     signal.signal(signal.SIGXFSZ, handler)
@@ -194,16 +190,16 @@ def small_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_files")
 def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
-    files = FileStore(tmp_path / "files")
+    files = FileStore(Database(tmp_path))
     with raises(InflightError, "disk_full", naming="rows.jsonl"):
-        create(files, *[b"x" * 1000] * 200)
+        create(files, *[b"x" * 10_000] * 200)
     assert names(files) == []
     create(files, b"{}")
 
 
 def test_only_the_owner_can_read(files: FileStore) -> None:
     create(files, b"{}")
-    paths = [files.root, *files.root.rglob("*")]
+    paths = [files.folder, *files.database.root.rglob("*")]
     assert {path.stat().st_mode & 0o777 for path in paths if path.is_dir()} == {0o700}
     assert {path.stat().st_mode & 0o777 for path in paths if path.is_file()} == {0o600}
 
@@ -219,7 +215,7 @@ def test_the_same_output_is_one_file(files: FileStore, tmp_path: Path) -> None:
 
 
 def test_files_of_a_tenant_and_of_all_have_a_limit(tmp_path: Path) -> None:
-    store = FileStore(tmp_path, max_tenant_bytes=150, max_stored_bytes=250)
+    store = FileStore(Database(tmp_path), max_tenant_bytes=150, max_stored_bytes=250)
     kept = create(store, b"x" * 100, tenant="a")
     with raises(InflightError, "disk_full", naming="150"):
         create(store, b"x" * 100, tenant="a")
@@ -232,21 +228,19 @@ def test_files_of_a_tenant_and_of_all_have_a_limit(tmp_path: Path) -> None:
 
 
 def test_two_uploads_at_once_do_not_pass_the_limit_together(tmp_path: Path) -> None:
-    store = FileStore(tmp_path, max_tenant_bytes=150)
+    store = FileStore(Database(tmp_path), max_tenant_bytes=150)
     first, second = store.begin("a", "1.jsonl"), store.begin("a", "2.jsonl")
     for upload in (first, second):
         upload.describe("batch")
         upload.write(b"x" * 100)
-        upload._file.flush()
-    with raises(InflightError, "disk_full"):
-        first.commit()
-    first.abort()
-    second.commit()
+    first.commit()
+    with second, raises(InflightError, "disk_full"):
+        second.commit()
     assert len(names(store)) == 1
 
 
 def test_the_last_tenth_of_the_disk_is_left_to_the_service(files: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(files.root)
+    usage = shutil.disk_usage(files.folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=usage.total // 11))
     with raises(InflightError, "disk_full"):
         create(files, b"{}")

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from inflight_client import InflightError
 
 from inflight.batch.failpoints import VARIABLE
 from inflight.batch.job.spec import GenerationDefaults
@@ -25,7 +24,6 @@ from inflight.gateway.batches.results import publish_results
 from inflight.gateway.batches.runner import BatchRunner
 from inflight.gateway.settings import GatewaySettings
 from tests.fixtures.engines import TinyEngine
-from tests.fixtures.errors import raises
 from tests.fixtures.server import fake_engine
 from tests.fixtures.waiting import wait_until
 from tests.gateway.batches.gateways import (
@@ -267,26 +265,6 @@ def _runs(pid: int) -> bool:
         return b"job_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except FileNotFoundError:
         return False
-
-
-@pytest.mark.parametrize(
-    "text", ["{", "[]", "GARBLED", '{"order": 1, "batch": {"status": "lost"}}', '{"order": 1, "batch": 5}']
-)
-def test_a_damaged_record_is_one_sentence_and_others_continue(
-    text: str, stores: Stores, hurried_server: Server
-) -> None:
-    damaged, good = stores.batch(lines([request(0)])), stores.batch(lines([request(0)]))
-    record = stores.path(damaged) / "batch.json"
-    record.write_text(record.read_text().replace("request_counts", "counts") if text == "renamed field" else text)
-    said: list[str] = []
-    with running(stores, [hurried_server.grpc_address], on_message=said.append):
-        stores.wait(good)
-        wait_until(lambda: said)
-    assert len(said) == 1
-    assert damaged in said[0]
-    with raises(InflightError, "job_damaged", naming=damaged):
-        stores.batches.get("", damaged)
-    assert [one["id"] for one in stores.batches.list("")["data"]] == [good]
 
 
 def test_a_damaged_job_fails_its_batch_alone(stores: Stores, hurried_server: Server) -> None:

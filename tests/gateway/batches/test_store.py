@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from inflight_client import InflightError
 
-from inflight.gateway.batches.entries import OpenEntries
 from inflight.gateway.batches.store import STATES
 from tests.fixtures.errors import raises
 from tests.gateway.batches.gateways import ENDPOINT, Stores, lines, request
@@ -80,7 +79,7 @@ def test_a_wrong_parameter_is_refused(change: dict[str, Any], naming: str, store
     given = {"input_file_id": stores.upload(b"{}"), "endpoint": ENDPOINT, "completion_window": "24h"}
     with raises(InflightError, "invalid_parameter", naming=naming):
         stores.batches.create("", **{**given, **change})
-    assert list(stores.batches.paths()) == []
+    assert list(stores.batches.root.iterdir()) == []
 
 
 def test_the_input_must_be_a_file_of_the_tenant_with_purpose_batch(stores: Stores) -> None:
@@ -180,23 +179,28 @@ def test_a_cancel_at_the_same_time_wins_or_loses_as_a_whole(stores: Stores) -> N
 
 def test_batches_that_ended_are_removed_when_their_files_have_expired(stores: Stores) -> None:
     old, new, running = batch_in(stores, "cancelled"), batch_in(stores, "cancelled"), batch_in(stores, "in_progress")
-    for one in (old, running):
-        os.utime(stores.path(one), (0, 0))
+    for batch_id in (old, new):
+        stores.batches.close(stores.path(batch_id))
+    with stores.database.change("the test") as connection:
+        connection.execute("UPDATE batches SET changed_at = 0 WHERE id != ?", (new,))
     stores.batches.sweep()
-    assert {path.name for path in stores.batches.paths()} == {new, running}
+    assert {path.name for path in stores.batches.root.iterdir()} == {new, running}
+    assert [batch["id"] for batch in stores.batches.list("")["data"]] == [running, new]
 
 
-def test_folders_of_batches_are_read_again_only_after_a_change(stores: Stores) -> None:
-    ended, waiting = stores.path(batch_in(stores, "cancelled")), stores.path(batch_in(stores, "in_progress"))
-    opened = OpenEntries(stores.batches.root)
-    os.utime(ended.parent, (1, 1))
-    assert set(opened.paths()) == {ended, waiting}
-    opened.end(ended)
-    assert opened.paths() == [waiting]
-    later = stores.path(batch_in(stores, "in_progress"))
-    assert set(opened.paths()) == {waiting, later}
-    os.utime(ended.parent, (2, 2))
-    assert set(opened.paths()) == {waiting, later}
-    unseen = stores.path(batch_in(stores, "in_progress"))
-    os.utime(ended.parent, (2, 2))
-    assert unseen not in opened.paths()
+def test_only_batches_with_something_left_to_do_are_open(stores: Stores) -> None:
+    ended, waiting = batch_in(stores, "cancelled"), batch_in(stores, "in_progress")
+    assert [record.path.name for record in stores.batches.open_batches()] == [ended, waiting]
+    stores.batches.close(stores.path(ended))
+    assert [record.path.name for record in stores.batches.open_batches()] == [waiting]
+
+
+def test_what_a_process_that_died_was_about_to_create_is_removed(stores: Stores) -> None:
+    kept = stores.batch(b"{}")
+    for orphan in (stores.path("batch_" + "0" * 32), stores.files.folder / ("file-" + "0" * 32)):
+        orphan.mkdir()
+        os.utime(orphan, (0, 0))
+    stores.files.sweep()
+    stores.batches.sweep()
+    assert [path.name for path in stores.batches.root.iterdir()] == [kept]
+    assert len(list(stores.files.folder.iterdir())) == 1
