@@ -65,11 +65,13 @@ class Dispatcher:
         self._queue = RowQueue(feed, on_row_done, suspects, self._finish)
         run_id = uuid.uuid4().hex
         self._endpoints = [
-            Endpoint(one, options, self._queue, suspects, check_build, on_message, run_id, encode, check_dimensions)
-            for one in backends
+            Endpoint(
+                *(backend, options, self._queue, suspects, self._is_unavailable, check_build, on_message, run_id),
+                encode,
+                check_dimensions,
+            )
+            for backend in backends
         ]
-        for endpoint in self._endpoints:
-            endpoint.endpoint_is_unavailable = self._is_unavailable
         self._end: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()
 
@@ -135,7 +137,7 @@ class Dispatcher:
 
     def _is_unavailable(self, name: str) -> bool:
         now = asyncio.get_running_loop().time()
-        return all(endpoint.is_unavailable(now) for endpoint in self._endpoints if endpoint.name == name)
+        return all(endpoint.health.is_unavailable(now) for endpoint in self._endpoints if endpoint.name == name)
 
     async def _check_progress(self) -> None:
         """Raises BatchError if no further progress is possible."""
@@ -144,26 +146,17 @@ class Dispatcher:
         while True:
             now = loop.time()
             heard = max(heard, *(endpoint.last_activity(now) for endpoint in self._endpoints))
-            open_endpoints = [endpoint for endpoint in self._endpoints if endpoint.rejected is None]
-            if not open_endpoints:
-                raise BatchError(
-                    *_last_rejection(
-                        [endpoint.rejected for endpoint in self._endpoints if endpoint.rejected is not None]
-                    )
-                )
+            rejections = [endpoint.health.rejected for endpoint in self._endpoints]
+            if None not in rejections:
+                *_, last = filter(None, rejections)
+                raise BatchError(str(last), last.code)
             if self._queue.starved:
                 heard = now
             if now - heard > self._server_wait_timeout:
-                reason = next(
-                    (f" ({endpoint.last_error})" for endpoint in open_endpoints if endpoint.last_error is not None),
-                    "; start one",
-                )
+                known = [each.health for each in self._endpoints if each.health.rejected is None]
+                reason = next((f" ({each.last_error})" for each in known if each.last_error), "; start one")
                 raise BatchError(
                     f"no server has answered a row for {self._server_wait_timeout:g} seconds{reason}",
                     "server_unreachable",
                 )
             await asyncio.sleep(_WATCH_SECONDS)
-
-
-def _last_rejection(shut: list[BatchError]) -> tuple[str, str]:
-    return str(shut[-1]), shut[-1].code

@@ -1,13 +1,13 @@
-"""One server of a job: whether it is up, which rows it gets, and what becomes of them."""
+"""One server of a job: which rows it gets, and what becomes of them."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from inflight_client import InflightError
-from inflight_client.encodings import Embeddings
 from inflight_client.results import Generation
 
 from inflight.batch.dispatch.backend import Backend
@@ -15,7 +15,8 @@ from inflight.batch.dispatch.concurrency_limit import INITIAL_LIMIT, MAX_LIMIT, 
 from inflight.batch.dispatch.failure_kind import FailureKind, classify_failure
 from inflight.batch.dispatch.poison_rows import PoisonRowFinder, SuspectGroup
 from inflight.batch.dispatch.row_queue import RowQueue
-from inflight.batch.errors import BatchError
+from inflight.batch.dispatch.server_health import ServerHealth
+from inflight.batch.dispatch.task_slots import TaskSlots
 from inflight.batch.job.rows import (
     ClassifyRequest,
     EmbedRequest,
@@ -33,14 +34,10 @@ _LOAD_SECONDS = 1.0
 _INITIAL_LOAD_POLLS = 10
 """Number of initial ticks with a load reading each, when a server starts."""
 _BUILD_SECONDS = 15.0
-_PROBE_WAIT_INITIAL, _PROBE_WAIT_MAX = 0.25, 15.0
-_PROBE_DOWNTIME_FRACTION = 0.2
-"""Pause before the next probe, as a fraction of the time that a server has been down, so that pauses grow."""
 _IDLE_TIMEOUT = 60.0
 """Waited for what is still in flight at a server that went down; then the rows of a rejected server go to others."""
 _AFTER_CRASH_SECONDS = 0.5
 """Seconds after a crash during which a server may still report that it is ready."""
-_UNAVAILABLE_SECONDS = 60.0
 _RETRY_WAIT_INITIAL, _RETRY_WAIT_MAX = 0.5, 60.0
 _INITIAL_REQUESTS, _MAX_REQUESTS = 4, 256
 """Requests in flight of tasks other than `generate`, where each has many texts: first, and at most by default."""
@@ -55,14 +52,38 @@ _Failure = tuple[Sequence[Row], InflightError]
 """Rows, and the error that all of them had together."""
 
 
-class Endpoint:
-    """Sends rows to one server.
+@dataclass
+class _Crash:
+    """The rows that were in flight when the server went down, and whether it was its engine that died."""
 
-    `check_build` is given the build of the model that the server has, and raises BatchError where that is not the
-    job's; `on_message` gets sentences for people. `rejected` is why the server gets no row of this job any more.
-    `endpoint_is_unavailable` says of a server's name whether others should do what waits for it. `encode` is the
-    job's; None for the task `generate`. `check_dimensions` is given the size of the server's vectors, before the first
-    row.
+    rows: list[Row] = field(default_factory=list)
+    engine_died: bool = False
+
+
+@dataclass
+class _Trial:
+    """The numbers of rows that must not be sent with others, and those of these rows that the server did not accept."""
+
+    numbers: frozenset[int] = frozenset()
+    not_accepted: list[Row] = field(default_factory=list)
+
+
+@dataclass
+class _Traffic:
+    """Requests in flight, of one or several rows each, and when the server last answered or refused a row."""
+
+    requests: int = 0
+    rows: int = 0
+    answered_at: float = 0.0
+    """When it last answered a row, or refused one for a reason of the row's own."""
+    refused_at: float = 0.0
+
+
+class Endpoint:
+    """Sends rows to one server. `health` says whether it is up, and whether it was rejected.
+
+    `is_unavailable` says of a server's name whether others should do what waits for it. `encode` is the job's; None for
+    the task `generate`. See ServerHealth for the other arguments.
     """
 
     def __init__(
@@ -71,56 +92,28 @@ class Endpoint:
         options: RunOptions,
         queue: RowQueue,
         poison_rows: PoisonRowFinder,
+        is_unavailable: Callable[[str], bool],
         check_build: Callable[[str], None],
         on_message: Callable[[str], None],
         run_id: str,
         encode: EncodeSpec | None = None,
         check_dimensions: Callable[[int], None] | None = None,
     ) -> None:
-        self.name = backend.name
-        self.up = False
-        self.rejected: BatchError | None = None
-        self.last_error: InflightError | None = None
-        """The last error of the server."""
-        self.endpoint_is_unavailable: Callable[[str], bool] = lambda name: False
-        self._backend, self._queue, self._poison_rows = backend, queue, poison_rows
-        self._check_build, self._on_message = check_build, on_message
-        self._probe_request = _probe_of(encode)
-        self._check_dimensions = check_dimensions
-        self._max_texts = options.texts_per_request
-        generates = encode is None
-        self._rows_per_request = self._max_texts if encode is not None and encode.task in ("embed", "classify") else 1
-        """Rows in a full request."""
+        self.health = ServerHealth(backend, _probe_of(encode), run_id, check_build, check_dimensions, on_message)
+        self._backend, self._queue, self._poison_rows, self._options = backend, queue, poison_rows, options
+        self._is_unavailable, self._run_id = is_unavailable, run_id
+        together = encode is not None and encode.task in ("embed", "classify")
         self._limit = AdaptiveLimit(
-            options.concurrency or (MAX_LIMIT if generates else _MAX_REQUESTS),
-            INITIAL_LIMIT if generates else _INITIAL_REQUESTS,
+            options.concurrency or (MAX_LIMIT if encode is None else _MAX_REQUESTS),
+            INITIAL_LIMIT if encode is None else _INITIAL_REQUESTS,
         )
-        self._run_id, self._max_attempts = run_id, options.max_attempts
-        self._slots = 0
-        """How many tasks may send; those beyond them finish the row that they have."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self._parked: list[asyncio.Future[None]] = []
-        self._in_flight = 0
-        """Requests in flight, of one or several rows each."""
-        self._rows_in_flight = 0
-        self._server_error: InflightError | None = None
+        self._rows_per_request = options.texts_per_request if together else 1
+        """Rows in a full request."""
+        self._slots: TaskSlots
+        self._failure: asyncio.Future[InflightError]
         """What went wrong with the server itself, since it came up."""
-        self._wakeup = asyncio.Event()
-        self._last_answer_at = 0.0
-        """When the server last answered a row, or refused one for a reason of the row's own."""
-        self._last_refusal = 0.0
-        self._rejects_probe = False
-        """Whether the server refused even a simple probe, and has answered none since."""
-        self._probes = 0
-        self._isolated: frozenset[int] = frozenset()
-        """Numbers of rows that must not be sent with others."""
-        self._not_accepted: list[Row] = []
-        """Those of them that the server did not accept."""
-        self._crashed_rows: list[Row] = []
-        self._engine_died = False
-        self._down_since = 0.0
-        self._was_ready = False
-        self._ready_since = 0.0
+        self._traffic = _Traffic()
+        self._trial, self._crash = _Trial(), _Crash()
         self._quick_crashes = 0
 
     async def run(self, on_task_done: Callable[[asyncio.Task[None]], None]) -> None:
@@ -128,115 +121,52 @@ class Endpoint:
 
         `on_task_done` is called with each task that sends rows and has ended.
         """
-        self._down_since = _now()
+        self._slots = TaskSlots(self._send_next, on_task_done)
+        self.health.went_down(None)
         try:
-            while self.rejected is None and await self._connect():
-                load_polls, next_load, next_build = 0, 0.0, _now() + _BUILD_SECONDS
-                self._server_error = None
-                self._wakeup.clear()
-                while self.rejected is None and self._server_error is None:
-                    now = _now()
-                    if now >= next_load:
-                        load_polls += 1
-                        await self._poll_load()
-                        next_load = now + (_TICK_SECONDS if load_polls < _INITIAL_LOAD_POLLS else _LOAD_SECONDS)
-                    if now >= next_build:
-                        next_build = now + _BUILD_SECONDS
-                        await self._poll_build()
-                    if self.rejected is None and (group := self._next_group(now)) is not None:
-                        await self._try_group(group)
-                        continue
-                    self._set_slots(0 if self._limit.paused(now) else self._limit.limit)
-                    while len(self._tasks) < self._slots:
-                        task = asyncio.ensure_future(self._send_rows(len(self._tasks)))
-                        task.add_done_callback(on_task_done)
-                        self._tasks.append(task)
-                    await self._tick()
-                self.up = False
-                self.last_error = self._server_error
-                self._slots = 0
-                self._down_since = _now()
+            while await self.health.connect():
+                self._failure = asyncio.get_running_loop().create_future()
+                await self._give_rows()
+                self._slots.resize(0)
+                self.health.went_down(self._failure.result() if self._failure.done() else None)
                 await self._await_idle()
+                if self.health.rejected is not None:
+                    return
         finally:
-            for task in self._tasks:
-                task.cancel()
-            if self._tasks:
-                await asyncio.wait(self._tasks)
+            await self._slots.close()
+
+    async def _give_rows(self) -> None:
+        """Keep the server busy until it fails or is rejected."""
+        load_polls, next_load, next_build = 0, 0.0, _now() + _BUILD_SECONDS
+        while self.health.rejected is None and not self._failure.done():
+            now = _now()
+            if now >= next_load:
+                load_polls += 1
+                await self._poll_load()
+                next_load = now + (_TICK_SECONDS if load_polls < _INITIAL_LOAD_POLLS else _LOAD_SECONDS)
+            if now >= next_build:
+                next_build = now + _BUILD_SECONDS
+                await self.health.check_again()
+            if self.health.rejected is None and (group := self._next_group(now)) is not None:
+                await self._try_group(group)
+                continue
+            self._slots.resize(0 if self._limit.paused(now) else self._limit.limit)
+            await asyncio.wait((self._failure,), timeout=_TICK_SECONDS)
+
+    @property
+    def name(self) -> str:
+        return self._backend.name
 
     def status(self) -> ServerStatus:
         """Return the server's status for the progress display."""
         limit = self._limit.limit * self._rows_per_request
-        return ServerStatus(name=self.name, up=self.up, in_flight=self._rows_in_flight, concurrency_limit=limit)
+        up, rows = self.health.up, self._traffic.rows
+        return ServerStatus(name=self.name, up=up, in_flight=rows, concurrency_limit=limit)
 
     def last_activity(self, now: float) -> float:
         """Return when it last answered a row; now, if it is working on some."""
-        busy = self.up and self._in_flight > 0 and now - self._last_refusal > _SLOW_SECONDS
-        return now if busy else self._last_answer_at
-
-    def is_unavailable(self, now: float) -> bool:
-        """Return whether it has been down for so long that other servers should take its rows."""
-        return self.rejected is not None or (not self.up and now - self._down_since > _UNAVAILABLE_SECONDS)
-
-    async def _connect(self) -> bool:
-        """Ask until the server is up and has the job's model. Returns False if it was rejected."""
-        pause = _PROBE_WAIT_INITIAL
-        reported = ""
-        while True:
-            problem = await self._probe()
-            if self.rejected is not None:
-                return False
-            if problem is None:
-                if reported:
-                    self._on_message(f"{self.name} answers.")
-                self.up = self._was_ready = True
-                self._ready_since = _now()
-                return True
-            if classify_failure(problem) is FailureKind.REJECTED or (
-                problem.code == "host_not_found" and not self._was_ready
-            ):
-                self._reject(BatchError(str(problem), problem.code))
-                return False
-            if problem.code != reported:
-                reported = problem.code
-                self._on_message(f"{self.name} does not answer; the job keeps trying: {problem}")
-            self.last_error = problem
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(max(pause, (_now() - self._down_since) * _PROBE_DOWNTIME_FRACTION), _PROBE_WAIT_MAX)
-
-    async def _probe(self) -> InflightError | None:
-        """Return why the server cannot answer, if it cannot."""
-        try:
-            await self._verify_build()
-            if self.rejected is None and not await self._backend.ready():
-                return InflightError("the model is not ready", "model_not_ready")
-            if self.rejected is None and (self._rejects_probe or self._check_dimensions is not None):
-                return await self._probe_answer()
-        except InflightError as error:
-            return error
-        return None
-
-    async def _verify_build(self) -> None:
-        """Reject the server if it has another model than the job; someone may have deployed it at this address."""
-        build = await self._backend.build()
-        try:
-            self._check_build(build)
-        except BatchError as error:
-            self._reject_mismatch(error)
-
-    def _reject_mismatch(self, error: BatchError) -> None:
-        """Reject the server if it is not the job's. Raises other errors, which are the job's own."""
-        if error.code != "job_mismatch":
-            raise error
-        self._reject(error)
-
-    async def _tick(self) -> None:
-        """Wait for a moment, or until there is an error."""
-        try:
-            async with asyncio.timeout(_TICK_SECONDS):
-                await self._wakeup.wait()
-        except TimeoutError:
-            pass
-        self._wakeup.clear()
+        busy = self.health.up and self._traffic.requests > 0 and now - self._traffic.refused_at > _SLOW_SECONDS
+        return now if busy else self._traffic.answered_at
 
     async def _poll_load(self) -> None:
         try:
@@ -244,47 +174,33 @@ class Endpoint:
         except InflightError:
             self._limit.load_unknown()
         else:
-            self._limit.observe(load, self._in_flight, _now())
-
-    async def _poll_build(self) -> None:
-        try:
-            await self._verify_build()
-        except InflightError as error:
-            if classify_failure(error) is FailureKind.REJECTED:
-                self._reject(BatchError(str(error), error.code))
-            # otherwise a row finds the error, if it lasts
+            self._limit.observe(load, self._traffic.requests, _now())
 
     async def _await_idle(self) -> None:
         """Wait until nothing is in flight at a server that went down, and hand over what was."""
         until = _now() + _IDLE_TIMEOUT
-        while self._in_flight and _now() < until:  # noqa: ASYNC110  rare, so no event for each row's end
+        while self._traffic.requests and _now() < until:  # noqa: ASYNC110  rare, so no event for each row's end
             await asyncio.sleep(_TICK_SECONDS / 2)
-        self._poison_rows.add_crash(self.name, self._take_crashed()[0])
+        self._poison_rows.add_crash(self.name, self._take_crash().rows)
         await asyncio.sleep(_AFTER_CRASH_SECONDS)
-
-    def _reject(self, error: BatchError) -> None:
-        self.rejected = error
-        self.up = False
-        self._slots = 0
-        self._on_message(f"{self.name} is no longer used: {error}")
 
     def _next_group(self, now: float) -> SuspectGroup | None:
         if self._poison_rows.empty or self._queue.stopped or self._limit.paused(now):
             return None
-        if self._quick_crashes >= _MAX_QUICK_CRASHES and now - self._ready_since < _CRASH_COOLDOWN_SECONDS:
+        if self._quick_crashes >= _MAX_QUICK_CRASHES and now - self.health.ready_since < _CRASH_COOLDOWN_SECONDS:
             return None
-        return self._poison_rows.next_group(self.name, self.endpoint_is_unavailable)
+        return self._poison_rows.next_group(self.name, self._is_unavailable)
 
     async def _try_group(self, group: SuspectGroup) -> None:
         """Send the rows of a group, and no others, once nothing else is in flight here."""
-        self._slots = 0
-        while self._in_flight and self._server_error is None:  # noqa: ASYNC110  as in _await_idle
+        self._slots.resize(0)
+        while self._traffic.requests and not self._failure.done():  # noqa: ASYNC110  as in _await_idle
             await asyncio.sleep(_TICK_SECONDS / 2)
-        if self._server_error is not None:
+        if self._failure.done():
             self._poison_rows.put_back(group)
             return
-        self._isolated = frozenset(row.number for row in group.rows)
-        requests = self._queue.requests_of(group.rows, self._max_texts)
+        self._trial = _Trial(frozenset(row.number for row in group.rows))
+        requests = self._queue.requests_of(group.rows, self._options.texts_per_request)
         tasks = [asyncio.ensure_future(self._send(rows)) for rows in requests]
         try:
             await asyncio.gather(*tasks)
@@ -292,43 +208,31 @@ class Endpoint:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-        untaken, self._not_accepted, self._isolated = self._not_accepted, [], frozenset()
-        if untaken:
-            self._poison_rows.put_back(SuspectGroup(tuple(untaken), self.name))
-        crashed, died = self._take_crashed()
-        if crashed:
-            self._quick_crashes = self._quick_crashes + 1 if _now() - self._ready_since < _CRASH_COOLDOWN_SECONDS else 0
-        for row in self._poison_rows.add_group_crash(self.name, group, crashed, died):
+        trial, self._trial = self._trial, _Trial()
+        if trial.not_accepted:
+            self._poison_rows.put_back(SuspectGroup(tuple(trial.not_accepted), self.name))
+        crash = self._take_crash()
+        if crash.rows:
+            quick = _now() - self.health.ready_since < _CRASH_COOLDOWN_SECONDS
+            self._quick_crashes = self._quick_crashes + 1 if quick else 0
+        for row in self._poison_rows.add_group_crash(self.name, group, crash.rows, crash.engine_died):
             self._queue.finish(row, self._poison_rows.error_for(row), sent=0)
 
-    def _set_slots(self, slots: int) -> None:
-        """Let so many tasks send: one for each slot and not for each row, since rows are many."""
-        grows, self._slots = slots > self._slots, slots
-        if grows:
-            parked, self._parked = self._parked, []
-            for future in parked:
-                if not future.done():
-                    future.set_result(None)
-
-    async def _send_rows(self, slot: int) -> None:
-        """Send one row after another, while there is a slot for this task."""
-        while True:
-            while slot >= self._slots:
-                future = asyncio.get_running_loop().create_future()
-                self._parked.append(future)
-                await future
-            row = await self._queue.get()
-            if row is None:
-                return
-            if slot < self._slots:
-                await self._send(self._queue.with_more(row, self._max_texts))
-            else:
-                self._queue.put_back(row)
+    async def _send_next(self, has_slot: Callable[[], bool]) -> bool:
+        """Send the next row; return False at the end of the job."""
+        row = await self._queue.get()
+        if row is None:
+            return False
+        if has_slot():
+            await self._send(self._queue.with_more(row, self._options.texts_per_request))
+        else:
+            self._queue.put_back(row)
+        return True
 
     async def _send(self, rows: Sequence[Row]) -> None:
         """Send rows once, as one request; what becomes of them then is up to the queue or the poison rows."""
-        self._in_flight += 1
-        self._rows_in_flight += len(rows)
+        self._traffic.requests += 1
+        self._traffic.rows += len(rows)
         for row in rows:
             self._queue.mark_in_flight(row)
         request_id = f"{self._run_id}-{rows[0].number}-{self._queue.next_attempt(rows[0])}"
@@ -341,7 +245,7 @@ class Endpoint:
             else:
                 ambiguous = self._on_answers(rows, answers)
             unhandled = [row for some, _ in ambiguous for row in some]
-            if ambiguous and (problem := await self._probe_answer()) is not None:
+            if ambiguous and (problem := await self._probe()) is not None:
                 self._on_error(unhandled, problem, classify_failure(problem))
             else:
                 for some, refusal in ambiguous:
@@ -351,39 +255,20 @@ class Endpoint:
                 self._requeue(unhandled)
             raise
         finally:
-            self._in_flight -= 1
-            self._rows_in_flight -= len(rows)
+            self._traffic.requests -= 1
+            self._traffic.rows -= len(rows)
             for row in rows:
                 self._queue.mark_ended(row)
 
-    async def _probe_answer(self) -> InflightError | None:
-        """Send a simple probe; return why the server does not answer it, if it does not."""
-        self._probes += 1
-        try:
-            (answer,) = await self._backend.send([self._probe_request], f"{self._run_id}-short-{self._probes}")
-            if isinstance(answer, InflightError):
-                raise answer
-        except InflightError as error:
-            kind = classify_failure(error)
-            if kind not in (FailureKind.PERMANENT, FailureKind.AMBIGUOUS):
-                return error
-            if kind is FailureKind.PERMANENT and self._check_dimensions is not None:  # an option of the job
-                self._reject(BatchError(str(error), error.code))
-            self._rejects_probe = True
-            return InflightError(f"it refuses a short text as well: {error}", "model_not_ready")
-        self._rejects_probe = False
-        if isinstance(answer, Embeddings) and self._check_dimensions is not None:
-            try:
-                await asyncio.to_thread(self._check_dimensions, answer.dimensions)
-            except BatchError as error:
-                self._reject_mismatch(error)
-        return None
+    async def _probe(self) -> InflightError | None:
+        problem = await self.health.probe()
+        if self.health.rejected is not None:
+            self._slots.resize(0)
+        return problem
 
-    def _take_crashed(self) -> tuple[list[Row], bool]:
-        """The rows that were in flight when the server went down, and whether it was its engine that died."""
-        crashed, died = self._crashed_rows, self._engine_died
-        self._crashed_rows, self._engine_died = [], False
-        return crashed, died
+    def _take_crash(self) -> _Crash:
+        crash, self._crash = self._crash, _Crash()
+        return crash
 
     def _on_answers(self, rows: Sequence[Row], answers: Sequence[RowAnswer | InflightError]) -> list[_Failure]:
         """Finish the rows that were answered, and handle errors; return the ambiguous ones."""
@@ -397,7 +282,7 @@ class Endpoint:
                 tokens += _tokens(answer)
                 self._queue.finish(row, answer)
         if answered:
-            self._last_answer_at = now = _now()
+            self._traffic.answered_at = now = _now()
             self._limit.request_answered(tokens, now)
         return self._on_errors(failures)
 
@@ -415,7 +300,7 @@ class Endpoint:
     def _on_error(self, rows: Sequence[Row], error: InflightError, why: FailureKind) -> None:
         now = _now()
         if why in (FailureKind.PERMANENT, FailureKind.AMBIGUOUS, FailureKind.TRANSIENT):
-            self._last_answer_at = now
+            self._traffic.answered_at = now
             if len(rows) == 1:
                 self._on_row_failure(rows[0], error, why)
                 return
@@ -423,18 +308,17 @@ class Endpoint:
                 self._queue.send_alone(row)
             self._requeue(rows)
             return
-        self._last_refusal = now
+        self._traffic.refused_at = now
+        self._slots.resize(0)
         if why is FailureKind.OVERLOADED:
-            self._limit.server_overloaded(self._in_flight, now)
-            self._slots = 0
+            self._limit.server_overloaded(self._traffic.requests, now)
             self._requeue(rows)
             return
-        self._server_error = error
-        self._slots = 0
-        self._wakeup.set()
+        if not self._failure.done():
+            self._failure.set_result(error)
         if why is FailureKind.CRASHED:
-            self._crashed_rows += rows
-            self._engine_died = self._engine_died or error.code == "engine_died"
+            self._crash.rows += rows
+            self._crash.engine_died = self._crash.engine_died or error.code == "engine_died"
             for row in rows:
                 self._queue.count_attempt(row)
         else:
@@ -443,9 +327,9 @@ class Endpoint:
     def _requeue(self, rows: Sequence[Row]) -> None:
         """Queue rows again that the server did not accept or answer in time, in their order."""
         for row in reversed(rows):
-            if row.number in self._isolated:
+            if row.number in self._trial.numbers:
                 self._queue.count_attempt(row)
-                self._not_accepted.append(row)
+                self._trial.not_accepted.append(row)
             else:
                 self._queue.retry_later(row)
 
@@ -455,7 +339,7 @@ class Endpoint:
             self._queue.finish(row, error)
             return
         failures = self._queue.count_failure(row)
-        if failures >= self._max_attempts:
+        if failures >= self._options.max_attempts:
             self._queue.finish(row, error)
         else:
             longest = min(_RETRY_WAIT_INITIAL * 2 ** (failures - 1), _RETRY_WAIT_MAX)

@@ -91,7 +91,7 @@ async def test_the_rows_of_a_lost_server_go_to_the_others(code: str) -> None:
     # Suspects of a server that stays away are another's business only after a while.
     servers = [ScriptedBackend(lost, name="a"), ScriptedBackend(steady, name="b")]
     asked = DispatchRun(servers, ListFeed(PROMPTS), concurrency=4)
-    asked.dispatcher._endpoints[0].is_unavailable = lambda now: True  # type: ignore[method-assign]
+    asked.dispatcher._endpoints[0].health.is_unavailable = lambda now: True  # type: ignore[method-assign]
     await asked.run()
     assert asked.answers == dict(enumerate(PROMPTS))
     assert [server.up for server in asked.dispatcher.state().servers] == [False, True]
