@@ -20,7 +20,7 @@ from inflight.batch.row_formats.retrieval import RetrievalRowFormat
 from inflight.batch.session import JobSession
 from inflight.batch.signals import CANCELLED, INTERRUPTED, StopSignals, stopping_message
 from inflight.batch.state.checkpointer import Checkpointer
-from inflight.batch.state.remote_state import StateReplicator
+from inflight.batch.state.state_replicator import StateReplicator
 
 _REPORT_SECONDS = 1.0
 _WAITING_AFTER_SECONDS = 3.0

@@ -28,8 +28,8 @@ from inflight.batch.row_formats.template import wanted_columns
 from inflight.batch.session import JobSession, open_session
 from inflight.batch.signals import INTERRUPTED, StopEarlyError, StopSignals
 from inflight.batch.sources.factory import open_source
-from inflight.batch.state.remote_state import StateReplicator
 from inflight.batch.state.retry_ledger import RetryLedger, check_input, check_retry_codes, select_failed_rows
+from inflight.batch.state.state_replicator import StateReplicator
 
 _CHECKPOINT_ROWS = 5_000
 

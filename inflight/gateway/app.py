@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -17,15 +17,17 @@ from inflight_client import InflightError
 from inflight_client.encoder_call import Task
 from inflight_client.model_defaults import with_model_defaults
 from inflight_client.sampling import Sampling
-from prometheus_client import Gauge
 
 from inflight import __version__
+from inflight.gateway.access import Access
 from inflight.gateway.adapters import AdapterRequest
 from inflight.gateway.admission import Admission
 from inflight.gateway.batch_routes import BatchRoutes
+from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
 from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import (
+    MAX_VALUES,
     BodyMemory,
     DisconnectedError,
     Receive,
@@ -33,40 +35,28 @@ from inflight.gateway.http import (
     Response,
     Scope,
     Send,
-    cancel_on_disconnect,
 )
-from inflight.gateway.keys import Caller, KeyRing
+from inflight.gateway.keys import Caller
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.openapi import openapi
-from inflight.gateway.outcome import Outcome
 from inflight.gateway.pages import chat_page, docs_page
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.request_log import log_request
-from inflight.gateway.servers import ServedModel, ServerPool, Target
-from inflight.gateway.settings import GatewaySettings, is_loopback
+from inflight.gateway.server_pool import ServedModel, ServerPool
+from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.spans import Spans
 from inflight.gateway.tokenize import detokenize, tokenize
+from inflight.gateway.work import Work
 from inflight.openai_api.encoding_request import PATHS, EncodingRequest, parse_encoding
 from inflight.openai_api.errors import ApiError, error_body
 from inflight.openai_api.frames import error_frame
-from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, RequestDefaults, parse_request
+from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.responses import parse_responses
 
 logger = logging.getLogger("inflight.gateway")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-_HEADER_NAMES = re.compile(r"[A-Za-z0-9-]{1,64}(, ?[A-Za-z0-9-]{1,64}){0,63}")
-_EXPOSED_HEADERS = ", ".join(
-    (
-        *("x-request-id", "retry-after", "retry-after-ms", "x-inflight-no-effect"),
-        *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
-    )
-)
-_HEALTH_PATHS = frozenset(("/health", "/ready"))
-_OPEN_PATHS = frozenset(("/health", "/ready", "/", "/docs"))
-"""Paths that need no API key: health, and the pages, which hold no data. Every other one does, known or not."""
-
 _TASKS = {path: task for task, paths in PATHS.items() for path in paths}
 _MAX_TOKEN_IDS = 1_000_000
 """Values of a body that may have token ids."""
@@ -83,10 +73,6 @@ def _confuses(path: str, route: str) -> bool:
     return path.endswith(route) or route.endswith(path) or (path.startswith(route) and path.endswith(route[3:]))
 
 
-def _foreign(message: str) -> ApiError:
-    return ApiError(message, "permission_denied", status=403)
-
-
 def _in_turn(wanted: Wanted, caller: Caller, field: str) -> Wanted:
     """Only a trusted key's requests may go before those of others."""
     if wanted.priority <= 0 or caller.trusted:
@@ -94,42 +80,13 @@ def _in_turn(wanted: Wanted, caller: Caller, field: str) -> Wanted:
     return replace(wanted, priority=0, no_effect=(*wanted.no_effect, field))
 
 
-Handler = Callable[[Request, "Caller"], Awaitable[None]]
+Handler = Callable[..., Awaitable[None]]
+"""Takes a request, its caller, and the values of the placeholders of its route."""
 
 
-@dataclass(frozen=True)
-class Work:
-    """What an admitted request does: `respond`, at `target`. It takes `places` there.
-
-    Its tokens are estimated: those that it sends, and the most that it may get. `timeout` is in seconds.
-    """
-
-    target: Target
-    admission: Admission
-    in_flight: Gauge
-    places: int
-    prompt_tokens: int
-    answer_tokens: int
-    timeout: float
-    respond: Callable[[Request], Awaitable[None]]
-
-
-class _Places:
-    """What an admitted request takes, until its answer is complete."""
-
-    def __init__(self, work: Work, outcome: Outcome) -> None:
-        self._work, self._outcome, self._began = work, outcome, time.monotonic()
-        self._held = work.places
-        work.target.in_flight += work.places
-        work.in_flight.inc(work.places)
-
-    def give_back(self) -> None:
-        places, self._held = self._held, 0
-        if places:
-            self._work.target.in_flight -= places
-            self._work.in_flight.dec(places)
-            finished = self._outcome.output_tokens > 0 or self._outcome.texts > 0
-            self._work.admission.leave(places, time.monotonic() - self._began if finished else None)
+def _pattern(route: str) -> re.Pattern[str]:
+    """Return the pattern of a route: `{name}` is a part of a path, `{name:path}` one or several."""
+    return re.compile(re.sub(r"\{\w+(:path)?\}", lambda match: "(.+)" if match[1] else "([^/]+)", route))
 
 
 class Gateway:
@@ -149,40 +106,36 @@ class Gateway:
         self.metrics = GatewayMetrics(lambda: self.pool.ready)
         self.draining = False
         self._spans = Spans(settings.otlp_endpoint) if settings.otlp_endpoint else None
-        self._keys = KeyRing.load(settings.keys)
+        self._access = Access(settings)
         self._quotas = KeyQuotas(settings.state_path / "quotas.sqlite")
-        self._batches = BatchRoutes(settings, lambda endpoint: self.pool.for_batches(_TASKS.get(endpoint, "generate")))
+        self._batches = BatchRoutes(
+            settings, lambda endpoint: self.pool.for_batches(_TASKS.get(endpoint, "generate")), self._quotas
+        )
         self._started = int(time.time())
         self._routes: dict[str, dict[str, Handler]] = {
-            "/": {"GET": self._page},
-            "/docs": {"GET": self._docs},
+            "/": {"GET": partial(self._show, chat_page)},
+            "/docs": {"GET": partial(self._show, docs_page)},
             "/openapi.json": {"GET": self._openapi},
-            "/health": {"GET": self._health},
+            "/health": {"GET": partial(self._show, lambda: Response({"status": "ok"}))},
             "/ready": {"GET": self._ready},
-            "/version": {"GET": self._version},
+            "/version": {"GET": partial(self._show, lambda: Response({"version": __version__}))},
             "/metrics": {"GET": self._metrics_page},
             "/v1/models": {"GET": self._models},
+            "/v1/models/{model:path}": {"GET": self._model},
             "/v1/load_lora_adapter": {"POST": self._load_adapter},
             "/v1/unload_lora_adapter": {"POST": self._unload_adapter},
-            "/v1/chat/completions": {"POST": self._chat},
-            "/v1/completions": {"POST": self._completions},
+            "/v1/chat/completions": {"POST": partial(self._complete, True)},
+            "/v1/completions": {"POST": partial(self._complete, False)},
             "/v1/responses": {"POST": self._create_response},
             **{path: {"POST": partial(self._encode, task)} for task, paths in PATHS.items() for path in paths},
-            "/v1/files": {"GET": self._list_files, "POST": self._create_file},
-            "/v1/batches": {"GET": self._list_batches, "POST": self._create_batch},
-            "/tokenize": {"POST": self._tokenize},
-            "/detokenize": {"POST": self._detokenize},
+            "/tokenize": {"POST": partial(self._convert_text, tokenize)},
+            "/detokenize": {"POST": partial(self._convert_text, detokenize)},
+            **self._batches.routes,
         }
+        self._patterns = {route: _pattern(route) for route in self._routes if "{" in route}
 
-    def _encoder_admission(self, task: Task, model: str) -> Admission:
-        """Return the admission of a served encoder: many texts for one hold up no other, and no conversation."""
-        if (task, model) not in self._encoder_admissions:
-            self._encoder_admissions[task, model] = Admission(
-                lambda: max(1, self.pool.encoder_places(task, model) // self.settings.workers),
-                self._max_waiting,
-                "texts",
-            )
-        return self._encoder_admissions[task, model]
+    def _models_for_batches(self, endpoint: str) -> Mapping[str, BatchModel] | None:
+        return self.pool.for_batches(_TASKS.get(endpoint, "generate"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -217,11 +170,11 @@ class Gateway:
             request.span = self._spans.begin(request.method, request.path, request.headers, request_id)
         caller, route = Caller(), "unknown"
         try:
-            self._cors(request)
+            self._access.allow_pages(request)
             if request.method == "OPTIONS" and "access-control-allow-origin" in request.response_headers:
                 await request.respond(Response(b"", 204))
                 return
-            caller = self._authenticate(request)
+            caller = self._access.authenticate(request)
             route, handler = self._route(request)
             await handler(request, caller)
         except DisconnectedError:
@@ -267,11 +220,12 @@ class Gateway:
 
     def _route(self, request: Request) -> tuple[str, Handler]:
         path = request.path.rstrip("/") or "/"
-        methods: Mapping[str, Handler] | None = self._routes.get(path)
-        if methods is None and path.startswith("/v1/models/"):
-            path, methods = "/v1/models/{model}", {"GET": self._model}
-        if methods is None:
-            path, methods = self._batch_route(path)
+        values: tuple[str, ...] = ()
+        if path not in self._routes:
+            for route, pattern in self._patterns.items():
+                if match := pattern.fullmatch(path):
+                    path, values = route, match.groups()
+        methods = self._routes.get(path)
         if methods is None:
             meant = next((known for known in self._routes if known != "/" and _confuses(path, known)), None)
             step = f"did you mean {meant}?" if meant else "see /openapi.json"
@@ -280,113 +234,12 @@ class Gateway:
         if method not in methods:
             allowed = ", ".join(methods)
             raise ApiError(f"{path} takes {allowed}", "method_not_allowed", status=405, headers={"allow": allowed})
-        return path, methods[method]
+        handler = methods[method]
+        return path, (lambda request, caller: handler(request, caller, *values)) if values else handler
 
-    def _batch_route(self, path: str) -> tuple[str, Mapping[str, Handler] | None]:
-        """Return the route of one file or batch: its path with a placeholder, and its handlers."""
-        routes = self._batches
-        match path.split("/")[1:]:
-            case ["v1", "files", name]:
-                return "/v1/files/{file}", {
-                    "GET": lambda request, caller: routes.get_file(request, caller.tenant, name),
-                    "DELETE": lambda request, caller: routes.delete_file(request, caller.tenant, name),
-                }
-            case ["v1", "files", name, "content"]:
-                return "/v1/files/{file}/content", {
-                    "GET": lambda request, caller: routes.file_content(request, caller.tenant, name)
-                }
-            case ["v1", "batches", name]:
-                return "/v1/batches/{batch}", {
-                    "GET": lambda request, caller: routes.get_batch(request, caller.tenant, name)
-                }
-            case ["v1", "batches", name, "cancel"]:
-                return "/v1/batches/{batch}/cancel", {
-                    "POST": lambda request, caller: routes.cancel_batch(request, caller.tenant, name)
-                }
-        return path, None
-
-    async def _create_file(self, request: Request, caller: Caller) -> None:
-        with self._quotas.hold(caller.key, 0, 0, request.outcome):
-            request.outcome.admitted = True
-            await self._batches.create_file(request, caller.tenant)
-
-    async def _list_files(self, request: Request, caller: Caller) -> None:
-        await self._batches.list_files(request, caller.tenant)
-
-    async def _create_batch(self, request: Request, caller: Caller) -> None:
-        if caller.key is not None and caller.key.quotas.as_dict():
-            raise ApiError(
-                "this API key has quotas, which batches would not count; use a key without",
-                "permission_denied",
-                status=403,
-            )
-        await self._batches.create_batch(request, caller.tenant, caller.models)
-
-    async def _list_batches(self, request: Request, caller: Caller) -> None:
-        await self._batches.list_batches(request, caller.tenant)
-
-    def _authenticate(self, request: Request) -> Caller:
-        """Return who calls. Raises ApiError 401, which says the same for every wrong key."""
-        if not self._keys.required:
-            if request.path not in _HEALTH_PATHS:
-                self._refuse_foreign_pages(request)
-            return Caller()
-        if request.path in _OPEN_PATHS and request.method in ("GET", "HEAD"):
-            return Caller()
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        key = self._keys.authenticate(token.strip()) if scheme.lower() == "bearer" else None
-        if key is None:
-            raise ApiError(
-                "the API key is missing or not valid; send it as Authorization: Bearer KEY",
-                "invalid_api_key",
-                status=401,
-                headers={"www-authenticate": "Bearer"},
-            )
-        return Caller(key.tenant, frozenset(key.models), key)
-
-    def _refuse_foreign_pages(self, request: Request) -> None:
-        """Raise ApiError 403 for what a browser sends for a page of another origin, or of a name made to lead here.
-
-        Without API keys, this keeps web pages from using the gateway of the machine on which they are shown.
-        """
-        headers, listed = request.headers, self.settings.cors_origins
-        host = headers.get("host", "")
-        name = host.rpartition(":")[0] if re.search(r":[0-9]*$", host) else host
-        if host and not is_loopback(name) and name.strip("[]") != self.settings.host:
-            raise _foreign(
-                f"the gateway has no API keys, so it answers no requests to the host {host[:100]!r}; send them to"
-                " 127.0.0.1 or localhost, or create a key with `inflight key add NAME`"
-            )
-        origin = headers.get("origin")
-        if origin in listed or "*" in listed:
-            return
-        if origin is not None and origin.partition("://")[2] != host:
-            raise _foreign(
-                f"pages of {origin[:100]!r} may not call this gateway; start it with --cors-origin {origin[:100]}"
-            )
-        navigates = headers.get("sec-fetch-mode") == "navigate" and request.method == "GET"
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and origin is None and not navigates:
-            raise _foreign("pages of other origins may not call this gateway; start it with --cors-origin ORIGIN")
-
-    def _cors(self, request: Request) -> None:
-        """Let pages of the named origins call the gateway from a browser."""
-        origin, asked = request.headers.get("origin"), request.headers.get("access-control-request-headers", "")
-        if origin and (origin in self.settings.cors_origins or "*" in self.settings.cors_origins):
-            request.response_headers |= {
-                "access-control-allow-origin": origin,
-                "access-control-allow-headers": asked
-                if _HEADER_NAMES.fullmatch(asked)
-                else "authorization, content-type",
-                "access-control-allow-methods": "GET, POST, DELETE",
-                "access-control-expose-headers": _EXPOSED_HEADERS,
-                "vary": "origin",
-            }
-
-    async def _chat(self, request: Request, caller: Caller) -> None:
-        await self._generate(request, caller, await request.json(lambda body: parse_request(body, True, _DEFAULTS)))
-
-    async def _completions(self, request: Request, caller: Caller) -> None:
-        wanted = await request.json(lambda body: parse_request(body, False, _DEFAULTS), _MAX_TOKEN_IDS)
+    async def _complete(self, chat: bool, request: Request, caller: Caller) -> None:
+        most_values = MAX_VALUES if chat else _MAX_TOKEN_IDS
+        wanted = await request.json(lambda body: parse_request(body, chat, _DEFAULTS), most_values)
         await self._generate(request, caller, wanted)
 
     async def _create_response(self, request: Request, caller: Caller) -> None:
@@ -419,29 +272,26 @@ class Gateway:
             f"{request.request_id}-{secrets.token_hex(4)}",
             caller.tenant,
             traceparent if _TRACEPARENT.fullmatch(traceparent) else "",
-            self._timeout(request),
+            request.timeout(self.settings.request_timeout),
             caller.key is not None and caller.key.quotas.counts_tokens,
         )
         for prompt in wanted.prompts:
             size = len(prompt) if isinstance(prompt, str) else wanted.characters
             server.text.check_size(prompt, size, server.max_seq_len)
-        unread = "reasoning_effort" in wanted.chat_template_kwargs and "reasoning_effort" not in server.text.template
-        if unread:
+        if "reasoning_effort" in wanted.chat_template_kwargs and "reasoning_effort" not in server.text.template:
             self._note_no_effect(request, (*wanted.no_effect, "reasoning_effort"))
         generation = Generation(wanted, server, context, self.settings, request.outcome, responses)
-        default = self.settings.default_max_tokens
-        most = wanted.max_tokens or (default if wanted.chat else min(default, COMPLETION_TOKENS))
         work = Work(
             server,
             self.admission,
             self.metrics.in_flight,
             wanted.choices,
             wanted.estimated_tokens,
-            most * wanted.choices,
+            generation.max_tokens * wanted.choices,
             context.timeout or self.settings.request_timeout,
             generation.respond,
         )
-        await self._admit(request, caller, work)
+        await self._run(work, request, caller)
 
     async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
         wanted = _in_turn(await request.json(partial(parse_encoding, task), _MAX_TOKEN_IDS), caller, "priority")
@@ -451,7 +301,7 @@ class Gateway:
         request.outcome.task = task
         if request.span is not None:
             request.span.describe(model, None)
-        timeout = self._timeout(request)
+        timeout = request.timeout(self.settings.request_timeout)
         encoding = Encoding(wanted, encoder, timeout)
         work = Work(
             encoder,
@@ -463,7 +313,7 @@ class Gateway:
             timeout,
             encoding.respond,
         )
-        await self._admit(request, caller, work)
+        await self._run(work, request, caller)
 
     def _begin(self, request: Request, caller: Caller, model: str, no_effect: Sequence[str]) -> None:
         if self.draining:
@@ -481,47 +331,21 @@ class Gateway:
         if names:
             request.response_headers["x-inflight-no-effect"] = ", ".join(names)
 
-    async def _admit(self, request: Request, caller: Caller, work: Work) -> None:
-        """Do the work once there is room for it, within the key's quotas."""
-        outcome = request.outcome
-
-        async def run() -> None:
-            self.metrics.waiting.inc()
-            try:
-                await work.admission.enter(work.places, caller.tenant, work.timeout)
-            finally:
-                self.metrics.waiting.dec()
-            outcome.admitted = True
-            request.answered = _Places(work, outcome).give_back
-            try:
-                await work.respond(request)
-            finally:
-                request.answered()
-
-        with self._quotas.hold(caller.key, work.prompt_tokens, work.answer_tokens, outcome) as headers:
-            request.response_headers |= headers
-            if not await cancel_on_disconnect(request, run):
-                self._left(request)
-
-    def _timeout(self, request: Request) -> float:
-        """Return the seconds that the answer may take: the caller's deadline, at most the gateway's."""
-        given = request.headers.get("x-inflight-deadline-ms", "")
-        if not given:
-            return self.settings.request_timeout
-        if not re.fullmatch(r"[0-9]{1,9}", given) or not int(given):
-            raise ApiError(
-                f"x-inflight-deadline-ms is {given[:40]!r}; it must be a whole number of milliseconds",
-                "invalid_parameter",
+    def _encoder_admission(self, task: Task, model: str) -> Admission:
+        """Return the admission of a served encoder: many texts for one hold up no other, and no conversation."""
+        if (task, model) not in self._encoder_admissions:
+            self._encoder_admissions[task, model] = Admission(
+                lambda: max(1, self.pool.encoder_places(task, model) // self.settings.workers),
+                self._max_waiting,
+                "texts",
             )
-        return min(int(given) / 1000, self.settings.request_timeout)
+        return self._encoder_admissions[task, model]
 
-    async def _tokenize(self, request: Request, caller: Caller) -> None:
-        await self._count_text(request, caller, tokenize)
+    async def _run(self, work: Work, request: Request, caller: Caller) -> None:
+        if not await work.run(request, caller, self._quotas, self.metrics.waiting):
+            self._left(request)
 
-    async def _detokenize(self, request: Request, caller: Caller) -> None:
-        await self._count_text(request, caller, detokenize)
-
-    async def _count_text(self, request: Request, caller: Caller, convert: Callable[..., Awaitable[bytes]]) -> None:
+    async def _convert_text(self, convert: Callable[..., Awaitable[bytes]], request: Request, caller: Caller) -> None:
         body = await request.json(lambda body: body, _MAX_TOKEN_IDS)
         with self._quotas.hold(caller.key, 0, 0, request.outcome):
             await self._text_admission.enter(1, caller.tenant, self.settings.request_timeout)
@@ -533,7 +357,7 @@ class Gateway:
         await request.respond(Response(found))
 
     async def _models(self, request: Request, caller: Caller) -> None:
-        models = [self._model_object(each) for each in self._visible(caller)]
+        models = [each.described(self._started) for each in self._visible(caller)]
         await request.respond(Response({"object": "list", "data": models}))
 
     def _visible(self, caller: Caller) -> list[ServedModel]:
@@ -545,7 +369,7 @@ class Gateway:
         taken = {each.name for each in self.pool.models}
         servers = [each.client for each in self.pool.servers if each.ready and each.loads_adapters]
         await self.pool.adapters.load(adapter, taken, servers, self.settings.request_timeout)
-        await request.respond(Response(self._model_object(self.pool.ready_model(adapter.name))))
+        await request.respond(Response(self.pool.ready_model(adapter.name).described(self._started)))
 
     async def _unload_adapter(self, request: Request, caller: Caller) -> None:
         caller.check_trusted("unload adapters")
@@ -553,44 +377,22 @@ class Gateway:
         await self.pool.adapters.unload(adapter.name)
         await request.respond(Response({"id": adapter.name, "object": "model", "deleted": True}))
 
-    async def _model(self, request: Request, caller: Caller) -> None:
-        name = unquote(request.path.removeprefix("/v1/models/"))
+    async def _model(self, request: Request, caller: Caller, name: str) -> None:
+        name = unquote(name)
         caller.check_model(name)
-        await request.respond(Response(self._model_object(self.pool.ready_model(name))))
+        await request.respond(Response(self.pool.ready_model(name).described(self._started)))
 
-    def _model_object(self, model: ServedModel) -> dict[str, Any]:
-        found = {"id": model.name, "object": "model", "created": self._started, "owned_by": "inflight"}
-        extras = {
-            "task": model.task,
-            "max_model_len": model.max_seq_len,
-            "dimensions": model.dimensions,
-            "sampling": model.sampling,
-            "chat_template": model.chat_template,
-            "notes": list(model.notes) or None,
-            "parent": model.parent,
-        }
-        return found | {name: value for name, value in extras.items() if value is not None}
-
-    async def _page(self, request: Request, caller: Caller) -> None:
-        await request.respond(chat_page())
-
-    async def _docs(self, request: Request, caller: Caller) -> None:
-        await request.respond(docs_page())
+    async def _show(self, page: Callable[[], Response], request: Request, caller: Caller) -> None:
+        await request.respond(page())
 
     async def _openapi(self, request: Request, caller: Caller) -> None:
         names = ((each.name, each.task) for each in self._visible(caller))
         await request.respond(Response(openapi(tuple(names))))
 
-    async def _health(self, request: Request, caller: Caller) -> None:
-        await request.respond(Response({"status": "ok"}))
-
     async def _ready(self, request: Request, caller: Caller) -> None:
         if self.draining or not self.pool.ready:
             raise ApiError("no server is ready", "model_not_ready", status=503, headers={"retry-after": "2"})
         await request.respond(Response({"status": "ready"}))
-
-    async def _version(self, request: Request, caller: Caller) -> None:
-        await request.respond(Response({"version": __version__}))
 
     async def _metrics_page(self, request: Request, caller: Caller) -> None:
         caller.check_trusted("read the metrics, which name every tenant")

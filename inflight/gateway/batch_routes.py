@@ -8,13 +8,15 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from inflight_client import InflightError
 from inflight_client.validation import shorten
 
 from inflight.gateway.http import Request, Response
+from inflight.gateway.keys import Caller
+from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
 
@@ -51,9 +53,22 @@ Value = TypeVar("Value")
 class BatchRoutes:
     """The handlers. Stores and runner begin with the first request, or at the start if there are batches."""
 
-    def __init__(self, settings: GatewaySettings, models: Callable[[str], Mapping[str, BatchModel] | None]) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        models: Callable[[str], Mapping[str, BatchModel] | None],
+        quotas: KeyQuotas,
+    ) -> None:
         """`models` returns the served models for an endpoint; None while none are known."""
-        self._settings, self._models = settings, models
+        self._settings, self._models, self._quotas = settings, models, quotas
+        self.routes: dict[str, dict[str, Callable[..., Awaitable[None]]]] = {
+            "/v1/files": {"GET": self._list_files, "POST": self._create_file},
+            "/v1/files/{file}": {"GET": self._get_file, "DELETE": self._delete_file},
+            "/v1/files/{file}/content": {"GET": self._file_content},
+            "/v1/batches": {"GET": self._list_batches, "POST": self._create_batch},
+            "/v1/batches/{batch}": {"GET": self._get_batch},
+            "/v1/batches/{batch}/cancel": {"POST": self._cancel_batch},
+        }
         self._root = settings.state_path
         self._files: FileStore | None = None
         self._batches: BatchStore | None = None
@@ -72,7 +87,13 @@ class BatchRoutes:
         if self._runner is not None:
             await asyncio.to_thread(self._runner.stop)
 
-    async def create_file(self, request: Request, tenant: str) -> None:
+    async def _create_file(self, request: Request, caller: Caller) -> None:
+        with self._quotas.hold(caller.key, 0, 0, request.outcome):
+            request.outcome.admitted = True
+            response = await self._upload(request, caller.tenant)
+        await request.respond(Response(response))
+
+    async def _upload(self, request: Request, tenant: str) -> dict[str, Any]:
         from python_multipart.multipart import MultipartParser, parse_options_header
 
         kind, options = parse_options_header(request.headers.get("content-type", ""))
@@ -89,39 +110,43 @@ class BatchRoutes:
                 await self._call(parser.finalize)
             except (ValueError, RuntimeError) as error:
                 raise ApiError(f"the form is damaged: {str(error)[:100]}", "invalid_request") from None
-            found = await self._call(form.finish)
+            return await self._call(form.finish)
         except BaseException:
             form.abort()
             raise
-        await request.respond(Response(found))
 
-    async def list_files(self, request: Request, tenant: str) -> None:
+    async def _list_files(self, request: Request, caller: Caller) -> None:
         files, _ = await self._stores()
         query = request.query
         limit = _limit(query, 10_000, 10_000)
         found = await self._call(
-            files.list, tenant, query.get("purpose"), query.get("after"), limit, query.get("order", "desc")
+            files.list, caller.tenant, query.get("purpose"), query.get("after"), limit, query.get("order", "desc")
         )
         await request.respond(Response(found))
 
-    async def get_file(self, request: Request, tenant: str, file_id: str) -> None:
+    async def _get_file(self, request: Request, caller: Caller, file_id: str) -> None:
         files, _ = await self._stores()
-        await request.respond(Response(await self._call(files.get, tenant, file_id)))
+        await request.respond(Response(await self._call(files.get, caller.tenant, file_id)))
 
-    async def delete_file(self, request: Request, tenant: str, file_id: str) -> None:
+    async def _delete_file(self, request: Request, caller: Caller, file_id: str) -> None:
         files, _ = await self._stores()
-        await request.respond(Response(await self._call(files.delete, tenant, file_id)))
+        await request.respond(Response(await self._call(files.delete, caller.tenant, file_id)))
 
-    async def file_content(self, request: Request, tenant: str, file_id: str) -> None:
+    async def _file_content(self, request: Request, caller: Caller, file_id: str) -> None:
         files, _ = await self._stores()
-        with await self._call(files.open_content, tenant, file_id) as file:
+        with await self._call(files.open_content, caller.tenant, file_id) as file:
             await request.start_content("application/octet-stream", os.fstat(file.fileno()).st_size)
             while data := await asyncio.to_thread(file.read, _READ_BYTES):
                 await request.write(data)
             await request.end()
 
-    async def create_batch(self, request: Request, tenant: str, models: Collection[str]) -> None:
-        """Create a batch; `models` are those that the API key may use, all if empty."""
+    async def _create_batch(self, request: Request, caller: Caller) -> None:
+        if caller.key is not None and caller.key.quotas.as_dict():
+            raise ApiError(
+                "this API key has quotas, which batches would not count; use a key without",
+                "permission_denied",
+                status=403,
+            )
         body = await request.json(lambda body: body)
         if not isinstance(body, Mapping):
             raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
@@ -130,21 +155,23 @@ class BatchRoutes:
             if name not in known:
                 raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
         _, batches = await self._stores()
-        found = await self._call(batches.create, tenant, *(body.get(name) for name in known), models)
+        found = await self._call(batches.create, caller.tenant, *(body.get(name) for name in known), caller.models)
         await request.respond(Response(found))
 
-    async def list_batches(self, request: Request, tenant: str) -> None:
+    async def _list_batches(self, request: Request, caller: Caller) -> None:
         _, batches = await self._stores()
         limit = _limit(request.query, 20, 100)
-        await request.respond(Response(await self._call(batches.list, tenant, request.query.get("after"), limit)))
+        await request.respond(
+            Response(await self._call(batches.list, caller.tenant, request.query.get("after"), limit))
+        )
 
-    async def get_batch(self, request: Request, tenant: str, batch_id: str) -> None:
+    async def _get_batch(self, request: Request, caller: Caller, batch_id: str) -> None:
         _, batches = await self._stores()
-        await request.respond(Response(await self._call(batches.get, tenant, batch_id)))
+        await request.respond(Response(await self._call(batches.get, caller.tenant, batch_id)))
 
-    async def cancel_batch(self, request: Request, tenant: str, batch_id: str) -> None:
+    async def _cancel_batch(self, request: Request, caller: Caller, batch_id: str) -> None:
         _, batches = await self._stores()
-        await request.respond(Response(await self._call(batches.cancel, tenant, batch_id)))
+        await request.respond(Response(await self._call(batches.cancel, caller.tenant, batch_id)))
 
     async def _stores(self) -> tuple[FileStore, BatchStore]:
         if self._files is None or self._batches is None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from inflight_client.call import CallOptions, CheckedMessages, Prompt, TokenIds
 from inflight_client.results import UNKNOWN, Delta, Usage
 
 from inflight.gateway.deltas import Deltas, merged
+from inflight.gateway.engine_errors import engine_error
 from inflight.gateway.http import DisconnectedError, Request, Response
 from inflight.gateway.model_text import EncodedPrompt
 from inflight.gateway.outcome import Outcome
@@ -27,7 +27,6 @@ from inflight.gateway.parsers import ChoiceParser, ParserChoice
 from inflight.gateway.servers import UpstreamServer
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.spans import RequestSpan
-from inflight.openai_api.errors import ApiError, context_length_exceeded
 from inflight.openai_api.events import Event, TextDelta
 from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, ChoiceWriter, error_frame, usage_frame
 from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest
@@ -36,19 +35,6 @@ from inflight.openai_api.responses import ResponsesWriter
 from inflight.openai_api.token_text import NAMELESS_TOKENS, TokenLogprob
 
 _CHECKS_PER_KEEP_ALIVE = 4
-_OF_PROMPTS = ("invalid_token_ids", "empty_prompt", "invalid_text", "invalid_messages", "no_chat_template")
-_BY_TOKEN = ("allowed_token_ids", "logit_bias", "bad_words")
-_TOO_LONG = re.compile(r"the prompt's (\d+) tokens and max_tokens of .* the engine takes (\d+)")
-_FIELDS = {
-    "request_output_len": "max_tokens",
-    "runtime_top_k": "top_k",
-    "runtime_top_p": "top_p",
-    "bad_words_list": "bad_words",
-    "stop_words": "stop",
-    "input_ids": "prompt",
-}
-"""Fields of a request by the names of the engine's inputs."""
-_INPUTS = re.compile(rf"\b({'|'.join(_FIELDS)})\b")
 
 
 @dataclass(frozen=True)
@@ -86,7 +72,7 @@ class Generation:
             wanted.model,
             wanted.chat,
             _fingerprint(server),
-            _answered_tier(wanted),
+            wanted.answered_tier,
         )
         self._responses = None if responses is None else ResponsesWriter(self._head, responses, self._call_id(0))
         self._input_tokens: dict[int, int] = {}
@@ -122,7 +108,7 @@ class Generation:
                 await self._answer(request, deltas)
             except InflightError as error:
                 self._server.note_failure(error)
-                found = self._api_error(error)
+                found = engine_error(error, self._wanted, self._server, self._guided)
                 if not request.started:
                     raise found from None
                 self.outcome.error = found.body()["error"]["code"]
@@ -151,52 +137,36 @@ class Generation:
         ]
 
     @property
+    def _guided(self) -> str:
+        """The field that says what form the answer must have."""
+        return "tools" if self._parsers.must_call else "response_format" if self._responses is None else "text"
+
+    @property
     def _ends_early(self) -> bool:
         """Whether an answer may end before the server says how many tokens it has."""
         return self._wanted.tools.active and not self._wanted.tools.parallel
-
-    def _api_error(self, error: InflightError) -> ApiError:
-        """Return the error in the words of OpenAI's API."""
-        if self._server.speaks_tokens:
-            retry_after = error.retry_after
-            error = InflightError(_INPUTS.sub(lambda match: _FIELDS[match[1]], str(error)), error.code)
-            error.retry_after = retry_after
-        param = "messages" if self._wanted.chat else "prompt"
-        if "guided_decoding_guide" in str(error):
-            asked = "tools" if self._parsers.must_call else "response_format" if self._responses is None else "text"
-            said = str(error).replace("guided_decoding_guide_type", asked).replace("guided_decoding_guide", asked)
-            notes = " ".join(self._server.served.get("notes", ())) if "no guided decoding" in said else ""
-            return ApiError(f"{said}. {notes}" if notes else said, error.code, asked)
-        if error.code != "prompt_too_long":
-            param = next((name for name in _BY_TOKEN if str(error).startswith(name)), param)
-            return ApiError.from_error(error, param if error.code in _OF_PROMPTS else None)
-        if found := _TOO_LONG.search(str(error)):
-            return context_length_exceeded(int(found[2]), int(found[1]), param, self._wanted.max_tokens)
-        most = self._server.max_seq_len or "unknown"
-        said = f"This model's maximum context length is {most} tokens. However, {error}. [context_length_exceeded]"
-        return ApiError(said, error.code, param)
 
     def _echo(self, index: int) -> str:
         """Return the text of a choice's prompt."""
         prompt = self._wanted.prompts[index // self._wanted.n]
         return self._server.text.decode(prompt.ids, True) if isinstance(prompt, TokenIds) else str(prompt)
 
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of an answer: the request's limit, or the deployment's default."""
+        default = self._settings.default_max_tokens
+        return self._wanted.max_tokens or (default if self._wanted.chat else min(default, COMPLETION_TOKENS))
+
     def _max_tokens(self, place: int) -> int:
-        """Return the request's limit, or the deployment's default, less if the prompt leaves less room."""
-        if self._wanted.max_tokens is not None:
-            return self._wanted.max_tokens
-        most, wanted = self._server.max_seq_len, self._settings.default_max_tokens
-        if not self._wanted.chat:
-            wanted = min(wanted, COMPLETION_TOKENS)
-        if most is None or not self._encoded:
-            return wanted
-        return max(1, min(wanted, most - len(self._encoded[place].ids)))
+        """Return the most tokens of an answer to a prompt: a default is less if the prompt leaves less room."""
+        most = self._server.max_seq_len
+        if self._wanted.max_tokens is not None or most is None or not self._encoded:
+            return self.max_tokens
+        return max(1, min(self.max_tokens, most - len(self._encoded[place].ids)))
 
     def _template_kwargs(self) -> dict[str, Any]:
         kwargs = dict(self._wanted.chat_template_kwargs)
-        if self._wanted.tools.active:
-            kwargs["tools"] = self._wanted.tools.for_template()
-        return kwargs
+        return kwargs | {"tools": self._wanted.tools.for_template()} if self._wanted.tools.active else kwargs
 
     def _options(self, index: int, max_tokens: int) -> CallOptions:
         wanted, context = self._wanted, self._context
@@ -428,8 +398,3 @@ def _fingerprint(server: UpstreamServer) -> str | None:
     if deployment is None or not deployment.build:
         return None
     return "fp_" + hashlib.sha256(f"{deployment.build} {deployment.version}".encode()).hexdigest()[:16]
-
-
-def _answered_tier(wanted: GenerationRequest) -> str | None:
-    tiers = {1: "priority", -1: "flex"}
-    return None if wanted.service_tier is None else tiers.get(wanted.priority, "default")

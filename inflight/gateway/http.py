@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
@@ -187,6 +188,18 @@ class Request:
             size += len(part)
             self._more = message.get("more_body", False)
             yield part
+
+    def timeout(self, most: float) -> float:
+        """Return the seconds that the answer may take: the caller's deadline, but at most these. Raises ApiError."""
+        given = self.headers.get("x-inflight-deadline-ms", "")
+        if not given:
+            return most
+        if not re.fullmatch(r"[0-9]{1,9}", given) or not int(given):
+            raise ApiError(
+                f"x-inflight-deadline-ms is {given[:40]!r}; it must be a whole number of milliseconds",
+                "invalid_parameter",
+            )
+        return min(int(given) / 1000, most)
 
     async def json(self, parse: Callable[[Any], Parsed], most_values: int = MAX_VALUES) -> Parsed:
         """Return what `parse` makes of the body's JSON, in a thread if the body is large. Raises ApiError."""

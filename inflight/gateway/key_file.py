@@ -1,8 +1,7 @@
-"""The file of API keys: what it holds, and changes to it. It has the SHA-256 of each key, never the key."""
+"""The file of API keys: what it holds. It has the SHA-256 of each key, never the key."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -10,18 +9,14 @@ import re
 import secrets
 import stat
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
 from inflight_client import InflightError
 from inflight_client.validation import invalid_value
-
-from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
-from inflight.common.suggestions import nearest
 
 PREFIX = "sk-inflight-"
 """The start of every key, by which scanners for leaked secrets recognize it."""
@@ -31,7 +26,7 @@ MAX_FILE_BYTES = 4 << 20
 
 KeyState = Literal["valid", "expired", "revoked"]
 
-_VERSION = 1
+VERSION = 1
 _FIELDS = ("id", "sha256", "name", "tenant", "models", "created", "expires", "revoked")
 _ID = re.compile(r"key-[0-9a-f]{12}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -202,52 +197,6 @@ def read_key_file(path: Path) -> KeyFile | None:
     return KeyFile(_parse(path, content), FileStamp.of(status))
 
 
-def add_key(path: Path, key: ApiKey) -> str:
-    """Add the key to the file, which is created if it is missing, and return its text, which is stored nowhere.
-
-    Raises InflightError: `invalid_parameter` if a valid key has the name, `output_unwritable`, `disk_full`, and those
-    of `read_key_file`.
-    """
-    token = PREFIX + secrets.token_urlsafe(32)
-    with _locked(path) as file:
-        entries = _entries(file)
-        for one in entries:
-            if one.state == "valid" and one.key.name == key.name:
-                raise InflightError(
-                    f"the name {key.name!r} is in use by the valid key {one.key.id}; choose another name, or run "
-                    f"`inflight key revoke {one.key.id}` first",
-                    "invalid_parameter",
-                )
-        _write(file, [*entries, KeyEntry(key, key_digest(token).hex())])
-    return token
-
-
-def revoke_key(path: Path, wanted: str) -> tuple[ApiKey, ...]:
-    """Revoke the key with this id, or those of this name, and return them; revoked ones are revoked already.
-
-    Raises InflightError: `invalid_parameter` if no key has it, and those of `add_key`.
-    """
-    with _changed(path, wanted) as (file, entries, found):
-        open_ones = [one for one in found if one.revoked is None]
-        if open_ones:
-            now = datetime.now(timezone.utc)
-            _write(file, [replace(one, revoked=now) if one in open_ones else one for one in entries])
-    return tuple(one.key for one in open_ones or found)
-
-
-def limit_key(path: Path, wanted: str, quotas: Quotas | None) -> ApiKey:
-    """Replace the quotas of the valid key with this id or name unless None, and return it. Raises as `revoke_key`."""
-    with _changed(path, wanted) as (file, entries, found):
-        valid = [one for one in found if one.state == "valid"]
-        if not valid:
-            raise InflightError(f"the key {wanted!r} is {found[0].state}; add a new one", "invalid_parameter")
-        if quotas is None:
-            return valid[0].key
-        changed = replace(valid[0], key=replace(valid[0].key, quotas=quotas))
-        _write(file, [changed if one is valid[0] else one for one in entries])
-    return changed.key
-
-
 def parse_time(text: str) -> datetime:
     """Return an ISO 8601 time in UTC; without an offset it is in UTC. Raises ValueError."""
     time = datetime.fromisoformat(text)
@@ -319,8 +268,8 @@ def _parse(path: Path, content: bytes) -> tuple[KeyEntry, ...]:
     # Raised here, since the exception of json holds the whole text.
     if not isinstance(found, dict) or set(found) != {"version", "keys"} or not isinstance(found["keys"], list):
         raise _invalid(path, 'is not JSON of the form {"version": 1, "keys": [...]}')
-    if type(found["version"]) is not int or found["version"] != _VERSION:
-        raise _invalid(path, f"has another version than {_VERSION}, which this version of inflight reads")
+    if type(found["version"]) is not int or found["version"] != VERSION:
+        raise _invalid(path, f"has another version than {VERSION}, which this version of inflight reads")
     entries = tuple(_entry(path, position, value) for position, value in enumerate(found["keys"]))
     for what, values in (("id", [one.key.id for one in entries]), ("sha256", [one.sha256 for one in entries])):
         if len(set(values)) < len(values):
@@ -366,77 +315,3 @@ def _entry(path: Path, position: int, value: Any) -> KeyEntry:
     names = (value["id"], value["name"], value["tenant"])
     key = ApiKey(*names, models, created, times["expires"], Quotas(**quotas), value.get("trusted", False))
     return KeyEntry(key, value["sha256"], times["revoked"])
-
-
-def _entries(path: Path) -> tuple[KeyEntry, ...]:
-    file = read_key_file(path)
-    return file.entries if file else ()
-
-
-def _write(path: Path, entries: Sequence[KeyEntry]) -> None:
-    records = [
-        {
-            "id": one.key.id,
-            "sha256": one.sha256,
-            "name": one.key.name,
-            "tenant": one.key.tenant,
-            "models": one.key.models,
-            "created": format_time(one.key.created),
-            "expires": one.key.expires and format_time(one.key.expires),
-            "revoked": one.revoked and format_time(one.revoked),
-            **({"quotas": quotas} if (quotas := one.key.quotas.as_dict()) else {}),
-            **({"trusted": True} if one.key.trusted else {}),
-        }
-        for one in entries
-    ]
-    content = json.dumps({"version": _VERSION, "keys": records}, indent=2, ensure_ascii=False) + "\n"
-    if len(content.encode()) > MAX_FILE_BYTES:
-        raise InflightError(
-            f"the key file {path} would have more than {MAX_FILE_BYTES} bytes; remove revoked keys from it",
-            "output_unwritable",
-        )
-    write_atomic(path, content, mode=0o600)
-
-
-@contextmanager
-def _changed(path: Path, wanted: str) -> Iterator[tuple[Path, tuple[KeyEntry, ...], list[KeyEntry]]]:
-    """Yield the locked file, its entries, and those with this id or name. Raises InflightError if there is none."""
-    wanted = unicodedata.normalize("NFC", wanted)
-    if PREFIX in wanted:
-        raise InflightError(
-            "that is a key; pass its id or its name, which `inflight key list` shows", "invalid_parameter"
-        )
-    if not os.path.exists(path):  # do not create its directory
-        raise InflightError(f"there is no key file at {path}; pass --key-file", "invalid_parameter")
-    with _locked(path) as file:
-        entries = _entries(file)
-        found = [one for one in entries if one.key.id == wanted] or [
-            one for one in entries if unicodedata.normalize("NFC", one.key.name) == wanted
-        ]
-        if not found:
-            near = nearest(wanted, [label for one in entries for label in (one.key.name, one.key.id)])
-            meant = f"did you mean {near!r}?" if near else "`inflight key list` shows them"
-            raise InflightError(f"no key has the id or name {wanted!r}; {meant}", "invalid_parameter")
-        yield file, entries, found
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[Path]:
-    """Yield the path of the file without symbolic links, while no other process changes it."""
-    try:
-        target = Path(os.path.realpath(path))
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        lock = os.open(target.with_name(f".{target.name}.lock"), flags, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield target
-        finally:
-            os.close(lock)
-    except OSError as error:
-        full = error.errno in DISK_FULL_ERRORS
-        raise InflightError(
-            f"the key file {path} can't be written: {error.strerror or error}; "
-            + ("free space" if full else "check the permissions of its directory, or pass another --key-file"),
-            "disk_full" if full else "output_unwritable",
-        ) from None

@@ -13,7 +13,8 @@ from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, TextDelta
 from inflight.openai_api.reasoning import THINK, ReasoningParser, detect_reasoning
-from inflight.openai_api.request import GenerationRequest, schema_guide
+from inflight.openai_api.request import GenerationRequest
+from inflight.openai_api.response_format import schema_guide
 from inflight.openai_api.tool_calls.detect import FORMATS, detect_format
 from inflight.openai_api.tool_calls.schema import (
     NamedCallParser,

@@ -12,7 +12,8 @@ from inflight_client.validation import shorten
 
 from inflight.gateway.keys import Caller
 from inflight.gateway.model_text import EncodedPrompt
-from inflight.gateway.servers import ServerPool, UpstreamServer
+from inflight.gateway.server_pool import ServerPool
+from inflight.gateway.servers import UpstreamServer
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.fields import FieldReader, whole
 from inflight.openai_api.messages import checked_text

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 from inflight_client import InflightError
 from inflight_client.call import Prompt, TokenIds
-from inflight_client.sampling import Guide, Sampling
-from inflight_client.validation import check_int, check_utf8, invalid_value, is_int, shorten
+from inflight_client.sampling import Sampling
+from inflight_client.validation import invalid_value, is_int, shorten
 
 from inflight.common.json_values import has_more_values
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldReader, check_fields, whole
 from inflight.openai_api.messages import checked_messages, checked_text, checked_token_ids
-from inflight.openai_api.schemas import enforceable
+from inflight.openai_api.response_format import response_guide, unenforced
 from inflight.openai_api.tools import NO_TOOLS, Tools, parse_tools
 
 MAX_CHOICES = 128
@@ -28,7 +27,6 @@ COMPLETION_TOKENS = 16
 """OpenAI's default of max_tokens for /v1/completions."""
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
-MAX_SCHEMA_BYTES = 64 * 1024
 
 _MAX_ARGUMENTS, _MAX_ARGUMENT_DEPTH = 10_000, 48
 """Values and levels in the arguments of a call that are read as an object; others stay the text that they are."""
@@ -43,7 +41,6 @@ _NOT_TEMPLATE_KWARGS = frozenset(("chat_template", "messages", "tools"))
 _MAX_KWARGS_CHARACTERS = 64 * 1024
 """Of all of them but documents."""
 _PRIORITIES = {"auto": 0, "default": 0, "priority": 1, "flex": -1}
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def estimated_tokens(text: str) -> int:
@@ -92,6 +89,12 @@ class GenerationRequest:
     characters: int = 0
     """Of the prompts, and of what else the chat template reads."""
     no_effect: tuple[str, ...] = ()
+
+    @property
+    def answered_tier(self) -> str | None:
+        """The `service_tier` of the response."""
+        tiers = {1: "priority", -1: "flex"}
+        return None if self.service_tier is None else tiers.get(self.priority, "default")
 
     @property
     def scores_prompt(self) -> bool:
@@ -162,7 +165,7 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
         ),
         no_effect=(
             *no_effect,
-            *_unenforced(given),
+            *unenforced(given),
             *(f"stream_options.{name}" for name in stream_options if name != "include_usage"),
         ),
     )
@@ -343,7 +346,7 @@ def _sampling(given: Mapping[str, Any], base: Sampling) -> Sampling:
     if "logit_bias" in given:
         changes["logit_bias"] = _logit_bias(given["logit_bias"])
     if "response_format" in given:
-        changes["guide"] = _guide(given["response_format"])
+        changes["guide"] = response_guide(given["response_format"])
     if not changes:
         return base
     try:
@@ -362,88 +365,3 @@ def _stop(value: Any) -> Any:
             f"a text of stop has more than {MAX_STOP_LENGTH} characters; shorten it", "invalid_parameter", "stop"
         )
     return words
-
-
-_FORMAT_FIELDS = {
-    "text": ("type",),
-    "json_object": ("type",),
-    "json_schema": ("type", "json_schema"),
-    "regex": ("type", "regex", "pattern"),
-    "ebnf": ("type", "ebnf"),
-}
-
-
-def _check_known(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    """Raise ApiError for a field that would change nothing."""
-    for name, value in given.items():
-        if name not in known and value is not None:
-            step = (
-                'send {"type": "json_schema", "json_schema": {"schema": ...}}' if name == "schema" else "leave it out"
-            )
-            raise _invalid_format(f"{what} has {str(name)[:40]!r}, which is unknown there; {step}")
-
-
-def _guide(value: Any) -> Guide | None:
-    """Parse a response format; with `json_schema`, `strict` or not, the answer follows the schema."""
-    kind = value.get("type") if isinstance(value, Mapping) else None
-    if isinstance(kind, str) and kind in _FORMAT_FIELDS:
-        _check_known(value, _FORMAT_FIELDS[kind], "response_format")
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return Guide("json")
-    if kind == "json_schema":
-        described = value.get("json_schema")
-        schema = described.get("schema") if isinstance(described, Mapping) else None
-        if isinstance(described, Mapping):
-            _check_known(described, ("name", "schema", "strict", "description"), "response_format.json_schema")
-        if not isinstance(schema, Mapping) or not schema:
-            raise _invalid_format("response_format has no json_schema.schema, an object")
-        name = described.get("name", "schema")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise _invalid_format("json_schema.name must be 1 to 64 letters, digits, - and _")
-        return schema_guide(schema, "response_format")
-    if kind == "regex":
-        return _text_guide("regex", value.get("regex", value.get("pattern")))
-    if kind == "ebnf":
-        return _text_guide("ebnf_grammar", value.get("ebnf"))
-    raise _invalid_format(
-        f"response_format is {shorten(value)}; its type must be text, json_object, json_schema, regex or ebnf"
-    )
-
-
-def schema_guide(schema: Mapping[str, Any], param: str) -> Guide:
-    """Return the guide of a JSON schema, without what can't be enforced. Raises ApiError if it is too large or deep."""
-    try:
-        _text_guide("json_schema", json.dumps(schema, ensure_ascii=False), param)  # its size, before any other work
-        text = json.dumps(enforceable(schema)[0], ensure_ascii=False)
-    except (RecursionError, ValueError):
-        raise ApiError("the schema is nested too deep", "invalid_parameter", param) from None
-    return _text_guide("json_schema", text, param)
-
-
-def _unenforced(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keywords that can't be enforced of the schemas that an answer must keep, which have been checked."""
-    described = given.get("response_format", {}).get("json_schema")
-    if isinstance(described, Mapping):
-        yield from (f"response_format.{name}" for name in enforceable(described.get("schema"))[1])
-    if described is not None or given.get("tool_choice") not in (None, "auto", "none"):
-        functions = [each.get("function") or {} for each in given.get("tools") or ()]
-        names = (enforceable(each.get("parameters"))[1] for each in functions)
-        yield from (f"tools.{name}" for name in dict.fromkeys(chain.from_iterable(names)))
-
-
-def _text_guide(
-    kind: Literal["json_schema", "regex", "ebnf_grammar"], text: Any, param: str = "response_format"
-) -> Guide:
-    try:
-        if isinstance(text, str):
-            check_utf8(param, text)
-            check_int(f"the size of {param} in bytes", len(text.encode()), 1, MAX_SCHEMA_BYTES)
-        return Guide(kind, text if isinstance(text, str) else "")
-    except InflightError as error:
-        raise ApiError.from_error(error, param) from None
-
-
-def _invalid_format(message: str) -> ApiError:
-    return ApiError(message, "invalid_parameter", "response_format")

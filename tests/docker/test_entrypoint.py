@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from inflight.gateway.key_file import ApiKey, add_key
+from inflight.gateway.key_changes import add_key
+from inflight.gateway.key_file import ApiKey
 from tests.docker.entrypoint_container import ENTRYPOINT, StartedContainer, contained, environment, health
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.open_streams import TIMEOUT, open_streams

@@ -23,7 +23,8 @@ from inflight.gateway import app, http, server
 from inflight.gateway.adapters import AdapterFile
 from inflight.gateway.app import Gateway
 from inflight.gateway.http import BodyMemory, DisconnectedError, Request
-from inflight.gateway.key_file import ApiKey, Quotas, add_key
+from inflight.gateway.key_changes import add_key
+from inflight.gateway.key_file import ApiKey, Quotas
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.processes import listen
 from inflight.gateway.quotas import KeyQuotas

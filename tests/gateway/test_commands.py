@@ -15,7 +15,8 @@ from inflight_client.sampling import Guide
 
 from inflight import __version__
 from inflight.deploy.server.server import Server
-from inflight.gateway.key_file import ApiKey, add_key
+from inflight.gateway.key_changes import add_key
+from inflight.gateway.key_file import ApiKey
 from inflight.gateway.processes import GatewayProcesses
 from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.errors import raises

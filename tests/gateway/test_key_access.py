@@ -10,7 +10,8 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.deploy.server.server import Server
-from inflight.gateway.key_file import ApiKey, Quotas, add_key, default_key_file, revoke_key
+from inflight.gateway.key_changes import add_key, revoke_key
+from inflight.gateway.key_file import ApiKey, Quotas, default_key_file
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.settings import GatewaySettings
 from tests.fixtures.errors import raises

@@ -17,17 +17,16 @@ from typing import Any
 import pytest
 from inflight_client import InflightError
 
+from inflight.gateway.key_changes import add_key, revoke_key
 from inflight.gateway.key_file import (
     MAX_FILE_BYTES,
     PREFIX,
     ApiKey,
     Quotas,
-    add_key,
     default_key_file,
     key_digest,
     parse_time,
     read_key_file,
-    revoke_key,
 )
 from tests.fixtures.errors import Cause, raises
 from tests.fixtures.other_user import as_other_user
@@ -201,7 +200,8 @@ def test_revoking_without_a_file_creates_nothing(tmp_path: Path) -> None:
 
 def test_processes_add_at_once_and_no_key_is_lost(path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from inflight.gateway.key_file import ApiKey, add_key\n"
+        "import sys; from pathlib import Path; from inflight.gateway.key_changes import add_key
+from inflight.gateway.key_file import ApiKey\n"
         "for number in range(10): print(add_key(Path(sys.argv[1]), ApiKey.new(f'{sys.argv[2]}-{number}')))\n"
     )
     processes = [

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from inflight_client import InflightError
 
-from inflight.gateway.key_file import ApiKey, add_key, key_digest, revoke_key
+from inflight.gateway.key_changes import add_key, revoke_key
+from inflight.gateway.key_file import ApiKey, key_digest
 from inflight.gateway.keys import KeyRing
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until

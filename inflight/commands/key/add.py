@@ -14,7 +14,8 @@ import click
 from inflight_client import InflightError
 
 from inflight.commands.key.options import as_record, key_file_option, quota_options, quotas_from
-from inflight.gateway.key_file import ApiKey, add_key, parse_time, revoke_key
+from inflight.gateway.key_changes import add_key, revoke_key
+from inflight.gateway.key_file import ApiKey, parse_time
 
 _PERIOD = re.compile(r"(\d{1,9})([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 168}

@@ -22,6 +22,7 @@ from inflight.gateway.batch_routes import BatchRoutes
 from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.batches.results import publish_results
 from inflight.gateway.batches.runner import BatchRunner
+from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.settings import GatewaySettings
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
@@ -385,7 +386,8 @@ def test_a_tenants_first_batch_does_not_wait_for_those_of_others(stores: Stores)
 
 
 def test_first_requests_at_the_same_time_begin_one_runner(tmp_path: Path) -> None:
-    routes = BatchRoutes(GatewaySettings(servers=(NOWHERE,), state_dir=str(tmp_path)), lambda endpoint: None)
+    settings = GatewaySettings(servers=(NOWHERE,), state_dir=str(tmp_path))
+    routes = BatchRoutes(settings, lambda endpoint: None, KeyQuotas(tmp_path / "quotas.sqlite"))
     with ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(routes._open) for _ in range(8)]:
             done.result()
