@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from inflight_client._async.connection import AsyncConnection
 from inflight_client._async.stream import AsyncStream
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.encoder_detection import EncoderDeployment
-from inflight_client.address import Tls
+from inflight_client.address import Address, Tls
 from inflight_client.call import Call, CallOptions, Prompt, TokenIds, validate_request_id
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
+from inflight_client.deployments.deployment import Deployment
+from inflight_client.deployments.encoder_detection import EncoderDeployment
+from inflight_client.deployments.model_config import ModelConfig
 from inflight_client.encoder_call import MODELS, EncoderOptions, Task
 from inflight_client.encodings import Classifications, Embeddings, Reranking
 from inflight_client.result_order import ResultOrder, validate_concurrency
 from inflight_client.results import Generation, Health, Model
 from inflight_client.retry import Retry, validate_retry
 from inflight_client.settings import ClientSettings
+from inflight_client.transport import ModelMetadata, ServerMetadata
 
 if TYPE_CHECKING:
     from inflight_client._async.call_runner import AsyncPrompts
@@ -284,6 +286,36 @@ class AsyncClient:
     async def encoders(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> tuple[EncoderDeployment, ...]:
         """Return the server's models that embed, rerank or classify texts."""
         return await self._connection.find_encoders(Deadline.from_timeout(timeout, "the list of encoders"))
+
+    async def server(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> ServerMetadata:
+        """Return the server's name and version; of a gateway, `gateway` and its version. Raises InflightError."""
+        return await self._connection.transport.server(Deadline.from_timeout(timeout, "the server's version"))
+
+    async def model_metadata(self, model: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> ModelMetadata:
+        """Return a model's inputs and outputs, with their types and shapes; a gateway's models tell none.
+
+        Raises InflightError: `model_not_found` for a name that the server does not know.
+        """
+        deadline = Deadline.from_timeout(timeout, "the model's description")
+        return await self._connection.transport.metadata(model, deadline)
+
+    async def model_config(self, model: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> ModelConfig:
+        """Return a model's configuration; a gateway's models have an empty one.
+
+        Raises InflightError: `model_not_found` for a name that the server does not know, and another code of
+        `inflight_client.deployments.server_query.REFUSAL_CODES` if the server restricts access to configurations.
+        """
+        deadline = Deadline.from_timeout(timeout, "the model's description")
+        return ModelConfig(await self._connection.transport.config(model, deadline))
+
+    @property
+    def address(self) -> Address:
+        """The server's address."""
+        return self._settings.address
+
+    def refresh(self) -> None:
+        """Detect the deployment again before the next call; otherwise a description is used for a minute."""
+        self._connection.invalidate()
 
     async def close(self) -> None:
         """Close the connection; open calls end with an error. May be called twice."""

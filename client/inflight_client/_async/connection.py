@@ -11,16 +11,16 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from inflight_client._compat.answer import AnswerDecoder
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
-from inflight_client._compat.detection import detect, list_models
-from inflight_client._compat.encoder_detection import EncoderDeployment, find_encoders
-from inflight_client._compat.requests import answer_decoder, build_request, build_stop_request
-from inflight_client._compat.server_query import ServerQuery
 from inflight_client._openai.deployment import detect as detect_openai
 from inflight_client.call import Call
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
+from inflight_client.deployments.answer import AnswerDecoder
+from inflight_client.deployments.deployment import Deployment
+from inflight_client.deployments.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
+from inflight_client.deployments.detection import detect, list_models
+from inflight_client.deployments.encoder_detection import EncoderDeployment, find_encoders
+from inflight_client.deployments.requests import answer_decoder, build_request, build_stop_request
+from inflight_client.deployments.server_query import ServerQuery
 from inflight_client.encoder_call import MODELS as ENCODER_MODELS
 from inflight_client.encoder_call import EncoderOptions, is_encoder
 from inflight_client.errors import ClientClosed, InflightError, Overloaded

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.encoder_detection import only_encoders
-from inflight_client._compat.server_query import REFUSAL_CODES, ServerQuery
+from inflight_client.deployments.deployment import Deployment
+from inflight_client.deployments.encoder_detection import only_encoders
+from inflight_client.deployments.server_query import ServerQuery, ask
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 
@@ -59,12 +59,8 @@ def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
             f"the gateway has no model {model}, or this API key may not use it; name one of its models: {listed}",
             "model_not_found",
         )
-    try:
-        version = (yield ServerQuery("server")).version or None
-    except InflightError as error:
-        if error.code not in REFUSAL_CODES:
-            raise
-        version = None
+    server = yield from ask("server")
+    version = server.version or None if server else None
     name = model or names[0]
     # A gateway samples as its model does. What has a chat route has a chat template, as a rule.
     served = {"model": name, "chat_template": True}

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from inflight_client import InflightError, Sampling
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.requests import build_request
 from inflight_client._openai.deployment import INPUTS, OUTPUTS
 from inflight_client._openai.errors import error_from_response
 from inflight_client._openai.messages import CompletionRequest
 from inflight_client.address import Address
 from inflight_client.call import Call
+from inflight_client.deployments.deployment import Deployment
+from inflight_client.deployments.requests import build_request
 from inflight_client.sampling import Guide
 
 from tests.fixtures.errors import raises

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inflight_client._compat.answer import AnswerDecoder, server_timings
-from inflight_client._compat.stop_text_buffer import StopTextBuffer
-from inflight_client._compat.tensor_names import TIMING_OUTPUTS
 from inflight_client.call import Call
+from inflight_client.deployments.answer import AnswerDecoder, server_timings
+from inflight_client.deployments.stop_text_buffer import StopTextBuffer
+from inflight_client.deployments.tensor_names import TIMING_OUTPUTS
 from inflight_client.errors import InflightError
 from inflight_client.results import UNKNOWN, Delta, LogProb, ServerTimings, Usage
 from inflight_client.transport import InferResponse
 
 if TYPE_CHECKING:
-    from inflight_client._compat.deployment import Deployment
+    from inflight_client.deployments.deployment import Deployment
 
 _NONE = "None"
 """The LLM API model's text for a missing value: Python's None."""

@@ -8,16 +8,16 @@ from dataclasses import fields
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from inflight_client._compat.tensor_names import BIAS_VALUES, GUIDE_TEXT
 from inflight_client.call import Call, TokenIds, TokenText
 from inflight_client.deadline import deadline_ms
+from inflight_client.deployments.tensor_names import BIAS_VALUES, GUIDE_TEXT
 from inflight_client.errors import InflightError
 from inflight_client.sampling import Sampling
 from inflight_client.transport import Tensor
 
 if TYPE_CHECKING:
-    from inflight_client._compat.deployment import Deployment
     from inflight_client.chat_template import ChatTemplate
+    from inflight_client.deployments.deployment import Deployment
 
 _SAMPLING = tuple(field.name for field in fields(Sampling) if field.name != "guide")
 

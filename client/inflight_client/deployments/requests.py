@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from inflight_client._compat.answer import AnswerDecoder
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.request_inputs import RequestInputs
-from inflight_client._compat.tensor_names import TIMING_OUTPUTS
 from inflight_client.call import Call
+from inflight_client.deployments.answer import AnswerDecoder
+from inflight_client.deployments.deployment import Deployment
+from inflight_client.deployments.request_inputs import RequestInputs
+from inflight_client.deployments.tensor_names import TIMING_OUTPUTS
 from inflight_client.transport import InferRequest, Tensor
 from inflight_client.versions import client_version
 
@@ -37,7 +37,7 @@ def answer_decoder(deployment: Deployment, call: Call) -> AnswerDecoder:
     """Return the decoder for the responses to the call's request."""
     if deployment.is_inflight or deployment.kind == "openai":
         return AnswerDecoder(deployment, call)
-    from inflight_client._compat.upstream_answer import UpstreamAnswerDecoder
+    from inflight_client.deployments.upstream_answer import UpstreamAnswerDecoder
 
     return UpstreamAnswerDecoder(deployment, call)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inflight_client._compat.stop_text_buffer import StopTextBuffer
-from inflight_client._compat.tensor_names import TIMING_OUTPUTS
 from inflight_client.call import Call
+from inflight_client.deployments.stop_text_buffer import StopTextBuffer
+from inflight_client.deployments.tensor_names import TIMING_OUTPUTS
 from inflight_client.errors import InflightError
 from inflight_client.results import Delta, LogProb, ServerTimings, Usage
 from inflight_client.transport import InferResponse
 
 if TYPE_CHECKING:
-    from inflight_client._compat.deployment import Deployment
+    from inflight_client.deployments.deployment import Deployment
 
 _FULLY_COUNTED = ("stop", "length")
 """Answers with these finish reasons contain every counted token; others may count tokens that were cut off."""

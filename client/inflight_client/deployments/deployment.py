@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from inflight_client._compat import tensor_names
-from inflight_client._compat.tensor_names import TensorNames
 from inflight_client.call import Call
+from inflight_client.deployments import tensor_names
+from inflight_client.deployments.tensor_names import TensorNames
 from inflight_client.errors import InflightError
 
 Kind = Literal["inflight", "tensorrtllm", "llmapi", "openai"]
