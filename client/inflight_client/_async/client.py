@@ -334,8 +334,8 @@ class AsyncClient:
 
     def _encoder_options(self, task: Task, timeout: float | None, **options: Any) -> EncoderOptions:
         seconds = self._settings.timeout if timeout is None else timeout
-        model = self._settings.model or ("" if self._settings.address.openai else MODELS[task])
-        return EncoderOptions(task, model, timeout=seconds, **options)
+        model = self._settings.model or ("" if self.address.openai else MODELS[task])
+        return EncoderOptions(task, model, timeout=seconds, openai=self.address.openai, **options)
 
     async def _encode(self, options: EncoderOptions, texts: Any) -> Any:
         from inflight_client._async.encode import async_encode

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from inflight_client._openai.deployment import completion_request
 from inflight_client._openai.deployment import detect as detect_openai
 from inflight_client.call import Call
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
@@ -48,7 +49,9 @@ class AsyncConnection:
         self._settings = settings
         self._retry = retry
         self._deployment_cache = DeploymentCache()
-        self._detect = detect_openai if settings.address.openai else detect
+        self._detect, self._build_request = (
+            (detect_openai, completion_request) if settings.address.openai else (detect, build_request)
+        )
         self._start()
 
     def _start(self) -> None:
@@ -70,7 +73,7 @@ class AsyncConnection:
         """Send a call's request once; return the decoder and the responses. Raises InflightError."""
         deployment = await self.find_deployment(whole.sooner(first))
         last = whole if deployment.streams(call) else whole.sooner(first)  # the server may drop the request after this
-        make = partial(build_request, deployment, call, last.left(), self._settings.chat_template)
+        make = partial(self._build_request, deployment, call, last.left(), self._settings.chat_template)
         renders = call.is_chat and self._settings.chat_template is not None  # async only
         # sync: request = make()
         request = await self._run_in_thread(make, whole.sooner(first)) if renders else make()

@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 from inflight_client._async.http_transport import AsyncHttpResponses, AsyncHttpTransport
 from inflight_client._http.responses import is_status_ready
-from inflight_client._openai.deployment import INPUTS, OUTPUTS
 from inflight_client._openai.encoders import EncoderHttpRequest
 from inflight_client._openai.errors import error_from_response
 from inflight_client._openai.messages import CompletionRequest, models, served_model, version
@@ -43,7 +42,7 @@ class AsyncOpenAiTransport(AsyncHttpTransport):
 
     async def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
         await self._body(f"/v1/models/{quote(model, safe='')}", deadline)
-        return ModelMetadata(model, INPUTS, OUTPUTS)
+        return ModelMetadata(model, {}, {})
 
     async def config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
         """Return an empty configuration: the gateway does not publish its servers'."""

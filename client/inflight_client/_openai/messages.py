@@ -1,4 +1,4 @@
-"""Messages of OpenAI's API: requests from the tensors of a call, outputs from the frames of a stream.
+"""Messages of OpenAI's API: a request, and outputs from the frames of its stream.
 
 https://platform.openai.com/docs/api-reference/chat/streaming. Answers are always streamed: closing the connection of a
 stream cancels it.
@@ -17,11 +17,6 @@ from inflight_client.errors import InflightError
 from inflight_client.results import Model
 from inflight_client.transport import InferRequest
 
-_SAME_NAME = (
-    *("max_tokens", "temperature", "top_k", "top_p", "seed", "min_tokens"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty", "min_p"),
-)
-_TIERS = {0: "auto", 1: "priority", -1: "flex"}
 _DONE = b"[DONE]"
 _THINK, _END_THINK = "<think>", "</think>"
 
@@ -30,18 +25,14 @@ class CompletionRequest(StreamedRequest):
     """A request and the state of its stream. A text is sent to /v1/completions, messages to /v1/chat/completions."""
 
     def __init__(self, request: InferRequest) -> None:
-        """Raises InflightError (`unsupported_input`, `invalid_text`) for what cannot be sent."""
+        """Raises InflightError `invalid_text` for what cannot be sent."""
         super().__init__()
         self.id = request.id
-        values = {name: tensor.values for name, tensor in request.inputs.items()}
-        self._chat = "messages" in values
+        self._chat = "messages" in request.body
         self.path = "/v1/chat/completions" if self._chat else "/v1/completions"
-        headers = {**request.headers, "x-request-id": request.id[:64]}
-        if "deadline_ms" in values:
-            headers["x-inflight-deadline-ms"] = str(min(values["deadline_ms"][0], 10**9 - 1))
-        self.headers: Mapping[str, str] = headers
+        self.headers: Mapping[str, str] = {**request.headers, "x-request-id": request.id[:64]}
         try:
-            self.body = json.dumps({"model": request.model, **_fields(values)}, ensure_ascii=False).encode()
+            self.body = json.dumps(request.body, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             raise InflightError(f"the request can't be encoded as UTF-8: {error.reason}", "invalid_text") from None
         self._reason = ""
@@ -98,58 +89,6 @@ class CompletionRequest(StreamedRequest):
             return {}
         self._sum_log_probs += sum(values)
         return {"output_log_probs": values, "cum_log_probs": self._sum_log_probs}
-
-
-def _fields(values: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """Return the fields of the body for the values of the tensors."""
-    fields: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-    fields |= {name: values[name][0] for name in _SAME_NAME if name in values}
-    if "temperature" not in fields and fields.get("top_k", 0) <= 1 and not fields.get("top_p"):
-        fields["temperature"] = 0.0  # OpenAI's default is 1, ours is greedy decoding
-    if "messages" in values:
-        fields["messages"] = json.loads(values["messages"][0])
-    else:
-        fields["prompt"] = list(values.get("prompt_token_ids", ())) or values["text_input"][0]
-    if "chat_template_kwargs" in values:
-        fields["chat_template_kwargs"] = json.loads(values["chat_template_kwargs"][0])
-    for name, field in (("stop_words", "stop"), ("bad_words", "bad_words"), ("allowed_token_ids", "allowed_token_ids")):
-        if name in values:
-            fields[field] = list(values[name])
-    if "logit_bias_ids" in values:
-        fields["logit_bias"] = dict(zip(values["logit_bias_ids"], values["logit_bias_values"], strict=True))
-    if "end_id" in values:
-        if values["end_id"][0] != -1:
-            raise _unsupported("an end_id other than -1")
-        fields["ignore_eos"] = True
-    if "priority" in values:
-        if values["priority"][0] not in _TIERS:
-            raise _unsupported("a priority other than -1, 0 and 1")
-        fields["service_tier"] = _TIERS[values["priority"][0]]
-    if "return_log_probs" in values:
-        fields["logprobs"] = True if "messages" in values else 0
-    if "guided_decoding_guide_type" in values:
-        guide = values.get("guided_decoding_guide", ("",))[0]
-        fields["response_format"] = _response_format(values["guided_decoding_guide_type"][0], guide)
-    return fields
-
-
-def _response_format(kind: str, text: str) -> dict[str, Any]:
-    if kind == "json":
-        return {"type": "json_object"}
-    if kind == "json_schema":
-        try:
-            schema = json.loads(text)
-        except (ValueError, RecursionError):
-            raise InflightError("the guide's JSON schema is not JSON; correct it", "invalid_parameter") from None
-        return {"type": kind, "json_schema": {"name": "answer", "schema": schema, "strict": True}}
-    return {"type": "ebnf", "ebnf": text} if kind == "ebnf_grammar" else {"type": kind, "regex": text}
-
-
-def _unsupported(option: str) -> InflightError:
-    return InflightError(
-        f"OpenAI's API has no field for {option}; leave it out, or use the address of the Triton server",
-        "unsupported_input",
-    )
 
 
 def models(body: bytes) -> list[tuple[str, str]]:

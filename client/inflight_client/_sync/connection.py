@@ -12,6 +12,7 @@ from collections.abc import Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from inflight_client._openai.deployment import completion_request
 from inflight_client._openai.deployment import detect as detect_openai
 from inflight_client.call import Call
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline, acquired
@@ -49,7 +50,9 @@ class Connection:
         self._settings = settings
         self._retry = retry
         self._deployment_cache = DeploymentCache()
-        self._detect = detect_openai if settings.address.openai else detect
+        self._detect, self._build_request = (
+            (detect_openai, completion_request) if settings.address.openai else (detect, build_request)
+        )
         self._start()
 
     def _start(self) -> None:
@@ -71,7 +74,7 @@ class Connection:
         """Send a call's request once; return the decoder and the responses. Raises InflightError."""
         deployment = self.find_deployment(whole.sooner(first))
         last = whole if deployment.streams(call) else whole.sooner(first)  # the server may drop the request after this
-        make = partial(build_request, deployment, call, last.left(), self._settings.chat_template)
+        make = partial(self._build_request, deployment, call, last.left(), self._settings.chat_template)
         request = make()
         return answer_decoder(deployment, call), self.transport.infer(request, whole, first)
 

@@ -36,7 +36,9 @@ class RequestInputs:
         self._add_prompt(call, template)
         self.add(names.max_tokens, call.max_tokens)
         self._add_stream(call)
-        values = _sampling_values(call.sampling, self._deployment.kind)
+        values = sampling_values(call.sampling)
+        if self._deployment.kind == "llmapi":
+            _adapt_to_llmapi(values)
         if self._deployment.speaks_tokens and not self._deployment.is_inflight:
             self._add_end_tokens(values, call.token_text)
         self._add_sampling(values, call.token_text)
@@ -95,8 +97,7 @@ class RequestInputs:
                 " client chat_template=DIRECTORY, a checkpoint's or tokenizer's, or send text",
                 "no_chat_template",
             )
-        text = template.render(json.loads(call.messages_json), **json.loads(call.template_kwargs_json))
-        self.add("text_input", template.without_bos(text, self._deployment.adds_special_tokens))
+        self.add("text_input", rendered_prompt(call, template, self._deployment.adds_special_tokens))
 
     def _add_stream(self, call: Call) -> None:
         names = self._names
@@ -195,13 +196,20 @@ class RequestInputs:
         return name in self._deployment.inputs
 
 
-def _sampling_values(sampling: Sampling, kind: str) -> dict[str, Any]:
-    """Return the given values. TensorRT-LLM ignores a temperature without top_k and top_p, so top_p is added."""
+def rendered_prompt(call: Call, template: ChatTemplate, adds_special_tokens: bool | None) -> str:
+    """Return the text of the call's messages for a model that renders none, see `ChatTemplate.without_bos`."""
+    text = template.render(json.loads(call.messages_json), **json.loads(call.template_kwargs_json))
+    return template.without_bos(text, adds_special_tokens)
+
+
+def sampling_values(sampling: Sampling) -> dict[str, Any]:
+    """Return the given values but the guide.
+
+    TensorRT-LLM ignores a temperature without top_k and top_p, so top_p is added.
+    """
     values = {name: value for name in _SAMPLING if (value := getattr(sampling, name)) not in (None, (), {})}
     if values.get("temperature") and not {"top_k", "top_p"} & values.keys():
         values["top_p"] = 1.0
-    if kind == "llmapi":
-        _adapt_to_llmapi(values)
     return values
 
 

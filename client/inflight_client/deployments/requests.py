@@ -87,8 +87,6 @@ def _requested_outputs(deployment: Deployment, call: Call, inputs: Mapping[str, 
 def _parameters(deployment: Deployment, call: Call) -> dict[str, str | int | bool]:
     # Parameters were introduced with num_responses; older versions of inflight reject them.
     if not (deployment.is_inflight and "num_responses" in deployment.outputs):
-        if call.tenant and deployment.kind == "openai":
-            raise deployment.unsupported("tenant", "the gateway takes it from the API key; leave it out")
         if call.tenant:
             raise deployment.unsupported("tenant", "it does not record tenants; leave it out")
         if call.add_special_tokens is not None:

@@ -171,7 +171,7 @@ class TritonBackend:
             )
 
     async def _supports_priority(self) -> bool:
-        if "priority" in (await self._client.deployment()).inputs:
+        if (await self._client.deployment()).takes_priority:
             return True
         if not self._warned_priority:
             self._warned_priority = True

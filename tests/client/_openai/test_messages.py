@@ -8,24 +8,23 @@ from typing import Any
 
 import pytest
 from inflight_client import InflightError, Sampling
-from inflight_client._openai.deployment import INPUTS, OUTPUTS
+from inflight_client._openai.deployment import completion_request
 from inflight_client._openai.errors import error_from_response
 from inflight_client._openai.messages import CompletionRequest
 from inflight_client.address import Address
 from inflight_client.call import Call
 from inflight_client.deployments.deployment import Deployment
-from inflight_client.deployments.requests import build_request
 from inflight_client.sampling import Guide
 
 from tests.fixtures.errors import raises
 
-DEPLOYMENT = Deployment("tea", "openai", INPUTS, OUTPUTS, decoupled=True)
+DEPLOYMENT = Deployment("tea", "openai", decoupled=True)
 MESSAGES = [{"role": "user", "content": "Tea?"}]
 
 
 def request(prompt: Any = "Tea?", sampling: Sampling | None = None, **options: Any) -> CompletionRequest:
     call = Call(prompt, True, sampling=sampling or Sampling(), request_id="r", **options)
-    return CompletionRequest(build_request(DEPLOYMENT, call, None, None))
+    return CompletionRequest(completion_request(DEPLOYMENT, call, None, None))
 
 
 def body(*given: Any, **options: Any) -> Mapping[str, Any]:
