@@ -73,10 +73,7 @@ class AsyncHttpTransport:
 
     async def page(self, deadline: Deadline) -> bytes:
         """Fetch the page at the address itself."""
-        status, kind, body = await self._get("", deadline, None)
-        if status != 200:
-            raise answers.status_error(status, kind, body, self.where)
-        return body
+        return await self._get_body("", deadline)
 
     async def close(self) -> None:
         """Close all connections; calls in flight end with `client_closed`."""
@@ -91,14 +88,24 @@ class AsyncHttpTransport:
         await self._pool.aclose()
         await self._network.wait_closed()  # async only
 
+    def response_error(self, status: int, content_type: str, body: bytes, retry_after: str = "") -> InflightError:
+        """Return the error for a status other than 200; `retry_after` is the header's value, or empty."""
+        return answers.status_error(status, content_type, body, self.where)
+
     async def _check_health(self, path: str, deadline: Deadline) -> bool:
-        status, kind, body = await self._get(path, deadline, None)
-        return answers.is_ready(status, kind, body, self.where)
+        status, kind, body = await self._get(path, deadline)
+        return answers.is_ready(status, self.response_error(status, kind, body))
+
+    async def _get_body(self, path: str, deadline: Deadline) -> bytes:
+        status, kind, body = await self._get(path, deadline)
+        if status != 200:
+            raise self.response_error(status, kind, body)
+        return body
 
     async def _get_json(self, path: str, deadline: Deadline, content: bytes | None = None) -> bytes:
         return answers.json_body(*await self._get(path, deadline, content), self.where)
 
-    async def _get(self, path: str, deadline: Deadline, content: bytes | None) -> tuple[int, str, bytes]:
+    async def _get(self, path: str, deadline: Deadline, content: bytes | None = None) -> tuple[int, str, bytes]:
         exchange = AsyncCallContext(self.where, deadline)
         self.begin(exchange)
         try:
@@ -267,7 +274,7 @@ class AsyncHttpResponses:
             if response.status != 200:
                 body, kind = await read_whole(response, self._transport.where), channel.content_type(response)
                 wait = channel.header(response, b"retry-after")
-                raise self._request.error(response.status, kind, wait, body, self._transport.where)
+                raise self._transport.response_error(response.status, kind, body, wait)
         self._request.begin(response, self._transport.where)
         return response.aiter_stream()
 

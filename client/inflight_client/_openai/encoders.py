@@ -16,9 +16,8 @@ import httpcore2
 from inflight_client._http import channel
 from inflight_client._http.infer_requests import AnswerParser, BodyParser
 from inflight_client._http.messages import HttpResponse, json_object
-from inflight_client._openai.errors import error_from_object, error_from_response
-from inflight_client._openai.messages import malformed
-from inflight_client.errors import InflightError
+from inflight_client._http.responses import malformed
+from inflight_client._openai.errors import error_from_object
 from inflight_client.transport import InferRequest
 
 if TYPE_CHECKING:
@@ -73,10 +72,7 @@ class EncoderHttpRequest:
                 }
             )
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise malformed("the results of an encoder", error) from None
-
-    def error(self, status: int, content_type: str, retry_after: str, body: bytes, where: str) -> InflightError:
-        return error_from_response(status, content_type, body, where, retry_after)
+            raise malformed("the results of an encoder", f"{type(error).__name__}: {error}") from None
 
 
 def _vectors(results: Sequence[Mapping[str, Any]]) -> Array:

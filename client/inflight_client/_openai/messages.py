@@ -12,9 +12,9 @@ from typing import Any
 
 from inflight_client._http.infer_requests import StreamedRequest
 from inflight_client._http.messages import HttpResponse, json_object, json_value
-from inflight_client._openai.errors import error_from_object, error_from_response
+from inflight_client._http.responses import malformed
+from inflight_client._openai.errors import error_from_object
 from inflight_client.errors import InflightError
-from inflight_client.results import Model
 from inflight_client.transport import InferRequest
 
 _DONE = b"[DONE]"
@@ -54,12 +54,8 @@ class CompletionRequest(StreamedRequest):
                 self._reason = choice.get("finish_reason") or self._reason
                 outputs = {"text_output": self._text(choice), **self._log_probs(choice.get("logprobs"))}
         except (AttributeError, KeyError, TypeError) as error:
-            raise malformed("a frame of a stream", error) from None
+            raise malformed("a frame of a stream", f"{type(error).__name__}: {error}") from None
         return HttpResponse(outputs) if outputs.get("text_output") or "output_log_probs" in outputs else None
-
-    def error(self, status: int, content_type: str, retry_after: str, body: bytes, where: str) -> InflightError:
-        """Return the error of a response that is no stream."""
-        return error_from_response(status, content_type, body, where, retry_after)
 
     def _last_outputs(self) -> dict[str, Any]:
         outputs: dict[str, Any] = {"id": self.id, "text_output": "", "finish_reason": self._reason}
@@ -96,20 +92,9 @@ def models(body: bytes) -> list[tuple[str, str]]:
     try:
         return [(str(each["id"]), str(each.get("task") or "")) for each in json_object(body)["data"]]
     except (AttributeError, KeyError, TypeError) as error:
-        raise malformed("the list of models", error) from None
+        raise malformed("the list of models", f"{type(error).__name__}: {error}") from None
 
 
 def version(body: bytes) -> str:
     found = json_value(body)
     return str(found.get("version", "")) if isinstance(found, dict) else ""
-
-
-def served_model(name: str, ready: bool, task: str) -> Model:
-    return Model(name, "", "READY" if ready else "UNAVAILABLE", task=task)
-
-
-def malformed(what: str, error: Exception) -> InflightError:
-    return InflightError(
-        f"the server's answer can't be read as {what} ({type(error).__name__}: {error}); send it again",
-        "answer_damaged",
-    )

@@ -72,10 +72,7 @@ class HttpTransport:
 
     def page(self, deadline: Deadline) -> bytes:
         """Fetch the page at the address itself."""
-        status, kind, body = self._get("", deadline, None)
-        if status != 200:
-            raise answers.status_error(status, kind, body, self.where)
-        return body
+        return self._get_body("", deadline)
 
     def close(self) -> None:
         """Close all connections; calls in flight end with `client_closed`."""
@@ -84,14 +81,24 @@ class HttpTransport:
             exchange.cancel(client_closed())
         self._pool.close()
 
+    def response_error(self, status: int, content_type: str, body: bytes, retry_after: str = "") -> InflightError:
+        """Return the error for a status other than 200; `retry_after` is the header's value, or empty."""
+        return answers.status_error(status, content_type, body, self.where)
+
     def _check_health(self, path: str, deadline: Deadline) -> bool:
-        status, kind, body = self._get(path, deadline, None)
-        return answers.is_ready(status, kind, body, self.where)
+        status, kind, body = self._get(path, deadline)
+        return answers.is_ready(status, self.response_error(status, kind, body))
+
+    def _get_body(self, path: str, deadline: Deadline) -> bytes:
+        status, kind, body = self._get(path, deadline)
+        if status != 200:
+            raise self.response_error(status, kind, body)
+        return body
 
     def _get_json(self, path: str, deadline: Deadline, content: bytes | None = None) -> bytes:
         return answers.json_body(*self._get(path, deadline, content), self.where)
 
-    def _get(self, path: str, deadline: Deadline, content: bytes | None) -> tuple[int, str, bytes]:
+    def _get(self, path: str, deadline: Deadline, content: bytes | None = None) -> tuple[int, str, bytes]:
         exchange = CallContext(self.where, deadline)
         self.begin(exchange)
         try:
@@ -228,7 +235,7 @@ class HttpResponses:
             if response.status != 200:
                 body, kind = read_whole(response, self._transport.where), channel.content_type(response)
                 wait = channel.header(response, b"retry-after")
-                raise self._request.error(response.status, kind, wait, body, self._transport.where)
+                raise self._transport.response_error(response.status, kind, body, wait)
         self._request.begin(response, self._transport.where)
         return response.iter_stream()
 
