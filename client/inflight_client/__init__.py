@@ -19,6 +19,7 @@ from inflight_client.chat_template import ChatTemplate
 from inflight_client.deployments.deployment import Deployment
 from inflight_client.deployments.encoder_detection import EncoderDeployment
 from inflight_client.deployments.model_config import ModelConfig
+from inflight_client.encoder_call import EncoderCallOptions
 from inflight_client.encodings import Classification, Classifications, Embeddings, RankedDocument, Reranking
 from inflight_client.errors import (
     ERROR_CODES,
@@ -77,6 +78,7 @@ __all__ = [
     "Delta",
     "Deployment",
     "Embeddings",
+    "EncoderCallOptions",
     "EncoderDeployment",
     "ErrorCode",
     "Generation",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from inflight_client.deadline import deadline_ms
 from inflight_client.error_mapping import error_from_message
@@ -23,9 +23,25 @@ _VALUES: Mapping[Task, str] = {"embed": "embedding", "rerank": "scores", "classi
 _VERBS: Mapping[Task, str] = {"embed": "embeds", "rerank": "reranks", "classify": "classifies"}
 
 
+class EncoderCallOptions(TypedDict, total=False):
+    """Keyword arguments of `embed`, `rerank` and `classify`.
+
+    - `truncate` (False): cut a text over the model's length; otherwise it is refused.
+    - `priority` (0): texts with a higher priority leave the server's queue first.
+    - `timeout`: seconds for the whole call, retries included.
+    - `return_errors` (False): return the errors by the index of their text in the result's `errors`; otherwise the
+      first error is raised and cancels the other requests.
+    """
+
+    truncate: bool
+    priority: int
+    timeout: float | None
+    return_errors: bool
+
+
 @dataclass(frozen=True)
 class EncoderOptions:
-    """The options of a call. Raises InflightError for values that no server accepts."""
+    """The options of a call, with those of its task. Raises InflightError for values that no server accepts."""
 
     task: Task
     model: str

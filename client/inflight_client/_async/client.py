@@ -15,9 +15,9 @@ from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
 from inflight_client.deployments.deployment import Deployment
 from inflight_client.deployments.encoder_detection import EncoderDeployment
 from inflight_client.deployments.model_config import ModelConfig
-from inflight_client.encoder_call import MODELS, EncoderOptions, Task
+from inflight_client.encoder_call import EncoderCallOptions, Task
 from inflight_client.encodings import Classifications, Embeddings, Reranking
-from inflight_client.result_order import ResultOrder, validate_concurrency
+from inflight_client.result_order import ResultOrder, validate_concurrency, validate_source
 from inflight_client.results import Generation, Health, Model
 from inflight_client.retry import Retry, validate_retry
 from inflight_client.settings import ClientSettings
@@ -149,14 +149,17 @@ class AsyncClient:
         >>> [answer.output_tokens async for answer in client.generate_many(prompts, max_tokens=4)]
         [4, 4, 4]
         """
-        from inflight_client._async.call_runner import AsyncCallRunner, validate_async_prompts
+        from inflight_client._async.call_runner import AsyncCallRunner
 
         self._settings.validate_options(options)
         many = AsyncCallRunner(
             lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
             validate_concurrency(concurrency),
         )
-        return many.outcomes(validate_async_prompts(prompts), ResultOrder(as_completed, return_errors))
+        wanted = "a list or another iterable of prompts"
+        # sync: prompts = validate_source("prompts", prompts, wanted)
+        prompts = validate_source("prompts", prompts, wanted, asynchronous=True)
+        return many.outcomes(prompts, ResultOrder(as_completed, return_errors))
 
     async def embed(
         self,
@@ -164,32 +167,18 @@ class AsyncClient:
         *,
         input_type: str | None = None,
         dimensions: int | None = None,
-        truncate: bool = False,
-        priority: int = 0,
-        timeout: float | None = None,
-        return_errors: bool = False,
+        **options: Unpack[EncoderCallOptions],
     ) -> Embeddings:
         """Return the embeddings of a text, or of any number of texts or lists of token ids. Raises InflightError.
 
         `input_type` names one of the model's prompts, often `query` or `document`; `dimensions` shortens the vectors.
-        With `truncate` a text over the model's length is cut, otherwise it is refused. Texts with a higher `priority`
-        leave the server's queue first. `timeout` is for the whole call.
-
-        Many texts are sent in several requests at a time, and read from an iterable as they can be sent. The first
-        error is raised and cancels the others; with `return_errors` the result has the errors by the index of their
-        text. Leaving early (by an error or cancelling) cancels requests in flight.
+        Many texts are sent in several requests at a time, and read from an iterable as they can be sent. Leaving early
+        (by an error or cancelling) cancels requests in flight.
         """
-        options = self._encoder_options(
-            "embed",
-            timeout,
-            input_type=input_type,
-            dimensions=dimensions,
-            truncate=truncate,
-            priority=priority,
-            return_errors=return_errors,
+        embeddings: Embeddings = await self._encode(
+            "embed", texts, options, input_type=input_type, dimensions=dimensions
         )
-        found: Embeddings = await self._encode(options, texts)
-        return found
+        return embeddings
 
     async def rerank(
         self,
@@ -197,45 +186,22 @@ class AsyncClient:
         documents: AsyncDocuments,
         *,
         top_n: int | None = None,
-        truncate: bool = False,
-        priority: int = 0,
-        timeout: float | None = None,
-        return_errors: bool = False,
+        **options: Unpack[EncoderCallOptions],
     ) -> Reranking:
         """Return documents by their relevance for the query, the best `top_n` or all. Raises InflightError.
 
-        `truncate` cuts documents, never the query. The other options are those of `embed`.
+        `truncate` cuts documents, never the query. See `embed`.
         """
-        options = self._encoder_options(
-            "rerank",
-            timeout,
-            query=query,
-            top_n=top_n,
-            truncate=truncate,
-            priority=priority,
-            return_errors=return_errors,
-        )
-        found: Reranking = await self._encode(options, documents)
-        return found
+        reranking: Reranking = await self._encode("rerank", documents, options, query=query, top_n=top_n)
+        return reranking
 
-    async def classify(
-        self,
-        texts: AsyncTexts,
-        *,
-        truncate: bool = False,
-        priority: int = 0,
-        timeout: float | None = None,
-        return_errors: bool = False,
-    ) -> Classifications:
-        """Return the classes of a text, or of any number of texts or lists of token ids. Raises InflightError.
+    async def classify(self, texts: AsyncTexts, **options: Unpack[EncoderCallOptions]) -> Classifications:
+        """Return the classes of a text, or of any number of texts or lists of token ids, see `embed`.
 
-        The options are those of `embed`.
+        Raises InflightError.
         """
-        options = self._encoder_options(
-            "classify", timeout, truncate=truncate, priority=priority, return_errors=return_errors
-        )
-        found: Classifications = await self._encode(options, texts)
-        return found
+        classifications: Classifications = await self._encode("classify", texts, options)
+        return classifications
 
     async def cancel(self, request_id: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> None:
         """Cancel the requests with this id, from any client; an unknown id is not an error.
@@ -332,12 +298,7 @@ class AsyncClient:
     def _stream(self, call: Call) -> AsyncStream:
         return AsyncStream(call, self._connection)
 
-    def _encoder_options(self, task: Task, timeout: float | None, **options: Any) -> EncoderOptions:
-        seconds = self._settings.timeout if timeout is None else timeout
-        model = self._settings.model or ("" if self.address.openai else MODELS[task])
-        return EncoderOptions(task, model, timeout=seconds, openai=self.address.openai, **options)
-
-    async def _encode(self, options: EncoderOptions, texts: Any) -> Any:
+    async def _encode(self, task: Task, texts: Any, options: EncoderCallOptions, **more: Any) -> Any:
         from inflight_client._async.encode import async_encode
 
-        return await async_encode(self._connection, options, texts)
+        return await async_encode(self._connection, self._settings.encoder_options(task, options, **more), texts)

@@ -144,7 +144,7 @@ class AsyncConnection:
 
     async def metrics(self, deadline: Deadline) -> Metrics:
         """Fetch the metrics page, at the port that the server publishes. Raises InflightError."""
-        from inflight_client._async.metrics import async_fetch_metrics
+        from inflight_client._async.http_transport import async_fetch_metrics
 
         served: Mapping[str, Any] = {}
         if not self._settings.metrics_url:

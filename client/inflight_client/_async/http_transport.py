@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import httpcore2
@@ -24,6 +24,10 @@ from inflight_client.error_mapping import client_closed
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 from inflight_client.transport import AsyncResponses, InferRequest, ModelMetadata, ServerMetadata
+
+if TYPE_CHECKING:
+    from inflight_client.metrics import Metrics
+    from inflight_client.settings import ClientSettings
 
 
 class AsyncHttpTransport:
@@ -287,6 +291,22 @@ async def read_whole(response: httpcore2.Response, where: str) -> bytes:
         if len(body) > channel.MAX_BODY_BYTES:
             raise channel.body_too_long(where)
     return bytes(body)
+
+
+async def async_fetch_metrics(url: str, deadline: Deadline, server: ClientSettings | None = None) -> Metrics:
+    """Fetch a metrics page, with the headers and certificates of `server` if the page belongs to that server.
+
+    It does if it is on the same host, and not over plain HTTP if the server uses TLS.
+    Raises InflightError.
+    """
+    from inflight_client.metrics import Metrics, page_address, page_credentials, page_text
+
+    address = page_address(url)
+    transport = AsyncHttpTransport(address, *page_credentials(address, server))
+    try:
+        return Metrics.parse(page_text(await transport.page(deadline)))
+    finally:
+        await transport.close()
 
 
 def _cancelled() -> InflightError:

@@ -16,9 +16,9 @@ from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
 from inflight_client.deployments.deployment import Deployment
 from inflight_client.deployments.encoder_detection import EncoderDeployment
 from inflight_client.deployments.model_config import ModelConfig
-from inflight_client.encoder_call import MODELS, EncoderOptions, Task
+from inflight_client.encoder_call import EncoderCallOptions, Task
 from inflight_client.encodings import Classifications, Embeddings, Reranking
-from inflight_client.result_order import ResultOrder, validate_concurrency
+from inflight_client.result_order import ResultOrder, validate_concurrency, validate_source
 from inflight_client.results import Generation, Health, Model
 from inflight_client.retry import Retry, validate_retry
 from inflight_client.settings import ClientSettings
@@ -150,14 +150,16 @@ class Client:
         >>> [answer.output_tokens for answer in client.generate_many(prompts, max_tokens=4)]
         [4, 4, 4]
         """
-        from inflight_client._sync.call_runner import CallRunner, validate_prompts
+        from inflight_client._sync.call_runner import CallRunner
 
         self._settings.validate_options(options)
         many = CallRunner(
             lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
             validate_concurrency(concurrency),
         )
-        return many.outcomes(validate_prompts(prompts), ResultOrder(as_completed, return_errors))
+        wanted = "a list or another iterable of prompts"
+        prompts = validate_source("prompts", prompts, wanted)
+        return many.outcomes(prompts, ResultOrder(as_completed, return_errors))
 
     def embed(
         self,
@@ -165,32 +167,16 @@ class Client:
         *,
         input_type: str | None = None,
         dimensions: int | None = None,
-        truncate: bool = False,
-        priority: int = 0,
-        timeout: float | None = None,
-        return_errors: bool = False,
+        **options: Unpack[EncoderCallOptions],
     ) -> Embeddings:
         """Return the embeddings of a text, or of any number of texts or lists of token ids. Raises InflightError.
 
         `input_type` names one of the model's prompts, often `query` or `document`; `dimensions` shortens the vectors.
-        With `truncate` a text over the model's length is cut, otherwise it is refused. Texts with a higher `priority`
-        leave the server's queue first. `timeout` is for the whole call.
-
-        Many texts are sent in several requests at a time, and read from an iterable as they can be sent. The first
-        error is raised and cancels the others; with `return_errors` the result has the errors by the index of their
-        text. Leaving early (by an error or Ctrl-C) cancels requests in flight.
+        Many texts are sent in several requests at a time, and read from an iterable as they can be sent. Leaving early
+        (by an error or Ctrl-C) cancels requests in flight.
         """
-        options = self._encoder_options(
-            "embed",
-            timeout,
-            input_type=input_type,
-            dimensions=dimensions,
-            truncate=truncate,
-            priority=priority,
-            return_errors=return_errors,
-        )
-        found: Embeddings = self._encode(options, texts)
-        return found
+        embeddings: Embeddings = self._encode("embed", texts, options, input_type=input_type, dimensions=dimensions)
+        return embeddings
 
     def rerank(
         self,
@@ -198,45 +184,22 @@ class Client:
         documents: Documents,
         *,
         top_n: int | None = None,
-        truncate: bool = False,
-        priority: int = 0,
-        timeout: float | None = None,
-        return_errors: bool = False,
+        **options: Unpack[EncoderCallOptions],
     ) -> Reranking:
         """Return documents by their relevance for the query, the best `top_n` or all. Raises InflightError.
 
-        `truncate` cuts documents, never the query. The other options are those of `embed`.
+        `truncate` cuts documents, never the query. See `embed`.
         """
-        options = self._encoder_options(
-            "rerank",
-            timeout,
-            query=query,
-            top_n=top_n,
-            truncate=truncate,
-            priority=priority,
-            return_errors=return_errors,
-        )
-        found: Reranking = self._encode(options, documents)
-        return found
+        reranking: Reranking = self._encode("rerank", documents, options, query=query, top_n=top_n)
+        return reranking
 
-    def classify(
-        self,
-        texts: Texts,
-        *,
-        truncate: bool = False,
-        priority: int = 0,
-        timeout: float | None = None,
-        return_errors: bool = False,
-    ) -> Classifications:
-        """Return the classes of a text, or of any number of texts or lists of token ids. Raises InflightError.
+    def classify(self, texts: Texts, **options: Unpack[EncoderCallOptions]) -> Classifications:
+        """Return the classes of a text, or of any number of texts or lists of token ids, see `embed`.
 
-        The options are those of `embed`.
+        Raises InflightError.
         """
-        options = self._encoder_options(
-            "classify", timeout, truncate=truncate, priority=priority, return_errors=return_errors
-        )
-        found: Classifications = self._encode(options, texts)
-        return found
+        classifications: Classifications = self._encode("classify", texts, options)
+        return classifications
 
     def cancel(self, request_id: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> None:
         """Cancel the requests with this id, from any client; an unknown id is not an error.
@@ -333,12 +296,7 @@ class Client:
     def _stream(self, call: Call) -> Stream:
         return Stream(call, self._connection)
 
-    def _encoder_options(self, task: Task, timeout: float | None, **options: Any) -> EncoderOptions:
-        seconds = self._settings.timeout if timeout is None else timeout
-        model = self._settings.model or ("" if self.address.openai else MODELS[task])
-        return EncoderOptions(task, model, timeout=seconds, openai=self.address.openai, **options)
-
-    def _encode(self, options: EncoderOptions, texts: Any) -> Any:
+    def _encode(self, task: Task, texts: Any, options: EncoderCallOptions, **more: Any) -> Any:
         from inflight_client._sync.encode import encode
 
-        return encode(self._connection, options, texts)
+        return encode(self._connection, self._settings.encoder_options(task, options, **more), texts)

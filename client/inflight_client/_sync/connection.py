@@ -133,7 +133,7 @@ class Connection:
 
     def metrics(self, deadline: Deadline) -> Metrics:
         """Fetch the metrics page, at the port that the server publishes. Raises InflightError."""
-        from inflight_client._sync.metrics import fetch_metrics
+        from inflight_client._sync.http_transport import fetch_metrics
 
         served: Mapping[str, Any] = {}
         if not self._settings.metrics_url:

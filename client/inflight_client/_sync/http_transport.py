@@ -7,7 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import httpcore2
@@ -25,6 +25,10 @@ from inflight_client.error_mapping import client_closed
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 from inflight_client.transport import InferRequest, ModelMetadata, Responses, ServerMetadata
+
+if TYPE_CHECKING:
+    from inflight_client.metrics import Metrics
+    from inflight_client.settings import ClientSettings
 
 
 class HttpTransport:
@@ -248,6 +252,22 @@ def read_whole(response: httpcore2.Response, where: str) -> bytes:
         if len(body) > channel.MAX_BODY_BYTES:
             raise channel.body_too_long(where)
     return bytes(body)
+
+
+def fetch_metrics(url: str, deadline: Deadline, server: ClientSettings | None = None) -> Metrics:
+    """Fetch a metrics page, with the headers and certificates of `server` if the page belongs to that server.
+
+    It does if it is on the same host, and not over plain HTTP if the server uses TLS.
+    Raises InflightError.
+    """
+    from inflight_client.metrics import Metrics, page_address, page_credentials, page_text
+
+    address = page_address(url)
+    transport = HttpTransport(address, *page_credentials(address, server))
+    try:
+        return Metrics.parse(page_text(transport.page(deadline)))
+    finally:
+        transport.close()
 
 
 def _cancelled() -> InflightError:

@@ -136,8 +136,7 @@ class AnswerDecoder:
 
     def _timings(self, response: InferResponse) -> ServerTimings | None:
         """Return the times after the request's arrival; None for responses without them."""
-        moments = [response.integer(name) for name in TIMING_OUTPUTS]
-        return server_timings(moments)
+        return server_timings([response.integer(name) for name in TIMING_OUTPUTS])
 
     def _check_count(self, response: InferResponse) -> None:
         sent = response.integer("num_responses")

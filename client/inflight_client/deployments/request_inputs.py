@@ -43,20 +43,18 @@ class RequestInputs:
             self._add_end_tokens(values, call.token_text)
         self._add_sampling(values, call.token_text)
         self._add_guide(call.sampling)
-        if call.wants_log_probs:
-            self._add_option("return_log_probs", True)
-        if call.top_log_probs:
-            self._add_option("top_log_probs", call.top_log_probs)
-        if call.return_prompt_log_probs:
-            self._add_option("return_prompt_log_probs", True)
         asks_for_ids = call.wants_token_ids or (call.wants_token_ids is None and self._has("return_token_ids"))
-        if asks_for_ids and not self._deployment.speaks_tokens:  # its answers are token ids
-            self._add_option("return_token_ids", True)
-        if call.return_perf_metrics:
-            self._require(names.perf_metrics, "return_perf_metrics")
-            self.add(names.perf_metrics, True)
-        if call.priority:
-            self._add_option("priority", call.priority)
+        options = {
+            "return_log_probs": call.wants_log_probs,
+            "top_log_probs": call.top_log_probs,
+            "return_prompt_log_probs": call.return_prompt_log_probs,
+            "return_token_ids": asks_for_ids and not self._deployment.speaks_tokens,  # whose answers are token ids
+            "return_perf_metrics": call.return_perf_metrics,
+            "priority": call.priority,
+        }
+        for option, value in options.items():
+            if value:
+                self._add_option(option, value)
         if seconds_left is not None and self._has("deadline_ms"):
             self.add("deadline_ms", deadline_ms(seconds_left))
         self._add_output_flags(call)
@@ -126,13 +124,11 @@ class RequestInputs:
         for option, value in values.items():
             if option in ("stop", "bad_words") and self._deployment.speaks_tokens:
                 self._add_words(option, value, token_text)
-            elif option in ("stop", "bad_words", "allowed_token_ids"):
-                self._add_option(option, *value)
-            elif option == "logit_bias":
-                self._add_option(option, *value)
+                continue
+            several = option in ("stop", "bad_words", "allowed_token_ids", "logit_bias")
+            self._add_option(option, *(value if several else (value,)))
+            if option == "logit_bias":
                 self.add(BIAS_VALUES, *value.values())
-            else:
-                self._add_option(option, value)
 
     def _add_end_tokens(self, values: dict[str, Any], token_text: TokenText | None) -> None:
         """Name the end tokens to an engine that takes one and knows none; the others are stop words."""
@@ -171,12 +167,11 @@ class RequestInputs:
             self.add(GUIDE_TEXT, sampling.guide.text)
 
     def _add_output_flags(self, call: Call) -> None:
-        """Request the optional outputs that need a flag."""
-        asked = []
-        if not self._deployment.is_inflight:
-            asked += ["return_num_input_tokens", "return_num_output_tokens", "return_finish_reason"]
-            if call.sampling.stop:
-                asked.append("return_stop_reason")
+        """Request the optional outputs of upstream's models that need a flag."""
+        if self._deployment.is_inflight:
+            return
+        asked = ["return_num_input_tokens", "return_num_output_tokens", "return_finish_reason"]
+        asked += ["return_stop_reason"] * bool(call.sampling.stop)
         for name in asked:
             if self._has(name):
                 self.add(name, True)
