@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from inflight_client.errors import InflightError
 from inflight_client.results import Generation
-from inflight_client.validation import check_int
 
 Outcome = Generation | InflightError
 """The result of one of many prompts: its answer, or the error in its place."""
@@ -59,12 +58,6 @@ class ResultOrder:
             if isinstance(outcome, BaseException) and not (self._return_errors and isinstance(outcome, InflightError)):
                 raise outcome
             yield (due, outcome) if self._as_completed else outcome
-
-
-def validate_concurrency(value: int) -> int:
-    """Return the number. Raises InflightError for an invalid one."""
-    check_int("concurrency", value, 1, 2**31 - 1)
-    return int(value)
 
 
 def validate_source(name: str, values: Any, wanted: str, asynchronous: bool = False) -> Any:

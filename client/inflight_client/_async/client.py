@@ -17,11 +17,12 @@ from inflight_client.deployments.encoder_detection import EncoderDeployment
 from inflight_client.deployments.model_config import ModelConfig
 from inflight_client.encoder_call import EncoderCallOptions, Task
 from inflight_client.encodings import Classifications, Embeddings, Reranking
-from inflight_client.result_order import ResultOrder, validate_concurrency, validate_source
+from inflight_client.result_order import ResultOrder, validate_source
 from inflight_client.results import Generation, Health, Model
 from inflight_client.retry import Retry, validate_retry
 from inflight_client.settings import ClientSettings
 from inflight_client.transport import ModelMetadata, ServerMetadata
+from inflight_client.validation import check_int
 
 if TYPE_CHECKING:
     from inflight_client._async.call_runner import AsyncPrompts
@@ -152,9 +153,9 @@ class AsyncClient:
         from inflight_client._async.call_runner import AsyncCallRunner
 
         self._settings.validate_options(options)
+        check_int("concurrency", concurrency, 1, 2**31 - 1)
         many = AsyncCallRunner(
-            lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
-            validate_concurrency(concurrency),
+            lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)), concurrency
         )
         wanted = "a list or another iterable of prompts"
         # sync: prompts = validate_source("prompts", prompts, wanted)

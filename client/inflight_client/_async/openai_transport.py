@@ -9,8 +9,7 @@ from urllib.parse import quote
 
 from inflight_client._async.http_transport import AsyncHttpResponses, AsyncHttpTransport
 from inflight_client._openai.encoders import EncoderHttpRequest
-from inflight_client._openai.errors import error_from_response
-from inflight_client._openai.messages import CompletionRequest, models, version
+from inflight_client._openai.messages import CompletionRequest, error_from_response, models, version
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError

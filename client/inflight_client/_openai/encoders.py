@@ -17,7 +17,7 @@ from inflight_client._http import channel
 from inflight_client._http.infer_requests import AnswerParser, BodyParser
 from inflight_client._http.messages import HttpResponse, json_object
 from inflight_client._http.responses import malformed
-from inflight_client._openai.errors import error_from_object
+from inflight_client._openai.messages import error_from_object
 from inflight_client.transport import InferRequest
 
 if TYPE_CHECKING:

@@ -18,11 +18,12 @@ from inflight_client.deployments.encoder_detection import EncoderDeployment
 from inflight_client.deployments.model_config import ModelConfig
 from inflight_client.encoder_call import EncoderCallOptions, Task
 from inflight_client.encodings import Classifications, Embeddings, Reranking
-from inflight_client.result_order import ResultOrder, validate_concurrency, validate_source
+from inflight_client.result_order import ResultOrder, validate_source
 from inflight_client.results import Generation, Health, Model
 from inflight_client.retry import Retry, validate_retry
 from inflight_client.settings import ClientSettings
 from inflight_client.transport import ModelMetadata, ServerMetadata
+from inflight_client.validation import check_int
 
 if TYPE_CHECKING:
     from inflight_client._sync.call_runner import Prompts
@@ -153,10 +154,8 @@ class Client:
         from inflight_client._sync.call_runner import CallRunner
 
         self._settings.validate_options(options)
-        many = CallRunner(
-            lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
-            validate_concurrency(concurrency),
-        )
+        check_int("concurrency", concurrency, 1, 2**31 - 1)
+        many = CallRunner(lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)), concurrency)
         wanted = "a list or another iterable of prompts"
         prompts = validate_source("prompts", prompts, wanted)
         return many.outcomes(prompts, ResultOrder(as_completed, return_errors))

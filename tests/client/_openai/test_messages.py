@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from inflight_client import InflightError, Sampling
 from inflight_client._openai.deployment import completion_request
-from inflight_client._openai.errors import error_from_response
-from inflight_client._openai.messages import CompletionRequest
+from inflight_client._openai.messages import CompletionRequest, error_from_response
 from inflight_client.address import Address
 from inflight_client.call import Call
 from inflight_client.deployments.deployment import Deployment
