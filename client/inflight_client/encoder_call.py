@@ -170,14 +170,14 @@ class EncoderRequest:
         """Return the fields of a gateway's route. An empty name is that of the task's only model."""
         options = self.options
         texts = [item.text for item in self._pending]
-        given = {
+        optional = {
             "model": options.model or None,
             "input_type": options.input_type,
             "dimensions": options.dimensions,
             "priority": options.priority or None,
             "encoding_format": "base64" if options.task == "embed" else None,
         }
-        fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        fields: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
         fields |= {"query": options.query, "documents": texts} if options.task == "rerank" else {"input": texts}
         return {**fields, "truncate": options.truncate, "return_errors": True}
 

@@ -60,7 +60,7 @@ class ResultOrder:
             yield (due, outcome) if self._as_completed else outcome
 
 
-def validate_source(name: str, values: Any, wanted: str, asynchronous: bool = False) -> Any:
+def validate_source(name: str, values: Any, expected: str, asynchronous: bool = False) -> Any:
     """Return the caller's iterable of prompts or texts. Raises InflightError for other objects."""
     if hasattr(values, "__aiter__"):
         if asynchronous:
@@ -68,6 +68,6 @@ def validate_source(name: str, values: Any, wanted: str, asynchronous: bool = Fa
         what = f"the {name} are an asynchronous {type(values).__name__}; only AsyncClient reads those"
         raise InflightError(what, "invalid_parameter")
     if isinstance(values, str | bytes | bytearray | Mapping) or not hasattr(values, "__iter__"):
-        what = f"the {name} have the type {type(values).__name__}; they must be {wanted}"
+        what = f"the {name} have the type {type(values).__name__}; they must be {expected}"
         raise InflightError(what, "invalid_parameter")
     return values

@@ -91,10 +91,10 @@ class ClientSettings:
         """Return the options of a call of an encoder, with `more` of its task; model and timeout have defaults."""
         _check_names(task, options, EncoderCallOptions)
         model = self.model or ("" if self.address.openai else MODELS[task])
-        given: dict[str, Any] = {**options, **more}
-        if given.get("timeout") is None:
-            given["timeout"] = self.timeout
-        return EncoderOptions(task, model, openai=self.address.openai, **given)
+        arguments: dict[str, Any] = {**options, **more}
+        if arguments.get("timeout") is None:
+            arguments["timeout"] = self.timeout
+        return EncoderOptions(task, model, openai=self.address.openai, **arguments)
 
     def validate_options(self, options: Mapping[str, Any]) -> None:
         """Raise the errors that all of many calls would have before the first is sent."""

@@ -157,9 +157,9 @@ class AsyncClient:
         many = AsyncCallRunner(
             lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)), concurrency
         )
-        wanted = "a list or another iterable of prompts"
-        # sync: prompts = validate_source("prompts", prompts, wanted)
-        prompts = validate_source("prompts", prompts, wanted, asynchronous=True)
+        expected = "a list or another iterable of prompts"
+        # sync: prompts = validate_source("prompts", prompts, expected)
+        prompts = validate_source("prompts", prompts, expected, asynchronous=True)
         return many.outcomes(prompts, ResultOrder(as_completed, return_errors))
 
     async def embed(

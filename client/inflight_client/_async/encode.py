@@ -23,9 +23,9 @@ async def async_encode(connection: AsyncConnection, options: EncoderOptions, tex
     Leaving it cancels its requests on the server. Triton's HTTP endpoint can't cancel; there they end at the deadline.
     """
     texts = (texts,) if isinstance(texts, str) else texts
-    wanted = "a text, or an iterable of texts"
-    # sync: texts = validate_source(options.texts_name, texts, wanted)
-    texts = validate_source(options.texts_name, texts, wanted, asynchronous=True)
+    expected = "a text, or an iterable of texts"
+    # sync: texts = validate_source(options.texts_name, texts, expected)
+    texts = validate_source(options.texts_name, texts, expected, asynchronous=True)
     deadline = Deadline(options.timeout)
     splitter = Splitter(options)
     # sync: requests: Any = splitter.requests(texts)

@@ -156,8 +156,8 @@ class Client:
         self._settings.validate_options(options)
         check_int("concurrency", concurrency, 1, 2**31 - 1)
         many = CallRunner(lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)), concurrency)
-        wanted = "a list or another iterable of prompts"
-        prompts = validate_source("prompts", prompts, wanted)
+        expected = "a list or another iterable of prompts"
+        prompts = validate_source("prompts", prompts, expected)
         return many.outcomes(prompts, ResultOrder(as_completed, return_errors))
 
     def embed(

@@ -24,8 +24,8 @@ def encode(connection: Connection, options: EncoderOptions, texts: Any) -> Any:
     Leaving it cancels its requests on the server. Triton's HTTP endpoint can't cancel; there they end at the deadline.
     """
     texts = (texts,) if isinstance(texts, str) else texts
-    wanted = "a text, or an iterable of texts"
-    texts = validate_source(options.texts_name, texts, wanted)
+    expected = "a text, or an iterable of texts"
+    texts = validate_source(options.texts_name, texts, expected)
     deadline = Deadline(options.timeout)
     splitter = Splitter(options)
     requests: Any = splitter.requests(texts)
