@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from inflight_client._async.client import AsyncClient
 from inflight_client._async.stream import AsyncStream
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.encoder_detection import EncoderDeployment
 from inflight_client._sync.client import Client
 from inflight_client._sync.stream import Stream
-from inflight_client.address import Tls
+from inflight_client.address import Address, Tls
 from inflight_client.call import CallOptions, Message, Prompt, TokenIds, TokenText
 from inflight_client.chat_template import ChatTemplate
+from inflight_client.deployments.deployment import Deployment
+from inflight_client.deployments.encoder_detection import EncoderDeployment
+from inflight_client.deployments.model_config import ModelConfig
+from inflight_client.encoder_call import EncoderCallOptions
 from inflight_client.encodings import Classification, Classifications, Embeddings, RankedDocument, Reranking
 from inflight_client.errors import (
     ERROR_CODES,
@@ -38,6 +40,7 @@ from inflight_client.result_order import Outcome
 from inflight_client.results import Delta, Generation, Health, LogProb, Model, ServerTimings, Timings, Usage
 from inflight_client.retry import NO_RETRY, Retry
 from inflight_client.sampling import Guide, Sampling
+from inflight_client.transport import ModelMetadata, ServerMetadata
 from inflight_client.versions import VersionWarning, client_version
 
 if TYPE_CHECKING:
@@ -60,6 +63,7 @@ else:
 __all__ = [
     "ERROR_CODES",
     "NO_RETRY",
+    "Address",
     "AnswerDamaged",
     "AsyncClient",
     "AsyncStream",
@@ -74,6 +78,7 @@ __all__ = [
     "Delta",
     "Deployment",
     "Embeddings",
+    "EncoderCallOptions",
     "EncoderDeployment",
     "ErrorCode",
     "Generation",
@@ -85,6 +90,8 @@ __all__ = [
     "Message",
     "Metrics",
     "Model",
+    "ModelConfig",
+    "ModelMetadata",
     "ModelNotReady",
     "Outcome",
     "Overloaded",
@@ -95,6 +102,7 @@ __all__ = [
     "Retry",
     "Sampling",
     "ServerGone",
+    "ServerMetadata",
     "ServerTimings",
     "Stream",
     "Timings",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from inflight_client.deadline import deadline_ms
 from inflight_client.error_mapping import error_from_message
@@ -23,9 +23,25 @@ _VALUES: Mapping[Task, str] = {"embed": "embedding", "rerank": "scores", "classi
 _VERBS: Mapping[Task, str] = {"embed": "embeds", "rerank": "reranks", "classify": "classifies"}
 
 
+class EncoderCallOptions(TypedDict, total=False):
+    """Keyword arguments of `embed`, `rerank` and `classify`.
+
+    - `truncate` (False): cut a text over the model's length; otherwise it is refused.
+    - `priority` (0): texts with a higher priority leave the server's queue first.
+    - `timeout`: seconds for the whole call, retries included.
+    - `return_errors` (False): return the errors by the index of their text in the result's `errors`; otherwise the
+      first error is raised and cancels the other requests.
+    """
+
+    truncate: bool
+    priority: int
+    timeout: float | None
+    return_errors: bool
+
+
 @dataclass(frozen=True)
 class EncoderOptions:
-    """The options of a call. Raises InflightError for values that no server accepts."""
+    """The options of a call, with those of its task. Raises InflightError for values that no server accepts."""
 
     task: Task
     model: str
@@ -37,6 +53,8 @@ class EncoderOptions:
     top_n: int | None = None
     timeout: float | None = None
     return_errors: bool = False
+    openai: bool = False
+    """Whether a gateway answers."""
 
     def __post_init__(self) -> None:
         if self.task == "rerank":
@@ -129,7 +147,9 @@ class EncoderRequest:
     def build(self, seconds_left: float | None = None) -> InferRequest:
         """Return the request for all texts that need an answer; None: without a deadline."""
         self._answered = False
-        options = self.options
+        options, request_id = self.options, uuid.uuid4().hex
+        if options.openai:
+            return InferRequest(options.model, request_id, task=options.task, body=self._body())
         count = len(self._pending)
         inputs = self._text_inputs()
         given: dict[str, tuple[str, Any]] = {
@@ -144,7 +164,22 @@ class EncoderRequest:
                 inputs[name] = self._tensor(datatype, (value,) * (1 if options.task == "rerank" else count))
         further = {"embed": (), "rerank": ("logits",), "classify": ("logits", "labels")}[options.task]
         outputs = (_VALUES[options.task], "num_input_tokens", "truncated", "error", *further)
-        return InferRequest(options.model, uuid.uuid4().hex, inputs, outputs, task=options.task)
+        return InferRequest(options.model, request_id, inputs, outputs, task=options.task)
+
+    def _body(self) -> dict[str, Any]:
+        """Return the fields of a gateway's route. An empty name is that of the task's only model."""
+        options = self.options
+        texts = [item.text for item in self._pending]
+        optional = {
+            "model": options.model or None,
+            "input_type": options.input_type,
+            "dimensions": options.dimensions,
+            "priority": options.priority or None,
+            "encoding_format": "base64" if options.task == "embed" else None,
+        }
+        fields: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
+        fields |= {"query": options.query, "documents": texts} if options.task == "rerank" else {"input": texts}
+        return {**fields, "truncate": options.truncate, "return_errors": True}
 
     def _text_inputs(self) -> dict[str, Tensor]:
         texts: list[Any] = [item.text for item in self._pending]

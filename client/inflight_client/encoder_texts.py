@@ -77,21 +77,6 @@ class Splitter:
         return (EncoderRequest(self._options, items) for items in self._items.values() if items)
 
 
-def validate_texts(name: str, texts: Any, asynchronous: bool = False) -> Any:
-    """Return the texts as an iterable; a single text is one of them. Raises InflightError for other objects."""
-    if isinstance(texts, str):
-        return (texts,)
-    if isinstance(texts, AsyncIterable):
-        if asynchronous:
-            return texts
-        what = f"the {name} are an asynchronous {type(texts).__name__}; only AsyncClient reads those"
-        raise InflightError(what, "invalid_parameter")
-    if isinstance(texts, bytes | bytearray | Mapping) or not hasattr(texts, "__iter__"):
-        what = f"the {name} have the type {type(texts).__name__}; they must be a text, or an iterable of texts"
-        raise InflightError(what, "invalid_parameter")
-    return texts
-
-
 def _checked_text(name: str, text: Any, task: Task) -> str | tuple[int, ...]:
     """Return a text or token ids to send. Raises InflightError for others."""
     if isinstance(text, str):

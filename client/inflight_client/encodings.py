@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from inflight_client.errors import InflightError
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # importing the client stays fast
     import numpy.typing
 
     Vectors = numpy.typing.NDArray[numpy.float32]
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -60,6 +62,23 @@ class Embeddings(Encodings, Sequence["Vectors"]):
         return iter(self.vectors)
 
 
+@dataclass(frozen=True, eq=False)
+class _Results(Encodings, Sequence[Result]):
+    """A sequence of its `results`."""
+
+    results: tuple[Result, ...]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Result, ...]: ...
+    def __getitem__(self, index: int | slice) -> Result | tuple[Result, ...]:
+        return self.results[index]
+
+
 class RankedDocument(NamedTuple):
     """A document's index in the caller's order, and its score for the query; a higher score is a better match."""
 
@@ -68,7 +87,7 @@ class RankedDocument(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Reranking(Encodings, Sequence[RankedDocument]):
+class Reranking(_Results[RankedDocument]):
     """Documents by relevance: `results` are the best `top_n`, best first, by the logits where scores are rounded
     to the same number; of equal ones the first document first.
 
@@ -76,18 +95,7 @@ class Reranking(Encodings, Sequence[RankedDocument]):
     an error, which are not among the results.
     """
 
-    results: tuple[RankedDocument, ...]
     scores: tuple[float, ...]
-
-    def __len__(self) -> int:
-        return len(self.results)
-
-    @overload
-    def __getitem__(self, index: int) -> RankedDocument: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[RankedDocument, ...]: ...
-    def __getitem__(self, index: int | slice) -> RankedDocument | tuple[RankedDocument, ...]:
-        return self.results[index]
 
 
 @dataclass(frozen=True)
@@ -100,17 +108,5 @@ class Classification:
 
 
 @dataclass(frozen=True, eq=False)
-class Classifications(Encodings, Sequence[Classification]):
+class Classifications(_Results[Classification]):
     """The classes of texts, a sequence; a text with an error has the label "", the score NaN and no scores."""
-
-    results: tuple[Classification, ...]
-
-    def __len__(self) -> int:
-        return len(self.results)
-
-    @overload
-    def __getitem__(self, index: int) -> Classification: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Classification, ...]: ...
-    def __getitem__(self, index: int | slice) -> Classification | tuple[Classification, ...]:
-        return self.results[index]

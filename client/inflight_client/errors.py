@@ -5,95 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class ErrorCode(NamedTuple):
-    """The meaning of a code, what the caller can do, and whether to retry."""
-
-    meaning: str
-    remedy: str
-    retry: bool = False
-
-
-ERROR_CODES: dict[str, ErrorCode] = {
-    # before serving
-    "checkpoint_not_found": ErrorCode("there is no checkpoint at that path", "check the path or the hub name"),
-    "not_a_checkpoint": ErrorCode("the directory is not a Hugging Face checkpoint", "name one with config.json, safetensors weights and a tokenizer"),
-    "checkpoint_damaged": ErrorCode("a file of the checkpoint is truncated or corrupt", "download the checkpoint again"),
-    "unsupported_architecture": ErrorCode("this target does not support the architecture", "choose another target or checkpoint"),
-    "build_failed": ErrorCode("compiling the engine failed", "look up the error in the log that the message names"),
-    "disk_full": ErrorCode("the disk of the output is full", "free space, or write to another disk"),
-    "output_exists": ErrorCode("the output exists and was not made by inflight, or with other options", "choose another output"),
-    "output_unwritable": ErrorCode("you have no permission to write the output", "check its permissions, or choose another output"),
-    "engine_not_found": ErrorCode("there is no engine at that path", "build one with `inflight build`"),
-    "engine_damaged": ErrorCode("the engine directory does not match its manifest", "rebuild it with `inflight build`"),
-    "engine_incompatible": ErrorCode("the engine was built for another version, target or GPU", "rebuild it with `inflight build`"),
-    "engine_in_use": ErrorCode("another process serves or builds the cached engine", "stop that process, then run `inflight rm` again"),
-    "server_not_found": ErrorCode("tritonserver is not installed on this machine", "run `inflight doctor`"),
-    "server_start_failed": ErrorCode("tritonserver did not start", "read the last lines of its log, then run `inflight doctor`"),
-    "port_in_use": ErrorCode("another program uses the port", "choose another port, or 0 for any free port"),
-    "package_missing": ErrorCode("a package that the command needs is not installed", "install the extra that the message names"),
-    "gpu_missing": ErrorCode("this machine lacks the GPUs that the engine needs", "serve it on such a machine, or build it for fewer GPUs"),
-    "keys_invalid": ErrorCode("the file of API keys does not have the expected content", "correct what the message names, or restore the file from a backup"),
-    "storage_denied": ErrorCode("the storage or the file denies access", "check its permissions, or pass credentials that have access"),
-    "storage_not_found": ErrorCode("the bucket does not exist", "create it, or name another"),
-    "storage_unreachable": ErrorCode("the storage does not answer as expected", "check its address, or try again later", retry=True),
-    # load tests
-    "workload_invalid": ErrorCode("the prompts, trace or distribution of a load test are invalid", "correct the field that the message names; docs/workloads.md lists the formats"),
-    "run_not_found": ErrorCode("there is no load test run at that path", "check the path; `inflight load run` creates one"),
-    "run_damaged": ErrorCode("a file of the run is truncated or corrupt", "run the load test again"),
-    "load_failed": ErrorCode("the load test failed or lost one of its workers", "fix the cause that the message names, and run it again"),
-    # batch jobs
-    "input_not_found": ErrorCode("the input of the batch job does not exist", "check the address, and the name of the table or column"),
-    "input_invalid": ErrorCode("the input of the batch job does not have the expected format", "correct the input, or pass --format and the column options that fit it"),
-    "input_changed": ErrorCode("the input changed since the job started", "restore the original input, or start a new job"),
-    "output_invalid": ErrorCode("the output does not exist or cannot store these answers", "choose another --out, or change the table as the message says"),
-    "output_failed": ErrorCode("writing the output failed", "fix the storage or the database, then run `inflight batch resume`"),
-    "job_not_found": ErrorCode("there is no batch job at that path", "check the path; `inflight batch run` creates one"),
-    "job_damaged": ErrorCode("a file of the batch job is truncated, corrupt or missing", "restore it from a backup, or start a new job"),
-    "job_running": ErrorCode("another process is running the batch job", "wait for it, or run `inflight batch cancel`"),
-    "job_elsewhere": ErrorCode("another machine holds the lease of the batch job", "run the same command again once the lease has expired", retry=True),
-    "job_mismatch": ErrorCode("the job was started with a different model, template or sampling settings", "resume it with the original settings, or start a new job"),
-    "job_failed": ErrorCode("the batch job cannot continue", "fix the cause that the message names, then run `inflight batch resume`"),
-    "row_invalid": ErrorCode("the row is not a valid request", "fix the row, then run `inflight batch retry`"),
-    "row_duplicate": ErrorCode("an earlier row has the same id, or an id that the output's table treats as the same", "give each row a unique id"),
-    "row_crashed_engine": ErrorCode("engines crashed each time they ran the row", "inspect the row and the engine's log"),
-    "job_expired": ErrorCode("the completion window ended before the row was sent", "send the row again", retry=True),
-    # files and batches of the gateway
-    "file_not_found": ErrorCode("there is no such file, or it has expired", "check the id, or upload the file again"),
-    "file_too_large": ErrorCode("the file has more bytes or requests than are allowed", "split it into several files"),
-    "batch_not_found": ErrorCode("there is no such batch", "check the id"),
-    "batch_ended": ErrorCode("the batch ends or has ended, so it cannot be cancelled", "retrieve it; its status says how it ended"),
-    # a request
-    "invalid_text": ErrorCode("the prompt is not text that the tokenizer accepts", "send UTF-8 text without NUL characters"),
-    "invalid_messages": ErrorCode("the model's chat template cannot render the messages", "correct the roles and contents; the message quotes the template's error"),
-    "no_chat_template": ErrorCode("the deployment and the client have no chat template", "send text, or pass chat_template to the client"),
-    "empty_prompt": ErrorCode("the prompt is empty", "send at least one character or token"),
-    "prompt_too_long": ErrorCode("the prompt and the answer together exceed the engine's limit", "shorten the prompt or lower max_tokens"),
-    "invalid_token_ids": ErrorCode("a token id is outside the vocabulary", "tokenize with the engine's own tokenizer"),
-    "invalid_parameter": ErrorCode("a parameter has an invalid value", "pass a value in the range that the message gives"),
-    "invalid_request": ErrorCode("the request does not match the model's inputs", "compare its names, types and shapes with docs/request-contract.md"),
-    "unsupported_input": ErrorCode("the engine does not support an input of the request", "leave the input out, or send the one that the message names"),
-    "text_not_computed": ErrorCode("the engine failed on the text, or its values for it are not finite numbers", "change the text; if other texts fail as well, build the engine again, in another precision"),
-    # a server
-    "model_failed": ErrorCode("the model's code raised an exception on the request", "read the server's log; if every request fails so, correct the model"),
-    "engine_died": ErrorCode("the engine's process ended while it generated the answer", "send the request again", retry=True),
-    "engine_restarting": ErrorCode("the engine is restarting", "wait, then send the request again", retry=True),
-    "overloaded": ErrorCode("too many requests are waiting", "send the request again later", retry=True),
-    "server_gone": ErrorCode("the connection to the server was lost", "wait until the server is back, then send the request again", retry=True),
-    "server_unreachable": ErrorCode("no server answers at that address", "check the address and the proxy, or start a server", retry=True),
-    "host_not_found": ErrorCode("the host name does not resolve", "check the address"),
-    "connection_closed": ErrorCode("the peer closes connections immediately", "check the port and the scheme of the address", retry=True),
-    "model_not_ready": ErrorCode("the model is not ready", "wait, or check its name with `inflight status`", retry=True),
-    "model_not_found": ErrorCode("the server has no model of that name", "check the name; `inflight status` lists the models"),
-    "unsupported_deployment": ErrorCode("the peer is not a Triton server, or has no model that the client supports", "check the address and the proxy, or name the model that takes text"),
-    "permission_denied": ErrorCode("the server denies access, or its certificate is not trusted", "check headers, certificates and the scheme of the address"),
-    "answer_damaged": ErrorCode("parts of the answer were lost, duplicated or corrupted in transit", "send the request again", retry=True),
-    "client_closed": ErrorCode("the client is closed", "create a new client"),
-    "client_forked": ErrorCode("the client was created in another process", "create one in each process"),
-    "cancelled": ErrorCode("the request was cancelled", "nothing to do"),
-    "deadline_exceeded": ErrorCode("the answer did not arrive in time", "pass a longer timeout"),
-}  # fmt: skip
-
-
 class InflightError(Exception):
     """A failed call: a message, a stable `code` from `ERROR_CODES`, the remedy, and whether to retry.
 
@@ -105,8 +16,8 @@ class InflightError(Exception):
     """
 
     def __new__(cls, message: str, code: str) -> InflightError:
-        kind = _CLASSES.get(code, cls) if cls is InflightError else cls
-        return super().__new__(kind)
+        row = ERROR_CODES.get(code)
+        return super().__new__(row.kind if row is not None and cls is InflightError else cls)
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -168,32 +79,91 @@ class ClientClosed(InflightError):
     """The client is closed, or was created in another process."""
 
 
-_CLASSES: dict[str, type[InflightError]] = {
-    "invalid_text": InvalidRequest,
-    "invalid_messages": InvalidRequest,
-    "no_chat_template": Unsupported,
-    "empty_prompt": InvalidRequest,
-    "prompt_too_long": InvalidRequest,
-    "invalid_token_ids": InvalidRequest,
-    "invalid_parameter": InvalidRequest,
-    "invalid_request": InvalidRequest,
-    "unsupported_input": Unsupported,
-    "text_not_computed": InvalidRequest,
-    "model_failed": InvalidRequest,
-    "engine_died": ServerGone,
-    "engine_restarting": ModelNotReady,
-    "overloaded": Overloaded,
-    "server_gone": ServerGone,
-    "server_unreachable": ServerGone,
-    "host_not_found": ServerGone,
-    "connection_closed": ServerGone,
-    "model_not_ready": ModelNotReady,
-    "model_not_found": ModelNotReady,
-    "unsupported_deployment": Unsupported,
-    "permission_denied": PermissionDenied,
-    "answer_damaged": AnswerDamaged,
-    "client_closed": ClientClosed,
-    "client_forked": ClientClosed,
-    "cancelled": Cancelled,
-    "deadline_exceeded": DeadlineExceeded,
-}
+class ErrorCode(NamedTuple):
+    """The meaning of a code, what the caller can do, the class of its errors, and whether to retry."""
+
+    meaning: str
+    remedy: str
+    kind: type[InflightError] = InflightError
+    retry: bool = False
+
+
+ERROR_CODES: dict[str, ErrorCode] = {
+    # before serving
+    "checkpoint_not_found": ErrorCode("there is no checkpoint at that path", "check the path or the hub name"),
+    "not_a_checkpoint": ErrorCode("the directory is not a Hugging Face checkpoint", "name one with config.json, safetensors weights and a tokenizer"),
+    "checkpoint_damaged": ErrorCode("a file of the checkpoint is truncated or corrupt", "download the checkpoint again"),
+    "unsupported_architecture": ErrorCode("this target does not support the architecture", "choose another target or checkpoint"),
+    "build_failed": ErrorCode("compiling the engine failed", "look up the error in the log that the message names"),
+    "disk_full": ErrorCode("the disk of the output is full", "free space, or write to another disk"),
+    "output_exists": ErrorCode("the output exists and was not made by inflight, or with other options", "choose another output"),
+    "output_unwritable": ErrorCode("you have no permission to write the output", "check its permissions, or choose another output"),
+    "engine_not_found": ErrorCode("there is no engine at that path", "build one with `inflight build`"),
+    "engine_damaged": ErrorCode("the engine directory does not match its manifest", "rebuild it with `inflight build`"),
+    "engine_incompatible": ErrorCode("the engine was built for another version, target or GPU", "rebuild it with `inflight build`"),
+    "engine_in_use": ErrorCode("another process serves or builds the cached engine", "stop that process, then run `inflight rm` again"),
+    "server_not_found": ErrorCode("tritonserver is not installed on this machine", "run `inflight doctor`"),
+    "server_start_failed": ErrorCode("tritonserver did not start", "read the last lines of its log, then run `inflight doctor`"),
+    "port_in_use": ErrorCode("another program uses the port", "choose another port, or 0 for any free port"),
+    "package_missing": ErrorCode("a package that the command needs is not installed", "install the extra that the message names"),
+    "gpu_missing": ErrorCode("this machine lacks the GPUs that the engine needs", "serve it on such a machine, or build it for fewer GPUs"),
+    "keys_invalid": ErrorCode("the file of API keys does not have the expected content", "correct what the message names, or restore the file from a backup"),
+    "storage_denied": ErrorCode("the storage or the file denies access", "check its permissions, or pass credentials that have access"),
+    "storage_not_found": ErrorCode("the bucket does not exist", "create it, or name another"),
+    "storage_unreachable": ErrorCode("the storage does not answer as expected", "check its address, or try again later", retry=True),
+    # load tests
+    "workload_invalid": ErrorCode("the prompts, trace or distribution of a load test are invalid", "correct the field that the message names; docs/workloads.md lists the formats"),
+    "run_not_found": ErrorCode("there is no load test run at that path", "check the path; `inflight load run` creates one"),
+    "run_damaged": ErrorCode("a file of the run is truncated or corrupt", "run the load test again"),
+    "load_failed": ErrorCode("the load test failed or lost one of its workers", "fix the cause that the message names, and run it again"),
+    # batch jobs
+    "input_not_found": ErrorCode("the input of the batch job does not exist", "check the address, and the name of the table or column"),
+    "input_invalid": ErrorCode("the input of the batch job does not have the expected format", "correct the input, or pass --format and the column options that fit it"),
+    "input_changed": ErrorCode("the input changed since the job started", "restore the original input, or start a new job"),
+    "output_invalid": ErrorCode("the output does not exist or cannot store these answers", "choose another --out, or change the table as the message says"),
+    "output_failed": ErrorCode("writing the output failed", "fix the storage or the database, then run `inflight batch resume`"),
+    "job_not_found": ErrorCode("there is no batch job at that path", "check the path; `inflight batch run` creates one"),
+    "job_damaged": ErrorCode("a file of the batch job is truncated, corrupt or missing", "restore it from a backup, or start a new job"),
+    "job_running": ErrorCode("another process is running the batch job", "wait for it, or run `inflight batch cancel`"),
+    "job_elsewhere": ErrorCode("another machine holds the lease of the batch job", "run the same command again once the lease has expired", retry=True),
+    "job_mismatch": ErrorCode("the job was started with a different model, template or sampling settings", "resume it with the original settings, or start a new job"),
+    "job_failed": ErrorCode("the batch job cannot continue", "fix the cause that the message names, then run `inflight batch resume`"),
+    "row_invalid": ErrorCode("the row is not a valid request", "fix the row, then run `inflight batch retry`"),
+    "row_duplicate": ErrorCode("an earlier row has the same id, or an id that the output's table treats as the same", "give each row a unique id"),
+    "row_crashed_engine": ErrorCode("engines crashed each time they ran the row", "inspect the row and the engine's log"),
+    "job_expired": ErrorCode("the completion window ended before the row was sent", "send the row again", retry=True),
+    # files and batches of the gateway
+    "file_not_found": ErrorCode("there is no such file, or it has expired", "check the id, or upload the file again"),
+    "file_too_large": ErrorCode("the file has more bytes or requests than are allowed", "split it into several files"),
+    "batch_not_found": ErrorCode("there is no such batch", "check the id"),
+    "batch_ended": ErrorCode("the batch ends or has ended, so it cannot be cancelled", "retrieve it; its status says how it ended"),
+    # a request
+    "invalid_text": ErrorCode("the prompt is not text that the tokenizer accepts", "send UTF-8 text without NUL characters", InvalidRequest),
+    "invalid_messages": ErrorCode("the model's chat template cannot render the messages", "correct the roles and contents; the message quotes the template's error", InvalidRequest),
+    "no_chat_template": ErrorCode("the deployment and the client have no chat template", "send text, or pass chat_template to the client", Unsupported),
+    "empty_prompt": ErrorCode("the prompt is empty", "send at least one character or token", InvalidRequest),
+    "prompt_too_long": ErrorCode("the prompt and the answer together exceed the engine's limit", "shorten the prompt or lower max_tokens", InvalidRequest),
+    "invalid_token_ids": ErrorCode("a token id is outside the vocabulary", "tokenize with the engine's own tokenizer", InvalidRequest),
+    "invalid_parameter": ErrorCode("a parameter has an invalid value", "pass a value in the range that the message gives", InvalidRequest),
+    "invalid_request": ErrorCode("the request does not match the model's inputs", "compare its names, types and shapes with docs/request-contract.md", InvalidRequest),
+    "unsupported_input": ErrorCode("the engine does not support an input of the request", "leave the input out, or send the one that the message names", Unsupported),
+    "text_not_computed": ErrorCode("the engine failed on the text, or its values for it are not finite numbers", "change the text; if other texts fail as well, build the engine again, in another precision", InvalidRequest),
+    # a server
+    "model_failed": ErrorCode("the model's code raised an exception on the request", "read the server's log; if every request fails so, correct the model", InvalidRequest),
+    "engine_died": ErrorCode("the engine's process ended while it generated the answer", "send the request again", ServerGone, retry=True),
+    "engine_restarting": ErrorCode("the engine is restarting", "wait, then send the request again", ModelNotReady, retry=True),
+    "overloaded": ErrorCode("too many requests are waiting", "send the request again later", Overloaded, retry=True),
+    "server_gone": ErrorCode("the connection to the server was lost", "wait until the server is back, then send the request again", ServerGone, retry=True),
+    "server_unreachable": ErrorCode("no server answers at that address", "check the address and the proxy, or start a server", ServerGone, retry=True),
+    "host_not_found": ErrorCode("the host name does not resolve", "check the address", ServerGone),
+    "connection_closed": ErrorCode("the peer closes connections immediately", "check the port and the scheme of the address", ServerGone, retry=True),
+    "model_not_ready": ErrorCode("the model is not ready", "wait, or check its name with `inflight status`", ModelNotReady, retry=True),
+    "model_not_found": ErrorCode("the server has no model of that name", "check the name; `inflight status` lists the models", ModelNotReady),
+    "unsupported_deployment": ErrorCode("the peer is not a Triton server, or has no model that the client supports", "check the address and the proxy, or name the model that takes text", Unsupported),
+    "permission_denied": ErrorCode("the server denies access, or its certificate is not trusted", "check headers, certificates and the scheme of the address", PermissionDenied),
+    "answer_damaged": ErrorCode("parts of the answer were lost, duplicated or corrupted in transit", "send the request again", AnswerDamaged, retry=True),
+    "client_closed": ErrorCode("the client is closed", "create a new client", ClientClosed),
+    "client_forked": ErrorCode("the client was created in another process", "create one in each process", ClientClosed),
+    "cancelled": ErrorCode("the request was cancelled", "nothing to do", Cancelled),
+    "deadline_exceeded": ErrorCode("the answer did not arrive in time", "pass a longer timeout", DeadlineExceeded),
+}  # fmt: skip

@@ -35,8 +35,7 @@ Commands print these and exit with 1.
 def render() -> str:
     """Return the whole page as Markdown."""
     calls, building = [], []
-    for code, (meaning, remedy, retry) in ERROR_CODES.items():
-        kind = type(InflightError("", code))
+    for code, (meaning, remedy, kind, retry) in ERROR_CODES.items():
         again = "yes" if retry else ""
         if kind is InflightError:
             building.append(f"| `{code}` | {meaning} | {remedy} | {again} |\n")

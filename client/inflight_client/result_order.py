@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from inflight_client.call import Prompt
 from inflight_client.errors import InflightError
 from inflight_client.results import Generation
-from inflight_client.validation import check_int
 
 Outcome = Generation | InflightError
 """The result of one of many prompts: its answer, or the error in its place."""
@@ -62,23 +60,14 @@ class ResultOrder:
             yield (due, outcome) if self._as_completed else outcome
 
 
-def validate_concurrency(value: int) -> int:
-    """Return the number. Raises InflightError for an invalid one."""
-    check_int("concurrency", value, 1, 2**31 - 1)
-    return int(value)
-
-
-def validate_prompts(prompts: Any) -> Iterable[Prompt]:
-    """Return the prompts. Raises InflightError for objects that synchronous code can't iterate over."""
-    if hasattr(prompts, "__aiter__"):
-        raise InflightError(
-            f"the prompts are an asynchronous {type(prompts).__name__}; only AsyncClient reads those",
-            "invalid_parameter",
-        )
-    if isinstance(prompts, str | bytes) or not hasattr(prompts, "__iter__"):
-        raise InflightError(
-            f"the prompts are a {type(prompts).__name__}; they must be a list or another iterable of prompts",
-            "invalid_parameter",
-        )
-    iterable: Iterable[Prompt] = prompts
-    return iterable
+def validate_source(name: str, values: Any, expected: str, asynchronous: bool = False) -> Any:
+    """Return the caller's iterable of prompts or texts. Raises InflightError for other objects."""
+    if hasattr(values, "__aiter__"):
+        if asynchronous:
+            return values
+        what = f"the {name} are an asynchronous {type(values).__name__}; only AsyncClient reads those"
+        raise InflightError(what, "invalid_parameter")
+    if isinstance(values, str | bytes | bytearray | Mapping) or not hasattr(values, "__iter__"):
+        what = f"the {name} have the type {type(values).__name__}; they must be {expected}"
+        raise InflightError(what, "invalid_parameter")
+    return values

@@ -26,14 +26,22 @@ class Parameter:
     """Names of the input of models of text; the second is upstream's up to 0.19."""
     engine_input: str
     """The name of the input of `tensorrt_llm`."""
+    openai: bool
+    """Whether a body of OpenAI's API has it, as a field of the same name."""
 
 
 def _parameter(
-    help: str, low: float, high: float = 3.4e38, *, inputs: tuple[str, ...] = (), engine_input: str = ""
+    help: str,
+    low: float,
+    high: float = 3.4e38,
+    *,
+    inputs: tuple[str, ...] = (),
+    engine_input: str = "",
+    openai: bool = True,
 ) -> Any:
     """Return a field; without a higher bound, that of an FP32 tensor. Bounds that are whole make it a whole number."""
     whole = isinstance(low, int) and isinstance(high, int)
-    values = Parameter(help, low, high, whole, inputs, engine_input)
+    values = Parameter(help, low, high, whole, inputs, engine_input, openai)
     return field(default=None, metadata={"parameter": values})
 
 
@@ -94,14 +102,20 @@ class Sampling:
     )
     min_p: float | None = _parameter("Least share of the likeliest token's probability to sample from.", 0.0, 1.0)
     min_tokens: int | None = _parameter("Minimum tokens to generate.", 0, _INT32, inputs=("min_tokens", "min_length"))
-    end_id: int | None = _parameter("Token that ends the answer instead of the model's own; -1: none.", -1, _INT32)
+    end_id: int | None = _parameter(
+        "Token that ends the answer instead of the model's own; -1: none.", -1, _INT32, openai=False
+    )
     stop: str | tuple[str, ...] | list[str] = ()
     bad_words: str | tuple[str, ...] | list[str] = ()
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | list[int] = ()
     guide: Guide | None = None
     adapter: int | None = _parameter(
-        "Number of the LoRA adapter, from 1 (inflight serve --lora).", 0, 2**63 - 1, inputs=("lora_task_id",)
+        "Number of the LoRA adapter, from 1 (inflight serve --lora).",
+        0,
+        2**63 - 1,
+        inputs=("lora_task_id",),
+        openai=False,
     )
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from inflight_client.address import Address, Tls, validate_headers
 from inflight_client.call import Call, CallOptions, Prompt, TokenIds
+from inflight_client.encoder_call import MODELS, EncoderCallOptions, EncoderOptions, Task
 from inflight_client.errors import InflightError
 from inflight_client.sampling import Sampling
 from inflight_client.validation import check_timeout, invalid_value
@@ -82,13 +83,22 @@ class ClientSettings:
 
     def call(self, prompt: Prompt | TokenIds, options: Mapping[str, Any], stream: bool) -> Call:
         """Return a call; the id and the timeout have defaults."""
-        _check_names("stream" if stream else "generate", options)
+        _check_names("stream" if stream else "generate", options, CallOptions)
         given = {"timeout": self.timeout, **options}
         return Call(prompt, stream, **{**given, "request_id": given.get("request_id") or uuid.uuid4().hex})
 
+    def encoder_options(self, task: Task, options: EncoderCallOptions, **more: Any) -> EncoderOptions:
+        """Return the options of a call of an encoder, with `more` of its task; model and timeout have defaults."""
+        _check_names(task, options, EncoderCallOptions)
+        model = self.model or ("" if self.address.openai else MODELS[task])
+        arguments: dict[str, Any] = {**options, **more}
+        if arguments.get("timeout") is None:
+            arguments["timeout"] = self.timeout
+        return EncoderOptions(task, model, openai=self.address.openai, **arguments)
+
     def validate_options(self, options: Mapping[str, Any]) -> None:
         """Raise the errors that all of many calls would have before the first is sent."""
-        _check_names("generate_many", options)
+        _check_names("generate_many", options, CallOptions)
         self.call(_SAMPLE_PROMPT, options, stream=False)
 
 
@@ -100,13 +110,13 @@ def _with_api_key(headers: dict[str, str], address: Address) -> dict[str, str]:
     return validate_headers({**headers, "authorization": f"Bearer {key}"}, address)
 
 
-def _check_names(method: str, options: Mapping[str, Any]) -> None:
+def _check_names(method: str, options: Mapping[str, Any], allowed: type) -> None:
     """Raise Python's TypeError for an unknown option, with a hint at the right place."""
-    for name in options.keys() - CallOptions.__annotations__.keys():
-        if name in Sampling.__dataclass_fields__:
+    for name in options.keys() - allowed.__annotations__.keys():
+        if allowed is CallOptions and name in Sampling.__dataclass_fields__:
             hint = f"pass sampling options as sampling=Sampling({name}=...)"
         else:
-            hint = f"it takes {', '.join(CallOptions.__annotations__)}"
+            hint = f"it takes {', '.join(allowed.__annotations__)}"
         raise TypeError(f"{method}() got an unexpected keyword argument {name!r}; {hint}")
 
 

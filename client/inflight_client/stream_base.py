@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TypeVar
 
-from inflight_client._compat.answer import AnswerDecoder
 from inflight_client.call import Call
+from inflight_client.deployments.answer import AnswerDecoder
 from inflight_client.results import Delta, Generation, LogProb, ServerTimings, Timings
 
 

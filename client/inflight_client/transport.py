@@ -34,17 +34,19 @@ class InferRequest:
     """One request to one model.
 
     `outputs` are the requested outputs, for the protocol that supports a choice; `parameters` are KServe's request
-    parameters; `headers` are added to the client's own (lower-case names). `task` is `generate`, whose answers are
-    streamed, or an encoder's: `embed`, `rerank`, `classify`, whose answer is one response.
+    parameters; a request to a gateway has a `body` of OpenAI's fields in place of these and of `inputs`. `headers` are
+    added to the client's own (lower-case names). `task` is `generate`, whose answers are streamed, or an encoder's:
+    `embed`, `rerank`, `classify`, whose answer is one response.
     """
 
     model: str
     id: str
-    inputs: Mapping[str, Tensor]
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     parameters: Mapping[str, str | int | bool] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     task: str = "generate"
+    body: Mapping[str, Any] = field(default_factory=dict)
 
 
 class InferResponse(Protocol):

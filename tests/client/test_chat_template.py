@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inflight_client._compat.requests import build_request
 from inflight_client.call import Call
 from inflight_client.chat_template import ChatTemplate
+from inflight_client.deployments.requests import build_request
 from inflight_client.errors import InflightError
 
 from tests.client.support.deployments import find

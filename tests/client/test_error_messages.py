@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from inflight_client import Client, Guide, InflightError, Retry, Sampling, Tls
-from inflight_client._compat.requests import build_request, build_stop_request
-from inflight_client._compat.stop_text_buffer import StopTextBuffer
 from inflight_client._grpc.messages import GrpcInferResponse, infer_request
 from inflight_client.address import Address, validate_headers
 from inflight_client.call import Call, validate_request_id
+from inflight_client.deployments.requests import build_request, build_stop_request
+from inflight_client.deployments.stop_text_buffer import StopTextBuffer
 from inflight_client.encoder_call import EncoderOptions
 from inflight_client.error_mapping import connection_closed
 from inflight_client.metrics import Metrics

@@ -5,8 +5,8 @@ import ssl
 from typing import Protocol
 
 import pytest
-from inflight_client._async.metrics import async_fetch_metrics
-from inflight_client._sync.metrics import fetch_metrics
+from inflight_client._async.http_transport import async_fetch_metrics
+from inflight_client._sync.http_transport import fetch_metrics
 from inflight_client.address import Tls
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError

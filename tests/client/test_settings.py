@@ -75,6 +75,16 @@ def test_an_unknown_option_is_told_those_that_there_are(name: str) -> None:
     assert "Call" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["query", "max_tokens", "openai"])
+def test_an_unknown_option_of_an_encoder_is_told_those_that_there_are(name: str) -> None:
+    options: Any = {name: True}
+    with Client() as client, pytest.raises(TypeError) as raised:
+        client.embed("Tea?", **options)
+    assert str(raised.value) == (
+        f"embed() got an unexpected keyword argument {name!r}; it takes truncate, priority, timeout, return_errors"
+    )
+
+
 def test_what_is_wrong_with_each_of_many_is_raised_before_the_first() -> None:
     with Client() as client:
         with raises(InflightError, "invalid_parameter", naming=("max_tokens", "0")):
@@ -92,10 +102,12 @@ def test_options_of_messages_and_sampling_fit_many() -> None:
     )
 
 
-@pytest.mark.parametrize("method", ["health", "ready", "models", "metrics", "deployment", "cancel"])
+@pytest.mark.parametrize(
+    "method", ["health", "ready", "models", "metrics", "deployment", "cancel", "server", "model_config"]
+)
 @pytest.mark.parametrize("timeout", ["1", -1, 0, 1e10, True])
 def test_questions_name_a_wrong_timeout(method: str, timeout: Any) -> None:
-    arguments = ("mine",) if method == "cancel" else ()
+    arguments = ("mine",) if method in ("cancel", "model_config") else ()
     with Client() as client, raises(InflightError, "invalid_parameter", naming="timeout"):
         getattr(client, method)(*arguments, timeout=timeout)
 

@@ -12,7 +12,6 @@ from inflight_client.result_order import (
     READ_AHEAD_FACTOR,
     ResultOrder,
     SourceEnd,
-    validate_prompts,
 )
 
 AsyncPrompts = Iterable[Prompt] | AsyncIterable[Prompt]
@@ -95,9 +94,3 @@ class AsyncCallRunner:
             outcome = error
         self._results.put_nowait((place, outcome))
         self._free_slots.release()
-
-
-def validate_async_prompts(prompts: Any) -> AsyncPrompts:
-    """Return the prompts. Raises InflightError for objects that are not iterable."""
-    source: AsyncPrompts = prompts if isinstance(prompts, AsyncIterable) else validate_prompts(prompts)
-    return source

@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from inflight_client._async.connection import AsyncConnection
 from inflight_client._async.stream import AsyncStream
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.encoder_detection import EncoderDeployment
-from inflight_client.address import Tls
+from inflight_client.address import Address, Tls
 from inflight_client.call import Call, CallOptions, Prompt, TokenIds, validate_request_id
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
-from inflight_client.encoder_call import MODELS, EncoderOptions, Task
+from inflight_client.deployments.deployment import Deployment
+from inflight_client.deployments.encoder_detection import EncoderDeployment
+from inflight_client.deployments.model_config import ModelConfig
+from inflight_client.encoder_call import EncoderCallOptions, Task
 from inflight_client.encodings import Classifications, Embeddings, Reranking
-from inflight_client.result_order import ResultOrder, validate_concurrency
+from inflight_client.result_order import ResultOrder, validate_source
 from inflight_client.results import Generation, Health, Model
 from inflight_client.retry import Retry, validate_retry
 from inflight_client.settings import ClientSettings
+from inflight_client.transport import ModelMetadata, ServerMetadata
+from inflight_client.validation import check_int
 
 if TYPE_CHECKING:
     from inflight_client._async.call_runner import AsyncPrompts
@@ -147,14 +150,17 @@ class AsyncClient:
         >>> [answer.output_tokens async for answer in client.generate_many(prompts, max_tokens=4)]
         [4, 4, 4]
         """
-        from inflight_client._async.call_runner import AsyncCallRunner, validate_async_prompts
+        from inflight_client._async.call_runner import AsyncCallRunner
 
         self._settings.validate_options(options)
+        check_int("concurrency", concurrency, 1, 2**31 - 1)
         many = AsyncCallRunner(
-            lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
-            validate_concurrency(concurrency),
+            lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)), concurrency
         )
-        return many.outcomes(validate_async_prompts(prompts), ResultOrder(as_completed, return_errors))
+        expected = "a list or another iterable of prompts"
+        # sync: prompts = validate_source("prompts", prompts, expected)
+        prompts = validate_source("prompts", prompts, expected, asynchronous=True)
+        return many.outcomes(prompts, ResultOrder(as_completed, return_errors))
 
     async def embed(
         self,
@@ -162,32 +168,18 @@ class AsyncClient:
         *,
         input_type: str | None = None,
         dimensions: int | None = None,
-        truncate: bool = False,
-        priority: int = 0,
-        timeout: float | None = None,
-        return_errors: bool = False,
+        **options: Unpack[EncoderCallOptions],
     ) -> Embeddings:
         """Return the embeddings of a text, or of any number of texts or lists of token ids. Raises InflightError.
 
         `input_type` names one of the model's prompts, often `query` or `document`; `dimensions` shortens the vectors.
-        With `truncate` a text over the model's length is cut, otherwise it is refused. Texts with a higher `priority`
-        leave the server's queue first. `timeout` is for the whole call.
-
-        Many texts are sent in several requests at a time, and read from an iterable as they can be sent. The first
-        error is raised and cancels the others; with `return_errors` the result has the errors by the index of their
-        text. Leaving early (by an error or cancelling) cancels requests in flight.
+        Many texts are sent in several requests at a time, and read from an iterable as they can be sent. Leaving early
+        (by an error or cancelling) cancels requests in flight.
         """
-        options = self._encoder_options(
-            "embed",
-            timeout,
-            input_type=input_type,
-            dimensions=dimensions,
-            truncate=truncate,
-            priority=priority,
-            return_errors=return_errors,
+        embeddings: Embeddings = await self._encode(
+            "embed", texts, options, input_type=input_type, dimensions=dimensions
         )
-        found: Embeddings = await self._encode(options, texts)
-        return found
+        return embeddings
 
     async def rerank(
         self,
@@ -195,45 +187,22 @@ class AsyncClient:
         documents: AsyncDocuments,
         *,
         top_n: int | None = None,
-        truncate: bool = False,
-        priority: int = 0,
-        timeout: float | None = None,
-        return_errors: bool = False,
+        **options: Unpack[EncoderCallOptions],
     ) -> Reranking:
         """Return documents by their relevance for the query, the best `top_n` or all. Raises InflightError.
 
-        `truncate` cuts documents, never the query. The other options are those of `embed`.
+        `truncate` cuts documents, never the query. See `embed`.
         """
-        options = self._encoder_options(
-            "rerank",
-            timeout,
-            query=query,
-            top_n=top_n,
-            truncate=truncate,
-            priority=priority,
-            return_errors=return_errors,
-        )
-        found: Reranking = await self._encode(options, documents)
-        return found
+        reranking: Reranking = await self._encode("rerank", documents, options, query=query, top_n=top_n)
+        return reranking
 
-    async def classify(
-        self,
-        texts: AsyncTexts,
-        *,
-        truncate: bool = False,
-        priority: int = 0,
-        timeout: float | None = None,
-        return_errors: bool = False,
-    ) -> Classifications:
-        """Return the classes of a text, or of any number of texts or lists of token ids. Raises InflightError.
+    async def classify(self, texts: AsyncTexts, **options: Unpack[EncoderCallOptions]) -> Classifications:
+        """Return the classes of a text, or of any number of texts or lists of token ids, see `embed`.
 
-        The options are those of `embed`.
+        Raises InflightError.
         """
-        options = self._encoder_options(
-            "classify", timeout, truncate=truncate, priority=priority, return_errors=return_errors
-        )
-        found: Classifications = await self._encode(options, texts)
-        return found
+        classifications: Classifications = await self._encode("classify", texts, options)
+        return classifications
 
     async def cancel(self, request_id: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> None:
         """Cancel the requests with this id, from any client; an unknown id is not an error.
@@ -285,6 +254,36 @@ class AsyncClient:
         """Return the server's models that embed, rerank or classify texts."""
         return await self._connection.find_encoders(Deadline.from_timeout(timeout, "the list of encoders"))
 
+    async def server(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> ServerMetadata:
+        """Return the server's name and version; of a gateway, `gateway` and its version. Raises InflightError."""
+        return await self._connection.transport.server(Deadline.from_timeout(timeout, "the server's version"))
+
+    async def model_metadata(self, model: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> ModelMetadata:
+        """Return a model's inputs and outputs, with their types and shapes; a gateway's models tell none.
+
+        Raises InflightError: `model_not_found` for a name that the server does not know.
+        """
+        deadline = Deadline.from_timeout(timeout, "the model's description")
+        return await self._connection.transport.metadata(model, deadline)
+
+    async def model_config(self, model: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> ModelConfig:
+        """Return a model's configuration; a gateway's models have an empty one.
+
+        Raises InflightError: `model_not_found` for a name that the server does not know, and another code of
+        `inflight_client.deployments.server_query.REFUSAL_CODES` if the server restricts access to configurations.
+        """
+        deadline = Deadline.from_timeout(timeout, "the model's description")
+        return ModelConfig(await self._connection.transport.config(model, deadline))
+
+    @property
+    def address(self) -> Address:
+        """The server's address."""
+        return self._settings.address
+
+    def refresh(self) -> None:
+        """Detect the deployment again before the next call; otherwise a description is used for a minute."""
+        self._connection.invalidate()
+
     async def close(self) -> None:
         """Close the connection; open calls end with an error. May be called twice."""
         await self._connection.close()
@@ -300,12 +299,7 @@ class AsyncClient:
     def _stream(self, call: Call) -> AsyncStream:
         return AsyncStream(call, self._connection)
 
-    def _encoder_options(self, task: Task, timeout: float | None, **options: Any) -> EncoderOptions:
-        seconds = self._settings.timeout if timeout is None else timeout
-        model = self._settings.model or ("" if self._settings.address.openai else MODELS[task])
-        return EncoderOptions(task, model, timeout=seconds, **options)
-
-    async def _encode(self, options: EncoderOptions, texts: Any) -> Any:
+    async def _encode(self, task: Task, texts: Any, options: EncoderCallOptions, **more: Any) -> Any:
         from inflight_client._async.encode import async_encode
 
-        return await async_encode(self._connection, options, texts)
+        return await async_encode(self._connection, self._settings.encoder_options(task, options, **more), texts)

@@ -11,16 +11,17 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from inflight_client._compat.answer import AnswerDecoder
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
-from inflight_client._compat.detection import detect, list_models
-from inflight_client._compat.encoder_detection import EncoderDeployment, find_encoders
-from inflight_client._compat.requests import answer_decoder, build_request, build_stop_request
-from inflight_client._compat.server_query import ServerQuery
+from inflight_client._openai.deployment import completion_request
 from inflight_client._openai.deployment import detect as detect_openai
 from inflight_client.call import Call
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
+from inflight_client.deployments.answer import AnswerDecoder
+from inflight_client.deployments.deployment import Deployment
+from inflight_client.deployments.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
+from inflight_client.deployments.detection import detect, list_models
+from inflight_client.deployments.encoder_detection import EncoderDeployment, find_encoders
+from inflight_client.deployments.requests import answer_decoder, build_request, build_stop_request
+from inflight_client.deployments.server_query import ServerQuery
 from inflight_client.encoder_call import MODELS as ENCODER_MODELS
 from inflight_client.encoder_call import EncoderOptions, is_encoder
 from inflight_client.errors import ClientClosed, InflightError, Overloaded
@@ -48,7 +49,9 @@ class AsyncConnection:
         self._settings = settings
         self._retry = retry
         self._deployment_cache = DeploymentCache()
-        self._detect = detect_openai if settings.address.openai else detect
+        self._detect, self._build_request = (
+            (detect_openai, completion_request) if settings.address.openai else (detect, build_request)
+        )
         self._start()
 
     def _start(self) -> None:
@@ -70,7 +73,7 @@ class AsyncConnection:
         """Send a call's request once; return the decoder and the responses. Raises InflightError."""
         deployment = await self.find_deployment(whole.sooner(first))
         last = whole if deployment.streams(call) else whole.sooner(first)  # the server may drop the request after this
-        make = partial(build_request, deployment, call, last.left(), self._settings.chat_template)
+        make = partial(self._build_request, deployment, call, last.left(), self._settings.chat_template)
         renders = call.is_chat and self._settings.chat_template is not None  # async only
         # sync: request = make()
         request = await self._run_in_thread(make, whole.sooner(first)) if renders else make()
@@ -141,7 +144,7 @@ class AsyncConnection:
 
     async def metrics(self, deadline: Deadline) -> Metrics:
         """Fetch the metrics page, at the port that the server publishes. Raises InflightError."""
-        from inflight_client._async.metrics import async_fetch_metrics
+        from inflight_client._async.http_transport import async_fetch_metrics
 
         served: Mapping[str, Any] = {}
         if not self._settings.metrics_url:

@@ -11,9 +11,9 @@ from inflight_client._async.call_runner import AsyncCallRunner
 from inflight_client._async.connection import AsyncConnection
 from inflight_client.deadline import NEVER, Deadline
 from inflight_client.encoder_call import EncoderOptions, EncoderRequest
-from inflight_client.encoder_texts import CONCURRENCY, MAX_TEXTS, Splitter, join, validate_texts
+from inflight_client.encoder_texts import CONCURRENCY, MAX_TEXTS, Splitter, join
 from inflight_client.errors import InflightError
-from inflight_client.result_order import ResultOrder
+from inflight_client.result_order import ResultOrder, validate_source
 from inflight_client.transport import AsyncResponses
 
 
@@ -22,8 +22,10 @@ async def async_encode(connection: AsyncConnection, options: EncoderOptions, tex
 
     Leaving it cancels its requests on the server. Triton's HTTP endpoint can't cancel; there they end at the deadline.
     """
-    # sync: texts = validate_texts(options.texts_name, texts)
-    texts = validate_texts(options.texts_name, texts, asynchronous=True)
+    texts = (texts,) if isinstance(texts, str) else texts
+    expected = "a text, or an iterable of texts"
+    # sync: texts = validate_source(options.texts_name, texts, expected)
+    texts = validate_source(options.texts_name, texts, expected, asynchronous=True)
     deadline = Deadline(options.timeout)
     splitter = Splitter(options)
     # sync: requests: Any = splitter.requests(texts)

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import httpcore2
@@ -24,6 +24,10 @@ from inflight_client.error_mapping import client_closed
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 from inflight_client.transport import AsyncResponses, InferRequest, ModelMetadata, ServerMetadata
+
+if TYPE_CHECKING:
+    from inflight_client.metrics import Metrics
+    from inflight_client.settings import ClientSettings
 
 
 class AsyncHttpTransport:
@@ -73,10 +77,7 @@ class AsyncHttpTransport:
 
     async def page(self, deadline: Deadline) -> bytes:
         """Fetch the page at the address itself."""
-        status, kind, body = await self._get("", deadline, None)
-        if status != 200:
-            raise answers.status_error(status, kind, body, self.where)
-        return body
+        return await self._get_body("", deadline)
 
     async def close(self) -> None:
         """Close all connections; calls in flight end with `client_closed`."""
@@ -91,14 +92,24 @@ class AsyncHttpTransport:
         await self._pool.aclose()
         await self._network.wait_closed()  # async only
 
+    def response_error(self, status: int, content_type: str, body: bytes, retry_after: str = "") -> InflightError:
+        """Return the error for a status other than 200; `retry_after` is the header's value, or empty."""
+        return answers.status_error(status, content_type, body, self.where)
+
     async def _check_health(self, path: str, deadline: Deadline) -> bool:
-        status, kind, body = await self._get(path, deadline, None)
-        return answers.is_ready(status, kind, body, self.where)
+        status, kind, body = await self._get(path, deadline)
+        return answers.is_ready(status, self.response_error(status, kind, body))
+
+    async def _get_body(self, path: str, deadline: Deadline) -> bytes:
+        status, kind, body = await self._get(path, deadline)
+        if status != 200:
+            raise self.response_error(status, kind, body)
+        return body
 
     async def _get_json(self, path: str, deadline: Deadline, content: bytes | None = None) -> bytes:
         return answers.json_body(*await self._get(path, deadline, content), self.where)
 
-    async def _get(self, path: str, deadline: Deadline, content: bytes | None) -> tuple[int, str, bytes]:
+    async def _get(self, path: str, deadline: Deadline, content: bytes | None = None) -> tuple[int, str, bytes]:
         exchange = AsyncCallContext(self.where, deadline)
         self.begin(exchange)
         try:
@@ -267,7 +278,7 @@ class AsyncHttpResponses:
             if response.status != 200:
                 body, kind = await read_whole(response, self._transport.where), channel.content_type(response)
                 wait = channel.header(response, b"retry-after")
-                raise self._request.error(response.status, kind, wait, body, self._transport.where)
+                raise self._transport.response_error(response.status, kind, body, wait)
         self._request.begin(response, self._transport.where)
         return response.aiter_stream()
 
@@ -280,6 +291,22 @@ async def read_whole(response: httpcore2.Response, where: str) -> bytes:
         if len(body) > channel.MAX_BODY_BYTES:
             raise channel.body_too_long(where)
     return bytes(body)
+
+
+async def async_fetch_metrics(url: str, deadline: Deadline, server: ClientSettings | None = None) -> Metrics:
+    """Fetch a metrics page, with the headers and certificates of `server` if the page belongs to that server.
+
+    It does if it is on the same host, and not over plain HTTP if the server uses TLS.
+    Raises InflightError.
+    """
+    from inflight_client.metrics import Metrics, page_address, page_credentials, page_text
+
+    address = page_address(url)
+    transport = AsyncHttpTransport(address, *page_credentials(address, server))
+    try:
+        return Metrics.parse(page_text(await transport.page(deadline)))
+    finally:
+        await transport.close()
 
 
 def _cancelled() -> InflightError:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from inflight_client._grpc import channel as grpc_channel
 from inflight_client._grpc import fork, messages
@@ -104,16 +104,8 @@ class AsyncGrpcTransport:
         if self._loop is None:
             fork.channel_opening()
             self._loop, self._process = loop, os.getpid()
-            self._channel = (
-                grpc.aio.insecure_channel(self._where, self._options)
-                if self._credentials is None
-                else grpc.aio.secure_channel(self._where, self._credentials, self._options)
-            )
-            self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-            self._infer = self._channel.unary_stream(
-                grpc_channel.STREAM_METHOD,
-                request_serializer=service_pb2.ModelInferRequest.SerializeToString,
-                response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+            self._channel, self._stub, self._infer = grpc_channel.connect(
+                grpc.aio, self._where, self._options, self._credentials
             )
             return
         fork.check_process(self._process)

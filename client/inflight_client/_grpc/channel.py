@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from inflight_client import tls_files
 from inflight_client.address import Address, Tls
 
-STREAM_METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
+_STREAM_METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
 """Triton's streaming extension of KServe's v2 protocol; it works for every model, decoupled or not."""
 
 END_OF_CALL_TIMEOUT = 1.0
@@ -49,6 +51,23 @@ def credentials(address: Address, tls: Tls | None) -> grpc.ChannelCredentials | 
     files = tls_files.read_tls_files(tls or Tls())
     key = files.certificate if files.key is None else files.key  # one file may hold both
     return grpc.ssl_channel_credentials(files.ca, key, files.certificate)
+
+
+def connect(
+    library: Any, where: str, options: list[tuple[str, int]], credentials: grpc.ChannelCredentials | None
+) -> tuple[Any, Any, Any]:
+    """Return a channel of `grpc` or `grpc.aio`, the stub of its unary calls, and its streaming call."""
+    channel = (
+        library.insecure_channel(where, options)
+        if credentials is None
+        else library.secure_channel(where, credentials, options)
+    )
+    infer = channel.unary_stream(
+        _STREAM_METHOD,
+        request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+        response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+    )
+    return channel, service_pb2_grpc.GRPCInferenceServiceStub(channel), infer
 
 
 def metadata(headers: Mapping[str, str], call_headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

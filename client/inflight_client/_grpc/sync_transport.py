@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
+from grpc._cython.cygrpc import OperationType
 from grpc.experimental import ChannelOptions
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
-from inflight_client._grpc import channel, fork, internals, messages
+from inflight_client._grpc import channel, fork, messages
 from inflight_client._grpc.errors import error_from_status
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
@@ -121,17 +122,7 @@ class _Channel:
     def __init__(self, where: str, options: list[tuple[str, int]], credentials: grpc.ChannelCredentials | None) -> None:
         self.process = os.getpid()
         options = [*options, (ChannelOptions.SingleThreadedUnaryStream, 1)]
-        self.channel = (
-            grpc.insecure_channel(where, options)
-            if credentials is None
-            else grpc.secure_channel(where, credentials, options)
-        )
-        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
-        self.infer = self.channel.unary_stream(
-            channel.STREAM_METHOD,
-            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
-            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
-        )
+        self.channel, self.stub, self.infer = channel.connect(grpc, where, options, credentials)
 
 
 class GrpcResponses(Iterator[InferResponse]):
@@ -181,7 +172,7 @@ class GrpcResponses(Iterator[InferResponse]):
         # once, but iterating does not consume them, as the call counts as ended.
         with self._reading:
             if not self._interrupted:
-                internals.drain(self._call)
+                _drain(self._call)
                 return
             # A signal's exception may arrive after gRPC has delivered a message and before it has recorded that. Its
             # record then has an event that never comes, and waiting for it could block this thread.
@@ -191,7 +182,7 @@ class GrpcResponses(Iterator[InferResponse]):
 
     def _drain_available(self) -> None:
         with contextlib.suppress(KeyError):  # from gRPC, for an event that it no longer records
-            internals.drain(self._call, internals.RECEIVE_MESSAGE)
+            _drain(self._call, int(OperationType.receive_message))
 
     def _next(self) -> Any:
         try:
@@ -222,6 +213,16 @@ class GrpcResponses(Iterator[InferResponse]):
         ):
             for _ in self._call:
                 pass
+
+
+def _drain(call: Any, *ignored: int) -> None:
+    """Consume the remaining events of an ended call; until then gRPC keeps the call and its connection.
+
+    Events of the operations `ignored` are not waited for. These internals of gRPC may change in any version, hence the
+    upper bound on grpcio.
+    """
+    while call._state.due.difference(ignored):
+        call._consume_next_event()
 
 
 @contextlib.contextmanager

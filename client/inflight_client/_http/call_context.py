@@ -55,13 +55,13 @@ class CallContext:
         self._first_bytes = b""
         """The first bytes received."""
         self._stream: Abortable | None = None
-        self._cancelled_with: InflightError | None = None
+        self.cancelled_with: InflightError | None = None
 
     def attach(self, stream: Abortable) -> None:
         """Set the call's connection. Raises InflightError if the call was cancelled meanwhile."""
         self._stream = stream
-        if self._cancelled_with is not None:
-            raise self._cancelled_with
+        if self.cancelled_with is not None:
+            raise self.cancelled_with
 
     def record_data(self, data: bytes) -> None:
         """Remember the first bytes received."""
@@ -70,21 +70,21 @@ class CallContext:
 
     def cancel(self, error: InflightError) -> None:
         """Cancel the call, from any thread: its reader gets the error."""
-        if self._cancelled_with is None:
-            self._cancelled_with = error
+        if self.cancelled_with is None:
+            self.cancelled_with = error
         if (stream := self._stream) is not None:
             stream.abort()
 
     def detach(self) -> None:
         """In a child process: give up the call, which belongs to the parent."""
-        self._cancelled_with = InflightError(
+        self.cancelled_with = InflightError(
             "the answer belongs to another process; request one in each", "client_forked"
         )
         self._stream = None
 
     @property
     def detached(self) -> bool:
-        return self._cancelled_with is not None and self._cancelled_with.code == "client_forked"
+        return self.cancelled_with is not None and self.cancelled_with.code == "client_forked"
 
     def discard(self) -> None:
         """Abort the call's connection, so that it is not reused."""
@@ -95,14 +95,10 @@ class CallContext:
         """Release the connection for other calls."""
         self._stream = None
 
-    @property
-    def cancelled_with(self) -> InflightError | None:
-        return self._cancelled_with
-
     def left(self) -> float | None:
         """Return the seconds left. Raises InflightError after the deadline or a cancellation."""
-        if self._cancelled_with is not None:
-            raise self._cancelled_with
+        if self.cancelled_with is not None:
+            raise self.cancelled_with
         left = self.deadline.left()
         if left == 0.0:
             raise self.deadline.error()
@@ -117,13 +113,13 @@ class CallContext:
         except _LIBRARY_ERRORS as error:
             raise self._map_error(error) from None
         except InflightError as error:
-            raise self._cancelled_with or error from None
+            raise self.cancelled_with or error from None
         finally:
             CURRENT.reset(token)
 
     def _map_error(self, error: Exception) -> InflightError:
-        if self._cancelled_with is not None:
-            return self._cancelled_with
+        if self.cancelled_with is not None:
+            return self.cancelled_with
         words = str(error) or type(error).__name__
         if isinstance(error, httpcore2.TimeoutException):  # no connection of the pool became free
             return self.deadline.error()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import urllib.request
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import httpcore2
@@ -26,17 +26,6 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 """Maximum size of a response that is not streamed."""
 
 
-_OWN_HEADERS = {"accept": "*/*", "user-agent": "inflight_client"}
-
-
-class PoolOptions(TypedDict):
-    ssl_context: ssl.SSLContext | None
-    proxy: httpcore2.Proxy | None
-    max_connections: int
-    max_keepalive_connections: int
-    keepalive_expiry: float
-
-
 class HttpChannel:
     """A server with the headers and TLS settings of every request. Raises InflightError for invalid settings.
 
@@ -53,13 +42,14 @@ class HttpChannel:
             self._host = address.host.encode("ascii" if address.host.isascii() else "idna")
         except UnicodeError as error:
             raise InflightError(f"{address.host!r} is not a valid host name: {error}", "invalid_parameter") from None
-        self.options = PoolOptions(
-            ssl_context=ssl_context(tls) if address.secure else None,
-            proxy=None if address.loopback else _proxy(address),
-            max_connections=MAX_CONNECTIONS,
-            max_keepalive_connections=MAX_KEEPALIVE_CONNECTIONS,
-            keepalive_expiry=KEEPALIVE_EXPIRY,
-        )
+        self.options: dict[str, Any] = {
+            "ssl_context": ssl_context(tls) if address.secure else None,
+            "proxy": None if address.loopback else _proxy(address),
+            "max_connections": MAX_CONNECTIONS,
+            "max_keepalive_connections": MAX_KEEPALIVE_CONNECTIONS,
+            "keepalive_expiry": KEEPALIVE_EXPIRY,
+        }
+        """Arguments of httpcore2's pool of connections."""
 
     def request(
         self, path: str, exchange: CallContext, content: bytes | None = None, headers: Mapping[str, str] | None = None
@@ -98,7 +88,7 @@ def content_type(response: httpcore2.Response) -> str:
 
 def header(response: httpcore2.Response, name: bytes) -> str:
     """Return a header's value; empty without it. `name` is in lower case."""
-    return next((_latin1(value) for found, value in response.headers if found.lower() == name), "")
+    return next((value.decode("latin-1") for found, value in response.headers if found.lower() == name), "")
 
 
 def check_stream(response: httpcore2.Response, where: str) -> None:
@@ -120,10 +110,6 @@ def check_stream(response: httpcore2.Response, where: str) -> None:
 
 def body_too_long(where: str) -> InflightError:
     return InflightError(f"the server at {where} answered with more than {MAX_BODY_BYTES} bytes", "answer_damaged")
-
-
-def _latin1(value: bytes) -> str:
-    return value.decode("latin-1")
 
 
 def ssl_context(tls: Tls | None) -> ssl.SSLContext:

@@ -20,8 +20,6 @@ from inflight_client._http.messages import (
     response_from_event,
     response_from_values,
 )
-from inflight_client._http.responses import status_error
-from inflight_client.errors import InflightError
 from inflight_client.tensor_bytes import bytes_to_array, bytes_to_texts, tensor_to_bytes
 from inflight_client.transport import InferRequest
 
@@ -54,9 +52,6 @@ class HttpInferRequest(Protocol):
 
     def parse_event(self, data: bytes) -> HttpResponse | None:
         """Return the response of a part of the answer; None if it has none. Raises InflightError."""
-
-    def error(self, status: int, content_type: str, retry_after: str, body: bytes, where: str) -> InflightError:
-        """Return the error for a status other than 200; `retry_after` is the header's value, or empty."""
 
 
 class StreamedRequest:
@@ -100,9 +95,6 @@ class GenerateRequest(StreamedRequest):
 
     def parse_event(self, data: bytes) -> HttpResponse | None:
         return response_from_event(data, self.id)
-
-    def error(self, status: int, content_type: str, retry_after: str, body: bytes, where: str) -> InflightError:
-        return status_error(status, content_type, body, where)
 
 
 class BinaryRequest:
@@ -159,6 +151,3 @@ class BinaryRequest:
         except (KeyError, TypeError, AttributeError) as error:
             raise damaged(f"{type(error).__name__}: {error}") from None
         return response_from_values(values, self.id)
-
-    def error(self, status: int, content_type: str, retry_after: str, body: bytes, where: str) -> InflightError:
-        return status_error(status, content_type, body, where)

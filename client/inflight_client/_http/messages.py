@@ -165,12 +165,10 @@ class HttpResponse:
         return str(self._values.get("id", ""))
 
     def text(self, name: str) -> str | None:
-        values = self._all(name)
+        values = self._all(name, (str,), "text")
         if not values:
             return None
-        value = values[0]
-        if not isinstance(value, str):
-            raise damaged(f"its {name} is {value!r:.60}, not text")
+        value: str = values[0]
         if not value.isascii():
             try:
                 value.encode()
@@ -183,22 +181,12 @@ class HttpResponse:
         return values[0] if values else None
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        values = self._all(name)
-        if values is None:
-            return None
-        for value in values:
-            if type(value) is not int:
-                raise damaged(f"its {name} has {value!r:.60}, which is not a whole number")
-        return tuple(values)
+        values = self._all(name, (int,), "a whole number")
+        return None if values is None else tuple(values)
 
     def numbers(self, name: str) -> tuple[float, ...] | None:
-        values = self._all(name)
-        if values is None:
-            return None
-        for value in values:
-            if type(value) is not float and type(value) is not int:
-                raise damaged(f"its {name} has {value!r:.60}, which is not a number")
-        return tuple(map(float, values))
+        values = self._all(name, (int, float), "a number")
+        return None if values is None else tuple(map(float, values))
 
     def texts(self, name: str, limit: int | None = None) -> tuple[str, ...] | None:
         values = self._values.get(name)
@@ -208,9 +196,16 @@ class HttpResponse:
         values: Array | None = self._values.get(name)
         return values
 
-    def _all(self, name: str) -> list[Any] | None:
-        value = self._values.get(name)
-        return value if value is None or isinstance(value, list) else [value]
+    def _all(self, name: str, types: tuple[type, ...], what: str) -> list[Any] | None:
+        values = self._values.get(name)
+        if values is None:
+            return None
+        if not isinstance(values, list):
+            values = [values]
+        for value in values:
+            if type(value) not in types:
+                raise damaged(f"its {name} has {value!r:.60}, which is not {what}")
+        return values
 
 
 def response_from_event(data: bytes, request_id: str) -> HttpResponse:

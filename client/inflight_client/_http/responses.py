@@ -38,13 +38,8 @@ _NOT_READY = (400, 503)
 """Triton's statuses if it is not ready; the first one comes without a body."""
 
 
-def is_ready(status: int, content_type: str, body: bytes, where: str) -> bool:
-    """Return the result of a health check. Raises InflightError for a status that is neither yes nor no."""
-    return is_status_ready(status, status_error(status, content_type, body, where))
-
-
-def is_status_ready(status: int, error: InflightError) -> bool:
-    """Return whether a status says ready; raise `error`, the response's, if it says neither yes nor no."""
+def is_ready(status: int, error: InflightError) -> bool:
+    """Return the result of a health check; raise `error`, the response's, if its status is neither yes nor no."""
     if status in (200, *_NOT_READY):
         return status == 200
     if error.code in ("model_not_ready", "model_not_found"):
@@ -114,7 +109,7 @@ def server_metadata(body: bytes) -> ServerMetadata:
     try:
         return ServerMetadata(str(document["name"]), str(document["version"]))
     except KeyError as error:
-        raise _malformed("the server's metadata", f"it has no {error}") from None
+        raise malformed("the server's metadata", f"it has no {error}") from None
 
 
 def model_metadata(body: bytes, model: str) -> ModelMetadata:
@@ -125,7 +120,7 @@ def model_metadata(body: bytes, model: str) -> ModelMetadata:
         versions = tuple(map(str, document.get("versions", ())))
         return ModelMetadata(model, _tensors(document["inputs"]), _tensors(document["outputs"]), versions)
     except (KeyError, TypeError, ValueError) as error:
-        raise _malformed(f"the metadata of {model}", str(error)) from None
+        raise malformed(f"the metadata of {model}", str(error)) from None
 
 
 def _tensors(listed: Iterable[Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -138,7 +133,7 @@ def _tensors(listed: Iterable[Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
 def model_config(body: bytes, model: str) -> dict[str, Any]:
     document = json_object(body)
     if document.get("name") != model:
-        raise _malformed(f"the configuration of {model}", f"it is that of {document.get('name')}")
+        raise malformed(f"the configuration of {model}", f"it is that of {document.get('name')}")
     return document
 
 
@@ -150,8 +145,8 @@ def repository_index(body: bytes) -> list[Model]:
             for entry in listed
         ]
     except (KeyError, TypeError, AttributeError) as error:
-        raise _malformed("the list of models", str(error)) from None
+        raise malformed("the list of models", str(error)) from None
 
 
-def _malformed(what: str, how: str) -> InflightError:
+def malformed(what: str, how: str) -> InflightError:
     return InflightError(f"the server's answer can't be read as {what}: {how}; send it again", "answer_damaged")

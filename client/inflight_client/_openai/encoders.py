@@ -16,9 +16,8 @@ import httpcore2
 from inflight_client._http import channel
 from inflight_client._http.infer_requests import AnswerParser, BodyParser
 from inflight_client._http.messages import HttpResponse, json_object
-from inflight_client._openai.errors import error_from_object, error_from_response
-from inflight_client._openai.messages import malformed
-from inflight_client.errors import InflightError
+from inflight_client._http.responses import malformed
+from inflight_client._openai.messages import error_from_object
 from inflight_client.transport import InferRequest
 
 if TYPE_CHECKING:
@@ -26,11 +25,10 @@ if TYPE_CHECKING:
 
 _PATHS = {"embed": "/v1/embeddings", "rerank": "/v1/rerank", "classify": "/v1/classify"}
 _KEYS = {"embed": "embedding", "rerank": "relevance_score", "classify": "probs"}
-_OPTIONS = ("input_type", "dimensions", "priority")
 
 
 class EncoderHttpRequest:
-    """A request for an encoder, whose answer is one response. An empty name is that of the task's only model."""
+    """A request for an encoder, whose answer is one response."""
 
     def __init__(self, request: InferRequest) -> None:
         self.id = request.id
@@ -39,23 +37,8 @@ class EncoderHttpRequest:
         self.parser: AnswerParser = BodyParser()
         self._task = request.task
         self._returned_id = ""
-        values = {name: tensor.values for name, tensor in request.inputs.items()}
-        fields: dict[str, Any] = {"model": request.model} if request.model else {}
-        fields |= {"return_errors": True, "truncate": bool(values.get("truncate"))}
-        fields |= {name: values[name][0] for name in _OPTIONS if name in values}
-        if request.task == "rerank":
-            fields |= {"query": values["query"][0], "documents": values["documents"]}
-        elif "text_input" in values:
-            fields["input"] = values["text_input"]
-        else:
-            longest = request.inputs["input_ids"].shape[1]
-            starts = range(0, len(values["input_ids"]), longest)
-            lengths = zip(starts, values["input_lengths"], strict=True)
-            fields["input"] = [values["input_ids"][start : start + length] for start, length in lengths]
-        if request.task == "embed":
-            fields["encoding_format"] = "base64"
-        self._count = len(fields.get("documents") or fields["input"])
-        self.body = json.dumps(fields, ensure_ascii=False).encode()
+        self._count = len(request.body.get("documents") or request.body["input"])
+        self.body = json.dumps(request.body, ensure_ascii=False).encode()
 
     def begin(self, response: httpcore2.Response, where: str) -> None:
         self._returned_id = channel.header(response, b"x-request-id")
@@ -89,10 +72,7 @@ class EncoderHttpRequest:
                 }
             )
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise malformed("the results of an encoder", error) from None
-
-    def error(self, status: int, content_type: str, retry_after: str, body: bytes, where: str) -> InflightError:
-        return error_from_response(status, content_type, body, where, retry_after)
+            raise malformed("the results of an encoder", f"{type(error).__name__}: {error}") from None
 
 
 def _vectors(results: Sequence[Mapping[str, Any]]) -> Array:

@@ -1,4 +1,4 @@
-"""Messages of OpenAI's API: requests from the tensors of a call, outputs from the frames of a stream.
+"""Messages of OpenAI's API: a request, outputs from the frames of its stream, and errors.
 
 https://platform.openai.com/docs/api-reference/chat/streaming. Answers are always streamed: closing the connection of a
 stream cancels it.
@@ -12,36 +12,38 @@ from typing import Any
 
 from inflight_client._http.infer_requests import StreamedRequest
 from inflight_client._http.messages import HttpResponse, json_object, json_value
-from inflight_client._openai.errors import error_from_object, error_from_response
-from inflight_client.errors import InflightError
-from inflight_client.results import Model
+from inflight_client._http.responses import NO_ENDPOINT, code_by_status, malformed, status_error
+from inflight_client.errors import ERROR_CODES, InflightError
 from inflight_client.transport import InferRequest
 
-_SAME_NAME = (
-    *("max_tokens", "temperature", "top_k", "top_p", "seed", "min_tokens"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty", "min_p"),
-)
-_TIERS = {0: "auto", 1: "priority", -1: "flex"}
 _DONE = b"[DONE]"
 _THINK, _END_THINK = "<think>", "</think>"
+_CODES = {
+    "context_length_exceeded": "prompt_too_long",
+    "unsupported_parameter": "unsupported_input",
+    "invalid_value": "invalid_parameter",
+    "server_overloaded": "overloaded",
+    "rate_limit_exceeded": "overloaded",
+    "invalid_api_key": "permission_denied",
+    "internal_error": "server_gone",
+    "not_found": "unsupported_deployment",
+}
+"""Our codes for OpenAI's; the gateway's other codes are ours."""
+_MAX_RETRY_AFTER = 3600.0
 
 
 class CompletionRequest(StreamedRequest):
     """A request and the state of its stream. A text is sent to /v1/completions, messages to /v1/chat/completions."""
 
     def __init__(self, request: InferRequest) -> None:
-        """Raises InflightError (`unsupported_input`, `invalid_text`) for what cannot be sent."""
+        """Raises InflightError `invalid_text` for what cannot be sent."""
         super().__init__()
         self.id = request.id
-        values = {name: tensor.values for name, tensor in request.inputs.items()}
-        self._chat = "messages" in values
+        self._chat = "messages" in request.body
         self.path = "/v1/chat/completions" if self._chat else "/v1/completions"
-        headers = {**request.headers, "x-request-id": request.id[:64]}
-        if "deadline_ms" in values:
-            headers["x-inflight-deadline-ms"] = str(min(values["deadline_ms"][0], 10**9 - 1))
-        self.headers: Mapping[str, str] = headers
+        self.headers: Mapping[str, str] = {**request.headers, "x-request-id": request.id[:64]}
         try:
-            self.body = json.dumps({"model": request.model, **_fields(values)}, ensure_ascii=False).encode()
+            self.body = json.dumps(request.body, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             raise InflightError(f"the request can't be encoded as UTF-8: {error.reason}", "invalid_text") from None
         self._reason = ""
@@ -63,12 +65,8 @@ class CompletionRequest(StreamedRequest):
                 self._reason = choice.get("finish_reason") or self._reason
                 outputs = {"text_output": self._text(choice), **self._log_probs(choice.get("logprobs"))}
         except (AttributeError, KeyError, TypeError) as error:
-            raise malformed("a frame of a stream", error) from None
+            raise malformed("a frame of a stream", f"{type(error).__name__}: {error}") from None
         return HttpResponse(outputs) if outputs.get("text_output") or "output_log_probs" in outputs else None
-
-    def error(self, status: int, content_type: str, retry_after: str, body: bytes, where: str) -> InflightError:
-        """Return the error of a response that is no stream."""
-        return error_from_response(status, content_type, body, where, retry_after)
 
     def _last_outputs(self) -> dict[str, Any]:
         outputs: dict[str, Any] = {"id": self.id, "text_output": "", "finish_reason": self._reason}
@@ -100,64 +98,12 @@ class CompletionRequest(StreamedRequest):
         return {"output_log_probs": values, "cum_log_probs": self._sum_log_probs}
 
 
-def _fields(values: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """Return the fields of the body for the values of the tensors."""
-    fields: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-    fields |= {name: values[name][0] for name in _SAME_NAME if name in values}
-    if "temperature" not in fields and fields.get("top_k", 0) <= 1 and not fields.get("top_p"):
-        fields["temperature"] = 0.0  # OpenAI's default is 1, ours is greedy decoding
-    if "messages" in values:
-        fields["messages"] = json.loads(values["messages"][0])
-    else:
-        fields["prompt"] = list(values.get("prompt_token_ids", ())) or values["text_input"][0]
-    if "chat_template_kwargs" in values:
-        fields["chat_template_kwargs"] = json.loads(values["chat_template_kwargs"][0])
-    for name, field in (("stop_words", "stop"), ("bad_words", "bad_words"), ("allowed_token_ids", "allowed_token_ids")):
-        if name in values:
-            fields[field] = list(values[name])
-    if "logit_bias_ids" in values:
-        fields["logit_bias"] = dict(zip(values["logit_bias_ids"], values["logit_bias_values"], strict=True))
-    if "end_id" in values:
-        if values["end_id"][0] != -1:
-            raise _unsupported("an end_id other than -1")
-        fields["ignore_eos"] = True
-    if "priority" in values:
-        if values["priority"][0] not in _TIERS:
-            raise _unsupported("a priority other than -1, 0 and 1")
-        fields["service_tier"] = _TIERS[values["priority"][0]]
-    if "return_log_probs" in values:
-        fields["logprobs"] = True if "messages" in values else 0
-    if "guided_decoding_guide_type" in values:
-        guide = values.get("guided_decoding_guide", ("",))[0]
-        fields["response_format"] = _response_format(values["guided_decoding_guide_type"][0], guide)
-    return fields
-
-
-def _response_format(kind: str, text: str) -> dict[str, Any]:
-    if kind == "json":
-        return {"type": "json_object"}
-    if kind == "json_schema":
-        try:
-            schema = json.loads(text)
-        except (ValueError, RecursionError):
-            raise InflightError("the guide's JSON schema is not JSON; correct it", "invalid_parameter") from None
-        return {"type": kind, "json_schema": {"name": "answer", "schema": schema, "strict": True}}
-    return {"type": "ebnf", "ebnf": text} if kind == "ebnf_grammar" else {"type": kind, "regex": text}
-
-
-def _unsupported(option: str) -> InflightError:
-    return InflightError(
-        f"OpenAI's API has no field for {option}; leave it out, or use the address of the Triton server",
-        "unsupported_input",
-    )
-
-
 def models(body: bytes) -> list[tuple[str, str]]:
     """Parse the list of models: the name and task of each. Raises InflightError `answer_damaged` for invalid data."""
     try:
         return [(str(each["id"]), str(each.get("task") or "")) for each in json_object(body)["data"]]
     except (AttributeError, KeyError, TypeError) as error:
-        raise malformed("the list of models", error) from None
+        raise malformed("the list of models", f"{type(error).__name__}: {error}") from None
 
 
 def version(body: bytes) -> str:
@@ -165,12 +111,36 @@ def version(body: bytes) -> str:
     return str(found.get("version", "")) if isinstance(found, dict) else ""
 
 
-def served_model(name: str, ready: bool, task: str) -> Model:
-    return Model(name, "", "READY" if ready else "UNAVAILABLE", task=task)
+def error_from_response(
+    status: int, content_type: str, body: bytes, where: str, retry_after: str = ""
+) -> InflightError:
+    """Return the error for a response's status; `retry_after` is the header's value."""
+    error = _error_from_body(status, body)
+    if error is None and status in NO_ENDPOINT:
+        error = InflightError(
+            f"the peer at {where} has no OpenAI-compatible API (HTTP status {status}); check the address, which ends"
+            " in /v1",
+            "unsupported_deployment",
+        )
+    if error is None:
+        error = status_error(status, content_type, body, where)
+    if retry_after.isdigit():  # the other form, a date, is for pages
+        error.retry_after = min(float(retry_after), _MAX_RETRY_AFTER)
+    return error
 
 
-def malformed(what: str, error: Exception) -> InflightError:
-    return InflightError(
-        f"the server's answer can't be read as {what} ({type(error).__name__}: {error}); send it again",
-        "answer_damaged",
-    )
+def error_from_object(error: Mapping[str, Any], status: int = 500) -> InflightError:
+    """Return the error of a response, or of a frame of a stream that had begun."""
+    code = str(error.get("code") or "")
+    code = _CODES.get(code, code)
+    if code not in ERROR_CODES:
+        code = "server_gone" if status == 500 else code_by_status(status)
+    return InflightError(str(error.get("message") or "the gateway gives no reason"), code)
+
+
+def _error_from_body(status: int, body: bytes) -> InflightError | None:
+    try:
+        error = json_object(body).get("error")
+    except InflightError:
+        return None
+    return error_from_object(error, status) if isinstance(error, Mapping) else None

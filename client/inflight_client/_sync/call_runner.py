@@ -18,7 +18,6 @@ from inflight_client.result_order import (
     ResultOrder,
     SourceEnd,
 )
-from inflight_client.result_order import validate_prompts as validate_prompts
 
 Prompts = Iterable[Prompt]
 

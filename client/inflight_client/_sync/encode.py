@@ -12,9 +12,9 @@ from inflight_client._sync.call_runner import CallRunner
 from inflight_client._sync.connection import Connection
 from inflight_client.deadline import NEVER, Deadline
 from inflight_client.encoder_call import EncoderOptions, EncoderRequest
-from inflight_client.encoder_texts import CONCURRENCY, MAX_TEXTS, Splitter, join, validate_texts
+from inflight_client.encoder_texts import CONCURRENCY, MAX_TEXTS, Splitter, join
 from inflight_client.errors import InflightError
-from inflight_client.result_order import ResultOrder
+from inflight_client.result_order import ResultOrder, validate_source
 from inflight_client.transport import Responses
 
 
@@ -23,7 +23,9 @@ def encode(connection: Connection, options: EncoderOptions, texts: Any) -> Any:
 
     Leaving it cancels its requests on the server. Triton's HTTP endpoint can't cancel; there they end at the deadline.
     """
-    texts = validate_texts(options.texts_name, texts)
+    texts = (texts,) if isinstance(texts, str) else texts
+    expected = "a text, or an iterable of texts"
+    texts = validate_source(options.texts_name, texts, expected)
     deadline = Deadline(options.timeout)
     splitter = Splitter(options)
     requests: Any = splitter.requests(texts)

@@ -8,14 +8,12 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from inflight_client._http.responses import is_status_ready
-from inflight_client._openai.deployment import INPUTS, OUTPUTS
 from inflight_client._openai.encoders import EncoderHttpRequest
-from inflight_client._openai.errors import error_from_response
-from inflight_client._openai.messages import CompletionRequest, models, served_model, version
+from inflight_client._openai.messages import CompletionRequest, error_from_response, models, version
 from inflight_client._sync.http_transport import HttpResponses, HttpTransport
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
+from inflight_client.errors import InflightError
 from inflight_client.results import Model
 from inflight_client.transport import InferRequest, ModelMetadata, Responses, ServerMetadata
 
@@ -27,24 +25,28 @@ class OpenAiTransport(HttpTransport):
         super().__init__(replace(address, path=address.path.removesuffix("/v1")), headers, tls)
 
     def live(self, deadline: Deadline) -> bool:
-        return self._check("/health", deadline)
+        return self._check_health("/health", deadline)
 
     def ready(self, deadline: Deadline) -> bool:
-        return self._check("/ready", deadline)
+        return self._check_health("/ready", deadline)
 
     def model_ready(self, model: str, deadline: Deadline) -> bool:
-        return self._check(f"/v1/models/{quote(model, safe='')}", deadline)
+        return self._check_health(f"/v1/models/{quote(model, safe='')}", deadline)
 
     def server(self, deadline: Deadline) -> ServerMetadata:
-        return ServerMetadata("gateway", version(self._body("/version", deadline)))
+        return ServerMetadata("gateway", version(self._get_body("/version", deadline)))
 
     def index(self, deadline: Deadline) -> list[Model]:
-        found = models(self._body("/v1/models", deadline))
-        return [served_model(name, self.model_ready(name, deadline), task) for name, task in found]
+        found = models(self._get_body("/v1/models", deadline))
+        states = [self.model_ready(name, deadline) for name, _ in found]
+        return [
+            Model(name, "", "READY" if ready else "UNAVAILABLE", task=task)
+            for (name, task), ready in zip(found, states, strict=True)
+        ]
 
     def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
-        self._body(f"/v1/models/{quote(model, safe='')}", deadline)
-        return ModelMetadata(model, INPUTS, OUTPUTS)
+        self._get_body(f"/v1/models/{quote(model, safe='')}", deadline)
+        return ModelMetadata(model, {}, {})
 
     def config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
         """Return an empty configuration: the gateway does not publish its servers'."""
@@ -54,12 +56,5 @@ class OpenAiTransport(HttpTransport):
         sent = CompletionRequest(request) if request.task == "generate" else EncoderHttpRequest(request)
         return HttpResponses(self, sent, whole, first)
 
-    def _check(self, path: str, deadline: Deadline) -> bool:
-        status, kind, body = self._get(path, deadline, None)
-        return is_status_ready(status, error_from_response(status, kind, body, self.where))
-
-    def _body(self, path: str, deadline: Deadline) -> bytes:
-        status, kind, body = self._get(path, deadline, None)
-        if status != 200:
-            raise error_from_response(status, kind, body, self.where)
-        return body
+    def response_error(self, status: int, content_type: str, body: bytes, retry_after: str = "") -> InflightError:
+        return error_from_response(status, content_type, body, self.where, retry_after)

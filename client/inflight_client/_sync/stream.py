@@ -7,10 +7,10 @@ import threading
 import time
 from types import TracebackType
 
-from inflight_client._compat.answer import AnswerDecoder
 from inflight_client._sync.connection import Connection
 from inflight_client.call import Call
 from inflight_client.deadline import Deadline
+from inflight_client.deployments.answer import AnswerDecoder
 from inflight_client.errors import InflightError
 from inflight_client.results import Delta, Generation
 from inflight_client.stream_base import StreamBase

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from inflight_client import NO_RETRY, AsyncClient, InflightError
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.model_config import ModelConfig
-from inflight_client._compat.server_query import REFUSAL_CODES
-from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
+from inflight_client import NO_RETRY, Address, AsyncClient, Deployment, InflightError, ModelConfig
+from inflight_client.deployments.server_query import REFUSAL_CODES
 from inflight_client.encoder_call import MODELS
 from inflight_client.encodings import Classifications, Embeddings, Reranking
 from inflight_client.engine_load import EngineLoad
 from inflight_client.model_defaults import as_conversation, with_model_defaults
 from inflight_client.results import Generation
-from inflight_client.settings import ClientSettings
 from inflight_client.validation import shorten
 
 from inflight.batch.dispatch.backend import ServerLoad
@@ -59,12 +55,11 @@ class TritonBackend:
     ) -> None:
         server, page = split_address(address)
         self.name = masked(server)
-        self._settings = ClientSettings.from_arguments(server, options.model, options.headers, None, None, None, page)
         self._encoder = None if task == "generate" else options.model or MODELS[task]
         """The name of the model on the server, of tasks other than `generate`."""
         self._client = AsyncClient(
             server,
-            options.model if self._settings.address.openai else options.model or self._encoder,
+            options.model if Address.parse(server).openai else options.model or self._encoder,
             headers=options.headers,
             timeout=options.row_timeout,
             retry=NO_RETRY,
@@ -166,7 +161,7 @@ class TritonBackend:
             deployment = await self._client.deployment()
             model, about = deployment.model, deployment.served
         else:
-            model, about = self._encoder, (await self._encoder_config()).json_parameter("inflight_served")
+            model, about = self._encoder, (await self._encoder_config(self._encoder)).json_parameter("inflight_served")
         served = about.get("model", model)
         if named not in (served, model) and not self._warned_model:
             self._warned_model = True
@@ -176,7 +171,7 @@ class TritonBackend:
             )
 
     async def _supports_priority(self) -> bool:
-        if "priority" in (await self._client.deployment()).inputs:
+        if (await self._client.deployment()).takes_priority:
             return True
         if not self._warned_priority:
             self._warned_priority = True
@@ -216,19 +211,17 @@ class TritonBackend:
         return deployment.build or _fingerprint(deployment)
 
     async def _encoder_build(self, model: str) -> str:
-        if self._settings.address.openai:
+        if self._client.address.openai:
             return fingerprint([one.name for one in await self._client.models()])
-        if build := (await self._encoder_config()).parameter("inflight_build"):
+        if build := (await self._encoder_config(model)).parameter("inflight_build"):
             return build
-        found = await self._client._connection.transport.metadata(model, _query_deadline())
+        found = await self._client.model_metadata(model)
         return fingerprint([model, *_tensors(found.inputs, found.outputs)])
 
-    async def _encoder_config(self) -> ModelConfig:
+    async def _encoder_config(self, model: str) -> ModelConfig:
         """Return the encoder's configuration; an empty one if access is restricted."""
-        if self._encoder is None or self._settings.address.openai:
-            return ModelConfig()
         try:
-            return ModelConfig(await self._client._connection.transport.config(self._encoder, _query_deadline()))
+            return await self._client.model_config(model)
         except InflightError as error:
             if error.code not in REFUSAL_CODES or error.code == "model_not_found":
                 raise
@@ -236,10 +229,6 @@ class TritonBackend:
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def _query_deadline() -> Deadline:
-    return Deadline(DEFAULT_QUERY_TIMEOUT, "the model's description")
 
 
 def _fingerprint(deployment: Deployment) -> str:

@@ -11,10 +11,8 @@ from typing import Any, TypeVar
 
 import click
 from inflight_client import Client, InflightError
-from inflight_client._sync.connection import Connection
 from inflight_client.address import Tls, parse_header
 from inflight_client.retry import NO_RETRY, Retry
-from inflight_client.settings import ClientSettings
 from inflight_client.versions import VersionWarning
 
 from inflight.common.schema.cli_options import Lines
@@ -25,7 +23,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def connection_options(function: Decorated) -> Decorated:
-    """Add the connection options; `open_client` and `connection_settings` read them."""
+    """Add the connection options; `open_client` reads them."""
     options = [
         click.option(
             "--server",
@@ -51,35 +49,15 @@ def connection_options(function: Decorated) -> Decorated:
 
 
 @contextmanager
-def open_client(options: dict[str, Any], retry_timeout: float, chat_template: str | None = None) -> Iterator[Client]:
+def open_client(options: dict[str, Any], retry_timeout: float = 0.0, **arguments: Any) -> Iterator[Client]:
     """Yield a client from the options of `connection_options`, which are removed from `options`.
 
-    Version mismatches are printed as warnings on standard error.
+    `arguments` are further ones of the client. Version mismatches are printed as warnings on standard error.
     """
     # At a terminal, do not wait for a missing server unless the user asks for it.
     retry = Retry(timeout=retry_timeout) if retry_timeout else NO_RETRY
-    with (
-        _print_warnings(),
-        Client(**_connection_arguments(options), retry=retry, chat_template=chat_template) as client,
-    ):
+    with _print_warnings(), Client(**_connection_arguments(options), retry=retry, **arguments) as client:
         yield client
-
-
-@contextmanager
-def connection_settings(
-    options: dict[str, Any], metrics_url: str | None
-) -> Iterator[tuple[Connection, ClientSettings]]:
-    """Yield a connection and its settings without a client, to inspect the server itself."""
-    settings = ClientSettings.from_arguments(
-        **_connection_arguments(options), timeout=None, chat_template=None, metrics_url=metrics_url
-    )
-    connection = Connection(settings, NO_RETRY)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", VersionWarning)  # the inspection reports it in its own words
-            yield connection, settings
-    finally:
-        connection.close()
 
 
 def _connection_arguments(options: dict[str, Any]) -> dict[str, Any]:

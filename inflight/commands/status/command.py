@@ -6,17 +6,18 @@ import dataclasses
 import json
 import sys
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import click
-from inflight_client._compat.encoder_detection import EncoderDeployment
+from inflight_client import Client, EncoderDeployment, VersionWarning
 from inflight_client.engine_load import EngineLoad
 
-from inflight.commands.options.connection import connection_options, connection_settings
+from inflight.commands.options.connection import connection_options, open_client
 from inflight.commands.options.numbers import Seconds
-from inflight.commands.status.report import ServerInspector, ServerReport
+from inflight.commands.status.report import ServerReport, inspect_server
 
 _RATE_INTERVAL = 0.5
 """Seconds between two readings of a busy engine, from which the token rate is computed."""
@@ -51,29 +52,29 @@ def command(metrics_url: str | None, timeout: float, watch: float | None, as_jso
       inflight status --server http://127.0.0.1:8080/v1
       inflight status --json | jq .load.waiting
     """  # fmt: skip
-    with connection_settings(options, metrics_url) as (connection, settings):
-        inspector = ServerInspector(connection, settings, timeout)
-        report = _inspect(inspector)
+    with open_client(options, metrics_url=metrics_url) as client:
+        warnings.simplefilter("ignore", VersionWarning)  # the report tells it in its own words
+        report = _inspect(client, timeout)
         _show(report, as_json, watch)
         try:
             while watch is not None:
                 time.sleep(watch)
-                report = _inspect(inspector, report.load)
+                report = _inspect(client, timeout, report.load)
                 _show(report, as_json, watch)
         except KeyboardInterrupt:
             pass  # how --watch ends
     sys.exit(0 if report.health else 1)
 
 
-def _inspect(inspector: ServerInspector, before: EngineLoad | None = None) -> ServerReport:
+def _inspect(client: Client, timeout: float, before: EngineLoad | None = None) -> ServerReport:
     """Inspect the server; twice if it is busy and there is no earlier reading."""
-    report = inspector.report()
+    report = inspect_server(client, timeout)
     if before is None and report.load is not None:
         if not report.load.running:
             return dataclasses.replace(report, tokens_per_second=None if report.load.running is None else 0.0)
         before = report.load
         time.sleep(_RATE_INTERVAL)
-        report = inspector.report()
+        report = inspect_server(client, timeout)
     if before is None or report.load is None:
         return report
     return dataclasses.replace(report, tokens_per_second=report.load.tokens_per_second(before))

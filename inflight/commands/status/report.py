@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.encoder_detection import EncoderDeployment
-from inflight_client._compat.model_config import ModelConfig
-from inflight_client._sync.connection import Connection
-from inflight_client.deadline import Deadline
+from inflight_client import Client, Deployment, EncoderDeployment, Health, InflightError, Model
 from inflight_client.engine_load import EngineLoad
-from inflight_client.errors import InflightError
-from inflight_client.results import Health, Model
-from inflight_client.settings import ClientSettings
 from inflight_client.versions import version_mismatch
 
 from inflight import compatible
@@ -101,78 +95,52 @@ class ServerReport:
         }
 
 
-class ServerInspector:
-    """Queries a server, each query within `seconds`; a failed query is reported and the others still run."""
+def inspect_server(client: Client, seconds: float) -> ServerReport:
+    """Query a server, each query within `seconds`; a failed query is reported and the others still run."""
+    failures: list[str] = []
 
-    def __init__(self, connection: Connection, settings: ClientSettings, seconds: float) -> None:
-        self._connection = connection
-        self._settings = settings
-        self._seconds = seconds
-        self._failures: list[str] = []
-
-    def report(self) -> ServerReport:
-        """Run all queries and return the report."""
-        self._failures = []
-        self._connection.invalidate()  # another deployment may be at this address by now
-        address = self._settings.address.url
-        health = self._connection.health(self._deadline())
-        if not health.live:
-            return ServerReport(address, health)
-        transport = self._connection.transport
-        server = self._query(transport.server)
-        # If no model is ready, `health` has the reason already.
-        # A gateway lists its encoders with its models.
-        encoders = None if self._settings.address.openai else self._query(self._connection.find_encoders)
-        deployment = self._query(self._find_deployment(bool(encoders))) if health.model_ready else None
-        models = self._query(self._connection.models)
-        engine = self._query(self._engine) if deployment else None
-        return ServerReport(
-            address,
-            health,
-            server=f"{server.name} {server.version}" if server else None,
-            deployment=deployment,
-            engine=engine,
-            encoders=encoders or (),
-            models=tuple(models or ()),
-            load=self._query(self._load),
-            failures=tuple(self._failures),
-        )
-
-    def _deadline(self) -> Deadline:
-        return Deadline(self._seconds)
-
-    def _find_deployment(self, has_encoders: bool) -> Callable[[Deadline], Deployment | None]:
-        """Return a query for the model that generates, which a server with encoders may lack."""
-
-        def find(deadline: Deadline) -> Deployment | None:
-            try:
-                return self._connection.find_deployment(deadline)
-            except InflightError as error:
-                if has_encoders and error.code == "unsupported_deployment":
-                    return None
-                raise
-
-        return find
-
-    def _load(self, deadline: Deadline) -> EngineLoad:
-        return EngineLoad.from_metrics(self._connection.metrics(deadline))
-
-    def _query(self, question: Callable[[Deadline], Result]) -> Result | None:
+    def query(question: Callable[[float], Result], ignored: str = "") -> Result | None:
         try:
-            return question(self._deadline())
+            return question(seconds)
         except InflightError as error:
-            self._failures.append(f"{error} [{error.code}]")
+            if error.code != ignored:
+                failures.append(f"{error} [{error.code}]")
             return None
 
-    def _engine(self, deadline: Deadline) -> EngineIdentity | None:
-        """Return what runs behind the model; None if the configuration does not say."""
-        model = self._connection.find_deployment(deadline).model
-        try:
-            config = self._connection.transport.config(ENGINE_MODEL, deadline)
-        except InflightError as error:
-            if error.code != "model_not_found":
-                raise
-            config = self._connection.transport.config(model, deadline)
-        model_config = ModelConfig(config)
-        name = model_config.parameter("inflight_engine") or str(config.get("backend", ""))
-        return EngineIdentity(name, model_config.parameter("inflight_engine_version")) if name else None
+    client.refresh()  # another deployment may be at this address by now
+    health = client.health(seconds)
+    if not health.live:
+        return ServerReport(client.address.url, health)
+    server = query(client.server)
+    # If no model is ready, `health` has the reason already.
+    # A gateway lists its encoders with its models.
+    encoders = None if client.address.openai else query(client.encoders)
+    # A server with encoders may lack a model that generates.
+    lacking = "unsupported_deployment" if encoders else ""
+    deployment = query(client.deployment, lacking) if health.model_ready else None
+    models = query(client.models)
+    engine = query(partial(_engine, client, deployment.model)) if deployment else None
+    page = query(client.metrics)
+    return ServerReport(
+        client.address.url,
+        health,
+        server=f"{server.name} {server.version}" if server else None,
+        deployment=deployment,
+        engine=engine,
+        encoders=encoders or (),
+        models=tuple(models or ()),
+        load=EngineLoad.from_metrics(page) if page else None,
+        failures=tuple(failures),
+    )
+
+
+def _engine(client: Client, model: str, seconds: float) -> EngineIdentity | None:
+    """Return what runs behind the model; None if the configuration does not say."""
+    try:
+        config = client.model_config(ENGINE_MODEL, seconds)
+    except InflightError as error:
+        if error.code != "model_not_found":
+            raise
+        config = client.model_config(model, seconds)
+    name = config.parameter("inflight_engine") or config.backend
+    return EngineIdentity(name, config.parameter("inflight_engine_version")) if name else None

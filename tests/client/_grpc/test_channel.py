@@ -12,7 +12,8 @@ from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
 
 from tests.client._grpc.scripted_calls import SOON, script
-from tests.client._grpc.transports import GrpcTransportVariant, both_transports, failure, request, serving_at
+from tests.client._grpc.transports import failure, request, serving_at
+from tests.client.support.transports import TransportVariant, both_grpc
 from tests.fixtures.certificates import Certificate, Certificates
 from tests.fixtures.errors import raises
 
@@ -26,10 +27,8 @@ def server_credentials(shown: Certificate, asks_for: Path | None = None) -> grpc
     )
 
 
-@both_transports
-def test_a_server_is_trusted_for_its_authority_and_its_name(
-    way: GrpcTransportVariant, certificates: Certificates
-) -> None:
+@both_grpc
+def test_a_server_is_trusted_for_its_authority_and_its_name(way: TransportVariant, certificates: Certificates) -> None:
     with serving_at(script, credentials=server_credentials(certificates.server)) as where:
         for host in (where, where.replace("localhost", "127.0.0.1")):
             with way.to(f"grpcs://{host}", tls=Tls(ca=certificates.ca)) as caller:
@@ -40,16 +39,16 @@ def test_a_server_is_trusted_for_its_authority_and_its_name(
             assert f"no trusted connection to {where} is possible" in sentence
 
 
-@both_transports
-def test_another_hosts_certificate_is_not_trusted(way: GrpcTransportVariant, certificates: Certificates) -> None:
+@both_grpc
+def test_another_hosts_certificate_is_not_trusted(way: TransportVariant, certificates: Certificates) -> None:
     shown = server_credentials(certificates.elsewhere)
     with serving_at(script, credentials=shown) as where, way.to(f"grpcs://{where}", tls=Tls(certificates.ca)) as caller:
         assert failure(lambda: caller.texts(request(), Deadline(SOON)))[0] == "permission_denied"
 
 
-@both_transports
+@both_grpc
 def test_a_server_that_asks_for_certificates_gets_the_clients(
-    way: GrpcTransportVariant, certificates: Certificates
+    way: TransportVariant, certificates: Certificates
 ) -> None:
     with serving_at(script, credentials=server_credentials(certificates.server, certificates.ca)) as where:
         mine = Tls(certificates.ca, certificates.client.certificate, certificates.client.key)
@@ -65,8 +64,8 @@ def test_a_server_that_asks_for_certificates_gets_the_clients(
             )  # the server just hangs up
 
 
-@both_transports
-def test_one_side_without_tls_is_no_server_to_the_other(way: GrpcTransportVariant, certificates: Certificates) -> None:
+@both_grpc
+def test_one_side_without_tls_is_no_server_to_the_other(way: TransportVariant, certificates: Certificates) -> None:
     with serving_at(script) as where, way.to(f"grpcs://{where}", tls=Tls(certificates.ca)) as caller:
         assert failure(lambda: caller.texts(request(), Deadline(SOON)))[0] == "permission_denied"
     with serving_at(script, credentials=server_credentials(certificates.server)) as where, way.to(where) as caller:

@@ -16,16 +16,10 @@ from inflight_client.errors import DeadlineExceeded, ServerGone
 
 from inflight.deploy.server.server import Server
 from tests.client._grpc.scripted_calls import SOON, script
-from tests.client._grpc.transports import (
-    GrpcTransportCaller,
-    GrpcTransportVariant,
-    both_transports,
-    failure,
-    request,
-    serving_at,
-)
+from tests.client._grpc.transports import failure, request, serving_at
 from tests.client.support import scripted_server
 from tests.client.support.leak_checks import nothing_left
+from tests.client.support.transports import TransportCaller, TransportVariant, both_grpc
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 
@@ -36,8 +30,8 @@ def address() -> Iterator[str]:
         yield where
 
 
-@both_transports
-def test_responses_come_one_by_one_and_end(way: GrpcTransportVariant, address: str) -> None:
+@both_grpc
+def test_responses_come_one_by_one_and_end(way: TransportVariant, address: str) -> None:
     with nothing_left(), way.to(address) as caller:
         assert caller.texts(request()) == ["tea", " and", " cake"]
         assert caller.texts(request(), Deadline(SOON), Deadline(SOON)) == ["tea", " and", " cake"]
@@ -45,7 +39,7 @@ def test_responses_come_one_by_one_and_end(way: GrpcTransportVariant, address: s
         assert caller.ask("model_ready", "nobody", NEVER) is False
 
 
-@both_transports
+@both_grpc
 @pytest.mark.parametrize(
     ("model", "whole", "first", "sentence"),
     [
@@ -58,7 +52,7 @@ def test_responses_come_one_by_one_and_end(way: GrpcTransportVariant, address: s
     ],
 )
 def test_the_deadline_that_is_over_first_ends_the_call(
-    way: GrpcTransportVariant, address: str, model: str, whole: float | None, first: float | None, sentence: str
+    way: TransportVariant, address: str, model: str, whole: float | None, first: float | None, sentence: str
 ) -> None:
     with nothing_left(), way.to(address) as caller:
         begun = time.monotonic()
@@ -71,8 +65,8 @@ def test_the_deadline_that_is_over_first_ends_the_call(
         assert shortest - 0.01 <= time.monotonic() - begun < SOON
 
 
-@both_transports
-def test_a_first_token_in_time_makes_its_deadline_void(way: GrpcTransportVariant, address: str) -> None:
+@both_grpc
+def test_a_first_token_in_time_makes_its_deadline_void(way: TransportVariant, address: str) -> None:
     with way.to(address) as caller:
         for whole in (1, 4, 16):  # a busy machine gets more time
             responses = caller.responses(request("stuck"), Deadline(whole), Deadline(0.7 * whole, "the first token"))
@@ -86,8 +80,8 @@ def test_a_first_token_in_time_makes_its_deadline_void(way: GrpcTransportVariant
             next(responses)
 
 
-@both_transports
-def test_what_is_too_late_is_not_sent(way: GrpcTransportVariant) -> None:
+@both_grpc
+def test_what_is_too_late_is_not_sent(way: TransportVariant) -> None:
     with scripted_server.serving(script) as (server, where), way.to(where) as caller:
         with raises(InflightError, "deadline_exceeded", naming="0 seconds"):
             caller.texts(request(), Deadline(0))
@@ -96,8 +90,8 @@ def test_what_is_too_late_is_not_sent(way: GrpcTransportVariant) -> None:
         assert not server.requests
 
 
-@both_transports
-def test_leaving_early_cancels_on_the_server(way: GrpcTransportVariant) -> None:
+@both_grpc
+def test_leaving_early_cancels_on_the_server(way: TransportVariant) -> None:
     with scripted_server.serving(script) as (server, where), way.to(where) as caller:
         responses = caller.responses(request("stuck"))
         assert next(responses).text("text_output") == "tea"
@@ -107,7 +101,7 @@ def test_leaving_early_cancels_on_the_server(way: GrpcTransportVariant) -> None:
         assert caller.texts(request()) == ["tea", " and", " cake"]
 
 
-@both_transports
+@both_grpc
 @pytest.mark.parametrize(
     ("model", "code", "sentence"),
     [
@@ -125,13 +119,13 @@ def test_leaving_early_cancels_on_the_server(way: GrpcTransportVariant) -> None:
         ("status CANCELLED:somebody did", "cancelled", "somebody did"),
     ],
 )
-def test_a_failure_is_typed(way: GrpcTransportVariant, address: str, model: str, code: str, sentence: str) -> None:
+def test_a_failure_is_typed(way: TransportVariant, address: str, model: str, code: str, sentence: str) -> None:
     with way.to(address) as caller, raises(InflightError, code, naming=sentence):
         caller.texts(request(model))
 
 
-@both_transports
-def test_an_error_is_read_to_its_end_for_a_second_and_no_longer(way: GrpcTransportVariant) -> None:
+@both_grpc
+def test_an_error_is_read_to_its_end_for_a_second_and_no_longer(way: TransportVariant) -> None:
     """Triton keeps for good what belongs to a call that is cancelled between its error and its end."""
     with scripted_server.serving(script) as (server, where), way.to(where) as caller:
         assert failure(lambda: caller.texts(request("refusing_slowly"))) == ("overloaded", "no room")
@@ -141,15 +135,15 @@ def test_an_error_is_read_to_its_end_for_a_second_and_no_longer(way: GrpcTranspo
         assert 0.9 <= time.monotonic() - begun < SOON
 
 
-@both_transports
-def test_headers_go_with_every_call_and_a_calls_own_win(way: GrpcTransportVariant, address: str) -> None:
+@both_grpc
+def test_headers_go_with_every_call_and_a_calls_own_win(way: TransportVariant, address: str) -> None:
     with way.to(address, headers={"authorization": "mine", "x-tenant": "all"}) as caller:
         assert caller.texts(request("echo")) == ["mine all"]
         assert caller.texts(request("echo", headers={"x-tenant": "one"})) == ["mine one"]
 
 
-@both_transports
-def test_nobody_there_is_unreachable(way: GrpcTransportVariant) -> None:
+@both_grpc
+def test_nobody_there_is_unreachable(way: TransportVariant) -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{reserved.getsockname()[1]}"
@@ -160,8 +154,8 @@ def test_nobody_there_is_unreachable(way: GrpcTransportVariant) -> None:
                 assert f"no server answers at {where}" in sentence
 
 
-@both_transports
-def test_a_name_that_leads_nowhere_is_told_by_the_address(way: GrpcTransportVariant) -> None:
+@both_grpc
+def test_a_name_that_leads_nowhere_is_told_by_the_address(way: TransportVariant) -> None:
     with way.to("nobody.invalid:1") as caller, pytest.raises(InflightError) as got:
         caller.ask("live", Deadline(SOON))
     # As the resolver answers: without a name server it can't know whether there is such a host.
@@ -169,8 +163,8 @@ def test_a_name_that_leads_nowhere_is_told_by_the_address(way: GrpcTransportVari
     assert got.value.code == "deadline_exceeded" or "nobody.invalid:1" in str(got.value)
 
 
-@both_transports
-def test_a_server_of_another_protocol_is_no_grpc_server(way: GrpcTransportVariant) -> None:
+@both_grpc
+def test_a_server_of_another_protocol_is_no_grpc_server(way: TransportVariant) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as pages, ThreadPoolExecutor(1) as pool:
         pool.submit(pages.serve_forever, 0.01)
         where = f"127.0.0.1:{pages.server_port}"
@@ -181,8 +175,8 @@ def test_a_server_of_another_protocol_is_no_grpc_server(way: GrpcTransportVarian
     assert (code, sentence) == ("unsupported_deployment", said)
 
 
-@both_transports
-def test_who_accepts_and_never_answers_does_not_outlast_the_deadline(way: GrpcTransportVariant) -> None:
+@both_grpc
+def test_who_accepts_and_never_answers_does_not_outlast_the_deadline(way: TransportVariant) -> None:
     mute = socket.create_server(("127.0.0.1", 0))
     with mute, way.to(f"127.0.0.1:{mute.getsockname()[1]}") as caller:
         first = Deadline(0.3, "the first token")
@@ -190,8 +184,8 @@ def test_who_accepts_and_never_answers_does_not_outlast_the_deadline(way: GrpcTr
         assert failure(lambda: caller.ask("ready", Deadline(0.3)))[0] == "deadline_exceeded"
 
 
-@both_transports
-def test_a_server_that_comes_back_is_found_again_at_once(way: GrpcTransportVariant) -> None:
+@both_grpc
+def test_a_server_that_comes_back_is_found_again_at_once(way: TransportVariant) -> None:
     with contextlib.ExitStack() as first:
         where = first.enter_context(serving_at(script))
         with nothing_left(), way.to(where) as caller:
@@ -205,15 +199,15 @@ def test_a_server_that_comes_back_is_found_again_at_once(way: GrpcTransportVaria
                 wait_until(lambda: _texts_or_nothing(caller), seconds=SOON)
 
 
-def _texts_or_nothing(caller: GrpcTransportCaller) -> list[str | None]:
+def _texts_or_nothing(caller: TransportCaller) -> list[str | None]:
     try:
         return caller.texts(request())
     except ServerGone:
         return []
 
 
-@both_transports
-def test_a_closed_transport_says_so(way: GrpcTransportVariant, address: str) -> None:
+@both_grpc
+def test_a_closed_transport_says_so(way: TransportVariant, address: str) -> None:
     with way.to(address) as caller:
         assert caller.texts(request())
         caller.close(caller.transport)
@@ -222,8 +216,8 @@ def test_a_closed_transport_says_so(way: GrpcTransportVariant, address: str) -> 
                 asked()
 
 
-@both_transports
-def test_the_real_server_answers_all_questions(way: GrpcTransportVariant, server: Server) -> None:
+@both_grpc
+def test_the_real_server_answers_all_questions(way: TransportVariant, server: Server) -> None:
     with nothing_left(server), way.to(server.grpc_address) as caller:
         soon = Deadline(SOON)
         assert caller.ask("live", soon)

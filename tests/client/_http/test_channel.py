@@ -17,8 +17,9 @@ from inflight_client.deadline import NEVER, Deadline
 from inflight_client.errors import InflightError
 
 from tests.client._http.scripted_server import HttpRequestSeen, Peer, answer, scripted
-from tests.client._http.transports import HttpTransportVariant, both_transports, request
+from tests.client._http.transports import request
 from tests.client.support.leak_checks import nothing_left
+from tests.client.support.transports import TransportVariant, both_http
 from tests.fixtures.certificates import Certificate, Certificates
 from tests.fixtures.errors import raises
 
@@ -59,9 +60,9 @@ def _hang_up(listener: socket.socket, how: str) -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-@both_transports
+@both_http
 class TestTls:
-    def test_with_the_authority_of_the_server(self, way: HttpTransportVariant, certificates: Certificates) -> None:
+    def test_with_the_authority_of_the_server(self, way: TransportVariant, certificates: Certificates) -> None:
         with (
             scripted(_told, _context(certificates.server)) as server,
             way.to(server.url, tls=Tls(ca=certificates.ca)) as caller,
@@ -71,7 +72,7 @@ class TestTls:
 
     @pytest.mark.parametrize("which", ["stranger", "elsewhere"])
     def test_a_certificate_that_is_not_trusted(
-        self, way: HttpTransportVariant, certificates: Certificates, which: str
+        self, way: TransportVariant, certificates: Certificates, which: str
     ) -> None:
         with (
             scripted(_told, _context(getattr(certificates, which))) as server,
@@ -81,7 +82,7 @@ class TestTls:
             caller.texts(request())
 
     def test_without_an_authority_the_systems_are_asked(
-        self, way: HttpTransportVariant, certificates: Certificates
+        self, way: TransportVariant, certificates: Certificates
     ) -> None:
         with (
             scripted(_told, _context(certificates.server)) as server,
@@ -92,7 +93,7 @@ class TestTls:
 
     @pytest.mark.parametrize("shown", [True, False])
     def test_a_server_that_wants_the_clients(
-        self, way: HttpTransportVariant, certificates: Certificates, shown: bool
+        self, way: TransportVariant, certificates: Certificates, shown: bool
     ) -> None:
         own = certificates.client if shown else Certificate(None, None)  # type: ignore[arg-type]
         tls = Tls(certificates.ca, own.certificate, own.key)
@@ -106,7 +107,7 @@ class TestTls:
                 with raises(InflightError, "permission_denied"):
                     caller.texts(request())
 
-    def test_a_server_without_tls(self, way: HttpTransportVariant) -> None:
+    def test_a_server_without_tls(self, way: TransportVariant) -> None:
         with (
             scripted(_told) as server,
             way.to(server.url.replace("http", "https")) as caller,
@@ -117,7 +118,7 @@ class TestTls:
     @pytest.mark.parametrize("ignore_eof", [True, False])
     @pytest.mark.parametrize(("how", "code"), [("fin", "connection_closed"), ("rst", "server_unreachable")])
     def test_who_hangs_up_on_it_may_have_none(
-        self, way: HttpTransportVariant, how: str, code: str, ignore_eof: bool, monkeypatch: pytest.MonkeyPatch
+        self, way: TransportVariant, how: str, code: str, ignore_eof: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As Triton's plain port does, in an orderly way; a network breaks connections in others."""
         if ignore_eof:
@@ -129,7 +130,7 @@ class TestTls:
             with way.to(url) as caller, raises(InflightError, code, naming=named):
                 caller.texts(request(), Deadline(30))
 
-    def test_a_handshake_that_does_not_go_on(self, way: HttpTransportVariant) -> None:
+    def test_a_handshake_that_does_not_go_on(self, way: TransportVariant) -> None:
         with (
             socket.create_server(("127.0.0.1", 0)) as silent,
             way.to(f"https://127.0.0.1:{silent.getsockname()[1]}") as caller,
@@ -139,9 +140,9 @@ class TestTls:
         assert caught.value.code == "deadline_exceeded"
 
 
-@both_transports
+@both_http
 class TestProxies:
-    def test_the_environments_is_used(self, way: HttpTransportVariant, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_environments_is_used(self, way: TransportVariant, monkeypatch: pytest.MonkeyPatch) -> None:
         with scripted(_told) as proxy:
             monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//user:p%40ss@"))
             with way.to("http://triton.example:8000/llm") as caller:
@@ -152,7 +153,7 @@ class TestProxies:
         assert asked.headers["proxy-authorization"] == "Basic dXNlcjpwQHNz"
 
     def test_tls_goes_through_it(
-        self, way: HttpTransportVariant, monkeypatch: pytest.MonkeyPatch, certificates: Certificates
+        self, way: TransportVariant, monkeypatch: pytest.MonkeyPatch, certificates: Certificates
     ) -> None:
         def refuse(peer: Peer, asked: HttpRequestSeen) -> None:
             peer.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
@@ -166,12 +167,12 @@ class TestProxies:
                 caller.texts(request("a"), Deadline(30))
         assert [(asked.method, asked.path) for asked in proxy.requests] == [("CONNECT", "triton.example:443")]
 
-    def test_this_machine_needs_none(self, way: HttpTransportVariant, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_this_machine_needs_none(self, way: TransportVariant, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
         with scripted(_told) as server, way.to(server.url) as caller:
             assert caller.texts(request("a")) == ["of ", "a"]
 
-    def test_nor_who_is_excepted(self, way: HttpTransportVariant, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_nor_who_is_excepted(self, way: TransportVariant, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
         monkeypatch.setenv("no_proxy", "triton.example")
         found = socket.getaddrinfo
@@ -181,9 +182,7 @@ class TestProxies:
             with way.to(f"http://triton.example:{port}") as caller:
                 assert caller.texts(request("a"), Deadline(30)) == ["of ", "a"]
 
-    def test_one_that_is_none_is_refused_at_once(
-        self, way: HttpTransportVariant, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_one_that_is_none_is_refused_at_once(self, way: TransportVariant, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
         with raises(InflightError, "invalid_parameter", naming="http_proxy"), way.to("http://triton.example"):
             pass
@@ -199,7 +198,7 @@ class TestNames:
 
         monkeypatch.setattr("socket.getaddrinfo", look_up)
         with scripted(_told) as server:
-            for way in (HttpTransportVariant(False), HttpTransportVariant(True)):
+            for way in (TransportVariant("http", False), TransportVariant("http", True)):
                 with way.to(f"http://two.example:{server.address.rpartition(':')[2]}") as caller:
                     assert caller.texts(request("a"), Deadline(30)) == ["of ", "a"]
 
@@ -292,8 +291,8 @@ print("well")
 """
 
 
-@both_transports
-def test_a_child_process_has_connections_of_its_own(way: HttpTransportVariant, certificates: Certificates) -> None:
+@both_http
+def test_a_child_process_has_connections_of_its_own(way: TransportVariant, certificates: Certificates) -> None:
     """And what it does with its copies, TLS included, does not disturb the parent's."""
     with scripted(_told, _context(certificates.server)) as server:
         what = [server.url, str(certificates.ca), str(way)]
@@ -304,8 +303,8 @@ def test_a_child_process_has_connections_of_its_own(way: HttpTransportVariant, c
     assert names == ["child", "half", "kept", "parent"]
 
 
-@both_transports
-def test_nothing_is_opened_before_the_first_call(way: HttpTransportVariant) -> None:
+@both_http
+def test_nothing_is_opened_before_the_first_call(way: TransportVariant) -> None:
     with scripted(_told) as server, way.to(server.url), nothing_left():
         pass
     assert server.connections == 0
@@ -314,6 +313,6 @@ def test_nothing_is_opened_before_the_first_call(way: HttpTransportVariant) -> N
 def test_a_question_without_deadline_is_asked() -> None:
     with (
         scripted(lambda peer, asked: peer.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")) as server,
-        HttpTransportVariant(False).to(server.url) as caller,
+        TransportVariant("http", False).to(server.url) as caller,
     ):
         assert caller.ask("ready", NEVER) is False

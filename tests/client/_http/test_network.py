@@ -29,8 +29,9 @@ from tests.client._http.scripted_server import (
     scripted,
     whole,
 )
-from tests.client._http.transports import HttpTransportVariant, both_transports, request
+from tests.client._http.transports import request
 from tests.client.support.leak_checks import nothing_left
+from tests.client.support.transports import TransportVariant, both_http
 from tests.fixtures.errors import raises
 
 
@@ -81,10 +82,10 @@ def _looked_up(address: str) -> object:
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
 
 
-@both_transports
+@both_http
 class TestDeadlines:
     @pytest.mark.parametrize(("which", "kind"), [("first", "nothing"), *(("whole", kind) for kind in _STALLS)])
-    def test_no_peer_holds_a_call_past_its_deadline(self, way: HttpTransportVariant, kind: str, which: str) -> None:
+    def test_no_peer_holds_a_call_past_its_deadline(self, way: TransportVariant, kind: str, which: str) -> None:
         def script(peer: Peer, asked: HttpRequestSeen) -> None:
             _STALLS[kind](peer)
             peer.wait_until_gone()
@@ -94,7 +95,7 @@ class TestDeadlines:
             caller.texts(request(), **{which: Deadline(0.1)})
         assert 0.1 <= time.monotonic() - started < SOON / 2
 
-    def test_the_first_response_may_have_less_time_than_the_last(self, way: HttpTransportVariant) -> None:
+    def test_the_first_response_may_have_less_time_than_the_last(self, way: TransportVariant) -> None:
         first = Deadline(0.7)
 
         def script(peer: Peer, asked: HttpRequestSeen) -> None:
@@ -107,7 +108,7 @@ class TestDeadlines:
             with raises(InflightError, "deadline_exceeded", naming="first"):
                 caller.texts(request(), Deadline(SOON, "whole"), Deadline(1e-9, "first"))
 
-    def test_a_peer_that_does_not_read_is_not_waited_for(self, way: HttpTransportVariant) -> None:
+    def test_a_peer_that_does_not_read_is_not_waited_for(self, way: TransportVariant) -> None:
         silent = threading.Event()
 
         def never_reads(peer: Peer) -> None:
@@ -124,14 +125,14 @@ class TestDeadlines:
                 silent.set()
         assert caught.value.code == "deadline_exceeded"
 
-    def test_nor_one_that_does_not_answer_at_all(self, way: HttpTransportVariant) -> None:
+    def test_nor_one_that_does_not_answer_at_all(self, way: TransportVariant) -> None:
         started = time.monotonic()
         with black_hole() as address, way.to(f"http://{address}") as caller, raises(InflightError, "deadline_exceeded"):
             caller.texts(request(), Deadline(0.1))
         assert time.monotonic() - started < SOON / 2
 
     def test_one_address_that_does_not_answer_leaves_time_for_the_next(
-        self, way: HttpTransportVariant, monkeypatch: pytest.MonkeyPatch
+        self, way: TransportVariant, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with black_hole() as silent, scripted(answer) as server:
             found = [_looked_up(address) for address in (silent, server.address)]
@@ -140,7 +141,7 @@ class TestDeadlines:
                 assert caller.texts(request(), Deadline(2)) == []
 
     @pytest.mark.parametrize("method", ["live", "index", "metadata"])
-    def test_questions_keep_to_theirs(self, way: HttpTransportVariant, method: str) -> None:
+    def test_questions_keep_to_theirs(self, way: TransportVariant, method: str) -> None:
         def script(peer: Peer, asked: HttpRequestSeen) -> None:
             peer.trickle(whole("200 OK", b" " * 9999))
 
@@ -150,9 +151,7 @@ class TestDeadlines:
                 caller.ask(method, *arguments, Deadline(0.1))
         assert caught.value.code == "deadline_exceeded"
 
-    def test_a_name_that_is_looked_up_for_ever(
-        self, way: HttpTransportVariant, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_name_that_is_looked_up_for_ever(self, way: TransportVariant, monkeypatch: pytest.MonkeyPatch) -> None:
         over = threading.Event()
         monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **options: over.wait(SOON) and [])
         with way.to("http://nobody.example:8000") as caller:
@@ -169,9 +168,9 @@ class TestDeadlines:
         (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), "server_unreachable", True),
     ],
 )
-@both_transports
+@both_http
 def test_a_name_that_does_not_exist_is_not_looked_up_again(
-    way: HttpTransportVariant, error: OSError, code: str, retry: bool, monkeypatch: pytest.MonkeyPatch
+    way: TransportVariant, error: OSError, code: str, retry: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look_up(*arguments: object, **options: object) -> None:
         raise error

@@ -29,8 +29,9 @@ from tests.client._http.scripted_server import (
     scripted,
     whole,
 )
-from tests.client._http.transports import HttpTransportCaller, HttpTransportVariant, both_transports, request
+from tests.client._http.transports import request
 from tests.client.support.leak_checks import nothing_left
+from tests.client.support.transports import TransportCaller, TransportVariant, both_http
 from tests.fixtures.errors import raises
 
 _STREAM = "text/event-stream"
@@ -59,7 +60,7 @@ def _sending(*pieces: bytes) -> Script:
     return script
 
 
-def _end(caller: HttpTransportCaller, name: str) -> str:
+def _end(caller: TransportCaller, name: str) -> str:
     """How a request of that id ends: with the right answer, or with a code."""
     try:
         return "right" if caller.texts(request(name)) == ["of ", name] else "wrong"
@@ -67,16 +68,16 @@ def _end(caller: HttpTransportCaller, name: str) -> str:
         return error.code
 
 
-def _code(way: HttpTransportVariant, script: Script, whole: Deadline = NEVER, first: Deadline = NEVER) -> str:
+def _code(way: TransportVariant, script: Script, whole: Deadline = NEVER, first: Deadline = NEVER) -> str:
     """The code that a request to that server fails with."""
     with scripted(script) as server, way.to(server.url) as caller, pytest.raises(InflightError) as caught:
         caller.texts(request(), whole, first)
     return caught.value.code
 
 
-@both_transports
+@both_http
 class TestAnswers:
-    def test_a_request_goes_out_as_the_generate_extension_has_it(self, way: HttpTransportVariant) -> None:
+    def test_a_request_goes_out_as_the_generate_extension_has_it(self, way: TransportVariant) -> None:
         headers = {"authorization": "Bearer a", "x-two": "client"}
         with scripted(_told) as server, way.to(f"{server.url}/llm/", headers) as caller:
             assert caller.texts(replace(request("r-5"), headers={"x-two": "call"})) == ["of ", "r-5"]
@@ -87,7 +88,7 @@ class TestAnswers:
         assert sent == {"host": server.address, "authorization": "Bearer a", "x-two": "call"}
 
     @pytest.mark.parametrize("size", [1, 7, 1000])
-    def test_an_answer_may_come_in_any_pieces(self, way: HttpTransportVariant, size: int) -> None:
+    def test_an_answer_may_come_in_any_pieces(self, way: TransportVariant, size: int) -> None:
         def script(peer: Peer, asked: HttpRequestSeen) -> None:
             body = b": hello\r\n\r\ndata: {\r\ndata: " + json.dumps({"text_output": "é☕"}).encode()[1:] + b"\r\n\r\n"
             pieces = [body[start : start + size] for start in range(0, len(body), size)]
@@ -121,11 +122,11 @@ class TestAnswers:
         ],
     )
     def test_errors_by_status_and_words(
-        self, way: HttpTransportVariant, status: str, kind: str, body: bytes, code: str
+        self, way: TransportVariant, status: str, kind: str, body: bytes, code: str
     ) -> None:
         assert _code(way, _sending(whole(status, body, kind))) == code
 
-    def test_what_is_at_hand_after_the_deadline_is_late_too(self, way: HttpTransportVariant) -> None:
+    def test_what_is_at_hand_after_the_deadline_is_late_too(self, way: TransportVariant) -> None:
         def script(peer: Peer, asked: HttpRequestSeen) -> None:
             said = (json.dumps({"id": asked.id, "text_output": text}).encode() for text in ("tea", " and"))
             peer.send(STREAM_HEAD + chunk(b"".join(b"data: " + one + b"\n\n" for one in said)) + END)
@@ -141,7 +142,7 @@ class TestAnswers:
             with pytest.raises(DeadlineExceeded):
                 next(responses)
 
-    def test_an_error_may_come_in_the_middle(self, way: HttpTransportVariant) -> None:
+    def test_an_error_may_come_in_the_middle(self, way: TransportVariant) -> None:
         got: list[str | None] = []
         script = _sending(STREAM_HEAD, event(id="r-1", text_output="a"), event(error="it died [engine_died]"), END)
         with scripted(script) as server, way.to(server.url) as caller:
@@ -151,7 +152,7 @@ class TestAnswers:
         assert got == ["a"]
 
 
-@both_transports
+@both_http
 class TestDamage:
     @pytest.mark.parametrize(
         ("sent", "codes"),
@@ -183,7 +184,7 @@ class TestDamage:
         ],
     )
     def test_what_is_broken_is_an_error_and_never_other_text(
-        self, way: HttpTransportVariant, sent: bytes, codes: set[str]
+        self, way: TransportVariant, sent: bytes, codes: set[str]
     ) -> None:
         got: list[str | None] = []
         with scripted(_sending(sent)) as server, way.to(server.url) as caller, pytest.raises(InflightError) as caught:
@@ -193,7 +194,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("method", ["server", "index", "metadata", "config"])
     @pytest.mark.parametrize("body", [b"", b"[5]", b'{"name": "another"}', b'{"name": 5, "inputs": 5}', b"\xff", b"{"])
-    def test_metadata_that_is_none_is_damage(self, way: HttpTransportVariant, method: str, body: bytes) -> None:
+    def test_metadata_that_is_none_is_damage(self, way: TransportVariant, method: str, body: bytes) -> None:
         with scripted(lambda peer, asked: peer.send(whole("200 OK", body))) as server, way.to(server.url) as caller:
             arguments = ["ensemble"] if method in ("metadata", "config") else []
             with pytest.raises(InflightError) as caught:
@@ -201,15 +202,15 @@ class TestDamage:
         assert caught.value.code == "answer_damaged"
 
 
-@both_transports
+@both_http
 class TestConnections:
-    def test_calls_one_after_another_share_one(self, way: HttpTransportVariant) -> None:
+    def test_calls_one_after_another_share_one(self, way: TransportVariant) -> None:
         with scripted(_told) as server, way.to(server.url) as caller:
             for number in range(5):
                 assert caller.texts(request(f"r-{number}")) == ["of ", f"r-{number}"]
         assert server.connections == 1
 
-    def test_one_that_the_server_closed_meanwhile_is_not_used(self, way: HttpTransportVariant) -> None:
+    def test_one_that_the_server_closed_meanwhile_is_not_used(self, way: TransportVariant) -> None:
         def script(peer: Peer, asked: HttpRequestSeen) -> None:
             _told(peer, asked)
             peer.hang_up()
@@ -220,7 +221,7 @@ class TestConnections:
                 assert server.closed_one.acquire(timeout=SOON)
         assert server.connections == 3
 
-    def test_an_answer_that_comes_twice_is_nobody_elses(self, way: HttpTransportVariant) -> None:
+    def test_an_answer_that_comes_twice_is_nobody_elses(self, way: TransportVariant) -> None:
         def script(peer: Peer, asked: HttpRequestSeen) -> None:
             _told(peer, asked)
             _told(peer, asked)
@@ -230,7 +231,7 @@ class TestConnections:
         assert set(ends) <= {"right", "answer_damaged"}
         assert "right" in ends
 
-    def test_where_answers_have_no_id_none_is_used_twice(self, way: HttpTransportVariant) -> None:
+    def test_where_answers_have_no_id_none_is_used_twice(self, way: TransportVariant) -> None:
         def script(peer: Peer, asked: HttpRequestSeen) -> None:
             peer.send(STREAM_HEAD, event(text_output=asked.id), END)
 
@@ -238,14 +239,14 @@ class TestConnections:
             assert [caller.texts(request(name)) for name in ("a", "b")] == [["a"], ["b"]]
         assert server.connections == 2
 
-    def test_questions_have_one_each(self, way: HttpTransportVariant) -> None:
+    def test_questions_have_one_each(self, way: TransportVariant) -> None:
         with scripted(lambda peer, asked: peer.send(whole("200 OK", b""))) as server, way.to(server.url) as caller:
             assert caller.ask("live", NEVER)
             assert caller.ask("ready", NEVER)
         assert server.connections == 2
         assert [asked.headers["connection"] for asked in server.requests] == ["close", "close"]
 
-    def test_leaving_an_answer_early_closes_its_connection(self, way: HttpTransportVariant) -> None:
+    def test_leaving_an_answer_early_closes_its_connection(self, way: TransportVariant) -> None:
         def script(peer: Peer, asked: HttpRequestSeen) -> None:
             peer.send(STREAM_HEAD, event(id=asked.id, text_output="a"))
             peer.wait_until_gone()
@@ -253,16 +254,16 @@ class TestConnections:
         with scripted(script) as server, way.to(server.url) as caller:
             responses = caller.responses(request())
             assert next(responses).text("text_output") == "a"
-            responses.close()  # type: ignore[attr-defined]
+            responses.close()
             assert server.hung_up.acquire(timeout=SOON)
 
-    def test_nobody_listens(self, way: HttpTransportVariant) -> None:
+    def test_nobody_listens(self, way: TransportVariant) -> None:
         with scripted(_told) as server:
             url = server.url
         with way.to(url) as caller, raises(InflightError, "server_unreachable", naming=url):
             caller.texts(request())
 
-    def test_a_closed_one_says_so(self, way: HttpTransportVariant) -> None:
+    def test_a_closed_one_says_so(self, way: TransportVariant) -> None:
         with scripted(_told) as server, way.to(server.url) as caller:
             assert caller.texts(request()) == ["of ", "r-1"]
             left = caller.responses(request())
@@ -283,7 +284,7 @@ class TestThreads:
 
         with (
             scripted(script) as server,
-            HttpTransportVariant(False).to(server.url) as caller,
+            TransportVariant("http", False).to(server.url) as caller,
             ThreadPoolExecutor(64) as threads,
         ):
             texts = threads.map(lambda number: "".join(map(str, caller.texts(request(f"r-{number}")))), range(64))
@@ -296,13 +297,13 @@ class TestThreads:
                 if turn % 5 == 4:  # now and then one is left early
                     left = caller.responses(request(name))
                     assert next(left).text("text_output") == "of "
-                    left.close()  # type: ignore[attr-defined]
+                    left.close()
                 else:
                     assert caller.texts(request(name)) == ["of ", name]
 
         with (
             scripted(_told) as server,
-            HttpTransportVariant(False).to(server.url) as caller,
+            TransportVariant("http", False).to(server.url) as caller,
             ThreadPoolExecutor(32) as threads,
         ):
             list(threads.map(work, range(32)))

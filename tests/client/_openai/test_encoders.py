@@ -19,7 +19,7 @@ from tests.fixtures.errors import raises
 
 
 def request(task: Any, texts: list[Any], **options: Any) -> EncoderHttpRequest:
-    [found] = Splitter(EncoderOptions(task, options.pop("model", ""), **options)).requests(texts)
+    [found] = Splitter(EncoderOptions(task, options.pop("model", ""), openai=True, **options)).requests(texts)
     return EncoderHttpRequest(found.build())
 
 

@@ -8,24 +8,22 @@ from typing import Any
 
 import pytest
 from inflight_client import InflightError, Sampling
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.requests import build_request
-from inflight_client._openai.deployment import INPUTS, OUTPUTS
-from inflight_client._openai.errors import error_from_response
-from inflight_client._openai.messages import CompletionRequest
+from inflight_client._openai.deployment import completion_request
+from inflight_client._openai.messages import CompletionRequest, error_from_response
 from inflight_client.address import Address
 from inflight_client.call import Call
+from inflight_client.deployments.deployment import Deployment
 from inflight_client.sampling import Guide
 
 from tests.fixtures.errors import raises
 
-DEPLOYMENT = Deployment("tea", "openai", INPUTS, OUTPUTS, decoupled=True)
+DEPLOYMENT = Deployment("tea", "openai", decoupled=True)
 MESSAGES = [{"role": "user", "content": "Tea?"}]
 
 
 def request(prompt: Any = "Tea?", sampling: Sampling | None = None, **options: Any) -> CompletionRequest:
     call = Call(prompt, True, sampling=sampling or Sampling(), request_id="r", **options)
-    return CompletionRequest(build_request(DEPLOYMENT, call, None, None))
+    return CompletionRequest(completion_request(DEPLOYMENT, call, None, None))
 
 
 def body(*given: Any, **options: Any) -> Mapping[str, Any]:
@@ -78,8 +76,23 @@ def test_options_by_token_have_their_fields() -> None:
     sent = body(sampling=sampling)
     assert (sent["logit_bias"], sent["allowed_token_ids"]) == ({"5": 2.5}, [5, 6])
     assert (sent["bad_words"], sent["min_p"]) == (["no"], 0.1)
-    with raises(InflightError, "unsupported_input", naming="top_log_probs"):
-        body(top_log_probs=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"top_log_probs": 2}, "top_log_probs"),
+        ({"return_token_ids": True}, "return_token_ids"),
+        ({"add_special_tokens": False}, "add_special_tokens"),
+        ({"tenant": "lab"}, "tenant"),
+        ({"priority": 2}, "priority"),
+        ({"sampling": Sampling(adapter=1)}, "adapter"),
+        ({"sampling": Sampling(end_id=5)}, "end_id"),
+    ],
+)
+def test_options_without_a_field_are_refused_by_name(options: Mapping[str, Any], named: str) -> None:
+    with raises(InflightError, "unsupported_input", naming=named):
+        body(**options)
 
 
 def frame(delta: Mapping[str, Any], reason: str | None = None) -> bytes:

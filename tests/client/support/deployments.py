@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.detection import detect
+from inflight_client.deployments.deployment import Deployment
+from inflight_client.deployments.detection import detect
 from inflight_client.errors import InflightError
 from inflight_client.results import Model as Listed
 from inflight_client.transport import ModelMetadata

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from inflight_client._compat.requests import build_request
 from inflight_client.call import Call
+from inflight_client.deployments.requests import build_request
 from inflight_client.sampling import Guide, Sampling
 
 from inflight.deploy.repository.configure import committed_repository

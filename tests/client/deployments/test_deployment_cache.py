@@ -6,10 +6,10 @@ import time
 import warnings
 
 import pytest
-from inflight_client._compat import deployment_cache
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, NEVER, Deadline
+from inflight_client.deployments import deployment_cache
+from inflight_client.deployments.deployment import Deployment
+from inflight_client.deployments.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
 from inflight_client.errors import InflightError
 from inflight_client.versions import VersionWarning
 

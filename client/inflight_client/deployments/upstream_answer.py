@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inflight_client._compat.answer import AnswerDecoder, server_timings
-from inflight_client._compat.stop_text_buffer import StopTextBuffer
-from inflight_client._compat.tensor_names import TIMING_OUTPUTS
 from inflight_client.call import Call
+from inflight_client.deployments.answer import AnswerDecoder, server_timings
+from inflight_client.deployments.stop_text_buffer import StopTextBuffer
+from inflight_client.deployments.tensor_names import TIMING_OUTPUTS
 from inflight_client.errors import InflightError
 from inflight_client.results import UNKNOWN, Delta, LogProb, ServerTimings, Usage
 from inflight_client.transport import InferResponse
 
 if TYPE_CHECKING:
-    from inflight_client._compat.deployment import Deployment
+    from inflight_client.deployments.deployment import Deployment
 
 _NONE = "None"
 """The LLM API model's text for a missing value: Python's None."""
@@ -136,15 +136,11 @@ class UpstreamAnswerDecoder(AnswerDecoder):
         if not self._llmapi:
             return super()._timings(response)
         # The LLM API's model sends its numbers as text, whatever its metadata says.
-        return server_timings([_parse_optional_int(response.text(name)) for name in TIMING_OUTPUTS])
+        return server_timings([_parse_int(response.text(name)) for name in TIMING_OUTPUTS])
 
 
-def _parse_optional_int(text: str | None) -> int | None:
-    return None if text is None else _parse_int(text)
-
-
-def _parse_int(text: str) -> int:
+def _parse_int(text: str | None) -> int | None:
     try:
-        return int(text)
+        return None if text is None else int(text)
     except ValueError:
-        raise InflightError(f"a timestamp is {text[:40]!r}, which is not a number", "answer_damaged") from None
+        raise InflightError(f"a timestamp is {text!r:.42}, which is not a number", "answer_damaged") from None

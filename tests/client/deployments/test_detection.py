@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from inflight_client._compat.requests import build_request
 from inflight_client.call import Call
+from inflight_client.deployments.requests import build_request
 from inflight_client.errors import InflightError
 
 from tests.client.support.deployments import OURS, OURS_BEFORE_CPP, find, repository

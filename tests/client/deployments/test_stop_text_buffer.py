@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from inflight_client._compat.stop_text_buffer import StopTextBuffer
+from inflight_client.deployments.stop_text_buffer import StopTextBuffer
 from inflight_client.errors import InflightError
 
 from tests.fixtures.errors import raises

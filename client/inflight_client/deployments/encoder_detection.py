@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inflight_client._compat.model_config import ModelConfig
-from inflight_client._compat.server_query import REFUSAL_CODES, ServerQuery
+from inflight_client.deployments.model_config import ModelConfig
+from inflight_client.deployments.server_query import REFUSAL_CODES, ServerQuery
 from inflight_client.encoder_call import MODELS, Task
 from inflight_client.errors import InflightError
 

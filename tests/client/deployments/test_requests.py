@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inflight_client._compat.deployment import Deployment
-from inflight_client._compat.requests import build_request, build_stop_request
 from inflight_client.call import Call, TokenIds
 from inflight_client.chat_template import ChatTemplate
+from inflight_client.deployments.deployment import Deployment
+from inflight_client.deployments.requests import build_request, build_stop_request
 from inflight_client.errors import InflightError
 from inflight_client.sampling import Guide, Sampling
 from inflight_client.transport import InferRequest, Tensor

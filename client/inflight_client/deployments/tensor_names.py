@@ -18,7 +18,6 @@ class TensorNames:
     max_tokens: str
     stream: str
     exclude_input: str
-    perf_metrics: str
     options: Mapping[str, tuple[str, ...]]
 
 
@@ -26,7 +25,6 @@ TEXT_MODEL = TensorNames(
     max_tokens="max_tokens",
     stream="stream",
     exclude_input="exclude_input_in_output",
-    perf_metrics="return_perf_metrics",
     options={
         **{name: each.inputs or (name,) for name, each in PARAMETERS.items()},
         "logit_bias": ("logit_bias_ids",),
@@ -38,6 +36,7 @@ TEXT_MODEL = TensorNames(
         "top_log_probs": ("num_top_log_probs",),
         "return_prompt_log_probs": ("return_prompt_log_probs",),
         "return_token_ids": ("return_token_ids",),
+        "return_perf_metrics": ("return_perf_metrics",),
         "priority": ("priority",),
     },
 )
@@ -59,7 +58,6 @@ LLMAPI = TensorNames(
     max_tokens="sampling_param_max_tokens",
     stream="streaming",
     exclude_input="sampling_param_exclude_input_from_output",
-    perf_metrics="sampling_param_return_perf_metrics",
     options={
         "temperature": ("sampling_param_temperature",),
         "top_k": ("sampling_param_top_k",),
@@ -68,6 +66,7 @@ LLMAPI = TensorNames(
         "presence_penalty": ("sampling_param_presence_penalty",),
         "frequency_penalty": ("sampling_param_frequency_penalty",),
         "stop": ("sampling_param_stop",),
+        "return_perf_metrics": ("sampling_param_return_perf_metrics",),
     },
 )
 

@@ -1,4 +1,4 @@
-"""Builds the input tensors of one request for a deployment."""
+"""Builds requests for a deployment and the decoders of their responses."""
 
 from __future__ import annotations
 
@@ -8,18 +8,104 @@ from dataclasses import fields
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from inflight_client._compat.tensor_names import BIAS_VALUES, GUIDE_TEXT
 from inflight_client.call import Call, TokenIds, TokenText
 from inflight_client.deadline import deadline_ms
+from inflight_client.deployments.answer import AnswerDecoder
+from inflight_client.deployments.deployment import Deployment
+from inflight_client.deployments.tensor_names import BIAS_VALUES, GUIDE_TEXT, TIMING_OUTPUTS
 from inflight_client.errors import InflightError
 from inflight_client.sampling import Sampling
-from inflight_client.transport import Tensor
+from inflight_client.transport import InferRequest, Tensor
+from inflight_client.versions import client_version
 
 if TYPE_CHECKING:
-    from inflight_client._compat.deployment import Deployment
     from inflight_client.chat_template import ChatTemplate
 
 _SAMPLING = tuple(field.name for field in fields(Sampling) if field.name != "guide")
+
+
+def build_request(
+    deployment: Deployment, call: Call, seconds_left: float | None, template: ChatTemplate | None
+) -> InferRequest:
+    """Return the call's request. Raises Unsupported for options that the deployment lacks, and no_chat_template."""
+    inputs = RequestInputs(deployment)
+    inputs.add_call(call, seconds_left, template)
+    return InferRequest(
+        deployment.model,
+        call.request_id,
+        inputs.tensors,
+        _requested_outputs(deployment, call, inputs.tensors),
+        _parameters(deployment, call),
+        {"traceparent": call.traceparent} if call.traceparent else {},
+    )
+
+
+def answer_decoder(deployment: Deployment, call: Call) -> AnswerDecoder:
+    """Return the decoder for the responses to the call's request."""
+    if deployment.is_inflight or deployment.kind == "openai":
+        return AnswerDecoder(deployment, call)
+    from inflight_client.deployments.upstream_answer import UpstreamAnswerDecoder
+
+    return UpstreamAnswerDecoder(deployment, call)
+
+
+def build_stop_request(deployment: Deployment, request_id: str) -> InferRequest:
+    """Return a request that stops those with the id. Raises Unsupported if ids do not reach the engine."""
+    if deployment.stop_model is None:
+        raise deployment.unsupported(
+            "cancel", "it replaces request ids before its engine sees them; close the stream instead"
+        )
+    if deployment.stop_model == deployment.model and not deployment.speaks_tokens:
+        inputs = RequestInputs(deployment)
+        inputs.add("text_input", "")
+        if deployment.kind != "llmapi":
+            inputs.add("max_tokens", 1)
+        inputs.add("stop", True)
+        return InferRequest(deployment.model, request_id, inputs.tensors)
+    # Required inputs that the engine's model ignores in a stop request; it batches if this model does.
+    shape = (1,) * len(deployment.inputs["input_ids" if deployment.speaks_tokens else "text_input"][1])
+    needed = {name: Tensor("INT32", shape, (1,)) for name in ("input_lengths", "request_output_len")}
+    stop = {"input_ids": Tensor("INT32", shape, (0,)), **needed, "stop": Tensor("BOOL", shape, (True,))}
+    return InferRequest(deployment.stop_model, request_id, stop)
+
+
+def _requested_outputs(deployment: Deployment, call: Call, inputs: Mapping[str, Tensor]) -> tuple[str, ...]:
+    text = ("output_ids", "dropped_characters") if deployment.speaks_tokens else ("text_output",)
+    if deployment.speaks_tokens and not deployment.is_inflight:
+        text = (*text, "sequence_length")
+    wanted = [*text, "finish_reason", "num_input_tokens", "num_output_tokens"]
+    if deployment.is_inflight:
+        wanted += ["num_responses", "num_cached_tokens"]
+    if "return_stop_reason" in inputs:
+        wanted.append("stop_reason")
+    if "return_token_ids" in inputs:
+        wanted.append("token_ids")
+    if call.wants_log_probs:
+        wanted += ["output_log_probs", "cum_log_probs"]
+    if call.top_log_probs:
+        wanted += ["top_token_ids", "top_log_probs"]
+    if call.return_prompt_log_probs:
+        wanted += ["prompt_log_probs", *(["prompt_top_token_ids", "prompt_top_log_probs"] * bool(call.top_log_probs))]
+    if call.return_perf_metrics:
+        wanted += TIMING_OUTPUTS
+    return tuple(name for name in wanted if name in deployment.outputs)
+
+
+def _parameters(deployment: Deployment, call: Call) -> dict[str, str | int | bool]:
+    # Parameters were introduced with num_responses; older versions of inflight reject them.
+    if not (deployment.is_inflight and "num_responses" in deployment.outputs):
+        if call.tenant:
+            raise deployment.unsupported("tenant", "it does not record tenants; leave it out")
+        if call.add_special_tokens is not None:
+            raise deployment.unsupported(
+                "add_special_tokens", "its preprocessing has one setting for all; leave it out"
+            )
+        return {}
+    given = {"tenant": call.tenant, "traceparent": call.traceparent, "inflight_client": client_version()}
+    found: dict[str, str | int | bool] = {name: value for name, value in given.items() if value}
+    if call.add_special_tokens is not None:
+        found["add_special_tokens"] = call.add_special_tokens
+    return found
 
 
 class RequestInputs:
@@ -36,25 +122,25 @@ class RequestInputs:
         self._add_prompt(call, template)
         self.add(names.max_tokens, call.max_tokens)
         self._add_stream(call)
-        values = _sampling_values(call.sampling, self._deployment.kind)
+        values = sampling_values(call.sampling)
+        if self._deployment.kind == "llmapi":
+            _adapt_to_llmapi(values)
         if self._deployment.speaks_tokens and not self._deployment.is_inflight:
             self._add_end_tokens(values, call.token_text)
         self._add_sampling(values, call.token_text)
         self._add_guide(call.sampling)
-        if call.wants_log_probs:
-            self._add_option("return_log_probs", True)
-        if call.top_log_probs:
-            self._add_option("top_log_probs", call.top_log_probs)
-        if call.return_prompt_log_probs:
-            self._add_option("return_prompt_log_probs", True)
         asks_for_ids = call.wants_token_ids or (call.wants_token_ids is None and self._has("return_token_ids"))
-        if asks_for_ids and not self._deployment.speaks_tokens:  # its answers are token ids
-            self._add_option("return_token_ids", True)
-        if call.return_perf_metrics:
-            self._require(names.perf_metrics, "return_perf_metrics")
-            self.add(names.perf_metrics, True)
-        if call.priority:
-            self._add_option("priority", call.priority)
+        options = {
+            "return_log_probs": call.wants_log_probs,
+            "top_log_probs": call.top_log_probs,
+            "return_prompt_log_probs": call.return_prompt_log_probs,
+            "return_token_ids": asks_for_ids and not self._deployment.speaks_tokens,  # whose answers are token ids
+            "return_perf_metrics": call.return_perf_metrics,
+            "priority": call.priority,
+        }
+        for option, value in options.items():
+            if value:
+                self._add_option(option, value)
         if seconds_left is not None and self._has("deadline_ms"):
             self.add("deadline_ms", deadline_ms(seconds_left))
         self._add_output_flags(call)
@@ -95,8 +181,7 @@ class RequestInputs:
                 " client chat_template=DIRECTORY, a checkpoint's or tokenizer's, or send text",
                 "no_chat_template",
             )
-        text = template.render(json.loads(call.messages_json), **json.loads(call.template_kwargs_json))
-        self.add("text_input", template.without_bos(text, self._deployment.adds_special_tokens))
+        self.add("text_input", rendered_prompt(call, template, self._deployment.adds_special_tokens))
 
     def _add_stream(self, call: Call) -> None:
         names = self._names
@@ -125,13 +210,11 @@ class RequestInputs:
         for option, value in values.items():
             if option in ("stop", "bad_words") and self._deployment.speaks_tokens:
                 self._add_words(option, value, token_text)
-            elif option in ("stop", "bad_words", "allowed_token_ids"):
-                self._add_option(option, *value)
-            elif option == "logit_bias":
-                self._add_option(option, *value)
+                continue
+            several = option in ("stop", "bad_words", "allowed_token_ids", "logit_bias")
+            self._add_option(option, *(value if several else (value,)))
+            if option == "logit_bias":
                 self.add(BIAS_VALUES, *value.values())
-            else:
-                self._add_option(option, value)
 
     def _add_end_tokens(self, values: dict[str, Any], token_text: TokenText | None) -> None:
         """Name the end tokens to an engine that takes one and knows none; the others are stop words."""
@@ -170,12 +253,11 @@ class RequestInputs:
             self.add(GUIDE_TEXT, sampling.guide.text)
 
     def _add_output_flags(self, call: Call) -> None:
-        """Request the optional outputs that need a flag."""
-        asked = []
-        if not self._deployment.is_inflight:
-            asked += ["return_num_input_tokens", "return_num_output_tokens", "return_finish_reason"]
-            if call.sampling.stop:
-                asked.append("return_stop_reason")
+        """Request the optional outputs of upstream's models that need a flag."""
+        if self._deployment.is_inflight:
+            return
+        asked = ["return_num_input_tokens", "return_num_output_tokens", "return_finish_reason"]
+        asked += ["return_stop_reason"] * bool(call.sampling.stop)
         for name in asked:
             if self._has(name):
                 self.add(name, True)
@@ -195,13 +277,20 @@ class RequestInputs:
         return name in self._deployment.inputs
 
 
-def _sampling_values(sampling: Sampling, kind: str) -> dict[str, Any]:
-    """Return the given values. TensorRT-LLM ignores a temperature without top_k and top_p, so top_p is added."""
+def rendered_prompt(call: Call, template: ChatTemplate, adds_special_tokens: bool | None) -> str:
+    """Return the text of the call's messages for a model that renders none, see `ChatTemplate.without_bos`."""
+    text = template.render(json.loads(call.messages_json), **json.loads(call.template_kwargs_json))
+    return template.without_bos(text, adds_special_tokens)
+
+
+def sampling_values(sampling: Sampling) -> dict[str, Any]:
+    """Return the given values but the guide.
+
+    TensorRT-LLM ignores a temperature without top_k and top_p, so top_p is added.
+    """
     values = {name: value for name in _SAMPLING if (value := getattr(sampling, name)) not in (None, (), {})}
     if values.get("temperature") and not {"top_k", "top_p"} & values.keys():
         values["top_p"] = 1.0
-    if kind == "llmapi":
-        _adapt_to_llmapi(values)
     return values
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 
-from inflight_client._compat.deployment import Deployment
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
+from inflight_client.deployments.deployment import Deployment
 from inflight_client.errors import InflightError, InvalidRequest, ModelNotReady, ServerGone
 from inflight_client.versions import warn_if_incompatible
 

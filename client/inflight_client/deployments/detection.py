@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from inflight_client._compat import tensor_names
-from inflight_client._compat.deployment import Deployment, Kind
-from inflight_client._compat.encoder_detection import find_encoders, only_encoders
-from inflight_client._compat.model_config import ModelConfig
-from inflight_client._compat.server_query import REFUSAL_CODES, ServerQuery
+from inflight_client.deployments import tensor_names
+from inflight_client.deployments.deployment import Deployment, Kind
+from inflight_client.deployments.encoder_detection import find_encoders, only_encoders
+from inflight_client.deployments.model_config import ModelConfig
+from inflight_client.deployments.server_query import ServerQuery, ask
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 from inflight_client.transport import ModelMetadata
@@ -26,13 +26,9 @@ def list_models(own: str | None) -> Generator[ServerQuery, Any, list[Model]]:
 
     Yields queries and is sent the responses; errors are thrown in.
     """
-    try:
-        found: list[Model] = yield ServerQuery("index")
-    except InflightError as error:
-        if error.code not in REFUSAL_CODES:
-            raise
-    else:
-        return sorted(found, key=lambda model: (model.name, model.version))
+    index: list[Model] | None = yield from ask("index")
+    if index is not None:
+        return sorted(index, key=lambda model: (model.name, model.version))
     models = []
     for name in sorted({*KNOWN_MODELS, *([own] if own else [])}):
         try:
@@ -87,13 +83,9 @@ def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
 
 def _find_text_model() -> Generator[ServerQuery, Any, ModelMetadata]:
     """Return the metadata of the first text model that is ready."""
-    try:
-        states = {model.name: model.state for model in (yield ServerQuery("index"))}
-    except InflightError as error:
-        if error.code not in REFUSAL_CODES:
-            raise
-        names, found = list(TEXT_MODELS), "unknown, since it does not list them"
-    else:
+    names, found = list(TEXT_MODELS), "unknown, since it does not list them"
+    if (index := (yield from ask("index"))) is not None:
+        states = {model.name: model.state for model in index}
         names, found = _ready_text_models(states), ", ".join(sorted(states)) or "none"
     failure: InflightError | None = None
     for name in names:
@@ -168,13 +160,7 @@ def _available_models() -> Generator[ServerQuery, Any, list[str]]:
 
 def _config(model: str) -> Generator[ServerQuery, Any, ModelConfig]:
     """Return the model's configuration; an empty one if access is restricted."""
-    try:
-        answer = yield ServerQuery("config", model)
-    except InflightError as error:
-        if error.code not in REFUSAL_CODES:
-            raise
-        return ModelConfig()
-    return ModelConfig(answer)
+    return ModelConfig((yield from ask("config", model)))
 
 
 def _takes_text(metadata: ModelMetadata) -> bool:

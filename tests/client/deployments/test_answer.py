@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inflight_client._compat.answer import AnswerDecoder
-from inflight_client._compat.requests import answer_decoder
 from inflight_client.call import Call
+from inflight_client.deployments.answer import AnswerDecoder
+from inflight_client.deployments.requests import answer_decoder
 from inflight_client.errors import InflightError
 from inflight_client.results import Delta, LogProb, ServerTimings, Usage
 from inflight_client.sampling import Sampling

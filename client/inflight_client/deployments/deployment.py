@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from inflight_client._compat import tensor_names
-from inflight_client._compat.tensor_names import TensorNames
 from inflight_client.call import Call
+from inflight_client.deployments import tensor_names
+from inflight_client.deployments.tensor_names import TensorNames
 from inflight_client.errors import InflightError
 
 Kind = Literal["inflight", "tensorrtllm", "llmapi", "openai"]
@@ -28,7 +28,7 @@ _DISPLAY_NAMES = {
 
 @dataclass(frozen=True)
 class Deployment:
-    """A model that accepts text, or token ids, with its tensors and properties.
+    """A model that accepts text, or token ids, with its tensors (none of a gateway's model) and properties.
 
     `decoupled`: it streams; `version`: of the inflight that deployed it; `build`: equal for the same engine,
     tokenizer and template; `served`: the model, its precisions and its limits (empty if unknown);
@@ -39,8 +39,8 @@ class Deployment:
 
     model: str
     kind: Kind
-    inputs: Tensors
-    outputs: Tensors
+    inputs: Tensors = field(default_factory=dict)
+    outputs: Tensors = field(default_factory=dict)
     decoupled: bool | None = None
     version: str | None = None
     accumulates: bool | None = False
@@ -63,6 +63,11 @@ class Deployment:
     def speaks_tokens(self) -> bool:
         """Whether the model takes and returns token ids."""
         return "output_ids" in self.outputs
+
+    @property
+    def takes_priority(self) -> bool:
+        """Whether requests may have a priority."""
+        return self.kind == "openai" or "priority" in self.inputs
 
     @property
     def display_name(self) -> str:

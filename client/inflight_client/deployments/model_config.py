@@ -26,6 +26,10 @@ class ModelConfig:
         return str(self._config.get("name", ""))
 
     @property
+    def backend(self) -> str:
+        return str(self._config.get("backend", ""))
+
+    @property
     def inputs(self) -> set[str]:
         return {str(tensor.get("name")) for tensor in self._config.get("input", ())}
 

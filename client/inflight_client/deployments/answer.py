@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inflight_client._compat.stop_text_buffer import StopTextBuffer
-from inflight_client._compat.tensor_names import TIMING_OUTPUTS
 from inflight_client.call import Call
+from inflight_client.deployments.stop_text_buffer import StopTextBuffer
+from inflight_client.deployments.tensor_names import TIMING_OUTPUTS
 from inflight_client.errors import InflightError
 from inflight_client.results import Delta, LogProb, ServerTimings, Usage
 from inflight_client.transport import InferResponse
 
 if TYPE_CHECKING:
-    from inflight_client._compat.deployment import Deployment
+    from inflight_client.deployments.deployment import Deployment
 
 _FULLY_COUNTED = ("stop", "length")
 """Answers with these finish reasons contain every counted token; others may count tokens that were cut off."""
@@ -136,8 +136,7 @@ class AnswerDecoder:
 
     def _timings(self, response: InferResponse) -> ServerTimings | None:
         """Return the times after the request's arrival; None for responses without them."""
-        moments = [response.integer(name) for name in TIMING_OUTPUTS]
-        return server_timings(moments)
+        return server_timings([response.integer(name) for name in TIMING_OUTPUTS])
 
     def _check_count(self, response: InferResponse) -> None:
         sent = response.integer("num_responses")

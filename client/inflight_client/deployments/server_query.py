@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from inflight_client.errors import InflightError
 
 REFUSAL_CODES = (
     "permission_denied",
@@ -19,3 +22,13 @@ class ServerQuery(NamedTuple):
 
     method: str
     argument: str = ""
+
+
+def ask(method: str, argument: str = "") -> Generator[ServerQuery, Any, Any]:
+    """Return the answer to a query, None if the server refuses it. Raises other errors."""
+    try:
+        return (yield ServerQuery(method, argument))
+    except InflightError as error:
+        if error.code not in REFUSAL_CODES:
+            raise
+        return None
