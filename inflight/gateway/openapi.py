@@ -10,68 +10,24 @@ from inflight_client.encoder_call import Task
 
 from inflight import __version__
 from inflight.gateway.batches import ENDPOINTS, PURPOSES
-from inflight.openai_api.encoding_request import MAX_PRIORITY, MAX_TEXTS, PATHS
+from inflight.gateway.tokenize import AS_IN_CHAT
+from inflight.openai_api.encoding_request import PATHS
 from inflight.openai_api.fields import (
     CHAT_FIELDS,
     CLASSIFY_FIELDS,
     COMPLETION_FIELDS,
     EMBEDDING_FIELDS,
+    FLAG,
+    INTEGER,
+    LIST,
+    OBJECT,
     RERANK_FIELDS,
+    RESPONSES_FIELDS,
+    TEXT,
     Field,
     Tier,
 )
-from inflight.openai_api.responses import RESPONSES_FIELDS
 
-_NUMBER, _INTEGER, _TEXT, _FLAG = {"type": "number"}, {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
-_OBJECT, _LIST = {"type": "object"}, {"type": "array"}
-_MESSAGE = {
-    "type": "object",
-    "required": ["role"],
-    "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-        "content": {"anyOf": [_TEXT, {"type": "array", "items": _OBJECT}, {"type": "null"}]},
-    },
-}
-_TYPES: dict[str, dict[str, Any]] = {
-    "messages": {"type": "array", "items": _MESSAGE, "minItems": 1},
-    "prompt": {"anyOf": [_TEXT, _LIST]},
-    "input": {"anyOf": [_TEXT, _LIST]},
-    "instructions": _TEXT,
-    "max_tokens": {"type": "integer", "minimum": 1},
-    "max_completion_tokens": {"type": "integer", "minimum": 1},
-    "max_output_tokens": {"type": "integer", "minimum": 1},
-    "temperature": {"type": "number", "minimum": 0, "maximum": 2},
-    "top_p": {"type": "number", "minimum": 0, "maximum": 1},
-    "n": {"type": "integer", "minimum": 1, "maximum": 16},
-    "stop": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": 16}]},
-    "seed": _INTEGER,
-    "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
-    "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
-    "repetition_penalty": _NUMBER,
-    "top_k": _INTEGER,
-    "min_tokens": _INTEGER,
-    "stream": _FLAG,
-    "echo": _FLAG,
-    "ignore_eos": _FLAG,
-    "parallel_tool_calls": _FLAG,
-    "stream_options": _OBJECT,
-    "response_format": _OBJECT,
-    "text": _OBJECT,
-    "tools": {"type": "array", "items": _OBJECT, "maxItems": 128},
-    "chat_template_kwargs": _OBJECT,
-    "query": _TEXT,
-    "documents": {"type": "array", "items": {"anyOf": [_TEXT, _OBJECT]}, "minItems": 1, "maxItems": MAX_TEXTS},
-    "encoding_format": {"enum": ["float", "base64"]},
-    "dimensions": {"type": "integer", "minimum": 1},
-    "input_type": _TEXT,
-    "truncate": {"anyOf": [_FLAG, {"enum": ["NONE", "END"]}]},
-    "top_n": {"type": "integer", "minimum": 0},
-    "max_tokens_per_doc": {"type": "integer", "minimum": 1},
-    "return_documents": _FLAG,
-    "return_errors": _FLAG,
-    "priority": {"type": "integer", "minimum": -MAX_PRIORITY, "maximum": MAX_PRIORITY},
-    "service_tier": {"enum": ["auto", "default", "priority", "flex"]},
-}
 _ERROR = {
     "type": "object",
     "required": ["error"],
@@ -80,8 +36,8 @@ _ERROR = {
             "type": "object",
             "required": ["message", "type", "param", "code"],
             "properties": {
-                "message": _TEXT,
-                "type": _TEXT,
+                "message": TEXT,
+                "type": TEXT,
                 "param": {"type": ["string", "null"]},
                 "code": {"type": ["string", "null"]},
             },
@@ -103,21 +59,20 @@ def openapi(models: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
         "rerank": _post("Rank documents by their match with a query.", rerank),
         "classify": _post("Classify texts.", classify),
     }
-    name = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
-    chat = {name: _TYPES.get(name, _TEXT) for name in ("messages", "tools", "chat_template_kwargs", "reasoning_effort")}
-    flags = ("add_special_tokens", "return_token_strs", "add_generation_prompt", "continue_final_message")
-    tokenize = _body({"model": model, "prompt": _TEXT, **chat, **dict.fromkeys(flags, _FLAG)}, ())
-    detokenize = _body({"model": model, "tokens": {"type": "array", "items": _INTEGER}}, ("tokens",))
-    adapter = _body({"lora_name": _TEXT, "lora_path": _TEXT}, ("lora_name",))
-    form = {"file": _TEXT, "purpose": {"enum": list(PURPOSES)}, "expires_after": _OBJECT}
+    name = [{"name": "id", "in": "path", "required": True, "schema": TEXT}]
+    own = {"model": model, "prompt": TEXT, "add_special_tokens": FLAG, "return_token_strs": FLAG}
+    tokenize = _body(own | {name: CHAT_FIELDS[name].schema for name in AS_IN_CHAT}, ())
+    detokenize = _body({"model": model, "tokens": LIST | {"items": INTEGER}}, ("tokens",))
+    adapter = _body({"lora_name": TEXT, "lora_path": TEXT}, ("lora_name",))
+    form = {"file": TEXT, "purpose": {"enum": list(PURPOSES)}, "expires_after": OBJECT}
     upload = {"content": {"multipart/form-data": {"schema": _schema(form, ("file", "purpose"))}}}
     batch = _body(
         {
-            "input_file_id": _TEXT,
+            "input_file_id": TEXT,
             "endpoint": {"enum": list(ENDPOINTS)},
             "completion_window": {"const": "24h"},
-            "metadata": _OBJECT,
-            "output_expires_after": _OBJECT,
+            "metadata": OBJECT,
+            "output_expires_after": OBJECT,
         },
         ("input_file_id", "endpoint", "completion_window"),
     )
@@ -169,20 +124,18 @@ def openapi(models: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
 
 def _model(models: tuple[tuple[str, str], ...], task: str) -> dict[str, Any]:
     names = [name for name, own in models if own == task]
-    return {"type": "string", "enum": names} if names else _TEXT
+    return {"type": "string", "enum": names} if names else TEXT
 
 
 def _table(fields: Mapping[str, Field], model: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
     properties = {}
-    types: dict[str, Mapping[str, Any]] = {**_TYPES, "model": model}
     for name, field in fields.items():
         prefix = "" if field.tier is Tier.HONOURED else f"{field.tier.value.capitalize()}: "
-        properties[name] = {**_nullable(types.get(name, {}), name in required), "description": prefix + field.note}
+        schema = dict(model if name == "model" else field.schema)
+        if schema and name not in required:
+            schema = {"anyOf": [schema, {"type": "null"}]}
+        properties[name] = schema | {"description": prefix + field.note}
     return _body(properties, required)
-
-
-def _nullable(schema: Mapping[str, Any], required: bool) -> dict[str, Any]:
-    return dict(schema) if required or not schema else {"anyOf": [schema, {"type": "null"}]}
 
 
 def _body(properties: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:

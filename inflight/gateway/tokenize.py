@@ -15,39 +15,31 @@ from inflight.gateway.model_text import EncodedPrompt
 from inflight.gateway.server_pool import ServerPool
 from inflight.gateway.servers import UpstreamServer
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.fields import FieldReader, whole
+from inflight.openai_api.fields import CHAT_FIELDS, FieldReader, whole
 from inflight.openai_api.messages import checked_text
 from inflight.openai_api.request import count_characters, parse_messages, template_kwargs
 from inflight.openai_api.tools import parse_tools
 
+AS_IN_CHAT = (
+    *("messages", "tools", "chat_template_kwargs", "reasoning_effort"),
+    *("add_generation_prompt", "continue_final_message"),
+)
 _MAX_TOKENS = 1_000_000
 _MAX_CHARACTERS = 2**20
 
 
 async def tokenize(body: Any, pool: ServerPool, caller: Caller) -> bytes:
     """Return as JSON the token ids of `prompt`, or of `messages` as the model's template renders them."""
-    allowed = {
-        "model",
-        "prompt",
-        "messages",
-        "add_special_tokens",
-        "return_token_strs",
-        "add_generation_prompt",
-        "tools",
-        "chat_template_kwargs",
-        "continue_final_message",
-        "reasoning_effort",
-    }
-    server = _server(body, allowed, pool, caller)
+    server = _server(body, {"model", "prompt", "add_special_tokens", "return_token_strs", *AS_IN_CHAT}, pool, caller)
     special = _boolean(body, "add_special_tokens", True)
     named = _boolean(body, "return_token_strs", False)
 
     def parse() -> tuple[Any, dict[str, Any]]:
         if body.get("messages") is not None:
-            given = {name: value for name, value in body.items() if value is not None}
-            prompt: Any = parse_messages(given)
-            tools = parse_tools(given)
-            kwargs = template_kwargs(FieldReader(given)) | ({"tools": tools.for_template()} if tools.active else {})
+            reader = FieldReader({name: each for name, each in body.items() if each is not None}, CHAT_FIELDS)
+            prompt: Any = parse_messages(reader)
+            tools = parse_tools(reader)
+            kwargs = template_kwargs(reader) | ({"tools": tools.for_template()} if tools.active else {})
         else:
             try:
                 prompt, kwargs = checked_text("prompt", body.get("prompt"), empty=True), {}

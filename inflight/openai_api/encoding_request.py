@@ -14,10 +14,10 @@ from inflight.openai_api.errors import ApiError
 from inflight.openai_api.fields import (
     CLASSIFY_FIELDS,
     EMBEDDING_FIELDS,
+    MAX_TEXTS,
     RERANK_FIELDS,
-    Field,
     FieldReader,
-    check_fields,
+    read_body,
     whole,
 )
 from inflight.openai_api.messages import checked_text, checked_token_ids
@@ -30,9 +30,6 @@ PATHS: Mapping[Task, tuple[str, ...]] = {
     "rerank": ("/v1/rerank", "/v2/rerank", "/rerank"),
     "classify": ("/v1/classify", "/classify"),
 }
-MAX_TEXTS = 16_384
-"""Of a request, so that its response has a bound."""
-MAX_PRIORITY = 1000
 _TRUNCATE = {"NONE": False, "END": True}
 
 
@@ -83,11 +80,11 @@ class EmbeddingRequest(ClassifyRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class RerankRequest(EncodingRequest):
-    """`documents` are the texts of `given`, the documents as they were sent."""
+    """`documents` are the texts of `sent_documents`."""
 
     query: str
     documents: tuple[str, ...]
-    given: Sequence[str | Mapping[str, Any]]
+    sent_documents: Sequence[str | Mapping[str, Any]]
     top_n: int | None = None
     return_documents: bool = False
     max_tokens_per_doc: int | None = None
@@ -110,80 +107,65 @@ def parse_encoding(task: Task, body: Any) -> EncodingRequest:
 
 def parse_embedding(body: Any) -> EmbeddingRequest:
     """Parse the body of an embeddings request. Raises ApiError, which names the field."""
-    reader, no_effect = _reader(body, EMBEDDING_FIELDS)
-    common = _common(reader, no_effect)
-    encoding = reader.given.get("encoding_format", "float")
-    if encoding not in ("float", "base64"):
-        raise ApiError(
-            f"encoding_format is {shorten(encoding)}; it must be float or base64",
-            "invalid_parameter",
-            "encoding_format",
-        )
+    reader = read_body(body, EMBEDDING_FIELDS)
+    common = _common(reader)
+    encoding: Any = reader.choice("encoding_format", "float")
     return EmbeddingRequest(
         **common,
         truncate=_truncate(reader),
-        texts=_texts(reader.given.get("input"), common["return_errors"]),
+        texts=_texts(reader.values.get("input"), common["return_errors"]),
         encoding_format=encoding,
-        dimensions=reader.integer("dimensions", 1, 2**31 - 1, 1) if "dimensions" in reader.given else None,
-        input_type=reader.text("input_type") if "input_type" in reader.given else None,
+        dimensions=reader.integer("dimensions"),
+        input_type=reader.text("input_type") if "input_type" in reader.values else None,
     )
 
 
 def _parse_classify(body: Any) -> ClassifyRequest:
-    reader, no_effect = _reader(body, CLASSIFY_FIELDS)
-    common = _common(reader, no_effect)
-    texts = _texts(reader.given.get("input"), common["return_errors"])
+    reader = read_body(body, CLASSIFY_FIELDS)
+    common = _common(reader)
+    texts = _texts(reader.values.get("input"), common["return_errors"])
     return ClassifyRequest(**common, truncate=_truncate(reader), texts=texts)
 
 
 def _parse_rerank(body: Any) -> RerankRequest:
-    reader, no_effect = _reader(body, RERANK_FIELDS)
-    common = _common(reader, no_effect)
-    given = reader.given.get("documents")
-    if not isinstance(given, list) or not given:
-        what = "the request has no documents" if not given else f"documents is {shorten(given)}"
+    reader = read_body(body, RERANK_FIELDS)
+    common = _common(reader)
+    documents = reader.values.get("documents")
+    if not isinstance(documents, list) or not documents:
+        what = "the request has no documents" if not documents else f"documents is {shorten(documents)}"
         raise ApiError(f"{what}; set it to a list of texts", "invalid_request", "documents")
-    _check_number("documents", given)
-    top_n = reader.integer("top_n", 0, 2**31 - 1, 0)
-    limit = "max_tokens_per_doc"
+    _check_number("documents", documents)
     return RerankRequest(
         **common,
+        top_n=reader.integer("top_n") or None,  # vLLM's clients send 0 for all
         truncate=reader.boolean("truncate", True),
         query=_query(reader),
-        documents=tuple(_document(place, each, common["return_errors"]) for place, each in enumerate(given)),
-        given=given,
-        top_n=top_n or None,  # vLLM's clients send 0 for all
+        documents=tuple(_document(place, each, common["return_errors"]) for place, each in enumerate(documents)),
+        sent_documents=documents,
         return_documents=reader.boolean("return_documents"),
-        max_tokens_per_doc=reader.integer(limit, 1, 2**31 - 1, 1) if limit in reader.given else None,
+        max_tokens_per_doc=reader.integer("max_tokens_per_doc"),
     )
 
 
-def _reader(body: Any, table: Mapping[str, Field]) -> tuple[FieldReader, tuple[str, ...]]:
-    if not isinstance(body, Mapping):
-        raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
-    given, no_effect = check_fields(body, table)
-    return FieldReader(given), no_effect
-
-
-def _common(reader: FieldReader, no_effect: tuple[str, ...]) -> dict[str, Any]:
+def _common(reader: FieldReader) -> dict[str, Any]:
     return {
-        "model": reader.text("model") if "model" in reader.given else None,
-        "priority": reader.integer("priority", -MAX_PRIORITY, MAX_PRIORITY, 0),
+        "model": reader.text("model") if "model" in reader.values else None,
+        "priority": reader.integer("priority") or 0,
         "return_errors": reader.boolean("return_errors"),
-        "no_effect": no_effect,
+        "no_effect": reader.no_effect,
     }
 
 
 def _truncate(reader: FieldReader) -> bool:
     """Return whether long texts are cut: NIM's clients send words, vLLM's a number of tokens."""
-    tokens = reader.given.get("truncate_prompt_tokens")
+    tokens = reader.values.get("truncate_prompt_tokens")
     if tokens is not None and (not is_int(tokens) or tokens != -1):
         raise ApiError(
             f"truncate_prompt_tokens is {shorten(tokens)}; only -1, the model's limit, is supported",
             "unsupported_input",
             "truncate_prompt_tokens",
         )
-    value = reader.given.get("truncate", tokens is not None)
+    value = reader.values.get("truncate", tokens is not None)
     if isinstance(value, str) and value.upper() in _TRUNCATE:
         return _TRUNCATE[value.upper()]
     if not isinstance(value, bool):

@@ -69,8 +69,8 @@ def rerank_body(
         index = each.index
         result: dict[str, Any] = {"index": index, "relevance_score": each.score, **_facts(found, index)}
         if wanted.return_documents:
-            given = wanted.given[index]
-            result["document"] = {"text": given} if isinstance(given, str) else given
+            document = wanted.sent_documents[index]
+            result["document"] = {"text": document} if isinstance(document, str) else document
         results.append(result)
     results += [{"index": index, "relevance_score": None, **_facts(found, index)} for index in sorted(found.errors)]
     meta: dict[str, Any] = {

@@ -1,19 +1,33 @@
-"""What each field of a request body does: honoured, refused, or accepted without effect.
+"""What each field of a request body is: its type and bounds, and whether it is honoured, refused, or without effect.
 
-docs/gateway-fields.md is generated from these tables. A field that is in no table is refused as unknown.
+The parsers, /openapi.json and docs/gateway-fields.md take what they need from these tables. A field that is in no table
+is refused as unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from inflight_client.sampling import PARAMETERS
 from inflight_client.validation import is_int, shorten
 
 from inflight.common.suggestions import nearest
 from inflight.openai_api.errors import ApiError
+
+MAX_TOOLS = 128
+MAX_CHOICES = 128
+"""Of a request: prompts times `n`."""
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 1024
+MAX_BIAS = 100
+MAX_TEXTS = 16_384
+"""Of a request to an encoder, so that its response has a bound."""
+_MAX_TOP_LOGPROBS = 20
+_LARGEST_INT32 = 2**31 - 1
+_LARGEST_EXACT = 2**53
 
 
 class Tier(StrEnum):
@@ -29,13 +43,45 @@ class Field:
     tier: Tier
     note: str = ""
     neutral: tuple[Any, ...] = ()
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    """Its type and bounds, as JSON schema."""
+    is_sampling: bool = False
+    """Whether its value is that of the sampling parameter of the same name."""
 
 
-_LARGEST_EXACT = 2**53
+NUMBER, INTEGER, TEXT, FLAG = {"type": "number"}, {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
+OBJECT, LIST = {"type": "object"}, {"type": "array"}
+_TEXTS_OR_IDS = {"anyOf": [TEXT, LIST]}
+_STOP = TEXT | {"maxLength": MAX_STOP_LENGTH}
+_MESSAGE = OBJECT | {
+    "required": ["role"],
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {"anyOf": [TEXT, LIST | {"items": OBJECT}, {"type": "null"}]},
+    },
+}
 
 
-def _honoured(note: str) -> Field:
-    return Field(Tier.HONOURED, note)
+def _whole(low: int, high: int = _LARGEST_INT32) -> dict[str, Any]:
+    return INTEGER | {"minimum": low, "maximum": high}
+
+
+def _honoured(note: str, schema: Mapping[str, Any] | None = None) -> Field:
+    """In the note, `{bounds}` are those of the schema."""
+    schema = schema or {}
+    if "{bounds}" in note:
+        low, high = schema["minimum"], schema["maximum"]
+        note = note.replace("{bounds}", f"from {low:g} on" if high == _LARGEST_INT32 else f"{low:g} to {high:g}")
+    return Field(Tier.HONOURED, note, schema=schema)
+
+
+def _sampling(name: str, note: str, schema: Mapping[str, Any] | None = None) -> dict[str, Field]:
+    """Return the field of a sampling parameter, by default with its bounds."""
+    if schema is None:
+        parameter = PARAMETERS[name]
+        kind = INTEGER if parameter.whole else NUMBER
+        schema = kind | {"minimum": parameter.low, "maximum": parameter.high}
+    return {name: replace(_honoured(note, schema), is_sampling=True)}
 
 
 def _refused(note: str, *neutral: Any) -> Field:
@@ -49,7 +95,7 @@ def _no_effect(note: str) -> Field:
 _FORMAT = "send `response_format`"
 _TEXT = "an answer's text has no special tokens"
 _BEAMS = "the gateway's answers are sampled"
-NOT_OURS: dict[str, Field] = {
+_NOT_OURS: dict[str, Field] = {
     "typical_p": _refused("the engine has no such limit", 1),
     "use_beam_search": _refused(_BEAMS, False),
     "length_penalty": _refused(_BEAMS, 1),
@@ -65,11 +111,9 @@ NOT_OURS: dict[str, Field] = {
     "echo": _refused("only completions repeat the prompt", False),
     "suffix": _refused("the engine only continues texts", ""),
     "priority": _refused("pass `service_tier`", 0),
-    "guided_json": _refused(_FORMAT),
-    "guided_regex": _refused(_FORMAT),
-    "guided_choice": _refused(_FORMAT),
-    "guided_grammar": _refused(_FORMAT),
-    "structured_outputs": _refused(_FORMAT),
+    **dict.fromkeys(
+        ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"), _refused(_FORMAT)
+    ),
     "format": _refused(_FORMAT, ""),
     "options": _refused("send its fields beside the others", {}),
     "extra_body": _refused("send its fields beside the others"),
@@ -83,52 +127,74 @@ NOT_OURS: dict[str, Field] = {
 }
 """Of vLLM, TGI and Ollama, whose clients send many of these with the values that ask for nothing."""
 
-_COMMON: dict[str, Field] = NOT_OURS | {
-    "model": _honoured("must be a served model"),
-    "max_tokens": _honoured("from 1 on"),
-    "temperature": _honoured("0 to 2, by default the model's; 0 is greedy"),
-    "top_p": _honoured("0 to 1"),
-    "n": _honoured("1 to 16; choice i has the seed + i"),
-    "stop": _honoured("a text, or up to 16 texts"),
-    "seed": _honoured("answers repeat on the same engine, hardware and precision as far as batching allows"),
-    "presence_penalty": _honoured("-2 to 2"),
-    "frequency_penalty": _honoured("-2 to 2"),
-    "logprobs": _honoured("of the model's own distribution, before temperature"),
-    "stream": _honoured("server-sent events"),
-    "stream_options": _honoured(
-        "`include_usage`; `include_obfuscation` and vLLM's `continuous_usage_stats` have no effect; only with `stream`"
+_UNSTORED = {
+    **dict.fromkeys(("user", "safety_identifier"), _no_effect("the tenant comes from the API key")),
+    **dict.fromkeys(
+        ("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+        _no_effect("prefixes are cached automatically"),
     ),
-    "response_format": _honoured("`text`, `json_object`, `json_schema`; also `regex` and `ebnf`"),
-    "service_tier": _honoured("`priority` goes first in the queue, `flex` last; `auto`, `default`"),
-    "top_k": _honoured("not OpenAI's: 0 or -1 is off"),
-    "min_tokens": _honoured("not OpenAI's"),
-    "repetition_penalty": _honoured("not OpenAI's"),
-    "ignore_eos": _honoured("not OpenAI's: generate until `max_tokens`"),
-    "logit_bias": _honoured("-100 to 100 by token id, for up to 1,024 ids"),
-    "min_p": _honoured("not OpenAI's: 0 to 1, the least share of the likeliest token's probability"),
-    "bad_words": _honoured("not OpenAI's: texts that the answer must not have"),
-    "allowed_token_ids": _honoured("not OpenAI's: the only ids that the answer may have"),
-    "prompt_logprobs": _honoured("vLLM's: of the prompt's tokens, with 0 to 20 of the likeliest; not with `stream`"),
     "store": _refused("nothing is stored", False),
-    "user": _no_effect("the tenant comes from the API key"),
+}
+_COMMON: dict[str, Field] = _NOT_OURS | {
+    "model": _honoured("must be a served model", TEXT),
+    "max_tokens": _honoured("{bounds}", _whole(1)),
+    **_sampling("temperature", "{bounds}, by default the model's; 0 is greedy", NUMBER | {"minimum": 0, "maximum": 2}),
+    **_sampling("top_p", "{bounds}"),
+    "n": _honoured("{bounds}; choice i has the seed + i", _whole(1, 16)),
+    "stop": _honoured(
+        f"a text, or up to {MAX_STOPS} texts", {"anyOf": [_STOP, LIST | {"items": _STOP, "maxItems": MAX_STOPS}]}
+    ),
+    **_sampling("seed", "answers repeat on the same engine, hardware and precision as far as batching allows", INTEGER),
+    **_sampling("presence_penalty", "{bounds}"),
+    **_sampling("frequency_penalty", "{bounds}"),
+    "logprobs": _honoured("of the model's own distribution, before temperature", FLAG),
+    "stream": _honoured("server-sent events", FLAG),
+    "stream_options": _honoured(
+        "`include_usage`; `include_obfuscation` and vLLM's `continuous_usage_stats` have no effect; only with `stream`",
+        OBJECT,
+    ),
+    "response_format": _honoured("`text`, `json_object`, `json_schema`; also `regex` and `ebnf`", OBJECT),
+    "service_tier": _honoured(
+        "`priority` goes first in the queue, `flex` last; `auto`, `default`",
+        {"enum": ["auto", "default", "priority", "flex"]},
+    ),
+    **_sampling("top_k", "not OpenAI's: 0 or -1 is off", _whole(-1)),
+    **_sampling("min_tokens", "not OpenAI's"),
+    **_sampling("repetition_penalty", "not OpenAI's"),
+    "ignore_eos": _honoured("not OpenAI's: generate until `max_tokens`", FLAG),
+    "logit_bias": _honoured(
+        f"-{MAX_BIAS} to {MAX_BIAS} by token id, for up to 1,024 ids",
+        OBJECT | {"additionalProperties": NUMBER | {"minimum": -MAX_BIAS, "maximum": MAX_BIAS}},
+    ),
+    **_sampling("min_p", "not OpenAI's: {bounds}, the least share of the likeliest token's probability"),
+    **_sampling("bad_words", "not OpenAI's: texts that the answer must not have", LIST | {"items": TEXT}),
+    **_sampling("allowed_token_ids", "not OpenAI's: the only ids that the answer may have", LIST | {"items": INTEGER}),
+    "prompt_logprobs": _honoured(
+        "vLLM's: of the prompt's tokens, with {bounds} of the likeliest; not with `stream`",
+        _whole(0, _MAX_TOP_LOGPROBS),
+    ),
     "metadata": _no_effect("nothing is stored"),
-    "safety_identifier": _no_effect("the tenant comes from the API key"),
-    "prompt_cache_key": _no_effect("prefixes are cached automatically"),
-    "prompt_cache_retention": _no_effect("prefixes are cached automatically"),
-    "prompt_cache_options": _no_effect("prefixes are cached automatically"),
+    **_UNSTORED,
 }
 
 CHAT_FIELDS: dict[str, Field] = _COMMON | {
-    "messages": _honoured("texts and text parts; roles are those of the model's template; `developer` is `system`"),
-    "max_completion_tokens": _honoured("the new name of `max_tokens`"),
-    "tools": _honoured("up to 128 functions"),
+    "messages": _honoured(
+        "texts and text parts; roles are those of the model's template; `developer` is `system`",
+        LIST | {"items": _MESSAGE, "minItems": 1},
+    ),
+    "max_completion_tokens": _honoured("the new name of `max_tokens`", _whole(1)),
+    "tools": _honoured(f"up to {MAX_TOOLS} functions", LIST | {"items": OBJECT, "maxItems": MAX_TOOLS}),
     "tool_choice": _honoured("`none`, `auto`, `required`, or a function by name"),
-    "parallel_tool_calls": _honoured("false: at most one call"),
-    "chat_template_kwargs": _honoured("not OpenAI's: what the model's template reads, such as `enable_thinking`"),
-    "add_generation_prompt": _honoured("not OpenAI's: as in `chat_template_kwargs`"),
-    "continue_final_message": _honoured("not OpenAI's: continue the last message"),
-    "top_logprobs": _honoured("0 to 20 of the likeliest tokens at each place; needs `logprobs`"),
-    "reasoning_effort": _honoured("reaches the model's template; without effect if that does not read it"),
+    "parallel_tool_calls": _honoured("false: at most one call", FLAG),
+    "chat_template_kwargs": _honoured(
+        "not OpenAI's: what the model's template reads, such as `enable_thinking`", OBJECT
+    ),
+    "add_generation_prompt": _honoured("not OpenAI's: as in `chat_template_kwargs`", FLAG),
+    "continue_final_message": _honoured("not OpenAI's: continue the last message", FLAG),
+    "top_logprobs": _honoured(
+        "{bounds} of the likeliest tokens at each place; needs `logprobs`", _whole(0, _MAX_TOP_LOGPROBS)
+    ),
+    "reasoning_effort": _honoured("reaches the model's template; without effect if that does not read it", TEXT),
     "verbosity": _no_effect("open models have no such setting"),
     "modalities": _refused("text only", ["text"]),
     "audio": _refused("text only"),
@@ -141,100 +207,141 @@ CHAT_FIELDS: dict[str, Field] = _COMMON | {
 }
 
 COMPLETION_FIELDS: dict[str, Field] = _COMMON | {
-    "prompt": _honoured("a text, texts, token ids, or lists of token ids; up to 128"),
-    "echo": _honoured("the prompt before the answer; with `logprobs` those of its tokens too, but not with `stream`"),
-    "logprobs": _honoured("0 to 20 of the likeliest tokens, and the chosen one; of the model's own distribution"),
+    "prompt": _honoured(f"a text, texts, token ids, or lists of token ids; up to {MAX_CHOICES}", _TEXTS_OR_IDS),
+    "echo": _honoured(
+        "the prompt before the answer; with `logprobs` those of its tokens too, but not with `stream`", FLAG
+    ),
+    "logprobs": _honoured(
+        "{bounds} of the likeliest tokens, and the chosen one; of the model's own distribution",
+        _whole(0, _MAX_TOP_LOGPROBS),
+    ),
+}
+
+_NOT_OPENAIS_RESPONSES = ("seed", "chat_template_kwargs", "stop", "presence_penalty", "frequency_penalty")
+AS_IN_CHAT = (
+    *("model", "temperature", "top_p", "stream", "parallel_tool_calls", "service_tier", "top_k", "min_p", "min_tokens"),
+    *("repetition_penalty", "ignore_eos", "logit_bias", "bad_words", "allowed_token_ids", *_NOT_OPENAIS_RESPONSES),
+)
+"""The fields of the Responses API that a chat completion has too."""
+_AS_IN_CHAT_NOTE = "not OpenAI's: as in chat completions"
+RESPONSES_FIELDS: dict[str, Field] = _NOT_OURS | {
+    **{name: CHAT_FIELDS[name] for name in (*AS_IN_CHAT, "tools", "tool_choice")},
+    **{name: replace(CHAT_FIELDS[name], note=_AS_IN_CHAT_NOTE) for name in _NOT_OPENAIS_RESPONSES},
+    "input": _honoured("a text, or messages, function calls and their outputs", _TEXTS_OR_IDS),
+    "instructions": _honoured("the system message", TEXT),
+    "max_output_tokens": _honoured("{bounds}", _whole(1)),
+    "stream_options": _honoured("validated, otherwise ignored", OBJECT),
+    "text": _honoured("`format`: `text`, `json_object`, `json_schema`", OBJECT),
+    "reasoning": _honoured(
+        "`effort` reaches the model's template as `reasoning_effort`; the rest has no effect", OBJECT
+    ),
+    "metadata": _honoured("is in the answer", OBJECT),
+    "previous_response_id": _refused("nothing is stored; send the conversation"),
+    "conversation": _refused("nothing is stored; send the conversation"),
+    "background": _refused("nothing is stored", False),
+    "truncation": _refused("a conversation is never shortened", "disabled"),
+    "top_logprobs": _refused("send a chat completion", 0),
+    "prompt": _refused("prompts are not stored here; send input"),
+    "max_tool_calls": _refused("there are no tools that the gateway runs"),
+    "context_management": _refused("a conversation is never shortened", []),
+    "moderation": _refused("no moderation model is served"),
+    "include": _no_effect("there is nothing else to include"),
+    **_UNSTORED,
 }
 
 _ENCODERS: dict[str, Field] = {
-    "model": _honoured("a served model for this task; may be left out if there is only one"),
-    "priority": _honoured("not OpenAI's: -1000 to 1000, higher goes first, default 0; vLLM and Cohere count down"),
-    "return_errors": _honoured("not OpenAI's: texts that fail have an `error`, and the others are answered"),
-    "user": _no_effect("the tenant comes from the API key"),
-}
-_CUTS = {
-    "truncate": _honoured(
-        "not OpenAI's: true or `END` cuts long texts at the model's limit; false or `NONE`, the default, refuses them"
+    "model": _honoured("a served model for this task; may be left out if there is only one", TEXT),
+    "priority": _honoured(
+        "not OpenAI's: {bounds}, higher goes first, default 0; vLLM and Cohere count down", _whole(-1000, 1000)
     ),
-    "truncate_prompt_tokens": _honoured("vLLM's: only -1, which is `truncate`"),
+    "return_errors": _honoured("not OpenAI's: texts that fail have an `error`, and the others are answered", FLAG),
+    "user": _UNSTORED["user"],
+}
+_TEXTS: dict[str, Field] = _ENCODERS | {
+    "truncate": _honoured(
+        "not OpenAI's: true or `END` cuts long texts at the model's limit; false or `NONE`, the default, refuses them",
+        {"anyOf": [FLAG, {"enum": ["NONE", "END"]}]},
+    ),
+    "truncate_prompt_tokens": _honoured("vLLM's: only -1, which is `truncate`", {"const": -1}),
     "add_special_tokens": _refused("texts get the model's special tokens, token ids none", True),
+    "input": _honoured(f"a text, texts, token ids, or lists of token ids; up to {MAX_TEXTS:,}", _TEXTS_OR_IDS),
 }
 
-EMBEDDING_FIELDS: dict[str, Field] = (
-    _ENCODERS
-    | _CUTS
-    | {
-        "input": _honoured("a text, texts, token ids, or lists of token ids; up to 16,384"),
-        "encoding_format": _honoured("`float`, the default, or `base64`: little-endian float32"),
-        "dimensions": _honoured(
-            "the first values of each vector, normalized again if the model normalizes; only lengths that the model was"
-            " trained for (`matryoshka_dimensions` or `is_matryoshka` of its config.json)"
-        ),
-        "input_type": _honoured("not OpenAI's: `query`, `document`, `passage` or another prompt of the model"),
-        "normalize": _refused("the model's own setting holds", True),
-        "output_dimension": _refused("pass `dimensions`"),
-        "output_dtype": _refused("pass `encoding_format`", "float"),
-        "embedding_types": _refused("pass `encoding_format`", ["float"]),
-        "late_chunking": _refused("texts are computed one by one", False),
-    }
-)
+EMBEDDING_FIELDS: dict[str, Field] = _TEXTS | {
+    "encoding_format": _honoured(
+        "`float`, the default, or `base64`: little-endian float32", {"enum": ["float", "base64"]}
+    ),
+    "dimensions": _honoured(
+        "the first values of each vector, normalized again if the model normalizes; only lengths that the model was"
+        " trained for (`matryoshka_dimensions` or `is_matryoshka` of its config.json)",
+        _whole(1),
+    ),
+    "input_type": _honoured("not OpenAI's: `query`, `document`, `passage` or another prompt of the model", TEXT),
+    "normalize": _refused("the model's own setting holds", True),
+    "output_dimension": _refused("pass `dimensions`"),
+    "output_dtype": _refused("pass `encoding_format`", "float"),
+    "embedding_types": _refused("pass `encoding_format`", ["float"]),
+    "late_chunking": _refused("texts are computed one by one", False),
+}
 
 RERANK_FIELDS: dict[str, Field] = _ENCODERS | {
-    "query": _honoured("a text"),
-    "documents": _honoured("texts, or objects with a `text`; up to 16,384"),
-    "top_n": _honoured("how many of the best are returned, default all"),
-    "return_documents": _honoured("whether each result has its `document`, default false"),
-    "truncate": _honoured("true, the default, cuts long documents at the model's limit; false refuses them"),
-    "max_tokens_per_doc": _honoured("only from the model's limit on, at which documents are cut"),
+    "query": _honoured("a text", TEXT),
+    "documents": _honoured(
+        f"texts, or objects with a `text`; up to {MAX_TEXTS:,}",
+        LIST | {"items": {"anyOf": [TEXT, OBJECT]}, "minItems": 1, "maxItems": MAX_TEXTS},
+    ),
+    "top_n": _honoured("how many of the best are returned, default all", _whole(0)),
+    "return_documents": _honoured("whether each result has its `document`, default false", FLAG),
+    "truncate": _honoured("true, the default, cuts long documents at the model's limit; false refuses them", FLAG),
+    "max_tokens_per_doc": _honoured("only from the model's limit on, at which documents are cut", _whole(1)),
     "rank_fields": _refused("documents are ranked by their text", ["text"]),
     "max_chunks_per_doc": _refused("documents are not split", 1),
     "raw_scores": _refused("scores are from 0 to 1", False),
 }
 
-CLASSIFY_FIELDS: dict[str, Field] = (
-    _ENCODERS | _CUTS | {"input": _honoured("a text, texts, token ids, or lists of token ids; up to 16,384")}
-)
-
+CLASSIFY_FIELDS = _TEXTS
 
 _REQUIRED = ("messages", "prompt", "input", "documents", "query")
 """By all requests that have a field of that name."""
 
 
-def _is_lacking(name: str, body: Mapping[str, Any], table: Mapping[str, Field]) -> bool:
-    return name in table and table[name].tier is Tier.HONOURED and body.get(name) is None
-
-
-def check_fields(body: Mapping[str, Any], table: Mapping[str, Field]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the fields that are not null, and the names of those without effect. Raises ApiError."""
-    given: dict[str, Any] = {}
+def read_body(body: Any, table: Mapping[str, Field]) -> FieldReader:
+    """Return the fields of a body that are not null, and the names of those without effect. Raises ApiError."""
+    if not isinstance(body, Mapping):
+        raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
+    values: dict[str, Any] = {}
     no_effect = []
     for name, value in body.items():
         if value is None:
             continue
         field = table.get(name)
         if field is None:
-            near = nearest(name[:80], (each for each in table if table[each].tier is not Tier.REFUSED), 0.7)
-            missing = next((each for each in _REQUIRED if _is_lacking(each, body, table)), None)
-            if missing is not None and (near in (None, missing)):
-                raise ApiError(
-                    f"the request has no {missing}, and its field {name[:80]!r} is unknown; rename it to {missing}",
-                    "invalid_request",
-                    missing,
-                )
-            step = f"did you mean {near!r}?" if near else "leave it out"
-            raise ApiError(f"the field {name[:80]!r} is unknown; {step}", "unsupported_input", name[:80])
-        if field.tier is Tier.REFUSED:
-            if not any(_same(value, each) for each in field.neutral):
-                raise ApiError(
-                    f"{name} is {shorten(value)}, which is not supported ({field.note}); leave it out",
-                    "unsupported_input",
-                    name,
-                )
+            raise _unknown(name, body, table)
+        if field.tier is Tier.HONOURED:
+            values[name] = whole(value)
         elif field.tier is Tier.NO_EFFECT:
             no_effect.append(name)
-        else:
-            given[name] = whole(value)
-    return given, tuple(no_effect)
+        elif not any(_same(value, each) for each in field.neutral):
+            raise ApiError(
+                f"{name} is {shorten(value)}, which is not supported ({field.note}); leave it out",
+                "unsupported_input",
+                name,
+            )
+    return FieldReader(values, table, tuple(no_effect))
+
+
+def _unknown(name: str, body: Mapping[str, Any], table: Mapping[str, Field]) -> ApiError:
+    near = nearest(name[:80], (each for each in table if table[each].tier is not Tier.REFUSED), 0.7)
+    required = (each for each in _REQUIRED if each in table and table[each].tier is Tier.HONOURED)
+    missing = next((each for each in required if body.get(each) is None), None)
+    if missing is not None and near in (None, missing):
+        return ApiError(
+            f"the request has no {missing}, and its field {name[:80]!r} is unknown; rename it to {missing}",
+            "invalid_request",
+            missing,
+        )
+    step = f"did you mean {near!r}?" if near else "leave it out"
+    return ApiError(f"the field {name[:80]!r} is unknown; {step}", "unsupported_input", name[:80])
 
 
 def whole(value: Any) -> Any:
@@ -250,34 +357,44 @@ def _same(value: Any, neutral: Any) -> bool:
 
 
 class FieldReader:
-    """Reads fields of simple types. Raises ApiError, which names the field."""
+    """Reads fields of simple types, with the bounds of their table. Raises ApiError, which names the field."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.given = given
+    def __init__(self, values: Mapping[str, Any], table: Mapping[str, Field], no_effect: tuple[str, ...] = ()) -> None:
+        self.values, self.no_effect = values, no_effect
+        self._table = table
 
     def text(self, name: str) -> str:
-        value = self.given.get(name)
+        value = self.values.get(name)
         if not isinstance(value, str) or not value:
             what = f"the request has no {name}" if value is None else f"{name} is {shorten(value)}"
             raise ApiError(f"{what}; set it to a text", "invalid_request", name)
         return value
 
     def boolean(self, name: str, default: bool = False) -> bool:
-        value = self.given.get(name, default)
+        value = self.values.get(name, default)
         if not isinstance(value, bool):
-            raise ApiError(f"{name} is {shorten(value)}; it must be true or false", "invalid_parameter", name)
+            raise _invalid(name, value, "true or false")
         return value
 
-    def integer(self, name: str, low: int, high: int, default: int) -> int:
-        value = self.given.get(name, default)
-        if not is_int(value) or not low <= value <= high:
-            raise ApiError(
-                f"{name} is {shorten(value)}; it must be a whole number from {low} to {high}", "invalid_parameter", name
-            )
-        return int(value)
+    def integer(self, name: str) -> int | None:
+        value, bounds = self.values.get(name), self._table[name].schema
+        low, high = bounds["minimum"], bounds["maximum"]
+        if value is not None and not (is_int(value) and low <= value <= high):
+            raise _invalid(name, value, f"a whole number from {low} to {high}")
+        return value
+
+    def choice(self, name: str, default: str) -> str:
+        value, names = self.values.get(name, default), self._table[name].schema["enum"]
+        if value not in names:
+            raise _invalid(name, value, " or ".join(names) if len(names) == 2 else f"one of {', '.join(names)}")
+        return str(value)
 
     def mapping(self, name: str) -> Mapping[str, Any]:
-        value = self.given.get(name, {})
+        value = self.values.get(name, {})
         if not isinstance(value, Mapping):
-            raise ApiError(f"{name} is {shorten(value)}; it must be an object", "invalid_parameter", name)
+            raise _invalid(name, value, "an object")
         return value
+
+
+def _invalid(name: str, value: Any, what: str) -> ApiError:
+    return ApiError(f"{name} is {shorten(value)}; it must be {what}", "invalid_parameter", name)

@@ -9,15 +9,15 @@ from inflight.openai_api.fields import (
     COMPLETION_FIELDS,
     EMBEDDING_FIELDS,
     RERANK_FIELDS,
+    RESPONSES_FIELDS,
     Tier,
 )
-from inflight.openai_api.responses import RESPONSES_FIELDS
 
 _HEAD = """\
 # Fields of the gateway
 
 What the [gateway](gateway.md) does with each field of a request. This page is generated from the tables that its parser
-uses ([fields.py](../inflight/openai_api/fields.py), [responses.py](../inflight/openai_api/responses.py)).
+uses ([fields.py](../inflight/openai_api/fields.py)).
 
 - **honoured**: it does what the API says.
 - **refused**: any value that asks for something is answered with 400, and the error names the field. Null is accepted.

@@ -15,27 +15,29 @@ from inflight_client.validation import invalid_value, is_int, shorten
 
 from inflight.common.json_values import has_more_values
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldReader, check_fields, whole
+from inflight.openai_api.fields import (
+    CHAT_FIELDS,
+    COMPLETION_FIELDS,
+    MAX_BIAS,
+    MAX_CHOICES,
+    MAX_STOP_LENGTH,
+    MAX_STOPS,
+    FieldReader,
+    read_body,
+    whole,
+)
 from inflight.openai_api.messages import checked_messages, checked_text, checked_token_ids
 from inflight.openai_api.response_format import response_guide, unenforced
 from inflight.openai_api.tools import NO_TOOLS, Tools, parse_tools
 
-MAX_CHOICES = 128
-"""Of a request: prompts times `n`."""
-MAX_N = 16
 COMPLETION_TOKENS = 16
 """OpenAI's default of max_tokens for /v1/completions."""
-MAX_STOPS = 16
-MAX_STOP_LENGTH = 1024
 
 _MAX_ARGUMENTS, _MAX_ARGUMENT_DEPTH = 10_000, 48
 """Values and levels in the arguments of a call that are read as an object; others stay the text that they are."""
 
-_SAMPLING = (
-    *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty"),
-    *("top_k", "min_p", "min_tokens", "repetition_penalty", "bad_words", "allowed_token_ids"),
-)
-MAX_TOP_LOGPROBS = 20
+_SAMPLING = tuple(name for name, field in CHAT_FIELDS.items() if field.is_sampling)
+_MAX_TEMPERATURE = CHAT_FIELDS["temperature"].schema["maximum"]
 _NOT_TEMPLATE_KWARGS = frozenset(("chat_template", "messages", "tools"))
 """Arguments of chat templates that a request has elsewhere, or that are code of the deployment."""
 _MAX_KWARGS_CHARACTERS = 64 * 1024
@@ -114,38 +116,30 @@ class GenerationRequest:
 
 def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> GenerationRequest:
     """Parse the body of a chat completion or completion. Raises ApiError, which names the field."""
-    if not isinstance(body, Mapping):
-        raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
-    if body.get("best_of") == (body.get("n") or 1):
+    if isinstance(body, Mapping) and body.get("best_of") == (body.get("n") or 1):
         body = {**body, "best_of": None}
-    given, no_effect = check_fields(body, CHAT_FIELDS if chat else COMPLETION_FIELDS)
-    reader = FieldReader(given)
+    reader = read_body(body, CHAT_FIELDS if chat else COMPLETION_FIELDS)
+    values = reader.values
     model = reader.text("model")
-    n = reader.integer("n", 1, MAX_N, 1)
+    n = reader.integer("n") or 1
     stream = reader.boolean("stream")
     stream_options = _stream_options(reader, stream)
-    tier = given.get("service_tier")
-    if tier is not None and (not isinstance(tier, str) or tier not in _PRIORITIES):
-        raise ApiError(
-            f"service_tier is {shorten(tier)}; it must be one of {', '.join(_PRIORITIES)}",
-            "invalid_parameter",
-            "service_tier",
-        )
+    tier = reader.choice("service_tier", "") if "service_tier" in values else None
     logprobs, top_logprobs = _log_probs(reader, chat)
     echo = reader.boolean("echo")
-    prompt_logprobs = reader.integer("prompt_logprobs", 0, MAX_TOP_LOGPROBS, 0) if "prompt_logprobs" in given else None
+    prompt_logprobs = reader.integer("prompt_logprobs")
     if stream and (prompt_logprobs is not None or (echo and logprobs)):
         raise ApiError(
             "log probabilities of the prompt are not streamed; set stream to false", "unsupported_input", "stream"
         )
-    tools = parse_tools(given) if chat else NO_TOOLS
-    prompts: tuple[Prompt | TokenIds, ...] = (parse_messages(given),) if chat else _prompts(given.get("prompt"))
+    tools = parse_tools(reader) if chat else NO_TOOLS
+    prompts: tuple[Prompt | TokenIds, ...] = (parse_messages(reader),) if chat else _prompts(values.get("prompt"))
     kwargs = template_kwargs(reader) if chat else {}
     request = GenerationRequest(
         model=model,
         chat=chat,
         prompts=prompts,
-        sampling=_sampling(given, defaults.sampling),
+        sampling=_sampling(reader, defaults.sampling),
         max_tokens=_max_tokens(reader, defaults.max_tokens),
         n=n,
         stream=stream,
@@ -160,12 +154,12 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
         tools=tools,
         characters=sum(
             count_characters(each)
-            for each in (*prompts, kwargs, given.get("tools"))
+            for each in (*prompts, kwargs, values.get("tools"))
             if each and not isinstance(each, TokenIds)
         ),
         no_effect=(
-            *no_effect,
-            *unenforced(given),
+            *reader.no_effect,
+            *unenforced(values),
             *(f"stream_options.{name}" for name in stream_options if name != "include_usage"),
         ),
     )
@@ -193,10 +187,10 @@ def _stream_options(reader: FieldReader, stream: bool) -> list[str]:
     return [name for name, value in options.items() if value]
 
 
-def parse_messages(given: Mapping[str, Any]) -> Prompt:
+def parse_messages(reader: FieldReader) -> Prompt:
     """Return the messages of a body as the chat template gets them. Raises ApiError."""
     try:
-        return [_with_parsed_arguments(each) for each in checked_messages(given.get("messages"))]
+        return [_with_parsed_arguments(each) for each in checked_messages(reader.values.get("messages"))]
     except InflightError as error:
         raise ApiError.from_error(error, "messages") from None
 
@@ -261,15 +255,12 @@ def _prompts(value: Any) -> tuple[Prompt | TokenIds, ...]:
 
 def _max_tokens(reader: FieldReader, default: int | None) -> int | None:
     """`max_completion_tokens` is the new name; if both are set, they must be equal."""
-    old, new = reader.given.get("max_tokens"), reader.given.get("max_completion_tokens")
-    name = "max_tokens" if new is None else "max_completion_tokens"
+    old, new = reader.values.get("max_tokens"), reader.values.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
         raise ApiError(
             "max_tokens and max_completion_tokens differ; give one of them", "invalid_parameter", "max_tokens"
         )
-    if old is None and new is None:
-        return default
-    return reader.integer(name, 1, 2**31 - 1, 1)
+    return reader.integer("max_tokens" if new is None else "max_completion_tokens") or default
 
 
 def _log_probs(reader: FieldReader, chat: bool) -> tuple[bool, int]:
@@ -277,15 +268,15 @@ def _log_probs(reader: FieldReader, chat: bool) -> tuple[bool, int]:
 
     In a conversation `logprobs` is true or false; for a text it is that number.
     """
-    value = reader.given.get("logprobs")
     if chat:
-        wanted, most = reader.boolean("logprobs"), reader.integer("top_logprobs", 0, MAX_TOP_LOGPROBS, 0)
-        if most and not wanted:
+        logprobs, most = reader.boolean("logprobs"), reader.integer("top_logprobs") or 0
+        if most and not logprobs:
             raise ApiError("top_logprobs needs logprobs; set it to true", "invalid_parameter", "top_logprobs")
-        return wanted, most
+        return logprobs, most
+    value = reader.values.get("logprobs")
     if value is None or value is False:
         return False, 0
-    return True, reader.integer("logprobs", 0, MAX_TOP_LOGPROBS, 0)
+    return True, reader.integer("logprobs") or 0
 
 
 def _logit_bias(value: Any) -> dict[int, Any]:
@@ -297,9 +288,9 @@ def _logit_bias(value: Any) -> dict[int, Any]:
             "logit_bias",
         )
     for name, bias in value.items():
-        if isinstance(bias, int | float) and not -100 <= bias <= 100:
+        if isinstance(bias, int | float) and not -MAX_BIAS <= bias <= MAX_BIAS:
             raise ApiError(
-                f"logit_bias of {name} is {shorten(bias)}; it must be from -100 to 100",
+                f"logit_bias of {name} is {shorten(bias)}; it must be from -{MAX_BIAS} to {MAX_BIAS}",
                 "invalid_parameter",
                 "logit_bias",
             )
@@ -322,31 +313,34 @@ def template_kwargs(reader: FieldReader) -> dict[str, Any]:
             "invalid_parameter",
             "chat_template_kwargs",
         )
-    if "reasoning_effort" in reader.given:
+    if "reasoning_effort" in reader.values:
         kwargs["reasoning_effort"] = reader.text("reasoning_effort")[:64]
     for name in ("add_generation_prompt", "continue_final_message"):
-        if name in reader.given:
+        if name in reader.values:
             kwargs[name] = reader.boolean(name)
     return kwargs
 
 
-def _sampling(given: Mapping[str, Any], base: Sampling) -> Sampling:
-    changes: dict[str, Any] = {name: given[name] for name in _SAMPLING if name in given}
+def _sampling(reader: FieldReader, base: Sampling) -> Sampling:
+    values = reader.values
+    changes: dict[str, Any] = {name: values[name] for name in _SAMPLING if name in values}
     temperature = changes.get("temperature")
-    if isinstance(temperature, int | float) and temperature > 2:
+    if isinstance(temperature, int | float) and temperature > _MAX_TEMPERATURE:
         raise ApiError(
-            f"temperature is {shorten(temperature)}; it must be from 0 to 2", "invalid_parameter", "temperature"
+            f"temperature is {shorten(temperature)}; it must be from 0 to {_MAX_TEMPERATURE}",
+            "invalid_parameter",
+            "temperature",
         )
     if "seed" in changes and is_int(changes["seed"]):
         changes["seed"] = changes["seed"] % 2**64 if -(2**63) <= changes["seed"] < 2**63 else changes["seed"]
-    if "stop" in given:
-        changes["stop"] = _stop(given["stop"])
-    if "ignore_eos" in given:
-        changes["end_id"] = -1 if FieldReader(given).boolean("ignore_eos") else None
-    if "logit_bias" in given:
-        changes["logit_bias"] = _logit_bias(given["logit_bias"])
-    if "response_format" in given:
-        changes["guide"] = response_guide(given["response_format"])
+    if "stop" in values:
+        changes["stop"] = _stop(values["stop"])
+    if "ignore_eos" in values:
+        changes["end_id"] = -1 if reader.boolean("ignore_eos") else None
+    if "logit_bias" in values:
+        changes["logit_bias"] = _logit_bias(values["logit_bias"])
+    if "response_format" in values:
+        changes["guide"] = response_guide(values["response_format"])
     if not changes:
         return base
     try:

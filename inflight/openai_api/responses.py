@@ -16,75 +16,15 @@ from inflight_client.validation import shorten
 
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
-from inflight.openai_api.fields import CHAT_FIELDS, NOT_OURS, Field, Tier, check_fields
+from inflight.openai_api.fields import AS_IN_CHAT, RESPONSES_FIELDS, read_body
 from inflight.openai_api.response import ResponseHead
 from inflight.openai_api.token_text import TokenLogprob
 
-_BY_TOKEN = ("logit_bias", "bad_words", "allowed_token_ids")
-_SAME = (
-    "model",
-    "temperature",
-    "top_p",
-    "stream",
-    "parallel_tool_calls",
-    "service_tier",
-    "seed",
-    "chat_template_kwargs",
-    *("top_k", "min_tokens", "stop", "presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos"),
-    *("min_p", *_BY_TOKEN),
+_TYPES: tuple[tuple[str, type, str], ...] = (
+    ("instructions", str, "a text"),
+    ("tools", list, "a list"),
+    *((name, Mapping, "an object") for name in ("reasoning", "text", "metadata")),
 )
-
-
-def _fields() -> dict[str, Field]:
-    honoured = {
-        "model": "must be a served model",
-        "input": "a text, or messages, function calls and their outputs",
-        "instructions": "the system message",
-        "max_output_tokens": "from 1 on",
-        "temperature": "0 to 2, by default the model's; 0 is greedy",
-        "top_p": "0 to 1",
-        "stream": "server-sent events",
-        "stream_options": "validated, otherwise ignored",
-        "tools": "functions",
-        "tool_choice": "`none`, `auto`, `required`, or a function by name",
-        "parallel_tool_calls": "false: at most one call",
-        "text": "`format`: `text`, `json_object`, `json_schema`",
-        "service_tier": "`priority` goes first in the queue, `flex` last",
-        "reasoning": "`effort` reaches the model's template as `reasoning_effort`; the rest has no effect",
-        "seed": "not OpenAI's",
-        "chat_template_kwargs": "not OpenAI's",
-        **{
-            name: CHAT_FIELDS[name].note
-            for name in ("top_k", "min_p", "min_tokens", "repetition_penalty", "ignore_eos", *_BY_TOKEN)
-        },
-        **dict.fromkeys(("stop", "presence_penalty", "frequency_penalty"), "not OpenAI's: as in chat completions"),
-        "metadata": "is in the answer",
-    }
-    refused: dict[str, tuple[str, tuple[Any, ...]]] = {
-        "store": ("nothing is stored", (False,)),
-        "previous_response_id": ("nothing is stored; send the conversation", ()),
-        "conversation": ("nothing is stored; send the conversation", ()),
-        "background": ("nothing is stored", (False,)),
-        "truncation": ("a conversation is never shortened", ("disabled",)),
-        "top_logprobs": ("send a chat completion", (0,)),
-        "prompt": ("prompts are not stored here; send input", ()),
-        "max_tool_calls": ("there are no tools that the gateway runs", ()),
-        "context_management": ("a conversation is never shortened", ([],)),
-        "moderation": ("no moderation model is served", ()),
-    }
-    no_effect = {
-        "include": "there is nothing else to include",
-        **dict.fromkeys(("user", "safety_identifier"), "the tenant comes from the API key"),
-        **dict.fromkeys(
-            ("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"), "prefixes are cached automatically"
-        ),
-    }
-    table = NOT_OURS | {name: Field(Tier.HONOURED, note) for name, note in honoured.items()}
-    table |= {name: Field(Tier.REFUSED, note, neutral) for name, (note, neutral) in refused.items()}
-    return table | {name: Field(Tier.NO_EFFECT, note) for name, note in no_effect.items()}
-
-
-RESPONSES_FIELDS = _fields()
 
 
 @dataclass(frozen=True)
@@ -98,42 +38,24 @@ class ResponsesRequest:
 
 def parse_responses(body: Any) -> ResponsesRequest:
     """Translate a body. Raises ApiError, which names the field; the chat completion is checked by its own parser."""
-    if not isinstance(body, Mapping):
-        raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
-    given, no_effect = check_fields(body, RESPONSES_FIELDS)
-    chat: dict[str, Any] = {name: given[name] for name in _SAME if name in given}
-    messages: list[dict[str, Any]] = []
-    instructions = given.get("instructions")
-    if instructions is not None:
-        if not isinstance(instructions, str):
-            raise ApiError("instructions must be a text", "invalid_parameter", "instructions")
-        messages.append({"role": "system", "content": instructions})
-    chat["messages"] = messages + _messages(given.get("input"))
-    if "max_output_tokens" in given:
-        most = given["max_output_tokens"]
-        if type(most) is not int or not 1 <= most < 2**31:
-            raise ApiError(
-                f"max_output_tokens is {shorten(most)}; it must be a whole number from 1 on",
-                "invalid_parameter",
-                "max_output_tokens",
-            )
-        chat["max_tokens"] = most
-    reasoning = given.get("reasoning", {})
-    if not isinstance(reasoning, Mapping):
-        raise ApiError("reasoning must be an object", "invalid_parameter", "reasoning")
-    if reasoning.get("effort") is not None:
-        chat["reasoning_effort"] = reasoning["effort"]
-    tools = given.get("tools", [])
-    if not isinstance(tools, list):
-        raise ApiError("tools must be a list", "invalid_parameter", "tools")
+    reader = read_body(body, RESPONSES_FIELDS)
+    values = reader.values
+    for name, kind, described in _TYPES:
+        if name in values and not isinstance(values[name], kind):
+            raise ApiError(f"{name} must be {described}", "invalid_parameter", name)
+    chat: dict[str, Any] = {name: values[name] for name in AS_IN_CHAT if name in values}
+    instructions, tools = values.get("instructions"), values.get("tools", [])
+    messages = [] if instructions is None else [{"role": "system", "content": instructions}]
+    chat["messages"] = messages + _messages(values.get("input"))
+    if "max_output_tokens" in values:
+        chat["max_tokens"] = reader.integer("max_output_tokens")
+    if (effort := values.get("reasoning", {}).get("effort")) is not None:
+        chat["reasoning_effort"] = effort
     if tools:
         chat["tools"] = [_tool(each) for each in tools]
-    if "tool_choice" in given:
-        chat["tool_choice"] = _tool_choice(given["tool_choice"])
-    text = given.get("text", {})
-    if not isinstance(text, Mapping):
-        raise ApiError("text must be an object", "invalid_parameter", "text")
-    form = text.get("format") or {"type": "text"}
+    if "tool_choice" in values:
+        chat["tool_choice"] = _tool_choice(values["tool_choice"])
+    form = values.get("text", {}).get("format") or {"type": "text"}
     if not isinstance(form, Mapping):
         raise ApiError("text.format must be an object", "invalid_parameter", "text")
     if form.get("type") == "json_schema":
@@ -143,23 +65,20 @@ def parse_responses(body: Any) -> ResponsesRequest:
         }
     elif form.get("type") != "text":
         chat["response_format"] = dict(form)
-    metadata = given.get("metadata", {})
-    if not isinstance(metadata, Mapping):
-        raise ApiError("metadata must be an object", "invalid_parameter", "metadata")
     repeated = {
         "instructions": instructions,
-        "metadata": metadata,
+        "metadata": values.get("metadata", {}),
         "tools": [{"strict": False, **each} for each in tools],
-        "tool_choice": given.get("tool_choice", "auto"),
-        "parallel_tool_calls": given.get("parallel_tool_calls", True),
-        "temperature": given.get("temperature", 1.0),
-        "top_p": given.get("top_p", 1.0),
-        "max_output_tokens": given.get("max_output_tokens"),
+        "tool_choice": values.get("tool_choice", "auto"),
+        "parallel_tool_calls": values.get("parallel_tool_calls", True),
+        "temperature": values.get("temperature", 1.0),
+        "top_p": values.get("top_p", 1.0),
+        "max_output_tokens": values.get("max_output_tokens"),
         "text": {"format": form},
         "previous_response_id": None,
         "truncation": "disabled",
     }
-    return ResponsesRequest(chat, repeated, no_effect)
+    return ResponsesRequest(chat, repeated, reader.no_effect)
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ from typing import Any
 from inflight_client.validation import shorten
 
 from inflight.openai_api.errors import ApiError
+from inflight.openai_api.fields import MAX_TOOLS, FieldReader
 
-MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -41,21 +41,22 @@ class Tools:
 NO_TOOLS = Tools()
 
 
-def parse_tools(given: Mapping[str, Any]) -> Tools:
+def parse_tools(reader: FieldReader) -> Tools:
     """Parse `tools`, `tool_choice` and `parallel_tool_calls`. Raises ApiError."""
-    tools = given.get("tools", [])
+    values = reader.values
+    tools = values.get("tools", [])
     if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
         raise ApiError(f"tools must be a list of up to {MAX_TOOLS} tools", "invalid_parameter", "tools")
     functions = tuple(_function(place, each) for place, each in enumerate(tools))
     names = [each["name"] for each in functions]
     if len(set(names)) < len(names):
         raise ApiError("two tools have the same name; give each its own", "invalid_parameter", "tools")
-    parallel = given.get("parallel_tool_calls", True)
+    parallel = values.get("parallel_tool_calls", True)
     if not isinstance(parallel, bool):
         raise ApiError("parallel_tool_calls must be true or false", "invalid_parameter", "parallel_tool_calls")
-    choice, named = _choice(given.get("tool_choice", "auto" if functions else "none"), names)
+    choice, named = _choice(values.get("tool_choice", "auto" if functions else "none"), names)
     if choice != "none" and not functions:
-        if "tool_choice" in given and choice != "auto":
+        if "tool_choice" in values and choice != "auto":
             raise ApiError(
                 "tool_choice asks for a call, and there are no tools; send tools", "invalid_parameter", "tool_choice"
             )

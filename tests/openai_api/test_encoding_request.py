@@ -8,7 +8,6 @@ import pytest
 from inflight_client.encoder_call import Task
 
 from inflight.openai_api.encoding_request import (
-    MAX_TEXTS,
     ClassifyRequest,
     EmbeddingRequest,
     RerankRequest,
@@ -16,6 +15,7 @@ from inflight.openai_api.encoding_request import (
     parse_encoding,
 )
 from inflight.openai_api.errors import ApiError
+from inflight.openai_api.fields import MAX_TEXTS
 from tests.fixtures.errors import raises
 
 _RERANK = {"query": "tea", "documents": ["a", "b"]}
