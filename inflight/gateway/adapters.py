@@ -32,9 +32,9 @@ class AdapterRequest:
     @classmethod
     def parse(cls, body: Any) -> AdapterRequest:
         """Read vLLM's body: `lora_name`, and `lora_path`, by default the same. Raises ApiError."""
-        given: dict[str, Any] = body if isinstance(body, dict) else {}
-        name: Any = given.get("lora_name")
-        path: Any = name if given.get("lora_path") is None else given["lora_path"]
+        values: dict[str, Any] = body if isinstance(body, dict) else {}
+        name: Any = values.get("lora_name")
+        path: Any = name if values.get("lora_path") is None else values["lora_path"]
         for field, value in (("lora_name", name), ("lora_path", path)):
             if not isinstance(value, str) or not 0 < len(value) <= _MAX_CHARACTERS or not value.isprintable():
                 raise ApiError(
@@ -63,10 +63,10 @@ class AdapterFile:
     def numbers(self) -> Mapping[str, int]:
         """The `lora_task_id` of each adapter, by its name. Read again once the file has changed."""
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return {}
-        if (stamp := (found.st_mtime_ns, found.st_ino)) != self._stamp:
+        if (stamp := (status.st_mtime_ns, status.st_ino)) != self._stamp:
             with suppress(OSError, ValueError):
                 self._numbers = {name: adapter_id(directory) for name, directory in self._read().items()}
             self._stamp = stamp
@@ -116,5 +116,5 @@ class AdapterFile:
             write_atomic(self._path, json.dumps(directories), mode=0o600)
 
     def _read(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads(self._path.read_bytes())
-        return found
+        directories: dict[str, str] = json.loads(self._path.read_bytes())
+        return directories

@@ -23,7 +23,6 @@ from inflight.gateway.access import Access
 from inflight.gateway.adapters import AdapterRequest
 from inflight.gateway.admission import Admission
 from inflight.gateway.batch_routes import BatchRoutes
-from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
 from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import (
@@ -73,11 +72,11 @@ def _confuses(path: str, route: str) -> bool:
     return path.endswith(route) or route.endswith(path) or (path.startswith(route) and path.endswith(route[3:]))
 
 
-def _in_turn(wanted: Wanted, caller: Caller, field: str) -> Wanted:
+def _in_turn(parsed: Wanted, caller: Caller, field: str) -> Wanted:
     """Only a trusted key's requests may go before those of others."""
-    if wanted.priority <= 0 or caller.trusted:
-        return wanted
-    return replace(wanted, priority=0, no_effect=(*wanted.no_effect, field))
+    if parsed.priority <= 0 or caller.trusted:
+        return parsed
+    return replace(parsed, priority=0, no_effect=(*parsed.no_effect, field))
 
 
 Handler = Callable[..., Awaitable[None]]
@@ -95,12 +94,8 @@ class Gateway:
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
         self.pool = ServerPool(settings)
-        self._max_waiting = settings.max_waiting // settings.workers
-        self.admission = Admission(
-            lambda: max(1, (settings.max_in_flight or self.pool.places) // settings.workers),  # its share
-            self._max_waiting,
-        )
-        self._text_admission = Admission(lambda: _TEXTS_AT_A_TIME, self._max_waiting, "texts to tokenize")
+        self.admission = self._admission(lambda: (settings.max_in_flight or self.pool.places) // settings.workers)
+        self._text_admission = self._admission(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
         self._bodies = BodyMemory(_BODIES * settings.max_body_bytes)
         self._encoder_admissions: dict[tuple[Task, str], Admission] = {}
         self.metrics = GatewayMetrics(lambda: self.pool.ready)
@@ -134,9 +129,6 @@ class Gateway:
         }
         self._patterns = {route: _pattern(route) for route in self._routes if "{" in route}
 
-    def _models_for_batches(self, endpoint: str) -> Mapping[str, BatchModel] | None:
-        return self.pool.for_batches(_TASKS.get(endpoint, "generate"))
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             await self._http(scope, receive, send)
@@ -162,8 +154,8 @@ class Gateway:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
-        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+        sent_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else f"req_{secrets.token_hex(12)}"
         request = Request(scope, receive, send, request_id, self.settings.max_body_bytes, self._bodies)
         request.response_headers["x-request-id"] = request_id
         if self._spans is not None:
@@ -239,8 +231,8 @@ class Gateway:
 
     async def _complete(self, chat: bool, request: Request, caller: Caller) -> None:
         most_values = MAX_VALUES if chat else _MAX_TOKEN_IDS
-        wanted = await request.json(lambda body: parse_request(body, chat, _DEFAULTS), most_values)
-        await self._generate(request, caller, wanted)
+        parsed = await request.json(lambda body: parse_request(body, chat, _DEFAULTS), most_values)
+        await self._generate(request, caller, parsed)
 
     async def _create_response(self, request: Request, caller: Caller) -> None:
         def parse(body: Any) -> tuple[GenerationRequest, Mapping[str, Any]]:
@@ -253,20 +245,20 @@ class Gateway:
         await self._generate(request, caller, *await request.json(parse))
 
     async def _generate(
-        self, request: Request, caller: Caller, wanted: GenerationRequest, responses: Mapping[str, Any] | None = None
+        self, request: Request, caller: Caller, parsed: GenerationRequest, responses: Mapping[str, Any] | None = None
     ) -> None:
-        wanted = _in_turn(wanted, caller, "service_tier")
-        self._begin(request, caller, wanted.model, wanted.no_effect)
-        server = self.pool.choose(wanted.model, caller.visible)
-        sampling = with_model_defaults(wanted.sampling, server.served)
-        adapter = None if wanted.model == server.model else server.adapters.get(wanted.model)
-        wanted = replace(wanted, sampling=replace(sampling, adapter=adapter))
+        parsed = _in_turn(parsed, caller, "service_tier")
+        self._begin(request, caller, parsed.model, parsed.no_effect)
+        server = self.pool.choose(parsed.model, caller.visible)
+        sampling = with_model_defaults(parsed.sampling, server.served)
+        adapter = None if parsed.model == server.model else server.adapters.get(parsed.model)
+        parsed = replace(parsed, sampling=replace(sampling, adapter=adapter))
         if responses is not None:
-            used = {name: getattr(wanted.sampling, name) for name in ("temperature", "top_p")}
+            used = {name: getattr(parsed.sampling, name) for name in ("temperature", "top_p")}
             responses = {**responses, **{name: 1.0 if value is None else value for name, value in used.items()}}
         traceparent = request.headers.get("traceparent", "")
         if request.span is not None:
-            request.span.describe(server.model, wanted.max_tokens)
+            request.span.describe(server.model, parsed.max_tokens)
             traceparent = request.span.traceparent or traceparent
         context = CallContext(
             f"{request.request_id}-{secrets.token_hex(4)}",
@@ -275,39 +267,39 @@ class Gateway:
             request.timeout(self.settings.request_timeout),
             caller.key is not None and caller.key.quotas.counts_tokens,
         )
-        for prompt in wanted.prompts:
-            size = len(prompt) if isinstance(prompt, str) else wanted.characters
+        for prompt in parsed.prompts:
+            size = len(prompt) if isinstance(prompt, str) else parsed.characters
             server.text.check_size(prompt, size, server.max_seq_len)
-        if "reasoning_effort" in wanted.chat_template_kwargs and "reasoning_effort" not in server.text.template:
-            self._note_no_effect(request, (*wanted.no_effect, "reasoning_effort"))
-        generation = Generation(wanted, server, context, self.settings, request.outcome, responses)
+        if "reasoning_effort" in parsed.chat_template_kwargs and "reasoning_effort" not in server.text.template:
+            self._note_no_effect(request, (*parsed.no_effect, "reasoning_effort"))
+        generation = Generation(parsed, server, context, self.settings, request.outcome, responses)
         work = Work(
             server,
             self.admission,
             self.metrics.in_flight,
-            wanted.choices,
-            wanted.estimated_tokens,
-            generation.max_tokens * wanted.choices,
+            parsed.choices,
+            parsed.estimated_tokens,
+            generation.max_tokens * parsed.choices,
             context.timeout or self.settings.request_timeout,
             generation.respond,
         )
         await self._run(work, request, caller)
 
     async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
-        wanted = _in_turn(await request.json(partial(parse_encoding, task), _MAX_TOKEN_IDS), caller, "priority")
-        model = wanted.model or self.pool.only_encoder(task, caller.visible)
-        self._begin(request, caller, model, wanted.no_effect)
+        parsed = _in_turn(await request.json(partial(parse_encoding, task), _MAX_TOKEN_IDS), caller, "priority")
+        model = parsed.model or self.pool.only_encoder(task, caller.visible)
+        self._begin(request, caller, model, parsed.no_effect)
         encoder = self.pool.choose_encoder(task, model, caller.visible)
         request.outcome.task = task
         if request.span is not None:
             request.span.describe(model, None)
         timeout = request.timeout(self.settings.request_timeout)
-        encoding = Encoding(wanted, encoder, timeout)
+        encoding = Encoding(parsed, encoder, timeout)
         work = Work(
             encoder,
             self._encoder_admission(task, model),
             self.metrics.texts_in_flight.labels(task),
-            min(wanted.size, MAX_TEXTS_IN_FLIGHT),
+            min(parsed.size, MAX_TEXTS_IN_FLIGHT),
             encoding.estimated_tokens,
             0,
             timeout,
@@ -334,12 +326,14 @@ class Gateway:
     def _encoder_admission(self, task: Task, model: str) -> Admission:
         """Return the admission of a served encoder: many texts for one hold up no other, and no conversation."""
         if (task, model) not in self._encoder_admissions:
-            self._encoder_admissions[task, model] = Admission(
-                lambda: max(1, self.pool.encoder_places(task, model) // self.settings.workers),
-                self._max_waiting,
-                "texts",
+            self._encoder_admissions[task, model] = self._admission(
+                lambda: self.pool.encoder_places(task, model) // self.settings.workers, "texts"
             )
         return self._encoder_admissions[task, model]
+
+    def _admission(self, places: Callable[[], int], what: str = "answers") -> Admission:
+        """Return the admission of this process, which has its share of the places."""
+        return Admission(lambda: max(1, places()), self.settings.max_waiting // self.settings.workers, what)
 
     async def _run(self, work: Work, request: Request, caller: Caller) -> None:
         if not await work.run(request, caller, self._quotas, self.metrics.waiting):
@@ -351,10 +345,10 @@ class Gateway:
             await self._text_admission.enter(1, caller.tenant, self.settings.request_timeout)
             request.outcome.admitted = True
             try:
-                found = await convert(body, self.pool, caller)
+                converted = await convert(body, self.pool, caller)
             finally:
                 self._text_admission.leave(1, None)
-        await request.respond(Response(found))
+        await request.respond(Response(converted))
 
     async def _models(self, request: Request, caller: Caller) -> None:
         models = [each.described(self._started) for each in self._visible(caller)]

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from inflight_client import InflightError
@@ -48,6 +49,7 @@ _PARAM = re.compile(
 
 logger = logging.getLogger("inflight.gateway")
 Value = TypeVar("Value")
+Method = Callable[["FileStore", "BatchStore"], Callable[[str, str], dict[str, Any]]]
 
 
 class BatchRoutes:
@@ -63,11 +65,14 @@ class BatchRoutes:
         self._settings, self._models, self._quotas = settings, models, quotas
         self.routes: dict[str, dict[str, Callable[..., Awaitable[None]]]] = {
             "/v1/files": {"GET": self._list_files, "POST": self._create_file},
-            "/v1/files/{file}": {"GET": self._get_file, "DELETE": self._delete_file},
+            "/v1/files/{file}": {
+                "GET": partial(self._act, lambda files, batches: files.get),
+                "DELETE": partial(self._act, lambda files, batches: files.delete),
+            },
             "/v1/files/{file}/content": {"GET": self._file_content},
             "/v1/batches": {"GET": self._list_batches, "POST": self._create_batch},
-            "/v1/batches/{batch}": {"GET": self._get_batch},
-            "/v1/batches/{batch}/cancel": {"POST": self._cancel_batch},
+            "/v1/batches/{batch}": {"GET": partial(self._act, lambda files, batches: batches.get)},
+            "/v1/batches/{batch}/cancel": {"POST": partial(self._act, lambda files, batches: batches.cancel)},
         }
         self._root = settings.state_path
         self._files: FileStore | None = None
@@ -119,18 +124,15 @@ class BatchRoutes:
         files, _ = await self._stores()
         query = request.query
         limit = _limit(query, 10_000, 10_000)
-        found = await self._call(
+        page = await self._call(
             files.list, caller.tenant, query.get("purpose"), query.get("after"), limit, query.get("order", "desc")
         )
-        await request.respond(Response(found))
+        await request.respond(Response(page))
 
-    async def _get_file(self, request: Request, caller: Caller, file_id: str) -> None:
-        files, _ = await self._stores()
-        await request.respond(Response(await self._call(files.get, caller.tenant, file_id)))
-
-    async def _delete_file(self, request: Request, caller: Caller, file_id: str) -> None:
-        files, _ = await self._stores()
-        await request.respond(Response(await self._call(files.delete, caller.tenant, file_id)))
+    async def _act(self, method: Method, request: Request, caller: Caller, object_id: str) -> None:
+        """Call a method of a store, which takes the tenant and an id, and answer with the object that it returns."""
+        action = method(*await self._stores())
+        await request.respond(Response(await self._call(action, caller.tenant, object_id)))
 
     async def _file_content(self, request: Request, caller: Caller, file_id: str) -> None:
         files, _ = await self._stores()
@@ -155,8 +157,8 @@ class BatchRoutes:
             if name not in known:
                 raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
         _, batches = await self._stores()
-        found = await self._call(batches.create, caller.tenant, *(body.get(name) for name in known), caller.models)
-        await request.respond(Response(found))
+        batch = await self._call(batches.create, caller.tenant, *(body.get(name) for name in known), caller.models)
+        await request.respond(Response(batch))
 
     async def _list_batches(self, request: Request, caller: Caller) -> None:
         _, batches = await self._stores()
@@ -164,14 +166,6 @@ class BatchRoutes:
         await request.respond(
             Response(await self._call(batches.list, caller.tenant, request.query.get("after"), limit))
         )
-
-    async def _get_batch(self, request: Request, caller: Caller, batch_id: str) -> None:
-        _, batches = await self._stores()
-        await request.respond(Response(await self._call(batches.get, caller.tenant, batch_id)))
-
-    async def _cancel_batch(self, request: Request, caller: Caller, batch_id: str) -> None:
-        _, batches = await self._stores()
-        await request.respond(Response(await self._call(batches.cancel, caller.tenant, batch_id)))
 
     async def _stores(self) -> tuple[FileStore, BatchStore]:
         if self._files is None or self._batches is None:
@@ -311,21 +305,21 @@ def _expiry(fields: Mapping[str, str]) -> int | None:
     """Return when the file expires, as `expires_after[anchor]` and `expires_after[seconds]` say."""
     from inflight.gateway.batches.files import expiry_seconds
 
-    given: dict[str, Any] = {
+    parts: dict[str, Any] = {
         name.removeprefix("expires_after[").removesuffix("]"): value
         for name, value in fields.items()
         if name.startswith("expires_after[")
     }
-    if not given:
+    if not parts:
         return None
-    if re.fullmatch(r"[0-9]{1,12}", str(given.get("seconds", ""))):
-        given["seconds"] = int(given["seconds"])
-    seconds = expiry_seconds(given, "expires_after")
+    if re.fullmatch(r"[0-9]{1,12}", str(parts.get("seconds", ""))):
+        parts["seconds"] = int(parts["seconds"])
+    seconds = expiry_seconds(parts, "expires_after")
     return None if seconds is None else int(time.time()) + seconds
 
 
 def _limit(query: Mapping[str, str], default: int, most: int) -> int:
-    given = query.get("limit", str(default))
-    if not re.fullmatch(r"[0-9]{1,9}", given) or not 1 <= int(given) <= most:
+    limit = query.get("limit", str(default))
+    if not re.fullmatch(r"[0-9]{1,9}", limit) or not 1 <= int(limit) <= most:
         raise ApiError(f"limit must be a whole number from 1 to {most}", "invalid_parameter", "limit")
-    return int(given)
+    return int(limit)

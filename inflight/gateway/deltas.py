@@ -97,10 +97,10 @@ class _Many:
         await self._next_ready()
         if not self._pending:
             raise StopAsyncIteration
-        found = self._pending.popleft()
-        if isinstance(found, Exception):
-            raise found
-        return found
+        pending = self._pending.popleft()
+        if isinstance(pending, Exception):
+            raise pending
+        return pending
 
     async def _next_ready(self) -> None:
         while not self._pending and self._open:

@@ -25,18 +25,18 @@ MAX_TEXTS_IN_FLIGHT = CONCURRENCY * max(MAX_TEXTS.values())
 class Encoding:
     """One request at one encoder."""
 
-    def __init__(self, wanted: EncodingRequest, encoder: Encoder, timeout: float) -> None:
+    def __init__(self, parsed: EncodingRequest, encoder: Encoder, timeout: float) -> None:
         """Raises ApiError for what this encoder can't do."""
-        self._wanted, self._encoder = wanted, encoder
+        self._parsed, self._encoder = parsed, encoder
         self._until = time.monotonic() + timeout
-        self._truncate = wanted.truncate
-        self.estimated_tokens = wanted.estimated_tokens(encoder.max_seq_len)
-        self._texts = "documents" if isinstance(wanted, RerankRequest) else "input"
-        if isinstance(wanted, RerankRequest) and wanted.max_tokens_per_doc is not None:
+        self._truncate = parsed.truncate
+        self.estimated_tokens = parsed.estimated_tokens(encoder.max_seq_len)
+        self._texts = "documents" if isinstance(parsed, RerankRequest) else "input"
+        if isinstance(parsed, RerankRequest) and parsed.max_tokens_per_doc is not None:
             most = encoder.max_seq_len
-            if most is None or wanted.max_tokens_per_doc < most:
+            if most is None or parsed.max_tokens_per_doc < most:
                 raise ApiError(
-                    f"max_tokens_per_doc is {wanted.max_tokens_per_doc}, but documents are cut at the model's limit of"
+                    f"max_tokens_per_doc is {parsed.max_tokens_per_doc}, but documents are cut at the model's limit of"
                     f" {most or 'unknown'} tokens only; leave it out",
                     "unsupported_input",
                     "max_tokens_per_doc",
@@ -45,10 +45,10 @@ class Encoding:
 
     async def respond(self, request: Request) -> None:
         """Answer the request. Raises ApiError or InflightError while nothing of the response was sent."""
-        wanted, outcome = self._wanted, request.outcome
+        parsed, outcome = self._parsed, request.outcome
         outcome.sent = True
         try:
-            found = await self._call()
+            encodings = await self._call()
         except asyncio.CancelledError:
             outcome.input_tokens = self.estimated_tokens  # the server may have computed all of them
             raise
@@ -57,67 +57,67 @@ class Encoding:
             if error.code == "deadline_exceeded":
                 outcome.input_tokens = self.estimated_tokens
             raise first_error({0: error}, self._texts, single=True) from None
-        for each in found.errors.values():
+        for each in encodings.errors.values():
             self._encoder.server.note_failure(each)
-        found = _with_lost_texts(found)
-        errors = found.errors
-        outcome.input_tokens = found.total_tokens  # also of a request that is refused for one text: it was computed
-        if errors and not (wanted.return_errors and all(not each.retry for each in errors.values())):
-            raise first_error(errors, self._texts, wanted.size == 1)
-        outcome.answered, outcome.texts = True, wanted.size - len(errors)
+        encodings = _with_lost_texts(encodings)
+        errors = encodings.errors
+        outcome.input_tokens = encodings.total_tokens  # also of a request that is refused for one text: it was computed
+        if errors and not (parsed.return_errors and all(not each.retry for each in errors.values())):
+            raise first_error(errors, self._texts, parsed.size == 1)
+        outcome.answered, outcome.texts = True, parsed.size - len(errors)
         request.answered()
-        await self._write(request, found)
+        await self._write(request, encodings)
 
     async def _call(self) -> Encodings:
-        wanted, client = self._wanted, self._encoder.server.client
+        parsed, client = self._parsed, self._encoder.server.client
         options: dict[str, Any] = {
             "truncate": self._truncate,
-            "priority": wanted.priority,
+            "priority": parsed.priority,
             "timeout": max(0.001, self._until - time.monotonic()),
         }
         # With the errors of texts apart, the response can name each by its index in the request.
-        if isinstance(wanted, RerankRequest):
+        if isinstance(parsed, RerankRequest):
             return await client.rerank(
-                wanted.query, wanted.documents, top_n=wanted.top_n, return_errors=True, **options
+                parsed.query, parsed.documents, top_n=parsed.top_n, return_errors=True, **options
             )
-        if isinstance(wanted, EmbeddingRequest):
+        if isinstance(parsed, EmbeddingRequest):
             return await client.embed(
-                wanted.texts,
-                input_type=wanted.input_type,
-                dimensions=wanted.dimensions,
+                parsed.texts,
+                input_type=parsed.input_type,
+                dimensions=parsed.dimensions,
                 return_errors=True,
                 **options,
             )
-        assert isinstance(wanted, ClassifyRequest)
-        return await client.classify(wanted.texts, return_errors=True, **options)
+        assert isinstance(parsed, ClassifyRequest)
+        return await client.classify(parsed.texts, return_errors=True, **options)
 
-    async def _write(self, request: Request, found: Encodings) -> None:
-        wanted, model = self._wanted, self._encoder.model
-        if isinstance(found, Embeddings):
-            assert isinstance(wanted, EmbeddingRequest)
-            await request.respond_in_parts(embedding_parts(found, wanted, model))
-        elif isinstance(found, Classifications):
-            await request.respond_in_parts(classification_parts(found, model, request.request_id, int(time.time())))
+    async def _write(self, request: Request, encodings: Encodings) -> None:
+        parsed, model = self._parsed, self._encoder.model
+        if isinstance(encodings, Embeddings):
+            assert isinstance(parsed, EmbeddingRequest)
+            await request.respond_in_parts(embedding_parts(encodings, parsed, model))
+        elif isinstance(encodings, Classifications):
+            await request.respond_in_parts(classification_parts(encodings, model, request.request_id, int(time.time())))
         else:
-            assert isinstance(found, Reranking)
-            assert isinstance(wanted, RerankRequest)
+            assert isinstance(encodings, Reranking)
+            assert isinstance(parsed, RerankRequest)
             version = "2" if request.path.startswith("/v2/") else "1"
-            body = rerank_body(found, wanted, model, request.request_id, version, self._encoder.max_seq_len)
+            body = rerank_body(encodings, parsed, model, request.request_id, version, self._encoder.max_seq_len)
             await request.respond(Response(body))
 
 
-def _with_lost_texts(found: Encodings) -> Encodings:
+def _with_lost_texts(encodings: Encodings) -> Encodings:
     """Return a result with an error for each text with values that JSON has no numbers for."""
     import numpy
 
-    if isinstance(found, Embeddings):
-        lost = numpy.flatnonzero(~numpy.isfinite(found.vectors).all(axis=1)).tolist()
-    elif isinstance(found, Reranking):
-        lost = [index for index, score in enumerate(found.scores) if not math.isfinite(score)]
+    if isinstance(encodings, Embeddings):
+        lost = numpy.flatnonzero(~numpy.isfinite(encodings.vectors).all(axis=1)).tolist()
+    elif isinstance(encodings, Reranking):
+        lost = [index for index, score in enumerate(encodings.scores) if not math.isfinite(score)]
     else:
-        assert isinstance(found, Classifications)
-        lost = [index for index, each in enumerate(found) if not all(map(math.isfinite, each.scores.values()))]
+        assert isinstance(encodings, Classifications)
+        lost = [index for index, each in enumerate(encodings) if not all(map(math.isfinite, each.scores.values()))]
     errors = {
         index: InflightError("the model's values for this text are not finite", "text_not_computed") for index in lost
     }
-    return replace(found, errors=errors | dict(found.errors))
+    return replace(encodings, errors=errors | dict(encodings.errors))

@@ -25,22 +25,22 @@ _FIELDS = {
 _INPUTS = re.compile(rf"\b({'|'.join(_FIELDS)})\b")
 
 
-def engine_error(error: InflightError, wanted: GenerationRequest, server: UpstreamServer, guided: str) -> ApiError:
+def engine_error(error: InflightError, parsed: GenerationRequest, server: UpstreamServer, guided: str) -> ApiError:
     """Return the error for a request; `guided` is its field that says what form the answer must have."""
     if server.speaks_tokens:
         retry_after = error.retry_after
         error = InflightError(_INPUTS.sub(lambda match: _FIELDS[match[1]], str(error)), error.code)
         error.retry_after = retry_after
-    param = "messages" if wanted.chat else "prompt"
+    param = "messages" if parsed.chat else "prompt"
     if "guided_decoding_guide" in str(error):
-        said = str(error).replace("guided_decoding_guide_type", guided).replace("guided_decoding_guide", guided)
-        notes = " ".join(server.served.get("notes", ())) if "no guided decoding" in said else ""
-        return ApiError(f"{said}. {notes}" if notes else said, error.code, guided)
+        message = str(error).replace("guided_decoding_guide_type", guided).replace("guided_decoding_guide", guided)
+        notes = " ".join(server.served.get("notes", ())) if "no guided decoding" in message else ""
+        return ApiError(f"{message}. {notes}" if notes else message, error.code, guided)
     if error.code != "prompt_too_long":
         param = next((name for name in _BY_TOKEN if str(error).startswith(name)), param)
         return ApiError.from_error(error, param if error.code in _OF_PROMPTS else None)
-    if found := _TOO_LONG.search(str(error)):
-        return context_length_exceeded(int(found[2]), int(found[1]), param, wanted.max_tokens)
+    if match := _TOO_LONG.search(str(error)):
+        return context_length_exceeded(int(match[2]), int(match[1]), param, parsed.max_tokens)
     most = server.max_seq_len or "unknown"
-    said = f"This model's maximum context length is {most} tokens. However, {error}. [context_length_exceeded]"
-    return ApiError(said, error.code, param)
+    message = f"This model's maximum context length is {most} tokens. However, {error}. [context_length_exceeded]"
+    return ApiError(message, error.code, param)

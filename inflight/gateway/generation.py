@@ -16,13 +16,13 @@ from typing import Any
 
 from inflight_client import AsyncStream, InflightError
 from inflight_client.call import CallOptions, CheckedMessages, Prompt, TokenIds
-from inflight_client.results import UNKNOWN, Delta, Usage
+from inflight_client.results import UNKNOWN, Delta
 
 from inflight.gateway.deltas import Deltas, merged
 from inflight.gateway.engine_errors import engine_error
 from inflight.gateway.http import DisconnectedError, Request, Response
 from inflight.gateway.model_text import EncodedPrompt
-from inflight.gateway.outcome import Outcome
+from inflight.gateway.outcome import Outcome, TokenCounts
 from inflight.gateway.parsers import ChoiceParser, ParserChoice
 from inflight.gateway.servers import UpstreamServer
 from inflight.gateway.settings import GatewaySettings
@@ -54,7 +54,7 @@ class Generation:
 
     def __init__(
         self,
-        wanted: GenerationRequest,
+        parsed: GenerationRequest,
         server: UpstreamServer,
         context: CallContext,
         settings: GatewaySettings,
@@ -62,31 +62,27 @@ class Generation:
         responses: Mapping[str, Any] | None = None,
     ) -> None:
         """`responses`: what the answer repeats, if it is one of the Responses API."""
-        self._wanted, self._server, self._context, self._settings = wanted, server, context, settings
-        self._parsers = ParserChoice(wanted, server.text, settings)
+        self._parsed, self._server, self._context, self._settings = parsed, server, context, settings
+        self._parsers = ParserChoice(parsed, server.text, settings)
         self._until = None if context.timeout is None else time.monotonic() + context.timeout
         self.outcome = outcome
         self._head = ResponseHead(
             secrets.token_hex(12),
             int(time.time()),
-            wanted.model,
-            wanted.chat,
+            parsed.model,
+            parsed.chat,
             _fingerprint(server),
-            wanted.answered_tier,
+            parsed.answered_tier,
         )
         self._responses = None if responses is None else ResponsesWriter(self._head, responses, self._call_id(0))
-        self._input_tokens: dict[int, int] = {}
-        self._cached_tokens: dict[int, int] = {}
+        self._counts = TokenCounts(outcome)
         self._limits: list[int] = []
         """The most tokens of an answer to each prompt."""
         self._encoded: list[EncodedPrompt] = []
         """The prompts as token ids, if the gateway has the model's tokenizer."""
-        self._tokens: dict[int, int] = {}
-        """The tokens of answers so far, if the server tells them."""
         self._answered: Callable[[], None] = lambda: None
         self._streams: list[AsyncStream] = []
         self._span: RequestSpan | None = None
-        self._has_usage = True
 
     async def respond(self, request: Request) -> None:
         """Answer the request. Raises ApiError or InflightError while nothing of the response was sent."""
@@ -97,8 +93,8 @@ class Generation:
         self._limits = [self._max_tokens(place) for place in range(len(prompts))]
         self.outcome.sent = True
         async with AsyncExitStack() as stack:
-            for index in range(self._wanted.choices):
-                place = index // self._wanted.n
+            for index in range(self._parsed.choices):
+                place = index // self._parsed.n
                 options = self._options(index, self._limits[place])
                 stream = self._server.generator.stream(prompts[place], **options)
                 self._streams.append(await stack.enter_async_context(stream))
@@ -108,11 +104,11 @@ class Generation:
                 await self._answer(request, deltas)
             except InflightError as error:
                 self._server.note_failure(error)
-                found = engine_error(error, self._wanted, self._server, self._guided)
+                api_error = engine_error(error, self._parsed, self._server, self._guided)
                 if not request.started:
-                    raise found from None
-                self.outcome.error = found.body()["error"]["code"]
-                failed = self._responses.failed(found) if self._responses else error_frame(found.body())
+                    raise api_error from None
+                self.outcome.error = api_error.body()["error"]["code"]
+                failed = self._responses.failed(api_error) if self._responses else error_frame(api_error.body())
                 await request.end(failed)
 
     async def _encode_prompts(self) -> None:
@@ -120,7 +116,7 @@ class Generation:
         text, kwargs, tags = self._server.text, self._template_kwargs(), self._parsers.tags
         if text.encoder is None:
             return
-        for prompt in self._wanted.prompts:
+        for prompt in self._parsed.prompts:
             self._encoded.append(await text.encode(prompt, kwargs, max_tokens=self._server.max_seq_len))
         self.outcome.prompt_tokens = sum(len(each.ids) for each in self._encoded)
         if tags is not None:
@@ -130,10 +126,10 @@ class Generation:
         """Return the prompts as they are sent: as token ids where the server takes them."""
         if self._server.speaks_tokens:
             return [TokenIds(each.ids) for each in self._encoded]
-        several = self._wanted.n > 1
+        several = self._parsed.n > 1
         return [
             CheckedMessages(each) if several and not isinstance(each, str | TokenIds) else each
-            for each in self._wanted.prompts
+            for each in self._parsed.prompts
         ]
 
     @property
@@ -144,55 +140,55 @@ class Generation:
     @property
     def _ends_early(self) -> bool:
         """Whether an answer may end before the server says how many tokens it has."""
-        return self._wanted.tools.active and not self._wanted.tools.parallel
+        return self._parsed.tools.active and not self._parsed.tools.parallel
 
     def _echo(self, index: int) -> str:
         """Return the text of a choice's prompt."""
-        prompt = self._wanted.prompts[index // self._wanted.n]
+        prompt = self._parsed.prompts[index // self._parsed.n]
         return self._server.text.decode(prompt.ids, True) if isinstance(prompt, TokenIds) else str(prompt)
 
     @property
     def max_tokens(self) -> int:
         """The most tokens of an answer: the request's limit, or the deployment's default."""
         default = self._settings.default_max_tokens
-        return self._wanted.max_tokens or (default if self._wanted.chat else min(default, COMPLETION_TOKENS))
+        return self._parsed.max_tokens or (default if self._parsed.chat else min(default, COMPLETION_TOKENS))
 
     def _max_tokens(self, place: int) -> int:
         """Return the most tokens of an answer to a prompt: a default is less if the prompt leaves less room."""
         most = self._server.max_seq_len
-        if self._wanted.max_tokens is not None or most is None or not self._encoded:
+        if self._parsed.max_tokens is not None or most is None or not self._encoded:
             return self.max_tokens
         return max(1, min(self.max_tokens, most - len(self._encoded[place].ids)))
 
     def _template_kwargs(self) -> dict[str, Any]:
-        kwargs = dict(self._wanted.chat_template_kwargs)
-        return kwargs | {"tools": self._wanted.tools.for_template()} if self._wanted.tools.active else kwargs
+        kwargs = dict(self._parsed.chat_template_kwargs)
+        return kwargs | {"tools": self._parsed.tools.for_template()} if self._parsed.tools.active else kwargs
 
     def _options(self, index: int, max_tokens: int) -> CallOptions:
-        wanted, context = self._wanted, self._context
-        sampling = self._parsers.guided(wanted.sampling)
-        seed = secrets.randbits(63) if sampling.seed is None else (sampling.seed + index % wanted.n) % 2**64
+        parsed, context = self._parsed, self._context
+        sampling = self._parsers.guided(parsed.sampling)
+        seed = secrets.randbits(63) if sampling.seed is None else (sampling.seed + index % parsed.n) % 2**64
         options: CallOptions = {
             "max_tokens": max_tokens,
             "sampling": replace(sampling, seed=seed) if sampling.temperature != 0 else sampling,
             "timeout": None if self._until is None else max(0.001, self._until - time.monotonic()),
             "request_id": f"{context.request_id}-{index}",
         }
-        if wanted.logprobs:
+        if parsed.logprobs:
             options["return_log_probs"] = True
-        if most := max(wanted.top_logprobs, wanted.prompt_logprobs or 0):
+        if most := max(parsed.top_logprobs, parsed.prompt_logprobs or 0):
             options["top_log_probs"] = most
-        if wanted.scores_prompt:
+        if parsed.scores_prompt:
             options["return_prompt_log_probs"] = True
         counts = self._server.speaks_tokens and not self._is_inflight  # what the server may not report
-        if wanted.logprobs or self._ends_early or counts:
+        if parsed.logprobs or self._ends_early or counts:
             options["return_token_ids"] = True
         if self._server.speaks_tokens:
-            options["token_text"] = self._server.text.answer_text(self._encoded[index // wanted.n].ids)
-        elif wanted.chat and (kwargs := self._template_kwargs()):
+            options["token_text"] = self._server.text.answer_text(self._encoded[index // parsed.n].ids)
+        elif parsed.chat and (kwargs := self._template_kwargs()):
             options["chat_template_kwargs"] = kwargs
-        if wanted.priority and "priority" in self._inputs:
-            options["priority"] = wanted.priority
+        if parsed.priority and "priority" in self._inputs:
+            options["priority"] = parsed.priority
         if self._span is not None and "return_perf_metrics" in self._inputs:
             options["return_perf_metrics"] = True
         if self._is_inflight:
@@ -209,8 +205,8 @@ class Generation:
 
     async def _answer(self, request: Request, deltas: Deltas) -> None:
         """Pass the deltas through parsers to the writers; send the frames of these, or what they have collected."""
-        streams = self._wanted.stream
-        writers = [self._writer(index) for index in range(self._wanted.choices)]
+        streams = self._parsed.stream
+        writers = [self._writer(index) for index in range(self._parsed.choices)]
         parsers = [self._parsers.parser() for _ in writers]
         early = await self._first_deltas(deltas) if streams else []
         if streams:
@@ -218,17 +214,16 @@ class Generation:
         keep_alive = asyncio.create_task(self._keep_alive(request)) if streams else None
         try:
             head = b"".join(each.first() for each in writers)
-            if self._wanted.echo:
+            if self._parsed.echo:
                 head += b"".join(each.text(self._echo(index)) for index, each in enumerate(writers))
             if streams:
                 await request.write(head or KEEP_ALIVE)
             if early:
                 frames = [self._frame(writers[index], parsers[index], index, delta, deltas) for index, delta in early]
                 await request.write(b"".join(frames) or KEEP_ALIVE)
-            plain = not self._wanted.logprobs and not self._wanted.scores_prompt and not any(parsers)
+            plain = not self._parsed.logprobs and not self._parsed.scores_prompt and not any(parsers)
             async for index, delta in deltas:
-                self._count(index, delta)
-                self._note_first()
+                self._note(index, delta)
                 if plain and delta.finish_reason is None:
                     frame = writers[index].text(delta.text) if delta.text else b""
                 else:
@@ -239,7 +234,7 @@ class Generation:
             if keep_alive is not None:
                 keep_alive.cancel()
         self._answered()
-        usage, responses = self._usage(), self._responses
+        usage, responses = self._counts.usage(), self._responses
         if not streams:
             collected = [each for each in writers if isinstance(each, Choice)]
             body = responses.body(usage) if responses else response_body(self._head, collected, usage)
@@ -247,7 +242,7 @@ class Generation:
         elif responses is not None:
             await request.end(responses.last(usage))
         else:
-            last = usage_frame(self._head, usage) if self._wanted.include_usage and usage else b""
+            last = usage_frame(self._head, usage) if self._parsed.include_usage and usage else b""
             await request.end(last + DONE)
 
     def _frame(
@@ -258,7 +253,7 @@ class Generation:
         delta: Delta,
         deltas: Deltas,
     ) -> bytes:
-        written = writer.events(_events(parser, delta), self._logprobs(delta) if self._wanted.logprobs else ())
+        written = writer.events(_events(parser, delta), self._logprobs(delta) if self._parsed.logprobs else ())
         if delta.prompt_log_probs is not None and isinstance(writer, Choice):
             self._score_prompt(writer, delta.prompt_log_probs)
         if delta.finish_reason is not None:
@@ -272,28 +267,27 @@ class Generation:
         if self._responses is not None:
             return self._responses
         call_id = self._call_id(index)
-        if not self._wanted.stream:
-            return Choice(index, call_id, logprobs=[] if self._wanted.logprobs else None)
-        return ChoiceFrames(self._head, index, self._wanted.include_usage, call_id)
+        if not self._parsed.stream:
+            return Choice(index, call_id, logprobs=[] if self._parsed.logprobs else None)
+        return ChoiceFrames(self._head, index, self._parsed.include_usage, call_id)
 
     async def _first_deltas(self, deltas: Deltas) -> list[tuple[int, Delta]]:
         """Return the first deltas, once each choice has one; at the latest when a keep-alive is due.
 
         Until then a failure is an HTTP status.
         """
-        found: list[tuple[int, Delta]] = []
-        waiting = set(range(self._wanted.choices))
+        early: list[tuple[int, Delta]] = []
+        waiting = set(range(self._parsed.choices))
         loop = asyncio.get_running_loop()
         until = loop.time() + self._settings.keep_alive_seconds
         while waiting and (left := until - loop.time()) > 0:
             if not await deltas.wait(left):
                 break
             index, delta = await anext(deltas)
-            self._note_first()
-            self._count(index, delta)
-            found.append((index, delta))
+            self._note(index, delta)
+            early.append((index, delta))
             waiting.discard(index)
-        return found
+        return early
 
     async def _keep_alive(self, request: Request) -> None:
         """Write a comment whenever nothing was written for as long as the settings say."""
@@ -310,13 +304,13 @@ class Generation:
 
     def _logprobs(self, delta: Delta) -> list[TokenLogprob]:
         texts = self._server.text.token_texts or NAMELESS_TOKENS
-        return texts.logprobs(delta.token_ids, delta.log_probs or (), self._wanted.top_logprobs)
+        return texts.logprobs(delta.token_ids, delta.log_probs or (), self._parsed.top_logprobs)
 
     def _score_prompt(self, choice: Choice, values: Sequence[float]) -> None:
         """Add the log probabilities of the prompt's tokens to a choice."""
-        text, wanted = self._server.text, self._wanted
+        text, parsed = self._server.text, self._parsed
         text.need_encoder()
-        ids = list(self._encoded[choice.index // wanted.n].ids)
+        ids = list(self._encoded[choice.index // parsed.n].ids)
         if len(ids) != len(values):
             raise InflightError(
                 f"the server tells {len(values)} log probabilities for the prompt's {len(ids)} tokens; start the"
@@ -324,40 +318,31 @@ class Generation:
                 "answer_damaged",
             )
         texts = text.token_texts or NAMELESS_TOKENS
-        if wanted.echo and choice.logprobs is not None:
-            choice.logprobs = texts.logprobs(ids, values, wanted.top_logprobs) + choice.logprobs
-        if wanted.prompt_logprobs is not None:
-            choice.prompt_logprobs = texts.logprobs(ids, values, wanted.prompt_logprobs)
+        if parsed.echo and choice.logprobs is not None:
+            choice.logprobs = texts.logprobs(ids, values, parsed.top_logprobs) + choice.logprobs
+        if parsed.prompt_logprobs is not None:
+            choice.prompt_logprobs = texts.logprobs(ids, values, parsed.prompt_logprobs)
 
-    def _count(self, index: int, delta: Delta) -> None:
-        if delta.token_ids is None:
-            self.outcome.streamed += self._server.stream_interval
-        else:
-            self.outcome.streamed += len(delta.token_ids)
-            self._tokens[index] = self._tokens.get(index, 0) + len(delta.token_ids)
-
-    def _note_first(self) -> None:
+    def _note(self, index: int, delta: Delta) -> None:
+        self._counts.stream(index, delta, self._server.stream_interval)
         if self.outcome.first_token_at is None:
             self.outcome.first_token_at, self.outcome.answered = time.monotonic(), True
 
     def _finish(self, index: int, delta: Delta, calls: bool) -> str:
         if delta.finish_reason == "cancelled":
             raise InflightError("the request was cancelled on the server; send it again", "cancelled")
-        place, finish_reason = index // self._wanted.n, delta.finish_reason or "stop"
+        place, finish_reason = index // self._parsed.n, delta.finish_reason or "stop"
         if delta.usage is None:
             self._count_usage(index)
         else:
-            self._input_tokens[place] = delta.usage.input_tokens
-            if (cached := delta.usage.cached_tokens) is not None:  # the first choice may compute what others share
-                self._cached_tokens[place] = min(cached, self._cached_tokens.get(place, cached))
-            self.outcome.output_tokens += delta.usage.output_tokens
-        if finish_reason == UNKNOWN and self._tokens.get(index, 0) >= self._limits[place]:
+            self._counts.report(place, delta.usage)
+        if finish_reason == UNKNOWN and self._counts.of(index) >= self._limits[place]:
             finish_reason = "length"
         answer = self._streams[index].generation if self._span is not None else None
         if self._span is not None and answer is not None and answer.timings.server is not None:
             self._span.phases(index, answer.timings.server)
         # As OpenAI does it: a call that was asked for by name is a whole answer.
-        reason = finish_reason_of(finish_reason, calls and self._wanted.tools.named is None)
+        reason = finish_reason_of(finish_reason, calls and self._parsed.tools.named is None)
         self.outcome.finish_reasons[index] = reason
         return reason
 
@@ -369,17 +354,8 @@ class Generation:
 
     def _count_usage(self, index: int) -> None:
         """Take the tokens that the gateway has counted as an answer's usage, which the server does not report."""
-        if self._encoded and index in self._tokens:
-            place = index // self._wanted.n
-            self._input_tokens[place] = len(self._encoded[place].ids)
-            self.outcome.output_tokens += self._tokens[index]
-        else:
-            self._has_usage = False
-
-    def _usage(self) -> Usage | None:
-        self.outcome.input_tokens = sum(self._input_tokens.values())
-        cached = sum(self._cached_tokens.values()) if self._cached_tokens else None
-        return Usage(self.outcome.input_tokens, self.outcome.output_tokens, cached) if self._has_usage else None
+        place = index // self._parsed.n
+        self._counts.take_counted(index, place, len(self._encoded[place].ids) if self._encoded else None)
 
     def _call_id(self, index: int) -> str:
         return f"call_{self._head.id[:16]}{index:02x}"

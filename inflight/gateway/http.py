@@ -191,15 +191,15 @@ class Request:
 
     def timeout(self, most: float) -> float:
         """Return the seconds that the answer may take: the caller's deadline, but at most these. Raises ApiError."""
-        given = self.headers.get("x-inflight-deadline-ms", "")
-        if not given:
+        deadline = self.headers.get("x-inflight-deadline-ms", "")
+        if not deadline:
             return most
-        if not re.fullmatch(r"[0-9]{1,9}", given) or not int(given):
+        if not re.fullmatch(r"[0-9]{1,9}", deadline) or not int(deadline):
             raise ApiError(
-                f"x-inflight-deadline-ms is {given[:40]!r}; it must be a whole number of milliseconds",
+                f"x-inflight-deadline-ms is {deadline[:40]!r}; it must be a whole number of milliseconds",
                 "invalid_parameter",
             )
-        return min(int(given) / 1000, most)
+        return min(int(deadline) / 1000, most)
 
     async def json(self, parse: Callable[[Any], Parsed], most_values: int = MAX_VALUES) -> Parsed:
         """Return what `parse` makes of the body's JSON, in a thread if the body is large. Raises ApiError."""

@@ -39,40 +39,40 @@ def add_key(path: Path, key: ApiKey) -> str:
     token = PREFIX + secrets.token_urlsafe(32)
     with _locked(path) as file:
         entries = _entries(file)
-        for one in entries:
-            if one.state == "valid" and one.key.name == key.name:
+        for entry in entries:
+            if entry.state == "valid" and entry.key.name == key.name:
                 raise InflightError(
-                    f"the name {key.name!r} is in use by the valid key {one.key.id}; choose another name, or run "
-                    f"`inflight key revoke {one.key.id}` first",
+                    f"the name {key.name!r} is in use by the valid key {entry.key.id}; choose another name, or run "
+                    f"`inflight key revoke {entry.key.id}` first",
                     "invalid_parameter",
                 )
         _write(file, [*entries, KeyEntry(key, key_digest(token).hex())])
     return token
 
 
-def revoke_key(path: Path, wanted: str) -> tuple[ApiKey, ...]:
+def revoke_key(path: Path, label: str) -> tuple[ApiKey, ...]:
     """Revoke the key with this id, or those of this name, and return them; revoked ones are revoked already.
 
     Raises InflightError: `invalid_parameter` if no key has it, and those of `add_key`.
     """
-    with _changed(path, wanted) as (file, entries, found):
-        open_ones = [one for one in found if one.revoked is None]
+    with _changed(path, label) as (file, entries, matching):
+        open_ones = [entry for entry in matching if entry.revoked is None]
         if open_ones:
             now = datetime.now(timezone.utc)
-            _write(file, [replace(one, revoked=now) if one in open_ones else one for one in entries])
-    return tuple(one.key for one in open_ones or found)
+            _write(file, [replace(entry, revoked=now) if entry in open_ones else entry for entry in entries])
+    return tuple(entry.key for entry in open_ones or matching)
 
 
-def limit_key(path: Path, wanted: str, quotas: Quotas | None) -> ApiKey:
+def limit_key(path: Path, label: str, quotas: Quotas | None) -> ApiKey:
     """Replace the quotas of the valid key with this id or name unless None, and return it. Raises as `revoke_key`."""
-    with _changed(path, wanted) as (file, entries, found):
-        valid = [one for one in found if one.state == "valid"]
+    with _changed(path, label) as (file, entries, matching):
+        valid = [entry for entry in matching if entry.state == "valid"]
         if not valid:
-            raise InflightError(f"the key {wanted!r} is {found[0].state}; add a new one", "invalid_parameter")
+            raise InflightError(f"the key {label!r} is {matching[0].state}; add a new one", "invalid_parameter")
         if quotas is None:
             return valid[0].key
         changed = replace(valid[0], key=replace(valid[0].key, quotas=quotas))
-        _write(file, [changed if one is valid[0] else one for one in entries])
+        _write(file, [changed if entry is valid[0] else entry for entry in entries])
     return changed.key
 
 
@@ -84,18 +84,18 @@ def _entries(path: Path) -> tuple[KeyEntry, ...]:
 def _write(path: Path, entries: Sequence[KeyEntry]) -> None:
     records = [
         {
-            "id": one.key.id,
-            "sha256": one.sha256,
-            "name": one.key.name,
-            "tenant": one.key.tenant,
-            "models": one.key.models,
-            "created": format_time(one.key.created),
-            "expires": one.key.expires and format_time(one.key.expires),
-            "revoked": one.revoked and format_time(one.revoked),
-            **({"quotas": quotas} if (quotas := one.key.quotas.as_dict()) else {}),
-            **({"trusted": True} if one.key.trusted else {}),
+            "id": entry.key.id,
+            "sha256": entry.sha256,
+            "name": entry.key.name,
+            "tenant": entry.key.tenant,
+            "models": entry.key.models,
+            "created": format_time(entry.key.created),
+            "expires": entry.key.expires and format_time(entry.key.expires),
+            "revoked": entry.revoked and format_time(entry.revoked),
+            **({"quotas": quotas} if (quotas := entry.key.quotas.as_dict()) else {}),
+            **({"trusted": True} if entry.key.trusted else {}),
         }
-        for one in entries
+        for entry in entries
     ]
     content = json.dumps({"version": VERSION, "keys": records}, indent=2, ensure_ascii=False) + "\n"
     if len(content.encode()) > MAX_FILE_BYTES:
@@ -107,10 +107,10 @@ def _write(path: Path, entries: Sequence[KeyEntry]) -> None:
 
 
 @contextmanager
-def _changed(path: Path, wanted: str) -> Iterator[tuple[Path, tuple[KeyEntry, ...], list[KeyEntry]]]:
+def _changed(path: Path, label: str) -> Iterator[tuple[Path, tuple[KeyEntry, ...], list[KeyEntry]]]:
     """Yield the locked file, its entries, and those with this id or name. Raises InflightError if there is none."""
-    wanted = unicodedata.normalize("NFC", wanted)
-    if PREFIX in wanted:
+    label = unicodedata.normalize("NFC", label)
+    if PREFIX in label:
         raise InflightError(
             "that is a key; pass its id or its name, which `inflight key list` shows", "invalid_parameter"
         )
@@ -118,14 +118,14 @@ def _changed(path: Path, wanted: str) -> Iterator[tuple[Path, tuple[KeyEntry, ..
         raise InflightError(f"there is no key file at {path}; pass --key-file", "invalid_parameter")
     with _locked(path) as file:
         entries = _entries(file)
-        found = [one for one in entries if one.key.id == wanted] or [
-            one for one in entries if unicodedata.normalize("NFC", one.key.name) == wanted
+        matching = [entry for entry in entries if entry.key.id == label] or [
+            entry for entry in entries if unicodedata.normalize("NFC", entry.key.name) == label
         ]
-        if not found:
-            near = nearest(wanted, [label for one in entries for label in (one.key.name, one.key.id)])
+        if not matching:
+            near = nearest(label, [text for entry in entries for text in (entry.key.name, entry.key.id)])
             meant = f"did you mean {near!r}?" if near else "`inflight key list` shows them"
-            raise InflightError(f"no key has the id or name {wanted!r}; {meant}", "invalid_parameter")
-        yield file, entries, found
+            raise InflightError(f"no key has the id or name {label!r}; {meant}", "invalid_parameter")
+        yield file, entries, matching
 
 
 @contextmanager

@@ -262,16 +262,16 @@ def _check_access(path: Path, status: os.stat_result) -> None:
 
 def _parse(path: Path, content: bytes) -> tuple[KeyEntry, ...]:
     try:
-        found = json.loads(content, object_pairs_hook=_unique)
+        parsed = json.loads(content, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
-        found = None
+        parsed = None
     # Raised here, since the exception of json holds the whole text.
-    if not isinstance(found, dict) or set(found) != {"version", "keys"} or not isinstance(found["keys"], list):
+    if not isinstance(parsed, dict) or set(parsed) != {"version", "keys"} or not isinstance(parsed["keys"], list):
         raise _invalid(path, 'is not JSON of the form {"version": 1, "keys": [...]}')
-    if type(found["version"]) is not int or found["version"] != VERSION:
+    if type(parsed["version"]) is not int or parsed["version"] != VERSION:
         raise _invalid(path, f"has another version than {VERSION}, which this version of inflight reads")
-    entries = tuple(_entry(path, position, value) for position, value in enumerate(found["keys"]))
-    for what, values in (("id", [one.key.id for one in entries]), ("sha256", [one.sha256 for one in entries])):
+    entries = tuple(_entry(path, position, value) for position, value in enumerate(parsed["keys"]))
+    for what, values in (("id", [entry.key.id for entry in entries]), ("sha256", [entry.sha256 for entry in entries])):
         if len(set(values)) < len(values):
             raise _invalid(path, f"has two keys with the same {what}")
     return entries
@@ -279,10 +279,10 @@ def _parse(path: Path, content: bytes) -> tuple[KeyEntry, ...]:
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON; a repeated field could hide that a key is revoked."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         raise ValueError("a field is repeated")
-    return found
+    return values
 
 
 def _entry(path: Path, position: int, value: Any) -> KeyEntry:

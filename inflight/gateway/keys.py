@@ -98,11 +98,11 @@ class KeyRing:
             self._refresh()
             keys = self._keys
         presented = key_digest(token)
-        found = None
+        presented_key = None
         for digest, key in keys:
             if hmac.compare_digest(digest, presented):
-                found = key
-        return None if found is None or found.is_expired() else found
+                presented_key = key
+        return None if presented_key is None or presented_key.is_expired() else presented_key
 
     def _refresh(self) -> None:
         if time.monotonic() < self._next_check:
@@ -130,7 +130,7 @@ class KeyRing:
     def _take(self, file: KeyFile) -> None:
         if self._problem:
             _log.info("The key file %s is usable again.", self._path)
-        self._keys = tuple((bytes.fromhex(one.sha256), one.key) for one in file.entries if one.revoked is None)
+        self._keys = tuple((bytes.fromhex(entry.sha256), entry.key) for entry in file.entries if entry.revoked is None)
         self._stamp, self._problem, self._existed = file.stamp, "", True
 
     def _deny(self, problem: str) -> None:

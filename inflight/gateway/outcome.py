@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from inflight_client.results import Delta, Usage
+
 
 @dataclass
 class Outcome:
@@ -31,3 +33,47 @@ class Outcome:
     param: str | None = None
     error: str = ""
     """The code of the error with which it ended."""
+
+
+class TokenCounts:
+    """The tokens of a request's prompts and answers: as the server reports them, or as the gateway counts them."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._input: dict[int, int] = {}
+        self._cached: dict[int, int] = {}
+        self._answers: dict[int, int] = {}
+        """The tokens of answers so far, if the server tells them."""
+        self._complete = True
+
+    def stream(self, answer: int, delta: Delta, stream_interval: int) -> None:
+        """Count a piece of an answer; without token ids it has at most `stream_interval` tokens."""
+        if delta.token_ids is None:
+            self._outcome.streamed += stream_interval
+        else:
+            self._outcome.streamed += len(delta.token_ids)
+            self._answers[answer] = self.of(answer) + len(delta.token_ids)
+
+    def of(self, answer: int) -> int:
+        return self._answers.get(answer, 0)
+
+    def report(self, place: int, usage: Usage) -> None:
+        """Take what the server reports of an answer to the prompt at this place."""
+        self._input[place] = usage.input_tokens
+        if usage.cached_tokens is not None:  # the first choice may compute what others share
+            self._cached[place] = min(usage.cached_tokens, self._cached.get(place, usage.cached_tokens))
+        self._outcome.output_tokens += usage.output_tokens
+
+    def take_counted(self, answer: int, place: int, prompt_tokens: int | None) -> None:
+        """Take what was counted of an answer that the server does not report; `prompt_tokens` None: unknown."""
+        if prompt_tokens is not None and answer in self._answers:
+            self._input[place] = prompt_tokens
+            self._outcome.output_tokens += self._answers[answer]
+        else:
+            self._complete = False
+
+    def usage(self) -> Usage | None:
+        """Return the usage of all answers; None if some of it is unknown."""
+        self._outcome.input_tokens = sum(self._input.values())
+        cached = sum(self._cached.values()) if self._cached else None
+        return Usage(self._outcome.input_tokens, self._outcome.output_tokens, cached) if self._complete else None

@@ -28,9 +28,9 @@ def chat_page() -> Response:
     policy = ["default-src 'none'", "connect-src 'self'", "img-src data:", "base-uri 'none'", "form-action 'none'"]
     policy.append("frame-ancestors 'none'")
     for tag in ("script", "style"):
-        found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-        assert found is not None
-        digest = base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
+        element = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        assert element is not None
+        digest = base64.b64encode(hashlib.sha256(element[1].encode()).digest()).decode()
         policy.append(f"{tag}-src 'sha256-{digest}'")
     return _page(text, "; ".join(policy))
 

@@ -37,13 +37,13 @@ class ChoiceParser(Protocol):
 class ParserChoice:
     """The parsers of one request. Raises ApiError for tools of a model whose format of calls is unknown."""
 
-    def __init__(self, wanted: GenerationRequest, text: ModelText, settings: GatewaySettings) -> None:
-        self._tools = wanted.tools
+    def __init__(self, parsed: GenerationRequest, text: ModelText, settings: GatewaySettings) -> None:
+        self._tools = parsed.tools
         named = settings.tool_call_parser
         self._format = named if named in FORMATS else None if named else detect_format(text.template)
-        must_call = wanted.tools.choice in ("required", "function")
-        self._either = wanted.tools.active and not must_call and wanted.sampling.guide is not None
-        if wanted.tools.active and not must_call and not self._either and self._format is None:
+        must_call = parsed.tools.choice in ("required", "function")
+        self._either = parsed.tools.active and not must_call and parsed.sampling.guide is not None
+        if parsed.tools.active and not must_call and not self._either and self._format is None:
             raise ApiError(
                 "the format in which this model calls tools is unknown; start the gateway with --tool-call-parser, or"
                 " send tool_choice required",
@@ -52,8 +52,8 @@ class ParserChoice:
             )
         self.must_call = must_call
         # A constrained answer has no place for reasoning.
-        constrained = must_call or wanted.sampling.guide is not None
-        reasons = wanted.chat and not constrained and settings.reasoning_parser != "none"
+        constrained = must_call or parsed.sampling.guide is not None
+        reasons = parsed.chat and not constrained and settings.reasoning_parser != "none"
         tags = THINK if settings.reasoning_parser == "think" else detect_reasoning(text.template)
         self.tags = tags if reasons else None
         self.inside = False
@@ -109,7 +109,7 @@ class _Both:
         return [*self._through(self._reasoning.finish(cut)), *self._calls.finish(cut)]
 
     def _through(self, events: list[Event]) -> list[Event]:
-        found: list[Event] = []
+        through: list[Event] = []
         for event in events:
-            found += self._calls.feed(event.text) if isinstance(event, TextDelta) else [event]
-        return found
+            through += self._calls.feed(event.text) if isinstance(event, TextDelta) else [event]
+        return through

@@ -153,7 +153,7 @@ class QuotaLedger:
             )
 
     def _windows(self, key: ApiKey, now: float) -> list[Window]:
-        quotas, found = key.quotas, []
+        quotas, windows = key.quotas, []
         rows = self._database.execute("SELECT quota, start, used FROM windows WHERE key = ?", (key.id,))
         known = {quota: (start, used) for quota, start, used in rows}
         for quota, limit, seconds in (
@@ -166,8 +166,8 @@ class QuotaLedger:
             start, used = known.get(quota, (0.0, 0))
             if not start <= now < start + seconds:
                 start, used = (now - now % _DAY if seconds == _DAY else now), 0
-            found.append(Window(quota, limit, seconds, start, used))
-        return found
+            windows.append(Window(quota, limit, seconds, start, used))
+        return windows
 
     def _check(self, window: Window, tokens: int, now: float, smaller: str) -> None:
         amount = _amount(window, tokens)

@@ -120,7 +120,7 @@ class ServerPool:
     @property
     def models(self) -> Sequence[ServedModel]:
         """All models: those that generate text, then the encoders."""
-        found = {
+        encoders = {
             (encoder.model, task): ServedModel(
                 encoder.model, task, encoder.max_seq_len, encoder.deployment.dimensions if task == "embed" else None
             )
@@ -138,11 +138,11 @@ class ServerPool:
             for each in self.known
             for name in (each.model, *each.adapters)
         )
-        return [*generators, *found.values()]
+        return [*generators, *encoders.values()]
 
     def for_batches(self, task: Literal["generate"] | Task) -> dict[str, BatchModel] | None:
         """Return the models for a task by their names; None if no model is known."""
-        found: dict[str, BatchModel] = {}
+        models: dict[str, BatchModel] = {}
         for server in self.servers:
             names: Mapping[str, int | None] = {}
             if task != "generate":
@@ -150,47 +150,47 @@ class ServerPool:
             elif server.deployment:
                 names = {**server.adapters, server.model: None}
             for name, adapter in names.items():
-                known = found.setdefault(name, BatchModel((), adapter))
+                known = models.setdefault(name, BatchModel((), adapter))
                 if known.adapter == adapter:  # under another number, it may be another one
-                    found[name] = known._replace(servers=(*known.servers, server.given_address))
-        return found if self.models else None
+                    models[name] = known._replace(servers=(*known.servers, server.given_address))
+        return models if self.models else None
 
     def ready_model(self, name: str) -> ServedModel:
         """Return a model by its name. Raises ApiError 404, or 503 if it is not ready."""
-        found = next((each for each in self.models if each.name == name), None)
-        if found is not None and found.task != "generate":
-            self.choose_encoder(found.task, name)
+        model = next((each for each in self.models if each.name == name), None)
+        if model is not None and model.task != "generate":
+            self.choose_encoder(model.task, name)
         else:
             self.choose(name)
-        assert found is not None
-        return found
+        assert model is not None
+        return model
 
     def choose(self, model: str, visible: Container[str] | None = None) -> UpstreamServer:
         """Return the ready server of a model with the fewest answers in flight.
 
         Raises ApiError 404, which names the visible models alone (by default all), or 503.
         """
-        found = [server for server in self.servers if server.deployment and model in (server.model, *server.adapters)]
-        ready = [server for server in found if server.ready]
+        serving = [server for server in self.servers if server.deployment and model in (server.model, *server.adapters)]
+        ready = [server for server in serving if server.ready]
         if ready:
             return min(ready, key=lambda server: server.in_flight)
-        raise self._not_ready() if found or not self.models else self._no_model(model, "generate", visible)
+        raise self._not_ready() if serving or not self.models else self._no_model(model, "generate", visible)
 
     def choose_encoder(self, task: Task, model: str, visible: Container[str] | None = None) -> Encoder:
         """Return the ready encoder of that name with the fewest texts in flight.
 
         Raises ApiError 400 or 404, which name the visible models alone, or 503.
         """
-        found = [encoder for encoder in self._encoders(task) if encoder.model == model]
-        ready = [encoder for encoder in found if encoder.ready]
+        serving = [encoder for encoder in self._encoders(task) if encoder.model == model]
+        ready = [encoder for encoder in serving if encoder.ready]
         if ready:
             return min(ready, key=lambda encoder: encoder.in_flight)
-        raise self._not_ready() if found or not self.models else self._no_model(model, task, visible)
+        raise self._not_ready() if serving or not self.models else self._no_model(model, task, visible)
 
     def only_encoder(self, task: Task, visible: Container[str] | None = None) -> str:
         """Return the name of the only visible model for a task, for a request that names none. Raises ApiError."""
-        found = {encoder.model for encoder in self._encoders(task)}
-        names = {name for name in found if visible is None or name in visible}
+        served = {encoder.model for encoder in self._encoders(task)}
+        names = {name for name in served if visible is None or name in visible}
         if len(names) == 1:
             return names.pop()
         if not self.models:

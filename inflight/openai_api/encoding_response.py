@@ -25,60 +25,64 @@ _OPTIONS = ("input_type", "dimensions", "query")
 """Of all texts of a request; their values are checked by the server."""
 
 
-def embedding_parts(found: Embeddings, wanted: EmbeddingRequest, model: str) -> Iterator[bytes]:
+def embedding_parts(embeddings: Embeddings, parsed: EmbeddingRequest, model: str) -> Iterator[bytes]:
     """Yield the body of an embeddings response."""
-    vectors = found.vectors
+    vectors = embeddings.vectors
 
     def item(index: int) -> dict[str, Any]:
         row: Any = vectors[index]
-        if index in found.errors:
+        if index in embeddings.errors:
             row = []
-        elif wanted.encoding_format == "base64":
+        elif parsed.encoding_format == "base64":
             row = base64.b64encode(row.astype("<f4", copy=False).tobytes()).decode()
         return {"object": "embedding", "index": index, "embedding": row}
 
-    return _list_parts(found, item, found.dimensions, {"object": "list", "model": model})
+    return _list_parts(embeddings, item, embeddings.dimensions, {"object": "list", "model": model})
 
 
-def classification_parts(found: Classifications, model: str, response_id: str, created: int) -> Iterator[bytes]:
+def classification_parts(
+    classifications: Classifications, model: str, response_id: str, created: int
+) -> Iterator[bytes]:
     """Yield the body of a classification response."""
 
     def item(index: int) -> dict[str, Any]:
-        scores = found[index].scores
+        scores = classifications[index].scores
         return {
             "index": index,
-            "label": found[index].label,
+            "label": classifications[index].label,
             "probs": list(scores.values()),
             "num_classes": len(scores),
         }
 
-    labels = next((list(each.scores) for each in found if each.scores), [])
+    labels = next((list(each.scores) for each in classifications if each.scores), [])
     head = {"id": f"classify-{response_id}", "object": "list", "created": created, "model": model, "labels": labels}
-    return _list_parts(found, item, len(labels), head)
+    return _list_parts(classifications, item, len(labels), head)
 
 
 def rerank_body(
-    found: Reranking, wanted: RerankRequest, model: str, response_id: str, version: str, max_tokens: int | None
+    reranking: Reranking, parsed: RerankRequest, model: str, response_id: str, version: str, max_tokens: int | None
 ) -> dict[str, Any]:
     """Return the body of a reranking response: what Cohere's and Jina's clients read, side by side.
 
     `version` is that of Cohere's API; `max_tokens` is where documents were cut.
     """
     results = []
-    for each in found.results:
+    for each in reranking.results:
         index = each.index
-        result: dict[str, Any] = {"index": index, "relevance_score": each.score, **_facts(found, index)}
-        if wanted.return_documents:
-            document = wanted.sent_documents[index]
+        result: dict[str, Any] = {"index": index, "relevance_score": each.score, **_facts(reranking, index)}
+        if parsed.return_documents:
+            document = parsed.sent_documents[index]
             result["document"] = {"text": document} if isinstance(document, str) else document
         results.append(result)
-    results += [{"index": index, "relevance_score": None, **_facts(found, index)} for index in sorted(found.errors)]
+    results += [
+        {"index": index, "relevance_score": None, **_facts(reranking, index)} for index in sorted(reranking.errors)
+    ]
     meta: dict[str, Any] = {
         "api_version": {"version": version},
-        "billed_units": {"search_units": math.ceil(wanted.size / _DOCUMENTS_PER_SEARCH)},
-        "tokens": {"input_tokens": found.total_tokens},
+        "billed_units": {"search_units": math.ceil(parsed.size / _DOCUMENTS_PER_SEARCH)},
+        "tokens": {"input_tokens": reranking.total_tokens},
     }
-    cut = [str(index) for index, truncated in enumerate(found.truncated) if truncated]
+    cut = [str(index) for index, truncated in enumerate(reranking.truncated) if truncated]
     if cut:
         limit = f" at the model's limit of {max_tokens} tokens" if max_tokens else ""
         meta["warnings"] = [f"these documents were cut{limit}: {', '.join(cut[:100])}{', ...' if cut[100:] else ''}"]
@@ -87,33 +91,33 @@ def rerank_body(
         "object": "list",
         "model": model,
         "results": results,
-        "usage": _usage(found),
+        "usage": _usage(reranking),
         "meta": meta,
     }
 
 
 def _list_parts(
-    found: Embeddings | Classifications, item: Callable[[int], dict[str, Any]], values: int, head: Mapping[str, Any]
+    encodings: Embeddings | Classifications, item: Callable[[int], dict[str, Any]], values: int, head: Mapping[str, Any]
 ) -> Iterator[bytes]:
     """Yield the parts of a list whose items have so many values each."""
     step = max(1, _PART_VALUES // max(1, values))
     yield orjson.dumps(head)[:-1] + b',"data":['
-    for start in range(0, len(found), step):
-        items = [item(index) | _facts(found, index) for index in range(start, min(start + step, len(found)))]
+    for start in range(0, len(encodings), step):
+        items = [item(index) | _facts(encodings, index) for index in range(start, min(start + step, len(encodings)))]
         yield (b"," if start else b"") + orjson.dumps(items, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
-    yield b'],"usage":' + orjson.dumps(_usage(found)) + b"}"
+    yield b'],"usage":' + orjson.dumps(_usage(encodings)) + b"}"
 
 
-def _facts(found: Encodings, index: int) -> dict[str, Any]:
+def _facts(encodings: Encodings, index: int) -> dict[str, Any]:
     """Return what inflight adds to each result."""
-    facts: dict[str, Any] = {"num_input_tokens": found.input_tokens[index], "truncated": found.truncated[index]}
-    if error := found.errors.get(index):
+    facts: dict[str, Any] = {"num_input_tokens": encodings.input_tokens[index], "truncated": encodings.truncated[index]}
+    if error := encodings.errors.get(index):
         facts["error"] = ApiError.from_error(error).body()["error"]
     return facts
 
 
-def _usage(found: Encodings) -> dict[str, int]:
-    return {"prompt_tokens": found.total_tokens, "total_tokens": found.total_tokens}
+def _usage(encodings: Encodings) -> dict[str, int]:
+    return {"prompt_tokens": encodings.total_tokens, "total_tokens": encodings.total_tokens}
 
 
 def first_error(errors: Mapping[int, InflightError], name: str, single: bool) -> ApiError:
@@ -126,5 +130,5 @@ def first_error(errors: Mapping[int, InflightError], name: str, single: bool) ->
     if error.retry or option:
         return ApiError.from_error(error, option)
     place = name if single else f"{name}[{index}]"
-    found = ApiError.from_error(error, name)
-    return ApiError(f"{place}: {found}", found.code, found.param, found.status, found.headers)
+    api_error = ApiError.from_error(error, name)
+    return ApiError(f"{place}: {api_error}", api_error.code, api_error.param, api_error.status, api_error.headers)

@@ -91,10 +91,10 @@ class ChoiceFrames:
         if not logprobs:
             return self.text(text)
         if self._chat:
-            delta, told = orjson.dumps({"content": text}), chat_logprobs(logprobs)
+            delta, described = orjson.dumps({"content": text}), chat_logprobs(logprobs)
         else:
-            delta, told = orjson.dumps(text), text_logprobs(logprobs, self._offsets, text)
-        return self._before + delta + self._logprobs + orjson.dumps(told) + self._reason + b"null" + self._after
+            delta, described = orjson.dumps(text), text_logprobs(logprobs, self._offsets, text)
+        return self._before + delta + self._logprobs + orjson.dumps(described) + self._reason + b"null" + self._after
 
 
 def usage_frame(head: ResponseHead, usage: Usage) -> bytes:

@@ -64,23 +64,23 @@ class ReasoningParser:
         text = self._unread.lstrip(WHITESPACE)
         self._held.append(self._unread[: len(self._unread) - len(text)])
         self._unread = text
-        found = text.startswith(self._tags.start)
-        if not (found or ended) and self._tags.start.startswith(text):
+        has_tag = text.startswith(self._tags.start)
+        if not (has_tag or ended) and self._tags.start.startswith(text):
             return False
-        if found:
+        if has_tag:
             self._unread = text[len(self._tags.start) :]
         else:
             self._unread = "".join(self._held) + text
         self._held.clear()
-        self._strip = found or self._begins_inside
+        self._strip = has_tag or self._begins_inside
         self._advance = self._inside if self._strip else self._behind
         return True
 
     def _inside(self, ended: bool) -> bool:
-        found = self._unread.find(self._tags.end)
-        if found >= 0:
-            self._reason(self._unread[:found])
-            self._unread = self._unread[found + len(self._tags.end) :]
+        tag_at = self._unread.find(self._tags.end)
+        if tag_at >= 0:
+            self._reason(self._unread[:tag_at])
+            self._unread = self._unread[tag_at + len(self._tags.end) :]
             self._strip = True
             self._advance = self._behind
             return True

@@ -168,7 +168,9 @@ def text_logprobs(logprobs: Sequence[TokenLogprob], offsets: TextOffsets, text: 
         "tokens": [_name(each) for each in logprobs],
         "token_logprobs": [_finite(each.logprob) for each in logprobs],
         "top_logprobs": [
-            None if math.isnan(each.logprob) else {_name(one): _finite(one.logprob) for one in (*each.likeliest, each)}
+            None
+            if math.isnan(each.logprob)
+            else {_name(token): _finite(token.logprob) for token in (*each.likeliest, each)}
             for each in logprobs
         ],
         "text_offset": offsets.take(logprobs, text),
@@ -186,17 +188,17 @@ def _prompt_logprobs(logprobs: Sequence[TokenLogprob] | None) -> dict[str, Any]:
     """Return vLLM's field with the tokens of a prompt, the first one null. Ranks are known of the likeliest alone."""
     if logprobs is None:
         return {}
-    found: list[dict[str, Any] | None] = []
+    places: list[dict[str, Any] | None] = []
     for each in logprobs:
-        ranked = {one.id: (one, place) for place, one in enumerate(each.likeliest, 1)}
-        told = {each.id: (each, None), **ranked}
-        found.append(
+        ranked = {token.id: (token, place) for place, token in enumerate(each.likeliest, 1)}
+        tokens = {each.id: (each, None), **ranked}
+        places.append(
             {
-                str(token): {"logprob": _finite(one.logprob), "rank": rank, "decoded_token": one.text}
-                for token, (one, rank) in told.items()
+                str(token_id): {"logprob": _finite(token.logprob), "rank": rank, "decoded_token": token.text}
+                for token_id, (token, rank) in tokens.items()
             }
         )
-    return {"prompt_logprobs": [None, *found[1:]]}
+    return {"prompt_logprobs": [None, *places[1:]]}
 
 
 def _finite(value: float) -> float | None:

@@ -65,13 +65,13 @@ def schema_guide(schema: Mapping[str, Any], param: str) -> Guide:
     return text_guide("json_schema", text, param)
 
 
-def unenforced(given: Mapping[str, Any]) -> Iterator[str]:
+def unenforced(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the keywords that can't be enforced of the schemas that an answer must keep, which have been checked."""
-    described = given.get("response_format", {}).get("json_schema")
+    described = values.get("response_format", {}).get("json_schema")
     if isinstance(described, Mapping):
         yield from (f"response_format.{name}" for name in enforceable(described.get("schema"))[1])
-    if described is not None or given.get("tool_choice") not in (None, "auto", "none"):
-        functions = [each.get("function") or {} for each in given.get("tools") or ()]
+    if described is not None or values.get("tool_choice") not in (None, "auto", "none"):
+        functions = [each.get("function") or {} for each in values.get("tools") or ()]
         names = (enforceable(each.get("parameters"))[1] for each in functions)
         yield from (f"tools.{name}" for name in dict.fromkeys(chain.from_iterable(names)))
 
@@ -92,9 +92,9 @@ def _invalid_format(message: str) -> ApiError:
     return ApiError(message, "invalid_parameter", "response_format")
 
 
-def _check_known(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+def _check_known(described: Mapping[str, Any], known: Sequence[str], what: str) -> None:
     """Raise ApiError for a field that would change nothing."""
-    for name, value in given.items():
+    for name, value in described.items():
         if name not in known and value is not None:
             step = (
                 'send {"type": "json_schema", "json_schema": {"schema": ...}}' if name == "schema" else "leave it out"

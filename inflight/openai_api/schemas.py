@@ -43,56 +43,56 @@ def enforceable(schema: Any) -> tuple[Any, tuple[str, ...]]:
 def _walk(schema: Any, dropped: dict[str, None]) -> Any:
     if not isinstance(schema, Mapping):
         return schema
-    found = dict(schema)
+    kept = dict(schema)
 
     def drop(*names: str) -> None:
         for name in names:
-            value = found.pop(name, None)
+            value = kept.pop(name, None)
             if value is not None and value is not False:
                 dropped[name] = None
 
     drop(*_IGNORED)
-    types = found.get("type")
+    types = kept.get("type")
     kinds = types if isinstance(types, list) else [types]
     if "number" in kinds:
         drop(*_UPPER)
-        least = found.get("minimum", 0)
+        least = kept.get("minimum", 0)
         if isinstance(least, int | float) and (least < 0 or least != int(least)):
             drop("minimum")
-    if "string" in kinds and not any(name in found for name in _CHOSEN):
-        _bound_string(found, drop)
-    for name, value in found.items():
+    if "string" in kinds and not any(name in kept for name in _CHOSEN):
+        _bound_string(kept, drop)
+    for name, value in kept.items():
         if name in _NAMED and isinstance(value, Mapping):
-            found[name] = {key: _walk(each, dropped) for key, each in value.items()}
+            kept[name] = {key: _walk(each, dropped) for key, each in value.items()}
         elif name in _LISTED and isinstance(value, list):
-            found[name] = [_walk(each, dropped) for each in value]
+            kept[name] = [_walk(each, dropped) for each in value]
         elif name not in _DATA:  # also names that a $ref may lead to
-            found[name] = _walk(value, dropped)
-    return found
+            kept[name] = _walk(value, dropped)
+    return kept
 
 
-def _bound_string(found: dict[str, Any], drop: Any) -> None:
-    pattern = found.get("pattern")
+def _bound_string(kept: dict[str, Any], drop: Any) -> None:
+    pattern = kept.get("pattern")
     if isinstance(pattern, str):
         drop("minLength", "maxLength", "format")
         if (safe := _safe_pattern(pattern)) is None:
             drop("pattern")
         else:
-            found["pattern"] = safe
+            kept["pattern"] = safe
         return
-    if "format" in found:
+    if "format" in kept:
         drop("minLength", "maxLength")
         return
-    least, most = found.get("minLength", 0), found.get("maxLength")
-    if not ({"minLength", "maxLength"} & found.keys()):
+    least, most = kept.get("minLength", 0), kept.get("maxLength")
+    if not ({"minLength", "maxLength"} & kept.keys()):
         return
     if type(least) is not int or least < 0 or not (most is None or (type(most) is int and most >= least)):
         return  # the compiler says what is wrong
     if max(least, most or 0) > _LONGEST:
         drop("minLength", "maxLength")
         return
-    found.pop("minLength", None), found.pop("maxLength", None)
-    found["pattern"] = f"^{_CHARACTER}{{{least},{'' if most is None else most}}}$"
+    kept.pop("minLength", None), kept.pop("maxLength", None)
+    kept["pattern"] = f"^{_CHARACTER}{{{least},{'' if most is None else most}}}$"
 
 
 def _safe_pattern(pattern: str) -> str | None:
@@ -100,8 +100,8 @@ def _safe_pattern(pattern: str) -> str | None:
     if len(pattern) > _LONGEST:
         return None
     parts = []
-    for found in _PART.finditer(pattern):
-        part = found[0]
+    for match in _PART.finditer(pattern):
+        part = match[0]
         if part in _OPEN:
             part = _OPEN[part]
         elif part.startswith("[^") and len(part) > 2:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import subprocess
 import sys
 import tempfile
-from dataclasses import FrozenInstanceError
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -22,13 +20,14 @@ from inflight.gateway.key_file import (
     MAX_FILE_BYTES,
     PREFIX,
     ApiKey,
+    KeyEntry,
     Quotas,
     default_key_file,
     key_digest,
     parse_time,
     read_key_file,
 )
-from tests.fixtures.errors import Cause, raises
+from tests.fixtures.errors import raises
 from tests.fixtures.other_user import as_other_user
 from tests.gateway.key_files import ENTRY, keys_json, write
 
@@ -38,22 +37,31 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.json"
 
 
-def names(path: Path) -> dict[str, str]:
-    """The keys of a file with their states."""
+def entries(path: Path) -> tuple[KeyEntry, ...]:
     file = read_key_file(path)
     assert file is not None
-    return {one.key.name: one.state for one in file.entries}
+    return file.entries
+
+
+def names(path: Path) -> dict[str, str]:
+    """The keys of a file with their states."""
+    return {entry.key.name: entry.state for entry in entries(path)}
+
+
+CALLS: list[Callable[[Path], Any]] = [
+    read_key_file,
+    lambda path: add_key(path, ApiKey.new("a")),
+    lambda path: revoke_key(path, "shop"),
+]
 
 
 def test_a_key_is_read_as_it_was_added(path: Path) -> None:
     expires = datetime(2100, 1, 1, tzinfo=timezone.utc)
     key = ApiKey.new("shop", tenant="store", models=["a", "b", "a"], expires=expires, quotas=Quotas(tokens_per_day=9))
     token = add_key(path, key)
-    file = read_key_file(path)
-    assert file is not None
-    assert [one.key for one in file.entries] == [key]
+    (entry,) = entries(path)
+    assert (entry.key, entry.sha256) == (key, key_digest(token).hex())
     assert (key.tenant, key.models, key.expires) == ("store", ("a", "b"), expires)
-    assert file.entries[0].sha256 == key_digest(token).hex()
 
 
 def test_keys_are_random_and_the_file_has_none_of_them(path: Path) -> None:
@@ -67,23 +75,18 @@ def test_keys_are_random_and_the_file_has_none_of_them(path: Path) -> None:
 
 def test_no_repr_has_a_key_or_its_hash(path: Path) -> None:
     token = add_key(path, ApiKey.new("shop"))
-    file = read_key_file(path)
-    assert file is not None
-    for text in (repr(file), str(file.entries[0]), repr(file.entries[0].key)):
+    (entry,) = entries(path)
+    for text in (repr(read_key_file(path)), str(entry), repr(entry.key)):
         assert "shop" in text
         assert token not in text
         assert key_digest(token).hex() not in text
         assert repr(key_digest(token)) not in text
 
 
-def test_an_api_key_is_frozen_and_names_its_models() -> None:
+def test_an_api_key_may_name_its_models() -> None:
     assert ApiKey.new("shop").may_use("anything")
     key = ApiKey.new("shop", models=["llama"])
-    assert key.may_use("llama")
-    assert not key.may_use("llama-2")
-    assert not key.may_use("")
-    with pytest.raises(FrozenInstanceError):
-        key.models = ()  # type: ignore[misc]
+    assert [key.may_use(model) for model in ("llama", "llama-2", "")] == [True, False, False]
 
 
 @pytest.mark.parametrize("name", ["shop", "a b", "x" * 128, "tenant:1/2"])
@@ -131,15 +134,15 @@ def test_other_values_that_are_refused() -> None:
 
 def test_a_key_given_for_a_name_is_refused_and_not_repeated(path: Path) -> None:
     token = add_key(path, ApiKey.new("shop"))
-    calls: list[Cause] = [
-        lambda: ApiKey.new(token),
-        lambda: ApiKey.new("a", tenant=token),
-        lambda: ApiKey.new("a", models=[token]),
-        lambda: revoke_key(path, token),
+    calls: list[Callable[[str], Any]] = [
+        ApiKey.new,
+        lambda token: ApiKey.new("a", tenant=token),
+        lambda token: ApiKey.new("a", models=[token]),
+        lambda token: revoke_key(path, token),
     ]
     for call in calls:
         with raises(InflightError, "invalid_parameter") as caught:
-            call()
+            call(token)
         assert token not in str(caught.value)
     assert names(path) == {"shop": "valid"}
 
@@ -169,17 +172,15 @@ def test_a_name_is_free_again_once_its_key_is_revoked_or_expired(path: Path) -> 
     add_key(path, key)
     with raises(InflightError, "invalid_parameter", naming=("shop", key.id)):
         add_key(path, ApiKey.new("shop"))
-    assert [one.id for one in revoke_key(path, key.id)] == [key.id]
+    assert [each.id for each in revoke_key(path, key.id)] == [key.id]
     add_key(path, ApiKey.new("shop"))
 
 
 def test_revoking_by_name_revokes_all_of_that_name_and_no_other(path: Path) -> None:
     other = {"id": "key-000000000001", "sha256": "cd" * 32}
     write(path, keys_json({}, other, {"id": "key-000000000002", "sha256": "ef" * 32, "name": "ci"}))
-    assert [one.id for one in revoke_key(path, "shop")] == [ENTRY["id"], other["id"]]
-    file = read_key_file(path)
-    assert file is not None
-    assert [one.state for one in file.entries] == ["revoked", "revoked", "valid"]
+    assert [each.id for each in revoke_key(path, "shop")] == [ENTRY["id"], other["id"]]
+    assert [entry.state for entry in entries(path)] == ["revoked", "revoked", "valid"]
     before = path.read_bytes()
     assert len(revoke_key(path, "shop")) == 2
     assert path.read_bytes() == before
@@ -210,9 +211,7 @@ def test_processes_add_at_once_and_no_key_is_lost(path: Path) -> None:
     ]
     tokens = [line for process in processes for line in process.communicate()[0].split()]
     assert [process.returncode for process in processes] == [0] * 4
-    file = read_key_file(path)
-    assert file is not None
-    assert {one.sha256 for one in file.entries} == {key_digest(token).hex() for token in tokens}
+    assert {entry.sha256 for entry in entries(path)} == {key_digest(token).hex() for token in tokens}
     assert len(tokens) == 40
 
 
@@ -236,20 +235,16 @@ def test_only_its_owner_may_read_it(tmp_path: Path, umask: int) -> None:
         revoke_key(path, "shop")
     finally:
         os.umask(before)
-    assert {stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()} == {0o600}
+    assert {stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()} == {0o600}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o666, 0o611])
 def test_a_file_that_others_may_use_is_refused(path: Path, mode: int) -> None:
     write(path, keys_json({}), mode)
-    for call in (
-        lambda: read_key_file(path),
-        lambda: add_key(path, ApiKey.new("a")),
-        lambda: revoke_key(path, "shop"),
-    ):
+    for call in CALLS:
         with raises(InflightError, "storage_denied", naming=f"chmod 600 {path}"):
-            call()
+            call(path)
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
@@ -308,13 +303,9 @@ def test_a_file_of_another_user_is_refused(path: Path) -> None:
 )
 def test_a_damaged_file_is_refused_and_not_changed(path: Path, content: str | bytes) -> None:
     before = write(path, content).read_bytes()
-    for call in (
-        lambda: read_key_file(path),
-        lambda: add_key(path, ApiKey.new("a")),
-        lambda: revoke_key(path, "shop"),
-    ):
+    for call in CALLS:
         with raises(InflightError, "keys_invalid", naming=str(path)) as caught:
-            call()
+            call(path)
         assert str(ENTRY["sha256"]) not in str(caught.value)
         assert len(str(caught.value)) < 400
     assert path.read_bytes() == before
@@ -357,9 +348,9 @@ def test_a_file_of_the_size_limit_takes_no_more_keys(path: Path) -> None:
 @pytest.mark.parametrize("kind", ["directory", "pipe"])
 def test_what_is_no_file_is_refused(path: Path, kind: str) -> None:
     path.mkdir(0o700) if kind == "directory" else os.mkfifo(path, 0o600)
-    for call in (lambda: read_key_file(path), lambda: add_key(path, ApiKey.new("a"))):
+    for call in CALLS:
         with raises(InflightError, "keys_invalid", naming=str(path)):
-            call()
+            call(path)
 
 
 def test_a_symbolic_link_remains_one(path: Path, tmp_path: Path) -> None:
@@ -382,7 +373,7 @@ def test_a_circle_of_links_is_refused(path: Path) -> None:
 
 
 def test_a_directory_that_may_not_be_written() -> None:
-    with TemporaryDirectory() as name:  # another user does not reach tmp_path
+    with tempfile.TemporaryDirectory() as name:  # another user does not reach tmp_path
         folder = Path(name)
         folder.chmod(0o755)
         with as_other_user():
@@ -403,10 +394,3 @@ def test_the_default_path(monkeypatch: pytest.MonkeyPatch, variable: str, folder
     monkeypatch.setenv("XDG_CONFIG_HOME", variable)
     monkeypatch.setenv("HOME", "/home/me")
     assert default_key_file() == Path(folder) / "inflight" / "keys.json"
-
-
-def test_the_format(path: Path) -> None:
-    add_key(path, ApiKey.new("shop"))
-    content = json.loads(path.read_text())
-    assert content["version"] == 1
-    assert [set(one) for one in content["keys"]] == [set(ENTRY)]

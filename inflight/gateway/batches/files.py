@@ -182,20 +182,24 @@ class FileStore:
     def remove(self, file_id: str, where: str = "complete") -> None:
         """Remove a file that is still in this state."""
         with self.database.change("the list of the files") as connection:
-            found = connection.execute(f"DELETE FROM files WHERE id = ? AND {where}", (file_id,)).rowcount
-        if found:
+            deleted = connection.execute(f"DELETE FROM files WHERE id = ? AND {where}", (file_id,)).rowcount
+        if deleted:
             remove(self.folder / file_id)
 
 
-def expiry_seconds(given: object, param: str) -> int | None:
+def expiry_seconds(expires_after: object, param: str) -> int | None:
     """Return the seconds of an `expires_after` as OpenAI's API has it; None if it is not given.
 
     Raises InflightError `invalid_parameter`, naming `param`.
     """
-    if given is None:
+    if expires_after is None:
         return None
     least, most = EXPIRY_SECONDS
-    seconds = given.get("seconds") if isinstance(given, Mapping) and given.get("anchor") == "created_at" else None
+    seconds = (
+        expires_after.get("seconds")
+        if isinstance(expires_after, Mapping) and expires_after.get("anchor") == "created_at"
+        else None
+    )
     if type(seconds) is not int or not least <= seconds <= most:
         raise InflightError(
             f"{param} must have the anchor 'created_at' and {least} to {most} seconds", "invalid_parameter"

@@ -51,9 +51,9 @@ def publish_results(record: BatchRecord, files: FileStore) -> dict[str, Any]:
 def remove_job(path: Path) -> None:
     """Remove input and job of a batch that has ended, from its directory."""
     shutil.rmtree(job_directory(path).path, ignore_errors=True)
-    for one in (input_path(path), *path.glob("output*.jsonl"), path / _ERRORS, path / "job.log"):
+    for file in (input_path(path), *path.glob("output*.jsonl"), path / _ERRORS, path / "job.log"):
         with suppress(OSError):
-            one.unlink()
+            file.unlink()
 
 
 def _error_file(job: JobDirectory, target: Path) -> Path:

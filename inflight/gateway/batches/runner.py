@@ -121,13 +121,13 @@ class BatchRunner:
             try:
                 self._advance(record)
             except Exception as error:  # one batch must not stop the others
-                said = str(error) if isinstance(error, InflightError | OSError) else repr(error)
-                self._postpone(record, said)
+                why = str(error) if isinstance(error, InflightError | OSError) else repr(error)
+                self._postpone(record, why)
 
     def _in_turn(self, records: Sequence[BatchRecord]) -> list[BatchRecord]:
         """Return the batches in the order in which they may start: first those of tenants of which the fewest run."""
-        running = Counter(one.tenant for one in records if one.path in self._children)
-        return sorted(records, key=lambda one: (running[one.tenant], one.order))
+        running = Counter(record.tenant for record in records if record.path in self._children)
+        return sorted(records, key=lambda record: (running[record.tenant], record.order))
 
     def _advance(self, record: BatchRecord) -> None:
         """Take the next step of a batch. All that it needs is on the disk, so any runner can take it."""
@@ -182,10 +182,10 @@ class BatchRunner:
         """Return whether servers are known that may answer the batch; until then it waits."""
         permitted = self._permitted(record)
         model = record.batch.get("model")
-        found = permitted is not None and (model is None or model in permitted)
-        if not found:
+        known = permitted is not None and (model is None or model in permitted)
+        if not known:
             self._report(record.path, f"the batch {record.path.name} waits: no server of its model is ready")
-        return found
+        return known
 
     def _is_due(self, record: BatchRecord) -> bool:
         retry = self._retries.get((record.path, _is_closing(record)))
@@ -315,9 +315,9 @@ class _Child:
         if self._outcome is None and self._process.poll() is not None:
             assert self._process.stdout is not None
             with self._process.stdout as pipe:
-                said = pipe.read()
+                printed = pipe.read()
             try:
-                self._outcome = Outcome.model_validate_json(said)
+                self._outcome = Outcome.model_validate_json(printed)
             except ValidationError:  # killed, or an error of its own, which its log has
                 self._outcome = Outcome(state="stopped")
         return self._outcome
@@ -357,7 +357,7 @@ def _after(validation: Validation) -> tuple[str]:
 def _fields(validation: Validation) -> dict[str, Any]:
     """Return the fields of a batch that its validation gives."""
     if validation.errors:
-        return {"errors": error_list([one.model_dump() for one in validation.errors])}
+        return {"errors": error_list([error.model_dump() for error in validation.errors])}
     counts = {"total": validation.total, "completed": 0, "failed": 0}
     return {"model": validation.model, "request_counts": counts}
 

@@ -272,7 +272,7 @@ def usage(input_tokens: int, output_tokens: int) -> dict[str, Any]:
 
 def error_list(errors: Collection[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the `errors` of a batch."""
-    return {"object": "list", "data": [dict(one) for one in errors]}
+    return {"object": "list", "data": [dict(error) for error in errors]}
 
 
 def _new_batch(
@@ -316,4 +316,4 @@ def _check_metadata(metadata: object) -> None:
 def _is_text(value: object, longest: int) -> bool:
     if not isinstance(value, str) or len(value) > longest:
         return False
-    return value.isascii() or not any("\ud800" <= one <= "\udfff" for one in value)
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)

@@ -83,15 +83,15 @@ class ToolCallParser(ABC):
     def _text_until(self, tag: str) -> Steps[bool]:
         """Give out text up to `tag`, and hold the tag; return False at the end of the answer."""
         while True:
-            found = self._unread.find(tag, self._at)
+            tag_at = self._unread.find(tag, self._at)
             held = 0 if self._ended else partial_match(self._unread, tag, self._at)
-            end = found if found >= 0 else len(self._unread) - held
+            end = tag_at if tag_at >= 0 else len(self._unread) - held
             text = self._unread[self._at : end]
             self._held.append(text)
             if not self._blank or text.strip(WHITESPACE):
                 self._release()
             self._at = end
-            if found >= 0:
+            if tag_at >= 0:
                 self._hold(len(tag))
                 return True
             if self._ended:
