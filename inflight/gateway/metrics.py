@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -34,52 +35,28 @@ class GatewayMetrics:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, ready: Callable[[], bool]) -> None:
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "inflight_gateway_requests", "Requests that ended.", ("route", "status", "tenant"), registry=self._registry
+        self._page = registry = CollectorRegistry()
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, buckets=_SECONDS, registry=registry)
+        gauge = partial(Gauge, multiprocess_mode="livesum", registry=registry)
+        self._requests = counter("inflight_gateway_requests", "Requests that ended.", ("route", "status", "tenant"))
+        self._tokens = counter("inflight_gateway_tokens", "Tokens of answered requests.", ("tenant", "kind"))
+        self._texts = counter(
+            "inflight_gateway_texts", "Texts that were embedded, reranked or classified.", ("tenant", "task")
         )
-        self._tokens = Counter(
-            "inflight_gateway_tokens", "Tokens of answered requests.", ("tenant", "kind"), registry=self._registry
-        )
-        self._texts = Counter(
-            "inflight_gateway_texts",
-            "Texts that were embedded, reranked or classified.",
-            ("tenant", "task"),
-            registry=self._registry,
-        )
-        self._duration = Histogram(
+        self._duration = histogram(
             "inflight_gateway_request_duration_seconds",
             "From a request's arrival to the end of its response.",
             ("route",),
-            buckets=_SECONDS,
-            registry=self._registry,
         )
-        self._first_token = Histogram(
-            "inflight_gateway_time_to_first_token_seconds",
-            "From a request's arrival to its first token.",
-            buckets=_SECONDS,
-            registry=self._registry,
+        self._first_token = histogram(
+            "inflight_gateway_time_to_first_token_seconds", "From a request's arrival to its first token."
         )
-        self.in_flight = Gauge(
-            "inflight_gateway_answers_in_flight",
-            "Answers in flight.",
-            registry=self._registry,
-            multiprocess_mode="livesum",
+        self.in_flight = gauge("inflight_gateway_answers_in_flight", "Answers in flight.")
+        self.waiting = gauge("inflight_gateway_requests_waiting", "Requests that wait for a place.")
+        self.texts_in_flight = gauge(
+            "inflight_gateway_texts_in_flight", "Texts of open requests for encoders.", ("task",)
         )
-        self.waiting = Gauge(
-            "inflight_gateway_requests_waiting",
-            "Requests that wait for a place.",
-            registry=self._registry,
-            multiprocess_mode="livesum",
-        )
-        self.texts_in_flight = Gauge(
-            "inflight_gateway_texts_in_flight",
-            "Texts of open requests for encoders.",
-            ("task",),
-            registry=self._registry,
-            multiprocess_mode="livesum",
-        )
-        self._page = self._registry
         if os.environ.get(DIRECTORY_VARIABLE):
             self._page = CollectorRegistry()
             MultiProcessCollector(self._page)  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.request import ProxyHandler, build_opener
 
 from inflight_client.encoder_call import Task
@@ -32,6 +32,7 @@ _DIRECT = build_opener(ProxyHandler({}))  # the page is on the server's host
 _PAGE_SECONDS = 3.0
 _MAX_PAGE_BYTES = 8 * 2**20
 logger = logging.getLogger("inflight.gateway")
+Target = TypeVar("Target", UpstreamServer, Encoder)
 
 
 @dataclass(frozen=True)
@@ -171,10 +172,7 @@ class ServerPool:
         Raises ApiError 404, which names the visible models alone (by default all), or 503.
         """
         serving = [server for server in self.servers if server.deployment and model in (server.model, *server.adapters)]
-        ready = [server for server in serving if server.ready]
-        if ready:
-            return min(ready, key=lambda server: server.in_flight)
-        raise self._not_ready() if serving or not self.models else self._no_model(model, "generate", visible)
+        return self._least_busy(serving, model, "generate", visible)
 
     def choose_encoder(self, task: Task, model: str, visible: Container[str] | None = None) -> Encoder:
         """Return the ready encoder of that name with the fewest texts in flight.
@@ -182,9 +180,13 @@ class ServerPool:
         Raises ApiError 400 or 404, which name the visible models alone, or 503.
         """
         serving = [encoder for encoder in self._encoders(task) if encoder.model == model]
-        ready = [encoder for encoder in serving if encoder.ready]
-        if ready:
-            return min(ready, key=lambda encoder: encoder.in_flight)
+        return self._least_busy(serving, model, task, visible)
+
+    def _least_busy(
+        self, serving: Sequence[Target], model: str, task: Literal["generate"] | Task, visible: Container[str] | None
+    ) -> Target:
+        if ready := [each for each in serving if each.ready]:
+            return min(ready, key=lambda each: each.in_flight)
         raise self._not_ready() if serving or not self.models else self._no_model(model, task, visible)
 
     def only_encoder(self, task: Task, visible: Container[str] | None = None) -> str:

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
-from inflight_client import InflightError
 from inflight_client.validation import shorten
 
 from inflight.gateway.keys import Caller
 from inflight.gateway.model_text import EncodedPrompt
 from inflight.gateway.server_pool import ServerPool
 from inflight.gateway.servers import UpstreamServer
-from inflight.openai_api.errors import ApiError
+from inflight.openai_api.errors import ApiError, errors_of
 from inflight.openai_api.fields import CHAT_FIELDS, FieldReader, whole
 from inflight.openai_api.messages import checked_text
 from inflight.openai_api.request import count_characters, parse_messages, template_kwargs
@@ -41,10 +40,8 @@ async def tokenize(body: Any, pool: ServerPool, caller: Caller) -> bytes:
             tools = parse_tools(reader)
             kwargs = template_kwargs(reader) | ({"tools": tools.for_template()} if tools.active else {})
         else:
-            try:
+            with errors_of("prompt"):
                 prompt, kwargs = checked_text("prompt", body.get("prompt"), empty=True), {}
-            except InflightError as error:
-                raise ApiError.from_error(error, "prompt") from None
         if count_characters(prompt) + count_characters(kwargs) > _MAX_CHARACTERS:
             raise ApiError(
                 f"the text has more than {_MAX_CHARACTERS} characters; send it in parts",

@@ -10,7 +10,7 @@ from inflight_client import InflightError
 from inflight_client.encoder_call import Task
 from inflight_client.validation import is_int, shorten
 
-from inflight.openai_api.errors import ApiError
+from inflight.openai_api.errors import ApiError, errors_of
 from inflight.openai_api.fields import (
     CLASSIFY_FIELDS,
     EMBEDDING_FIELDS,
@@ -176,7 +176,7 @@ def _truncate(reader: FieldReader) -> bool:
 
 
 def _texts(value: Any, allow_empty: bool) -> Texts:
-    try:
+    with errors_of("input"):
         if value is None:
             raise InflightError("the request has no input; set it to a text or a list of texts", "empty_prompt")
         if isinstance(value, str):
@@ -193,28 +193,22 @@ def _texts(value: Any, allow_empty: bool) -> Texts:
         if isinstance(value[0], list):
             return tuple(checked_token_ids(f"input[{place}]", each) for place, each in enumerate(value))
         return tuple(_text(f"input[{place}]", each, allow_empty) for place, each in enumerate(value))
-    except InflightError as error:
-        raise ApiError.from_error(error, "input") from None
 
 
 def _query(reader: FieldReader) -> str:
-    try:
+    with errors_of("query"):
         return _text("query", reader.text("query"), False)
-    except InflightError as error:
-        raise ApiError.from_error(error, "query") from None
 
 
 def _document(place: int, value: Any, allow_empty: bool) -> str:
     name = f"documents[{place}]"
     text = value.get("text") if isinstance(value, Mapping) else value
-    try:
+    with errors_of("documents"):
         if not isinstance(text, str):
             raise InflightError(
                 f"{name} is {shorten(value)}; it must be a text or an object with one", "invalid_parameter"
             )
         return _text(name, text, allow_empty)
-    except InflightError as error:
-        raise ApiError.from_error(error, "documents") from None
 
 
 def _text(name: str, value: Any, allow_empty: bool) -> str:

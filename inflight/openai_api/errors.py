@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from inflight_client import InflightError, InvalidRequest
@@ -82,6 +83,15 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         return error_body(str(self), self.code, self.status, self.param)
+
+
+@contextmanager
+def errors_of(param: str) -> Iterator[None]:
+    """Raise the client's errors as those of a field."""
+    try:
+        yield
+    except InflightError as error:
+        raise ApiError.from_error(error, param) from None
 
 
 def context_length_exceeded(limit: int, prompt_tokens: int, param: str, max_tokens: int | None = None) -> ApiError:

@@ -14,7 +14,7 @@ from inflight_client.sampling import Sampling
 from inflight_client.validation import invalid_value, is_int, shorten
 
 from inflight.common.json_values import has_more_values
-from inflight.openai_api.errors import ApiError
+from inflight.openai_api.errors import ApiError, errors_of
 from inflight.openai_api.fields import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
@@ -189,10 +189,8 @@ def _stream_options(reader: FieldReader, stream: bool) -> list[str]:
 
 def parse_messages(reader: FieldReader) -> Prompt:
     """Return the messages of a body as the chat template gets them. Raises ApiError."""
-    try:
+    with errors_of("messages"):
         return [_with_parsed_arguments(each) for each in checked_messages(reader.values.get("messages"))]
-    except InflightError as error:
-        raise ApiError.from_error(error, "messages") from None
 
 
 def _with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +228,7 @@ def _is_deep(value: Any, levels: int) -> bool:
 
 
 def _prompts(value: Any) -> tuple[Prompt | TokenIds, ...]:
-    try:
+    with errors_of("prompt"):
         if value is None:
             raise InflightError("the request has no prompt; set it to a text", "empty_prompt")
         if isinstance(value, str):
@@ -249,8 +247,6 @@ def _prompts(value: Any) -> tuple[Prompt | TokenIds, ...]:
             else checked_text(f"prompt[{place}]", each, empty=True)
             for place, each in enumerate(value)
         )
-    except InflightError as error:
-        raise ApiError.from_error(error, "prompt") from None
 
 
 def _max_tokens(reader: FieldReader, default: int | None) -> int | None:

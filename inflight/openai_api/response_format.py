@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal
 
-from inflight_client import InflightError
 from inflight_client.sampling import Guide
 from inflight_client.validation import check_int, check_utf8, shorten
 
-from inflight.openai_api.errors import ApiError
+from inflight.openai_api.errors import ApiError, errors_of
 from inflight.openai_api.schemas import enforceable
 
 MAX_SCHEMA_BYTES = 64 * 1024
@@ -79,13 +78,11 @@ def unenforced(values: Mapping[str, Any]) -> Iterator[str]:
 def text_guide(
     kind: Literal["json_schema", "regex", "ebnf_grammar"], text: Any, param: str = "response_format"
 ) -> Guide:
-    try:
+    with errors_of(param):
         if isinstance(text, str):
             check_utf8(param, text)
             check_int(f"the size of {param} in bytes", len(text.encode()), 1, MAX_SCHEMA_BYTES)
         return Guide(kind, text if isinstance(text, str) else "")
-    except InflightError as error:
-        raise ApiError.from_error(error, param) from None
 
 
 def _invalid_format(message: str) -> ApiError:
