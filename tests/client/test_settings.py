@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inflight_client import AsyncClient, Client, InflightError, Sampling
+from inflight_client import AsyncClient, Client, InflightError
 from inflight_client.settings import ClientSettings
 
 from tests.fixtures.errors import raises
@@ -94,12 +94,6 @@ def test_what_is_wrong_with_each_of_many_is_raised_before_the_first() -> None:
         with raises(InflightError, "invalid_parameter", naming="concurrency"):
             client.generate_many(["Tea?"], concurrency=0)
         client.generate_many([[{"role": "user", "content": "Tea?"}]], chat_template_kwargs={"n": 1}).close()
-
-
-def test_options_of_messages_and_sampling_fit_many() -> None:
-    settings().validate_options(
-        {"chat_template_kwargs": {"tools": []}, "sampling": Sampling(top_k=4), "request_id": "a"}
-    )
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from inflight_client import AsyncClient, Client, InflightError, Overloaded, Sampling
+from inflight_client import Client, InflightError, Overloaded, Sampling
 from inflight_client.retry import NO_RETRY
 from inflight_client.sampling import Guide
 
@@ -59,14 +58,6 @@ def test_answers_are_those_of_triton(client: Client, triton: Client, prompt: Any
         assert (answer.text, answer.finish_reason, answer.usage) == (expected.text, "length", expected.usage)
     assert all(delta.finish_reason is None and delta.text for delta in deltas[:-1])
     assert len(deltas) > 2
-
-
-def test_asyncio_gives_the_same(gateway: GatewayProcesses, client: Client) -> None:
-    async def ask() -> str:
-        async with AsyncClient(gateway.url) as found:
-            return (await found.generate("tea?", max_tokens=5)).text
-
-    assert asyncio.run(ask()) == client.generate("tea?", max_tokens=5).text
 
 
 def test_sampling_and_log_probabilities_are_sent(client: Client, triton: Client) -> None:

@@ -21,13 +21,18 @@ if TYPE_CHECKING:
 NARROW, WIDE = {"width": 360, "height": 740}, {"width": 1400, "height": 900}
 
 
-def opened(browser: Browser, gateway: GatewayProcesses, **settings: Any) -> tuple[Page, list[str]]:
-    """The page, and what its console says is wrong."""
+def opened(browser: Browser, gateway: GatewayProcesses, max_tokens: int = 0, **settings: Any) -> tuple[Page, list[str]]:
+    """The page, once it is ready if tokens are given, and what its console says is wrong."""
     page = browser.new_context(**settings).new_page()
     problems: list[str] = []
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto(gateway.url.removesuffix("/v1"))
+    if max_tokens:
+        page.get_by_text("Ready").wait_for()
+        if settings.get("viewport") is NARROW:
+            page.get_by_text("Settings").click()
+        page.get_by_label("Max tokens").fill(str(max_tokens))
     return page, problems
 
 
@@ -39,11 +44,7 @@ def say(page: Page, text: str) -> None:
 @pytest.mark.parametrize("colors", ["light", "dark"])
 @pytest.mark.parametrize("size", [NARROW, WIDE], ids=["narrow", "wide"])
 def test_a_conversation(browser: Browser, gateway: GatewayProcesses, colors: Any, size: Any) -> None:
-    page, problems = opened(browser, gateway, color_scheme=colors, viewport=size)
-    page.get_by_text("Ready").wait_for()
-    if size is NARROW:
-        page.get_by_text("Settings").click()
-    page.get_by_label("Max tokens").fill("12")
+    page, problems = opened(browser, gateway, 12, color_scheme=colors, viewport=size)
     say(page, "<b>Is there tea?</b>")
     page.locator(".figures").wait_for()
     assert page.locator(".user").inner_text() == "<b>Is there tea?</b>"
@@ -64,9 +65,7 @@ def test_a_conversation(browser: Browser, gateway: GatewayProcesses, colors: Any
 
 
 def test_a_conversation_is_kept_edited_and_asked_again(browser: Browser, gateway: GatewayProcesses) -> None:
-    page, problems = opened(browser, gateway)
-    page.get_by_text("Ready").wait_for()
-    page.get_by_label("Max tokens").fill("6")
+    page, problems = opened(browser, gateway, 6)
     page.get_by_role("button", name="Write a haiku about tea.").click()
     page.locator(".figures").wait_for()
     page.get_by_text("This request as code").click()
@@ -130,9 +129,7 @@ def test_markdown_becomes_elements_and_no_html_runs(browser: Browser, gateway: G
 
 
 def test_stopping_keeps_what_has_come(browser: Browser, gateway: GatewayProcesses) -> None:
-    page, problems = opened(browser, gateway, viewport=WIDE)
-    page.get_by_text("Ready").wait_for()
-    page.get_by_label("Max tokens").fill("3000")
+    page, problems = opened(browser, gateway, 3000, viewport=WIDE)
     say(page, "Is there tea?")
     page.locator(".assistant").wait_for()
     page.get_by_role("button", name="Stop").click()
@@ -145,9 +142,7 @@ def test_stopping_keeps_what_has_come(browser: Browser, gateway: GatewayProcesse
 
 
 def test_a_refusal_is_shown_and_loses_no_text(browser: Browser, gateway: GatewayProcesses) -> None:
-    page, _ = opened(browser, gateway, viewport=WIDE)
-    page.get_by_text("Ready").wait_for()
-    page.get_by_label("Max tokens").fill("100000")
+    page, _ = opened(browser, gateway, 100000, viewport=WIDE)
     say(page, "Is there tea?")
     page.get_by_role("alert").wait_for()
     assert "maximum context length" in page.get_by_role("alert").inner_text()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,13 +20,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from inflight.deploy.server.server import Server, ServerSettings
+from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.settings import GatewaySettings
 from tests.client.support.encoder_server import EncoderServer
 from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.errors import raises
 from tests.fixtures.gateway import running_gateway
-from tests.fixtures.gateway_requests import MODEL, chat, complete, post
+from tests.fixtures.gateway_requests import MODEL, Answer, complete, post
 from tests.fixtures.server import paced
 from tests.fixtures.waiting import wait_until
 
@@ -105,25 +107,44 @@ def collector() -> Iterator[Collector]:
     made.close()
 
 
-@pytest.fixture(autouse=True)
-def quick_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+@pytest.fixture(autouse=True, scope="module")
+def _quick_batches() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        yield
+
+
+Traced = tuple[GatewayProcesses, Collector]
+
+
+@pytest.fixture(scope="module")
+def traced(hurried_server: Server) -> Iterator[Traced]:
+    """A gateway and its collector, which tests share: they look for spans by the ids of their requests."""
+    shared = Collector()
+    with running_gateway(hurried_server, otlp_endpoint=shared.url) as gateway:
+        yield gateway, shared
+    shared.close()
+
+
+def sent(traced: Traced, path: str, body: Any, parent: str = "") -> tuple[Answer, Span, list[Span]]:
+    """Send a request; return its answer, its span and the spans below."""
+    gateway, collector = traced
+    request_id = uuid.uuid4().hex
+    headers = {"x-request-id": request_id} | ({"traceparent": parent} if parent else {})
+    answer = post(gateway, path, {"model": MODEL, **body}, headers)
+    return answer, *collector.trace(request_id)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
-def test_a_request_is_a_span_below_the_callers(
-    hurried_server: Server, collector: Collector, path: str, stream: bool
-) -> None:
+def test_a_request_is_a_span_below_the_callers(traced: Traced, path: str, stream: bool) -> None:
     text: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 8},
         "/v1/completions": {"prompt": SECRET, "max_tokens": 8},
         "/v1/responses": {"input": SECRET, "max_output_tokens": 8, "store": False},
     }
-    with running_gateway(hurried_server, otlp_endpoint=collector.url) as gateway:
-        headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "x-request-id": "one"}
-        assert post(gateway, path, {"model": MODEL, "stream": stream, **text[path]}, headers).status == 200
-        root, below = collector.trace("one")
+    answer, root, below = sent(traced, path, {"stream": stream, **text[path]}, f"00-{TRACE}-{PARENT}-01")
+    assert answer.status == 200
     assert (root.name, root.kind) == (f"POST {path}", Span.SPAN_KIND_SERVER)
     assert (root.trace_id.hex(), root.parent_span_id.hex()) == (TRACE, PARENT)
     found = attributes(root)
@@ -139,7 +160,7 @@ def test_a_request_is_a_span_below_the_callers(
     assert prefill.end_time_unix_nano == decode.start_time_unix_nano
     length = decode.end_time_unix_nano - queue.start_time_unix_nano
     assert 0 < length <= root.end_time_unix_nano - root.start_time_unix_nano
-    assert SECRET not in str(collector.requests)
+    assert SECRET not in str(traced[1].requests)
 
 
 @pytest.mark.parametrize(
@@ -159,14 +180,12 @@ def test_a_request_for_an_encoder_is_a_span_without_its_texts(
     assert SECRET not in str(collector.requests)
 
 
-def test_each_choice_has_its_own_times(hurried_server: Server, collector: Collector) -> None:
-    with running_gateway(hurried_server, otlp_endpoint=collector.url) as gateway:
-        assert chat(gateway, n=2).status == 200
-        wait_until(lambda: len(collector.spans) == 7)
-    (root,) = (span for span in collector.spans if not span.parent_span_id)
+def test_each_choice_has_its_own_times(traced: Traced) -> None:
+    answer, root, below = sent(traced, "/v1/completions", {"prompt": "tea", "max_tokens": 8, "n": 2})
+    assert answer.status == 200
     assert attributes(root)["gen_ai.response.finish_reasons"] == ["length", "length"]
-    choices = [attributes(span)["inflight.choice"] for span in collector.spans if span.name == "decode"]
-    assert sorted(choices) == [0, 1]
+    choices = [attributes(span)["inflight.choice"] for span in below if span.name == "decode"]
+    assert (sorted(choices), len(below)) == ([0, 1], 6)
 
 
 @pytest.mark.parametrize(
@@ -177,24 +196,22 @@ def test_each_choice_has_its_own_times(hurried_server: Server, collector: Collec
     ],
 )
 def test_a_refused_request_is_a_span_with_its_code(
-    hurried_server: Server, collector: Collector, body: dict[str, Any], status: int, error: str
+    traced: Traced, body: dict[str, Any], status: int, error: str
 ) -> None:
-    with running_gateway(hurried_server, otlp_endpoint=collector.url) as gateway:
-        answer = post(gateway, "/v1/completions", {"model": MODEL, **body}, {"x-request-id": "one"})
-        root, below = collector.trace("one")
+    answer, root, below = sent(traced, "/v1/completions", body)
     assert (answer.status, answer.error["code"]) == (status, error)
     found = attributes(root)
     assert (found["http.response.status_code"], found["error.type"], below) == (status, error, [])
 
 
-def test_a_caller_that_samples_out_its_trace_gets_no_spans(hurried_server: Server, collector: Collector) -> None:
-    with running_gateway(hurried_server, otlp_endpoint=collector.url) as gateway:
-        body = {"model": MODEL, "prompt": "tea", "max_tokens": 8}
-        headers = {"traceparent": f"00-{TRACE}-{PARENT}-00", "x-request-id": "out"}
-        assert post(gateway, "/v1/completions", body, headers).status == 200
-        assert post(gateway, "/v1/completions", body, {"x-request-id": "in"}).status == 200
-        root, below = collector.trace("in")
-    assert len(collector.spans) == len([root, *below]) == 4
+def test_a_caller_that_samples_out_its_trace_gets_no_spans(traced: Traced) -> None:
+    gateway, collector = traced
+    body = {"prompt": "tea", "max_tokens": 8}
+    headers = {"traceparent": f"00-{'5' * 32}-{PARENT}-00", "x-request-id": "out"}
+    assert post(gateway, "/v1/completions", {"model": MODEL, **body}, headers).status == 200
+    _, root, below = sent(traced, "/v1/completions", body)
+    assert len([root, *below]) == 4
+    assert "5" * 32 not in {span.trace_id.hex() for span in collector.spans}
 
 
 def test_spans_are_sent_before_the_end(

@@ -59,18 +59,6 @@ def test_a_required_call_is_streamed_as_it_is_answered(
         assert each.message.content is None
 
 
-def test_a_conversation_with_calls_and_their_results_is_answered(model_gateway: GatewayProcesses) -> None:
-    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
-    messages: list[Any] = [
-        {"role": "user", "content": "Is it warm?"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "20 degrees"},
-    ]
-    with openai_client(model_gateway) as client:
-        done = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4)
-    assert done.choices[0].message.content
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_calls_of_an_unknown_format_are_refused(gateway: GatewayProcesses, stream: bool) -> None:
     answer = chat(gateway, tools=TOOLS, stream=stream)

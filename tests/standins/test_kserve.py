@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -50,7 +51,7 @@ def stand_in(tiny_checkpoint: TinyCheckpoint) -> Iterator[StandInServer]:
 
 
 def refusal(transport: Transport, request: InferRequest) -> tuple[str, str]:
-    with pytest.raises(InflightError) as raised:
+    with closing(transport), pytest.raises(InflightError) as raised:
         for _ in transport.infer(request, Deadline(60), Deadline(60)):
             pass
     # How many inputs a model has is another matter.
@@ -61,24 +62,18 @@ def refusal(transport: Transport, request: InferRequest) -> tuple[str, str]:
 def test_what_does_not_fit_is_refused_as_triton_does(
     paced_server: Server, stand_in: StandInServer, request_: InferRequest
 ) -> None:
-    said = []
-    for address in (paced_server.grpc_address, stand_in.grpc_address):
-        transport = GrpcTransport(Address.parse(address), {}, None)
-        try:
-            said.append(refusal(transport, request_))
-        finally:
-            transport.close()
-    assert said[1] == said[0]
+    said, expected = (
+        refusal(GrpcTransport(Address.parse(server.grpc_address), {}, None), request_)
+        for server in (stand_in, paced_server)
+    )
+    assert said == expected
 
 
 @pytest.mark.parametrize("name", ["unknown model", "missing input"])
 def test_so_it_does_over_http(paced_server: Server, stand_in: StandInServer, name: str) -> None:
-    said = []
-    for address in (f"http://{paced_server.http_address}", stand_in.http_address):
-        transport = HttpTransport(Address.parse(address), {}, None)
-        try:
-            said.append(refusal(transport, WRONG[name]))
-        finally:
-            transport.close()
-    assert said[1][1] == said[0][1]
-    assert said[1][0].replace(stand_in.http_address.removeprefix("http://"), paced_server.http_address) == said[0][0]
+    said, expected = (
+        refusal(HttpTransport(Address.parse(address), {}, None), WRONG[name])
+        for address in (stand_in.http_address, f"http://{paced_server.http_address}")
+    )
+    here = stand_in.http_address.removeprefix("http://")
+    assert (said[0].replace(here, paced_server.http_address), said[1]) == expected

@@ -19,19 +19,6 @@ from tests.fixtures.errors import raises
 THREADS = 8
 
 
-def test_each_thread_gets_its_own_answers() -> None:
-    with serving_at(script) as where, ThreadPoolExecutor(THREADS) as pool:
-        transport = GrpcTransport(Address.parse(where), {"authorization": "all"}, None)
-
-        def ask(number: int) -> list[str | None]:
-            mine = request("echo", headers={"x-tenant": str(number)})
-            responses = transport.infer(mine, Deadline(SOON), Deadline(SOON / 2))
-            return [response.text("text_output") for response in responses]
-
-        assert list(pool.map(ask, range(200))) == [[f"all {number}"] for number in range(200)]
-        transport.close()
-
-
 def test_open_calls_need_no_threads() -> None:
     with serving_at(script) as where:
         transport = GrpcTransport(Address.parse(where), {}, None)

@@ -14,7 +14,6 @@ from inflight_client import InflightError
 from inflight_client.deadline import NEVER, Deadline
 from inflight_client.errors import DeadlineExceeded, ServerGone
 
-from inflight.deploy.server.server import Server
 from tests.client._grpc.scripted_calls import SOON, script
 from tests.client._grpc.transports import failure, request, serving_at
 from tests.client.support import scripted_server
@@ -214,26 +213,3 @@ def test_a_closed_transport_says_so(way: TransportVariant, address: str) -> None
         for asked in (lambda: caller.texts(request()), lambda: caller.ask("live", NEVER)):
             with raises(InflightError, "client_closed"):
                 asked()
-
-
-@both_grpc
-def test_the_real_server_answers_all_questions(way: TransportVariant, server: Server) -> None:
-    with nothing_left(server), way.to(server.grpc_address) as caller:
-        soon = Deadline(SOON)
-        assert caller.ask("live", soon)
-        assert caller.ask("ready", soon)
-        assert caller.ask("server", soon).name == "triton"
-        code, sentence = failure(lambda: caller.ask("index", soon))  # which our servers keep to themselves
-        assert code == "permission_denied"
-        assert "restricted" in sentence
-        metadata = caller.ask("metadata", "ensemble", soon)
-        assert metadata.inputs["max_tokens"] == ("INT32", (-1, 1))
-        assert metadata.outputs["text_output"][0] == "BYTES"
-        config = caller.ask("config", "tensorrt_llm", soon)
-        assert config["model_transaction_policy"] == {"decoupled": True}
-        assert failure(lambda: caller.ask("metadata", "nobody", soon))[0] == "model_not_found"
-        responses = list(caller.responses(request(max_tokens=4)))
-        assert [response.id for response in responses] == ["r-1"] * len(responses)
-        assert responses[-1].text("finish_reason") == "length"
-        assert responses[-1].integer("num_output_tokens") == 4
-        assert failure(lambda: caller.texts(request("nobody")))[0] == "model_not_found"

@@ -28,7 +28,7 @@ from tests.client._http.scripted_server import (
     scripted,
 )
 from tests.client._http.transports import request
-from tests.client.support.leak_checks import nothing_left, run
+from tests.client.support.leak_checks import in_loop, nothing_left, run
 from tests.fixtures.errors import raises
 
 
@@ -61,21 +61,19 @@ async def _texts(transport: AsyncHttpTransport, name: str) -> list[str | None]:
     return [response.text("text_output") async for response in transport.infer(request(name), NEVER, NEVER)]
 
 
-def test_sixty_four_streams_run_at_once() -> None:
+@in_loop
+async def test_sixty_four_streams_run_at_once() -> None:
     all_there = threading.Barrier(64)
 
     def script(peer: Peer, asked: HttpRequestSeen) -> None:
         all_there.wait(SOON)
         _told(peer, asked)
 
-    async def work() -> None:
+    with scripted(script) as server:
         async with _to(server.url) as transport:
             names = [f"r-{number}" for number in range(64)]
             texts = await asyncio.gather(*(_texts(transport, name) for name in names))
             assert texts == [["of ", name] for name in names]
-
-    with scripted(script) as server:
-        run(work)
 
 
 def test_it_belongs_to_the_loop_of_its_first_call() -> None:
@@ -90,8 +88,9 @@ def test_it_belongs_to_the_loop_of_its_first_call() -> None:
 
 
 @pytest.mark.parametrize("by_whom", ["nobody", "a task that reads"])
-def test_cancelling_waits_for_nothing_and_the_server_learns_of_it(by_whom: str) -> None:
-    async def work() -> None:
+@in_loop
+async def test_cancelling_waits_for_nothing_and_the_server_learns_of_it(by_whom: str) -> None:
+    with scripted(_endless) as server:
         async with _to(server.url) as transport:
             responses = transport.infer(request(), NEVER, NEVER)
             assert (await anext(responses)).text("text_output") == "a"
@@ -106,13 +105,17 @@ def test_cancelling_waits_for_nothing_and_the_server_learns_of_it(by_whom: str) 
             with raises(InflightError, "cancelled"):
                 await anext(responses)
 
-    with scripted(_endless) as server:
-        run(work)
-
 
 @pytest.mark.parametrize("how", ["cancel", "timeout"])
-def test_a_task_that_is_cancelled_leaves_nothing(how: str) -> None:
-    async def work() -> None:
+@in_loop
+async def test_a_task_that_is_cancelled_leaves_nothing(how: str) -> None:
+    def script(peer: Peer, asked: HttpRequestSeen) -> None:
+        if asked.method == "GET":
+            peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        else:
+            _endless(peer, asked)
+
+    with scripted(script) as server:
         async with _to(server.url) as transport:
             responses = transport.infer(request(), NEVER, NEVER)
             await anext(responses)
@@ -129,18 +132,10 @@ def test_a_task_that_is_cancelled_leaves_nothing(how: str) -> None:
             assert await asyncio.to_thread(server.hung_up.acquire, timeout=SOON)
             assert await _in_time(transport.live(Deadline(SOON))) is True
 
-    def script(peer: Peer, asked: HttpRequestSeen) -> None:
-        if asked.method == "GET":
-            peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        else:
-            _endless(peer, asked)
 
-    with scripted(script) as server:
-        run(work)
-
-
-def test_a_task_that_is_cancelled_while_it_connects_leaves_no_socket() -> None:
-    async def work() -> None:
+@in_loop
+async def test_a_task_that_is_cancelled_while_it_connects_leaves_no_socket() -> None:
+    with scripted(_endless) as server:
         async with _to(server.url) as transport:
             for turns in range(15):
                 connecting = asyncio.ensure_future(_texts(transport, "r"))
@@ -149,9 +144,6 @@ def test_a_task_that_is_cancelled_while_it_connects_leaves_no_socket() -> None:
                 connecting.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await connecting
-
-    with scripted(_endless) as server:
-        run(work)
     gc.collect()  # which would warn of it
 
 
@@ -180,7 +172,8 @@ def test_closing_ends_calls_that_wait(where: str) -> None:
             run(lambda: work(f"https://127.0.0.1:{silent.getsockname()[1]}"))
 
 
-def test_a_long_answer_that_nobody_reads_makes_the_server_wait() -> None:
+@in_loop
+async def test_a_long_answer_that_nobody_reads_makes_the_server_wait() -> None:
     """It would else lie in the client's memory."""
     sent = 0
 
@@ -192,7 +185,7 @@ def test_a_long_answer_that_nobody_reads_makes_the_server_wait() -> None:
             sent += 1
         peer.send(END)
 
-    async def work() -> None:
+    with scripted(script) as server:
         async with _to(server.url) as transport:
             responses = transport.infer(request(), NEVER, NEVER)
             await anext(responses)
@@ -202,6 +195,3 @@ def test_a_long_answer_that_nobody_reads_makes_the_server_wait() -> None:
                 await asyncio.sleep(0.3)
             assert sent < 2000
             assert 1 + len([response async for response in responses]) == 3000
-
-    with scripted(script) as server:
-        run(work)

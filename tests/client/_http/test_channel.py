@@ -211,7 +211,7 @@ class TestNames:
 _FORK = """
 import asyncio, os, sys
 from inflight_client.address import Address, Tls
-from inflight_client.deadline import Deadline
+from inflight_client.deadline import NEVER, Deadline
 from inflight_client.errors import InflightError
 from inflight_client._async.http_transport import AsyncHttpTransport
 from inflight_client._sync.http_transport import HttpTransport

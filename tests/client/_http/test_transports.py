@@ -290,25 +290,6 @@ class TestThreads:
             texts = threads.map(lambda number: "".join(map(str, caller.texts(request(f"r-{number}")))), range(64))
             assert list(texts) == [f"of r-{number}" for number in range(64)]
 
-    def test_thirty_two_share_a_transport(self) -> None:
-        def work(number: int) -> None:
-            for turn in range(10):
-                name = f"{number}-{turn}"
-                if turn % 5 == 4:  # now and then one is left early
-                    left = caller.responses(request(name))
-                    assert next(left).text("text_output") == "of "
-                    left.close()
-                else:
-                    assert caller.texts(request(name)) == ["of ", name]
-
-        with (
-            scripted(_told) as server,
-            TransportVariant("http", False).to(server.url) as caller,
-            ThreadPoolExecutor(32) as threads,
-        ):
-            list(threads.map(work, range(32)))
-        assert len(server.requests) == 320
-
     @pytest.mark.parametrize(("end", "code"), [("close", "cancelled"), ("transport", "client_closed")])
     def test_another_thread_may_end_a_call(self, end: str, code: str) -> None:
         began = threading.Event()

@@ -19,7 +19,6 @@ from tests.client.support.leak_checks import nothing_left, run
 from tests.serving.metrics_page import page_when
 
 SOON = 30.0
-MANY = 16
 both_protocols = pytest.mark.parametrize(
     "way", [ClientVariant("grpc", True), ClientVariant("http", True)], ids=lambda way: way.protocol
 )
@@ -143,21 +142,6 @@ def test_closing_a_client_wakes_the_threads_that_wait_for_it(way: ClientVariant,
     with pytest.raises(InflightError) as caught:
         client.generate(PROMPT)
     assert caught.value.code == "client_closed"
-
-
-@pytest.mark.parametrize(
-    "way", [ClientVariant("grpc", False), ClientVariant("http", False)], ids=lambda way: way.protocol
-)
-def test_many_threads_share_one_client(way: ClientVariant, served: Server) -> None:
-    prompts = [f"{PROMPT} {number % 4}" for number in range(MANY)]
-    with Client(way.url(way.port(served))) as client, ThreadPoolExecutor(MANY) as threads:
-
-        def talk(prompt: str) -> tuple[str, str]:
-            streamed = "".join(delta.text for delta in client.stream(prompt, max_tokens=8, timeout=SOON))
-            return streamed, client.generate(prompt, max_tokens=8, timeout=SOON).text
-
-        said = list(threads.map(talk, prompts))
-    assert said == [(expected(served, 8, prompt),) * 2 for prompt in prompts]
 
 
 async def a_cancelled_task(client: AsyncClient) -> None:

@@ -18,7 +18,6 @@ from inflight.deploy.server.server import Server
 from tests.client.support.client_variants import CLIENT_VARIANTS, ClientVariant, SyncCaller, every_client
 from tests.client.support.expected_answers import LATE_PROMPT, LONG, PROMPT, TOO_LONG, expected
 from tests.client.support.leak_checks import nothing_left
-from tests.fixtures.errors import raises
 from tests.fixtures.server import STEP_SECONDS
 from tests.serving.metrics_page import page_when
 from tests.standins.faulty_network.proxy import Faults, FaultyNetwork
@@ -223,9 +222,3 @@ def test_a_model_that_is_not_there_is_no_matter_for_patience(
         assert not caller.health()
     assert (type(caught.value).__name__, caught.value.code) == ("ModelNotReady", "model_not_found")
     assert time.monotonic() - began < MARGIN
-
-
-@every_client
-def test_what_nobody_could_mean_is_not_sent(way: ClientVariant) -> None:
-    with way.client_at(way.url("127.0.0.1:1")) as caller, raises(InflightError, "invalid_parameter"):
-        caller.generate(PROMPT, max_tokens=0)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +79,16 @@ def run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
             await no_task_left(before)
 
     return asyncio.run(watched())
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a coroutine, as `run` runs it."""
+
+    @wraps(test)
+    def in_a_loop(*fixtures: Any, **named: Any) -> None:
+        run(lambda: test(*fixtures, **named))
+
+    return in_a_loop
 
 
 async def no_task_left(before: set[asyncio.Task[Any]]) -> None:

@@ -16,7 +16,6 @@ import pytest
 
 from inflight.batch.failpoints import VARIABLE
 from inflight.batch.job.spec import GenerationDefaults
-from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from inflight.gateway.batch_routes import BatchRoutes
 from inflight.gateway.batches.models import BatchModel
@@ -24,8 +23,6 @@ from inflight.gateway.batches.results import publish_results
 from inflight.gateway.batches.runner import BatchRunner
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.settings import GatewaySettings
-from tests.fixtures.engines import TinyEngine
-from tests.fixtures.server import fake_engine
 from tests.fixtures.waiting import wait_until
 from tests.gateway.batches.gateways import (
     OPTIONS,
@@ -227,26 +224,6 @@ def test_a_batch_that_was_killed_many_times_is_whole(
     batch = stores.wait(batch_id)
     assert batch["status"] == "completed"
     check_once_each(stores, batch, rows)
-    assert without_created(stores.content(batch["output_file_id"])) == without_created(out.read_bytes())
-
-
-def test_a_batch_outlives_its_runner_and_its_server(stores: Stores, tiny_engine: TinyEngine, tmp_path: Path) -> None:
-    options = DeploymentOptions(parameters=fake_engine(step_seconds=0.01))
-    requests = lines([request(number) for number in range(200)])
-    with Server(tiny_engine("llama"), options) as server:
-        out = run_directly(requests, server.grpc_address, tmp_path)
-        batch_id = stores.batch(requests)
-        runner = RunnerProcess(stores, server.grpc_address)
-        try:
-            stores.wait_for_answers(batch_id)
-            os.kill(server.pid, signal.SIGKILL)
-            runner.kill()
-            runner = RunnerProcess(stores, server.grpc_address)
-            batch = stores.wait(batch_id)
-        finally:
-            runner.kill()
-        assert server.restarts
-    check_once_each(stores, batch, 200)
     assert without_created(stores.content(batch["output_file_id"])) == without_created(out.read_bytes())
 
 
