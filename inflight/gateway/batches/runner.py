@@ -66,8 +66,6 @@ class BatchRunner:
         self._models = models
         self._on_message = on_message
         self._children: dict[Path, _Child] = {}
-        self._tenants: dict[Path, str] = {}
-        """Of batches that have been started."""
         self._retries: dict[tuple[Path, bool], _Retry] = {}
         """By batch, and whether its rows are being closed: a batch that waits for a server is cancelled at once."""
         self._reported: dict[Path, str] = {}
@@ -171,8 +169,8 @@ class BatchRunner:
     def _may_start(self, record: BatchRecord) -> bool:
         """Rows are closed at once, without a server, so that a cancelled batch does not wait for the others."""
         closing = _is_closing(record)
-        running = [path for path, child in self._children.items() if child.closing is closing]
-        own = sum(self._tenants.get(path) == record.tenant for path in running)
+        running = [child for child in self._children.values() if child.closing is closing]
+        own = sum(child.tenant == record.tenant for child in running)
         # A tenant's first batch does not wait for the batches of others, as long as the machine has room.
         if len(running) >= (self._max_running if own else _MAX_TENANTS_RUNNING):
             return False
@@ -212,8 +210,7 @@ class BatchRunner:
                 "closing": closing,
             }
         )
-        self._children[record.path] = _Child(task)
-        self._tenants[record.path] = record.tenant
+        self._children[record.path] = _Child(task, record.tenant)
 
     def _permitted(self, record: BatchRecord) -> dict[str, BatchModel] | None:
         """Return the models that the rows may name: those that are served, and that the key of the batch may use."""
@@ -288,8 +285,8 @@ class _Retry:
 class _Child:
     """The process of a batch. Start it in a thread that outlives it: the process ends with that thread."""
 
-    def __init__(self, task: Task) -> None:
-        self.closing = task.closing is not None
+    def __init__(self, task: Task, tenant: str) -> None:
+        self.tenant, self.closing = tenant, task.closing is not None
         self.ending = False
         """Whether it was asked to end."""
         self._deadline = 0.0
