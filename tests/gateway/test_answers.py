@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
 from typing import Any
 
 import openai
@@ -103,37 +101,6 @@ def check_stream(gateway: GatewayProcesses, text: str, as_chat: bool, fields: di
         assert not any(word in streamed["text"] for word in fields["stop"])
         told = expected["logprobs"] or {}
         assert streamed["logprobs"] == told.get("content", told.get("top_logprobs", []))
-
-
-def test_answers_of_many_clients_are_those_that_each_gets_alone(gateway: GatewayProcesses) -> None:
-    source = random.Random(3)
-    bodies = [
-        {
-            "model": MODEL,
-            "prompt": "".join(source.choices(WORDS, k=source.randint(1, 30))) + "tea",
-            "max_tokens": source.randint(1, 60),
-            "seed": number,
-        }
-        for number in range(150)
-    ]
-    expected = [post(gateway, "/v1/completions", body).json["choices"] for body in bodies]
-
-    async def ask(client: openai.AsyncOpenAI, place: asyncio.Semaphore, body: dict[str, Any]) -> Any:
-        async with place:
-            if body["seed"] % 2:
-                done = await client.completions.create(**body)
-                return done.choices[0].text
-            return "".join(
-                [chunk.choices[0].text async for chunk in await client.completions.create(**body, stream=True)]
-            )
-
-    async def ask_all() -> list[Any]:
-        place = asyncio.Semaphore(48)
-        # Not strict: its type of a text's chunk allows no null as finish reason, which OpenAI's own server sends.
-        async with openai.AsyncOpenAI(base_url=gateway.url, api_key="none", max_retries=0) as client:
-            return await asyncio.gather(*(ask(client, place, body) for body in bodies))
-
-    assert asyncio.run(ask_all()) == [choices[0]["text"] for choices in expected]
 
 
 def test_openai_s_stream_helper_and_parse_accept_the_answers(client: openai.OpenAI) -> None:

@@ -152,7 +152,7 @@ def test_what_is_no_http_is_refused_in_json(port: int) -> None:
     with connect(port) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\ncontent-length: x\r\n\r\n")
         status, body = answer_of(connection)
-        assert (status, body["error"]["type"]) == (400, "invalid_request_error")
+    assert (status, body["error"]["type"]) == (400, "invalid_request_error")
 
 
 def request(
@@ -334,8 +334,7 @@ def test_the_size_of_a_request_is_known_from_its_parts() -> None:
 )
 def test_a_wrong_base_url_is_told(port: int, path: str) -> None:
     status, body = ask(port, "POST", path, b"{}")
-    assert status == 404
-    assert "/v1/chat/completions?" in body["error"]["message"]
+    assert (status, "/v1/chat/completions?" in body["error"]["message"]) == (404, True)
 
 
 FIELDS = {
@@ -398,5 +397,4 @@ def test_a_page_of_another_origin_in_a_browser_reads_and_starts_nothing(browser:
         assert ask(port, "GET", "/v1/files", b"")[1]["data"] == []
         # A name that first led to the page's server, and now to this machine: the browser sends it as the host.
         rebound = foreign.new_page().goto(f"http://evil.example:{port}/v1/files")
-        assert rebound is not None
-        assert rebound.status == 403
+        assert (rebound and rebound.status) == 403

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -93,33 +93,22 @@ def test_plain_http_is_closed_and_harms_nothing(secure: GatewayProcesses, certif
     assert ready(secure, certificates)
 
 
-def swapped(files: Certificates, directory: Path) -> tuple[Path, Path]:
-    return files.server.certificate, files.elsewhere.key
-
-
-def no_key(files: Certificates, directory: Path) -> tuple[Path, Path]:
-    (directory / "text.key").write_text("tea\n")
-    return files.server.certificate, directory / "text.key"
-
-
-def absent(files: Certificates, directory: Path) -> tuple[Path, Path]:
-    return files.server.certificate, directory / "absent.key"
-
-
-@pytest.mark.parametrize("files", [swapped, no_key, absent])
+@pytest.mark.parametrize("kind", ["another's", "no key", "absent"])
 def test_files_that_do_not_belong_together_are_one_sentence(
-    certificates: Certificates, tmp_path: Path, files: Callable[[Certificates, Path], tuple[Path, Path]]
+    certificates: Certificates, tmp_path: Path, kind: str
 ) -> None:
-    certificate, key = files(certificates, tmp_path)
+    key = certificates.elsewhere.key if kind == "another's" else tmp_path / "mine.key"
+    if kind == "no key":
+        key.write_text("tea\n")
     with raises(InflightError, "invalid_parameter", naming=str(key)):
-        GatewaySettings((), tls_certificate=str(certificate), tls_key=str(key)).check()
+        GatewaySettings((), tls_certificate=str(certificates.server.certificate), tls_key=str(key)).check()
 
 
 def test_the_command_refuses_them_before_it_starts(
-    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    certificate, key = swapped(certificates, tmp_path)
-    files = ("--tls-certificate", str(certificate), "--tls-key", str(key))
+    key = certificates.elsewhere.key
+    files = ("--tls-certificate", str(certificates.server.certificate), "--tls-key", str(key))
     done = CommandRunner(monkeypatch, capsys, "gateway")("--server", "127.0.0.1:1", "--port", "0", *files)
     assert (done.code, done.out) == (1, "")
     assert str(key) in done.err.replace("\n", "")
