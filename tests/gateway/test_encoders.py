@@ -324,7 +324,7 @@ def test_a_batch_of_embeddings_uses_the_servers_that_have_the_model(encoders: st
         batch = client.batches.retrieve(batch.id)
         assert batch.request_counts is not None
         assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 40, 1)
-        answers = {one["custom_id"]: one["response"]["body"] for one in _lines(client, batch.output_file_id)}
+        answers = {each["custom_id"]: each["response"]["body"] for each in _lines(client, batch.output_file_id)}
         (error,) = _lines(client, batch.error_file_id)
     assert answers.keys() == texts.keys()
     for name, given in texts.items():

@@ -127,7 +127,7 @@ def garble(path: Path) -> None:
 DAMAGE = [unlink, truncate, open_to_others, replace_by_directory, replace_by_dangling_link, garble]
 
 
-@pytest.mark.parametrize("damage", DAMAGE, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda each: each.__name__)
 def test_a_file_that_becomes_unusable_denies_until_it_is_restored(
     path: Path, token: str, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
 ) -> None:
@@ -138,8 +138,8 @@ def test_a_file_that_becomes_unusable_denies_until_it_is_restored(
     damage(path)
     wait_until(denies(ring, token))
     assert ring.required
-    errors = [one for one in caplog.records if one.levelno == logging.ERROR]
-    assert [str(path) in one.getMessage() for one in errors] == [True]
+    errors = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert [str(path) in each.getMessage() for each in errors] == [True]
     assert token not in caplog.text
     assert key_digest(token).hex() not in caplog.text
 

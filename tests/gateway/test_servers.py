@@ -33,10 +33,12 @@ def many(gateway: GatewayProcesses, model: str) -> list[Answer]:
 
 def test_each_model_is_answered_by_its_server(hurried_server: Server, other_server: Server) -> None:
     with running_gateway(hurried_server, other_server) as gateway:
-        wait_until(lambda: {one["id"] for one in get(gateway, "/v1/models").json["data"]} == {MODEL, OTHER})
+        wait_until(lambda: {each["id"] for each in get(gateway, "/v1/models").json["data"]} == {MODEL, OTHER})
         engines = set()
         for model in (MODEL, OTHER):
-            found = {(one.status, one.json["model"], one.json["system_fingerprint"]) for one in many(gateway, model)}
+            found = {
+                (each.status, each.json["model"], each.json["system_fingerprint"]) for each in many(gateway, model)
+            }
             ((status, answered, engine),) = found
             assert (status, answered) == (200, model)
             engines.add(engine)

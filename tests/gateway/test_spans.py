@@ -85,10 +85,10 @@ class Collector:
         """The span of a request, once it is there, and those below it."""
 
         def found() -> list[Span]:
-            return [one for one in self.spans if attributes(one).get("inflight.request_id") == request_id]
+            return [each for each in self.spans if attributes(each).get("inflight.request_id") == request_id]
 
         (root,) = wait_until(found)
-        return root, [one for one in self.spans if one.parent_span_id == root.span_id]
+        return root, [each for each in self.spans if each.parent_span_id == root.span_id]
 
 
 def attributes(span: Span) -> dict[str, Any]:

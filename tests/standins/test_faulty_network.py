@@ -182,7 +182,7 @@ def test_units_are_found_however_the_bytes_come(sizes: int) -> None:
         found = splitter(unit)  # type: ignore[arg-type]  # mypy widens it to str
         data = b"".join(parts)
         pieces = [data[start : start + sizes] for start in range(0, len(data), sizes)]
-        assert [one for piece in pieces for one in found.feed(piece)] == list(zip(counts, parts, strict=True))
+        assert [each for piece in pieces for each in found.feed(piece)] == list(zip(counts, parts, strict=True))
 
 
 @pytest.mark.parametrize(("what", "came"), [("twice", b"2\r\nab\r\n1\r\nc\r\n1\r\nc\r\n"), ("lost", b"2\r\nab\r\n")])

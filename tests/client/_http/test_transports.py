@@ -129,7 +129,7 @@ class TestAnswers:
     def test_what_is_at_hand_after_the_deadline_is_late_too(self, way: TransportVariant) -> None:
         def script(peer: Peer, asked: HttpRequestSeen) -> None:
             said = (json.dumps({"id": asked.id, "text_output": text}).encode() for text in ("tea", " and"))
-            peer.send(STREAM_HEAD + chunk(b"".join(b"data: " + one + b"\n\n" for one in said)) + END)
+            peer.send(STREAM_HEAD + chunk(b"".join(b"data: " + each + b"\n\n" for each in said)) + END)
 
         with scripted(script) as server, way.to(server.url) as caller:
             for seconds in (0.5, 2, 8):  # a busy machine gets more time

@@ -210,7 +210,7 @@ def test_an_error_cancels_the_requests_in_flight() -> None:
         with raises(InvalidRequest, "empty_prompt"):
             client.embed(TEXTS)
         wait_until(lambda: hung.waiting == 0)
-        wait_until(lambda: not [one for one in held_resources().threads - threads if "inflight" in one.name])
+        wait_until(lambda: not [each for each in held_resources().threads - threads if "inflight" in each.name])
 
 
 def test_cancelling_the_task_cancels_its_requests() -> None:

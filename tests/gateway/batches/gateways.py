@@ -37,7 +37,7 @@ def request(number: int, **changes: Any) -> dict[str, Any]:
 
 
 def lines(requests: Sequence[Any]) -> bytes:
-    return b"".join(json.dumps(one).encode() + b"\n" for one in requests)
+    return b"".join(json.dumps(each).encode() + b"\n" for each in requests)
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Stores:
 def check_once_each(stores: Stores, batch: dict[str, Any], count: int) -> None:
     """Each request has one line in one of the files, and the counts are those of the files."""
     answers, errors = stores.records(batch)
-    ids = Counter(one["custom_id"] for one in (*answers, *errors))
+    ids = Counter(each["custom_id"] for each in (*answers, *errors))
     assert ids == {f"row-{number:05}": 1 for number in range(count)}
     assert batch["request_counts"] == {"total": count, "completed": len(answers), "failed": len(errors)}
 
@@ -116,8 +116,8 @@ def check_once_each(stores: Stores, batch: dict[str, Any], count: int) -> None:
 def without_created(text: bytes) -> list[dict[str, Any]]:
     """Answers without the moment at which their job began."""
     found = [json.loads(line) for line in text.splitlines()]
-    for one in found:
-        del one["response"]["body"]["created"]
+    for each in found:
+        del each["response"]["body"]["created"]
     return found
 
 

@@ -103,7 +103,7 @@ def test_a_tenant_has_only_its_own_files(files: FileStore) -> None:
     tenants = ("", "a", "A", "../a", "a\0", "\ud800")
     ids = {tenant: create(files, b"{}", tenant=tenant) for tenant in tenants}
     for tenant in tenants:
-        assert [one["id"] for one in files.list(tenant)["data"]] == [ids[tenant]]
+        assert [each["id"] for each in files.list(tenant)["data"]] == [ids[tenant]]
         for file_id in set(ids.values()) - {ids[tenant]}:
             for method in (files.get, files.open_content, files.delete):
                 with raises(InflightError, "file_not_found"):
@@ -113,11 +113,11 @@ def test_a_tenant_has_only_its_own_files(files: FileStore) -> None:
 def test_pages_of_a_list(files: FileStore) -> None:
     ids = [create(files, b"{}", purpose="user_data" if number == 1 else "batch") for number in range(4)]
     newest = files.list("", limit=3)
-    assert [one["id"] for one in newest["data"]] == ids[:0:-1]
+    assert [each["id"] for each in newest["data"]] == ids[:0:-1]
     assert (newest["first_id"], newest["last_id"], newest["has_more"]) == (ids[3], ids[1], True)
-    assert [one["id"] for one in files.list("", after=ids[1])["data"]] == [ids[0]]
-    assert [one["id"] for one in files.list("", order="asc", after=ids[1])["data"]] == ids[2:]
-    assert [one["id"] for one in files.list("", purpose="user_data")["data"]] == [ids[1]]
+    assert [each["id"] for each in files.list("", after=ids[1])["data"]] == [ids[0]]
+    assert [each["id"] for each in files.list("", order="asc", after=ids[1])["data"]] == ids[2:]
+    assert [each["id"] for each in files.list("", purpose="user_data")["data"]] == [ids[1]]
     assert files.list("nobody") == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
     for wrong in ({"limit": 0}, {"limit": 10_001}, {"limit": True}, {"order": "up"}, {"after": "../x"}):
         with raises(InflightError, "invalid_parameter", naming=next(iter(wrong))):
@@ -127,7 +127,7 @@ def test_pages_of_a_list(files: FileStore) -> None:
 def test_expired_files_are_gone(files: FileStore) -> None:
     expired = [files.create("", "rows.jsonl", "batch", int(time.time()) - 1, [b"{}"])["id"] for _ in range(3)]
     kept = create(files, b"{}")
-    assert [one["id"] for one in files.list("")["data"]] == [kept]
+    assert [each["id"] for each in files.list("")["data"]] == [kept]
     with raises(InflightError, "file_not_found"):
         files.get("", expired[0])
     files.sweep()

@@ -66,7 +66,7 @@ def test_a_batch_gives_the_output_of_batch_run(stores: Stores, hurried_server: S
         wait_until(lambda: not (stores.path(batch_id) / "job").exists())
     moments = [batch[f"{name}_at"] for name in ("created", "in_progress", "finalizing", "completed")]
     assert moments == sorted(moments)
-    answered = [one["body"] for one in requests if "n" not in one["body"]]
+    answered = [each["body"] for each in requests if "n" not in each["body"]]
     assert batch["usage"]["output_tokens"] == sum(body["max_tokens"] for body in answered)
     file = stores.files.get("", batch["output_file_id"])
     assert (file["purpose"], file["expires_at"] > time.time()) == ("batch_output", True)
@@ -100,7 +100,7 @@ def test_a_hundred_errors_are_listed(stores: Stores) -> None:
     torn, empty, blank = stores.batch(b"{\n" * 500), stores.batch(b""), stores.batch(b"\n \n")
     with running(stores, [NOWHERE]):
         errors = stores.wait(torn)["errors"]["data"]
-        assert [(one["code"], one["line"]) for one in errors] == [("invalid_json_line", n) for n in range(1, 101)]
+        assert [(each["code"], each["line"]) for each in errors] == [("invalid_json_line", n) for n in range(1, 101)]
         for batch_id in (empty, blank):
             (error,) = stores.wait(batch_id)["errors"]["data"]
             assert (error["code"], error["line"]) == ("empty_file", None)
@@ -110,7 +110,7 @@ def test_a_hundred_errors_are_listed(stores: Stores) -> None:
 def test_a_model_that_is_not_served_fails_the_batch(stores: Stores) -> None:
     batch_id = stores.batch(lines([request(0), request(1)]))
     with running(stores, [NOWHERE], models=lambda endpoint: {"other": BatchModel(())}):
-        assert [one["code"] for one in stores.wait(batch_id)["errors"]["data"]] == ["model_not_found"]
+        assert [each["code"] for each in stores.wait(batch_id)["errors"]["data"]] == ["model_not_found"]
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired"])
@@ -127,8 +127,8 @@ def test_what_was_answered_before_the_end_stays_readable(how: str, tmp_path: Pat
     check_once_each(stores, batch, 3000)
     answers, errors = stores.records(batch)
     assert answers
-    assert {one["error"]["code"] for one in errors} == {f"batch_{how}"}
-    assert {one["response"] for one in errors} == {None}
+    assert {each["error"]["code"] for each in errors} == {f"batch_{how}"}
+    assert {each["response"] for each in errors} == {None}
     assert batch[f"{how}_at"] >= (batch["cancelling_at"] or batch["finalizing_at"])
 
 
@@ -301,7 +301,7 @@ def test_results_that_were_published_before_a_kill_are_the_batch_s(stores: Store
     with running(stores, [NOWHERE]):
         batch = stores.wait(batch_id)
     assert (batch["status"], batch["output_file_id"]) == ("completed", published["output_file_id"])
-    assert [one["purpose"] for one in stores.files.list("")["data"]] == ["batch_output", "batch"]
+    assert [each["purpose"] for each in stores.files.list("")["data"]] == ["batch_output", "batch"]
 
 
 def test_the_input_may_be_deleted_while_the_batch_runs(stores: Stores, hurried_server: Server) -> None:

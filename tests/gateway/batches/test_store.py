@@ -15,7 +15,7 @@ from tests.fixtures.errors import raises
 from tests.gateway.batches.gateways import ENDPOINT, Stores, lines, request
 from tests.gateway.batches.test_files import HOSTILE
 
-HOSTILE_BATCHES = [one.replace("file-", "batch_") if isinstance(one, str) else one for one in HOSTILE]
+HOSTILE_BATCHES = [each.replace("file-", "batch_") if isinstance(each, str) else each for each in HOSTILE]
 LEGAL = {
     "validating": {"failed", "in_progress", "cancelling"},
     "in_progress": {"finalizing", "cancelling"},
@@ -40,8 +40,8 @@ def stores(tmp_path: Path) -> Stores:
 
 def batch_in(stores: Stores, status: str) -> str:
     batch_id = stores.batch(lines([request(0)]))
-    for one in PATHS[status]:
-        assert stores.batches.transition(stores.path(batch_id), one)
+    for each in PATHS[status]:
+        assert stores.batches.transition(stores.path(batch_id), each)
     return batch_id
 
 
@@ -102,7 +102,7 @@ def test_an_id_that_is_none_reaches_no_batch(batch_id: str, stores: Stores) -> N
 def test_a_tenant_has_only_its_own_batches(stores: Stores) -> None:
     ids = {tenant: stores.batch(b"{}", tenant) for tenant in ("", "a", "../a")}
     for tenant in ids:
-        assert [one["id"] for one in stores.batches.list(tenant)["data"]] == [ids[tenant]]
+        assert [each["id"] for each in stores.batches.list(tenant)["data"]] == [ids[tenant]]
         for batch_id in set(ids.values()) - {ids[tenant]}:
             for method in (stores.batches.get, stores.batches.cancel):
                 with raises(InflightError, "batch_not_found", naming=batch_id):
@@ -112,9 +112,9 @@ def test_a_tenant_has_only_its_own_batches(stores: Stores) -> None:
 def test_pages_of_a_list(stores: Stores) -> None:
     ids = [stores.batch(b"{}") for _ in range(4)]
     newest = stores.batches.list("", limit=3)
-    assert [one["id"] for one in newest["data"]] == ids[:0:-1]
+    assert [each["id"] for each in newest["data"]] == ids[:0:-1]
     assert (newest["first_id"], newest["last_id"], newest["has_more"]) == (ids[3], ids[1], True)
-    assert [one["id"] for one in stores.batches.list("", after=ids[1])["data"]] == [ids[0]]
+    assert [each["id"] for each in stores.batches.list("", after=ids[1])["data"]] == [ids[0]]
     for wrong in ({"limit": 0}, {"limit": 101}, {"limit": "5"}, {"after": "\0"}):
         with raises(InflightError, "invalid_parameter", naming=next(iter(wrong))):
             stores.batches.list("", **wrong)
@@ -136,7 +136,7 @@ def test_only_legal_changes_are_made(status: str, stores: Stores) -> None:
 def test_a_batch_ends_as_its_finalizing_said(ending: Any, stores: Stores) -> None:
     path = stores.path(batch_in(stores, "in_progress"))
     assert stores.batches.transition(path, "finalizing", ending=ending)
-    assert [one for one in STATES if stores.batches.transition(path, one)] == [ending]
+    assert [each for each in STATES if stores.batches.transition(path, each)] == [ending]
 
 
 @pytest.mark.parametrize("status", PATHS)

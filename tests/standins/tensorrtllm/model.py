@@ -79,7 +79,7 @@ class TritonPythonModel:
         return collected.responses[-1]
 
     def enqueue(self, request: Any, sender: Any) -> None:
-        inputs = {one.name(): one.as_numpy() for one in request.inputs()}
+        inputs = {each.name(): each.as_numpy() for each in request.inputs()}
         if "stop" in inputs and inputs["stop"].all():
             self.stop(request.request_id())
             sender.send(pb_utils.InferenceResponse([]), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

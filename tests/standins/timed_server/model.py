@@ -26,7 +26,7 @@ class TimedModelAnswer:
     """One request's answer, and the moments (of the machine's monotonic clock) at which its parts went out."""
 
     def __init__(self, request: Any, arrived: float, delays: str) -> None:
-        inputs = {one.name(): one.as_numpy() for one in request.inputs()}
+        inputs = {each.name(): each.as_numpy() for each in request.inputs()}
         self.prompt = inputs["text_input"].flat[0].decode()
         words = self.prompt.split()
         said = dict(word.split("=", 1) for word in (*delays.split(), *words) if "=" in word)

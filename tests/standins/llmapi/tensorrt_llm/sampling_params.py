@@ -16,7 +16,7 @@ class GuidedDecodingParams:
     structural_tag: str | None = None
 
     def _validate(self) -> None:
-        guides = sum(bool(getattr(self, one.name)) for one in fields(self))
+        guides = sum(bool(getattr(self, each.name)) for each in fields(self))
         if guides > 1:
             raise ValueError(f"Only one guide can be used for a request, but got {guides}.")
 

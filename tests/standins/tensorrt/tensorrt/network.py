@@ -58,16 +58,16 @@ class OnnxParser:
         found = onnx.shape_inference.infer_shapes(onnx.load(model), strict_mode=True)
         self._errors = list(_refused(found.graph))
         self._network.model = found.SerializeToString()
-        self._network.inputs = {one.name: _TYPES[one.type.tensor_type.elem_type] for one in found.graph.input}
-        self._network.outputs = {one.name: _TYPES[one.type.tensor_type.elem_type] for one in found.graph.output}
+        self._network.inputs = {each.name: _TYPES[each.type.tensor_type.elem_type] for each in found.graph.input}
+        self._network.outputs = {each.name: _TYPES[each.type.tensor_type.elem_type] for each in found.graph.output}
         return not self._errors
 
 
 def _refused(graph: Any) -> Iterator[ParserError]:
     """Yield the operators that TensorRT does not support, or not in the types of their inputs."""
-    types = {one.name: one.data_type for one in graph.initializer}
-    for one in (*graph.input, *graph.value_info, *graph.output):
-        types[one.name] = one.type.tensor_type.elem_type
+    types = {each.name: each.data_type for each in graph.initializer}
+    for each in (*graph.input, *graph.value_info, *graph.output):
+        types[each.name] = each.type.tensor_type.elem_type
     for number, node in enumerate(graph.node):
         supported = _OPERATORS.get(node.op_type)
         if supported is None:
