@@ -18,7 +18,8 @@ from tests.serving.raw_requests import GrpcConnection, request
 
 ENSEMBLE, BLS, DIRECT = "ensemble", "tensorrt_llm_bls", "tensorrt_llm"
 TEXT_MODELS = (ENSEMBLE, BLS)
-MODELS = (ENSEMBLE, BLS, DIRECT)
+MODELS = (ENSEMBLE, DIRECT)
+"""Those with paths of their own: `tensorrt_llm_bls` is the ensemble under another name (test_bls.py)."""
 
 DIRECT_NAMES = {
     "max_tokens": "request_output_len",

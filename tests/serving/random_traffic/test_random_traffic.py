@@ -14,12 +14,12 @@ from inflight.deploy.server.server import Server
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import DemoEngine
 from tests.serving.metrics_page import MetricsPage, difference, page_when
+from tests.serving.model_replies import MODELS
 from tests.serving.random_traffic.generator import RequestGenerator
 from tests.serving.random_traffic.random_request import KnownAnswer, RandomRequest, known_answers
 from tests.serving.random_traffic.reference import references
 from tests.serving.random_traffic.runner import run
 
-MODELS = ("ensemble", "tensorrt_llm", "tensorrt_llm_bls")
 VISITS = 80
 SETTLED_SECONDS = 0.3
 SEEDS = [

@@ -6,7 +6,6 @@ the ensemble, pre- and postprocessing, and the scripted model.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,15 @@ from tritonclient.utils import deserialize_bytes_tensor
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.server import Server
 from inflight.runtime.streams.sequence_ids import sequence_id_factory
-from inflight.text.chat_template import ChatRenderer
 from tests.fixtures.tensorrtllm import stand_in_backend
-from tests.serving.model_replies import BLS
-from tests.serving.raw_requests import GrpcConnection, generate, generate_stream, request
+from tests.serving.raw_requests import GrpcConnection, request
 from tests.serving.tensorrtllm.echo import TEXTS, TOKENIZER, WITHOUT, ids_of, text_of, thrice
-from tests.serving.text_requests import ask
 
 
 def test_a_stream_says_what_its_tokens_say_together(cpp_server: Server) -> None:
     with GrpcConnection(cpp_server.grpc_address) as connection:
-        calls = {
-            (model, text): ask(connection, text, thrice(text)[0], model, request_id=f"{model} {text}")
-            for text in TEXTS
-            for model in ("ensemble", BLS)
-        }
-        said = {key: text_of(call.finish()) for key, call in calls.items()}
-    assert said == {(model, text): thrice(text)[1] for model, text in calls}
+        calls = [connection.text(text, thrice(text)[0], f"stream {text}") for text in TEXTS]
+        assert [text_of(call.finish()) for call in calls] == [thrice(text)[1] for text in TEXTS]
 
 
 def test_streams_without_an_id_are_told_apart_by_their_sequence_ids(cpp_server: Server) -> None:
@@ -54,51 +45,15 @@ def test_a_whole_answer_shows_where_it_was_cut_and_takes_nothing_from_the_one_be
     cut = len(ids_of(emoji)) - 2
     expected = emoji[:-1] + "\ufffd"
     name = sequence_id_factory(Named)(False)["parameters"]["sequence_id"]
-    said = []
+    asked = request("ensemble", {"text_input": emoji, "max_tokens": cut, "stream": False, **WITHOUT}, "whole")
+    asked.parameters["sequence_id"].int64_param = name
     with GrpcConnection(cpp_server.grpc_address) as connection:
-        for model in ("ensemble", BLS):
-            values = {"text_input": emoji, "max_tokens": cut, "stream": False, **WITHOUT}
-            asked = request(model, values, "whole")
-            asked.parameters["sequence_id"].int64_param = name
-            (answer,) = connection.send(asked).finish()
-            said.append(answer.text)
+        said = [connection.send(asked).finish()[-1].text for _ in range(2)]
     assert said == [expected] * 2
 
 
-@pytest.mark.parametrize("model", ["ensemble", BLS])
-def test_a_whole_answer_comes_with_its_prompt_or_without(cpp_server: Server, model: str) -> None:
-    text = TEXTS[0]
-    ids = ids_of(text)
-    values = {"text_input": text, "max_tokens": len(ids)}
-    answers = [
-        generate(cpp_server.http_address, {**values, "exclude_input_in_output": excluded}, model)[1]["text_output"]
-        for excluded in (True, False)
-    ]
-    assert answers == [TOKENIZER.decode(ids), TOKENIZER.decode(ids * 2)]
-
-
-@pytest.mark.parametrize("model", ["ensemble", BLS])
-def test_conversations_are_rendered_in_front_of_the_backend(cpp_server: Server, model: str) -> None:
-    chat = [{"role": "user", "content": TEXTS[0]}]
-    renderer = ChatRenderer.from_directory(cpp_server.engine)
-    assert renderer is not None
-    ids = TOKENIZER.encode(renderer.render(chat), add_special_tokens=False).ids
-    values = {"text_input": "", "messages": json.dumps(chat), "max_tokens": len(ids), "exclude_input_in_output": True}
-    status, answer = generate(cpp_server.http_address, values, model)
-    assert status == 200, answer
-    assert answer["text_output"] == TOKENIZER.decode(ids)
-
-
-def test_over_http_too(cpp_server: Server) -> None:
-    count, expected = thrice(TEXTS[1])
-    values = {"text_input": TEXTS[1], "max_tokens": count, "id": "over http"}
-    events = [event["text_output"] for _, event in generate_stream(cpp_server.http_address, values)]
-    assert ("".join(events), len(events)) == (expected, count)
-
-
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("model", ["ensemble", BLS])
-def test_prompts_and_sequences_of_one_request_are_told_apart(cpp_server: Server, model: str, stream: bool) -> None:
+def test_prompts_and_sequences_of_one_request_are_told_apart(cpp_server: Server, stream: bool) -> None:
     counts = [thrice(text)[0] for text in TEXTS[:2]]
     values: dict[str, Any] = {
         "text_input": np.array([[text.encode()] for text in TEXTS[:2]], np.object_),
@@ -108,7 +63,7 @@ def test_prompts_and_sequences_of_one_request_are_told_apart(cpp_server: Server,
         "num_return_sequences": np.array([[2]] * 2, np.int32),
     }
     with GrpcConnection(cpp_server.grpc_address) as connection:
-        responses = connection.send(request(model, values, f"several {model} {stream}")).finish()
+        responses = connection.send(request("ensemble", values, f"several {stream}")).finish()
     said: dict[tuple[int, int], str] = {}
     for response in responses:
         assert response.error is None
@@ -121,13 +76,11 @@ def test_prompts_and_sequences_of_one_request_are_told_apart(cpp_server: Server,
 def test_all_beams_are_told(cpp_server: Server, stream: bool) -> None:
     count, expected = thrice(TEXTS[1])
     with GrpcConnection(cpp_server.grpc_address) as connection:
-        calls = [
-            ask(connection, TEXTS[1], count, model, f"beams {model} {stream}", stream=stream, beam_width=2, **WITHOUT)
-            for model in ("ensemble", BLS)
+        call = connection.text(TEXTS[1], count, f"beams {stream}", stream=stream, beam_width=2, **WITHOUT)
+        said: list[list[bytes]] = [
+            deserialize_bytes_tensor(response.outputs["text_output"]).tolist() for response in call.finish()
         ]
-        said = [[strings(response.outputs["text_output"]) for response in call.finish()] for call in calls]
-    for answer in said:
-        assert ["".join(beam) for beam in zip(*answer, strict=True)] == [expected] * 2
+    assert [b"".join(beam).decode() for beam in zip(*said, strict=True)] == [expected] * 2
 
 
 class Named:
@@ -137,46 +90,32 @@ class Named:
         pass
 
 
-def strings(raw: bytes) -> list[str]:
-    texts: list[bytes] = deserialize_bytes_tensor(raw).tolist()
-    return [text.decode() for text in texts]
-
-
 def test_tokens_times_and_log_probabilities_go_through(cpp_server: Server) -> None:
     wanted = {f"return_{name}": True for name in ("log_probs", "perf_metrics", "num_input_tokens", "num_output_tokens")}
     with GrpcConnection(cpp_server.grpc_address) as connection:
-        for model in ("ensemble", BLS):
-            responses = ask(connection, TEXTS[0], 7, model, f"figures {model}", **wanted).finish()
-            last = responses[-1]
-            assert last.count("num_input_tokens") == len(ids_of(TEXTS[0]))
-            told = [
-                response.count("num_output_tokens") for response in responses if "num_output_tokens" in response.outputs
-            ]
-            assert told == [1] * 7, "the backend counts what each response brings"
-            each = b"".join(response.outputs["output_log_probs"] for response in responses)
-            assert np.frombuffer(each, np.float32).tolist() == [-0.5] * 7
-            assert np.frombuffer(last.outputs["arrival_time_ns"], np.int64)[0] > 0
-
-
-def test_what_only_our_engines_know_is_no_input_here(cpp_server: Server) -> None:
-    values = {"text_input": "a", "max_tokens": 1}
-    with GrpcConnection(cpp_server.grpc_address) as connection:
-        refused = connection.send(request("ensemble", {**values, "priority": 1})).error()
-    assert "unexpected inference input 'priority' for model 'ensemble'" in refused
+        responses = connection.text(TEXTS[0], 7, "figures", **wanted).finish()
+    last = responses[-1]
+    assert last.count("num_input_tokens") == len(ids_of(TEXTS[0]))
+    told = [response.count("num_output_tokens") for response in responses if "num_output_tokens" in response.outputs]
+    assert told == [1] * 7, "the backend counts what each response brings"
+    each = b"".join(response.outputs["output_log_probs"] for response in responses)
+    assert np.frombuffer(each, np.float32).tolist() == [-0.5] * 7
+    assert np.frombuffer(last.outputs["arrival_time_ns"], np.int64)[0] > 0
 
 
 def test_the_backend_counts_a_prompt_that_it_echoes_and_all_beams(cpp_server: Server) -> None:
     """What the contract says of `num_output_tokens` on an ensemble's whole answer."""
     asked: dict[str, Any] = {"stream": False, "return_num_output_tokens": True}
-    prompt = len(ids_of(TEXTS[0]))
+    ids = ids_of(TEXTS[0])
+    told = [*ids, *ids[:7]]
     with GrpcConnection(cpp_server.grpc_address) as connection:
-        for model, values, expected in (
-            ("ensemble", {}, prompt + 7),
-            ("ensemble", WITHOUT, 7),
-            ("ensemble", {**WITHOUT, "beam_width": 2}, 14),
+        for values, count, text in (
+            ({}, len(told), TOKENIZER.decode(told)),
+            (WITHOUT, 7, TOKENIZER.decode(ids[:7])),
+            ({**WITHOUT, "beam_width": 2}, 14, TOKENIZER.decode(ids[:7])),
         ):
-            (whole,) = ask(connection, TEXTS[0], 7, model, **asked, **values).finish()
-            assert whole.count("num_output_tokens") == expected, (model, values)
+            (whole,) = connection.text(TEXTS[0], 7, **asked, **values).finish()
+            assert (whole.count("num_output_tokens"), whole.text) == (count, text), values
 
 
 def test_without_decoupling_each_request_gets_one_answer(cpp_engine: Path) -> None:
@@ -184,10 +123,9 @@ def test_without_decoupling_each_request_gets_one_answer(cpp_engine: Path) -> No
     ids = ids_of(text)
     options = DeploymentOptions(decoupled=False, settings={"postprocessing_instance_count": 2})
     with stand_in_backend(), Server(cpp_engine, options) as server, GrpcConnection(server.grpc_address) as connection:
-        for model in ("ensemble", BLS):
-            (whole,) = ask(connection, text, len(ids), model, stream=False, exclude_input_in_output=True).finish()
-            assert whole.text == TOKENIZER.decode(ids)
-        sentence = ask(connection, text, 5, "ensemble").error()
+        (whole,) = connection.text(text, len(ids), stream=False, exclude_input_in_output=True).finish()
+        assert whole.text == TOKENIZER.decode(ids)
+        sentence = connection.text(text, 5).error()
         assert sentence.endswith("Streaming is only supported if model is deployed using decoupled mode.")
         several = {
             "text_input": np.array([[b"a"], [b"b"]], np.object_),

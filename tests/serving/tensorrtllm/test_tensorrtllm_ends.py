@@ -13,10 +13,8 @@ from inflight.deploy.errors import DeployError
 from inflight.deploy.server.server import Server
 from tests.fixtures.errors import raises
 from tests.fixtures.tensorrtllm import MADE_WITH, GpuEngine, stand_in_backend
-from tests.serving.model_replies import BLS
 from tests.serving.raw_requests import GrpcConnection, request
 from tests.serving.tensorrtllm.echo import ENDLESS, QUEUE, TEXTS, TOKENIZER, ids_of, text_of
-from tests.serving.text_requests import ask, words
 from tests.text.example_tokenizers import ADDED, SPECIAL
 
 H100 = GpuMachine(gpu="NVIDIA H100 80GB HBM3", compute_capability="9.0", driver="590.48.01")
@@ -27,32 +25,19 @@ def test_an_answer_ends_at_each_end_token_of_the_model(cpp_server: Server) -> No
     prompt = f"the tea {ADDED} and two"
     with GrpcConnection(cpp_server.grpc_address) as connection:
         calls = [
-            ask(connection, prompt, 50, model, f"ends {model} {stream}", stream=stream, exclude_input_in_output=True)
-            for model in ("ensemble", BLS)
+            connection.text(prompt, 50, f"ends {stream}", stream=stream, exclude_input_in_output=True)
             for stream in (True, False)
         ]
         said = {text_of(call.finish()) for call in calls}
-        ignored = ask(connection, prompt, 50, end_id=np.array([[-1]], np.int32)).finish()
+        ignored = connection.text(prompt, 50, end_id=-1).finish()
     assert said == {TOKENIZER.decode(ids_of(f"the tea {ADDED}"))}
     assert text_of(ignored).count(ADDED) > 1
 
 
 def test_the_end_token_itself_says_nothing(cpp_server: Server) -> None:
     with GrpcConnection(cpp_server.grpc_address) as connection:
-        answers = [
-            ask(connection, f"the tea{SPECIAL} and two", 50, model, f"end {model}").finish()
-            for model in ("ensemble", BLS)
-        ]
-    assert [text_of(answer) for answer in answers] == ["the tea"] * 2
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_stop_words_end_an_answer(cpp_server: Server, stream: bool) -> None:
-    values = {"stream": stream, "exclude_input_in_output": True, "stop_words": words(" two")}
-    with GrpcConnection(cpp_server.grpc_address) as connection:
-        answer = ask(connection, TEXTS[0], 50, "ensemble", f"stop {stream}", **values).finish()
-    # The ids of a word are found where the tokens are cut as the word's own are; upstream's manner, text and all.
-    assert text_of(answer).startswith("the tea  and")
+        answer = connection.text(f"the tea{SPECIAL} and two", 50, "end").finish()
+    assert text_of(answer) == "the tea"
 
 
 def stop(request_id: str) -> Any:
@@ -62,19 +47,19 @@ def stop(request_id: str) -> Any:
 
 def test_a_full_queue_refuses_and_a_stop_makes_room(cpp_server: Server) -> None:
     with GrpcConnection(cpp_server.grpc_address) as connection:
-        stopped = [ask(connection, TEXTS[0], ENDLESS, "ensemble", f"endless {n}") for n in range(QUEUE)]
+        stopped = [connection.text(TEXTS[0], ENDLESS, f"endless {n}") for n in range(QUEUE)]
         for call in stopped:
             call.wait_for(1)
-        refused = ask(connection, TEXTS[0], 5).error()
+        refused = connection.text(TEXTS[0], 5).error()
         assert "Maximum queue size of 6 has been reached" in refused
         for number, call in enumerate(stopped):
             assert connection.send(stop(f"endless {number}")).finish()[0].error is None
             call.finish()
         patient = time.monotonic() + 60
-        calls = [ask(connection, TEXTS[0], 5) for _ in range(QUEUE)]
+        calls = [connection.text(TEXTS[0], 5) for _ in range(QUEUE)]
         while any(call.finish()[0].error for call in calls):
             assert time.monotonic() < patient
-            calls = [ask(connection, TEXTS[0], 5) for _ in range(QUEUE)]
+            calls = [connection.text(TEXTS[0], 5) for _ in range(QUEUE)]
 
 
 def test_stopping_is_upstreams(cpp_server: Server) -> None:
