@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.text.text_stream import TextStream
-from tests.text.example_tokenizers import KINDS, SPECIAL, detokenizer_of, sizes_of_chunks, texts, tokenizer_of, whole
+from tests.text.example_tokenizers import (
+    KINDS,
+    SPECIAL,
+    detokenizer_of,
+    ids_of,
+    sizes_of_chunks,
+    texts,
+    tokenizer_of,
+    whole,
+)
 
 
 def streamed(kind: str, prompt: list[int], ids: list[int], sizes: list[int]) -> list[str]:
@@ -23,7 +32,7 @@ def streamed(kind: str, prompt: list[int], ids: list[int], sizes: list[int]) -> 
 @given(kind=st.sampled_from(KINDS), prompt=texts, answer=texts, sizes=sizes_of_chunks)
 @settings(max_examples=300, deadline=None)
 def test_an_answer_continues_its_prompt(kind: str, prompt: str, answer: str, sizes: list[int]) -> None:
-    ids = tokenizer_of(kind).encode(f"a tea {prompt}. {answer}", add_special_tokens=False).ids
+    ids = ids_of(kind, f"a tea {prompt}. {answer}")
     prompt_ids, answer_ids = ids[: len(ids) // 2], ids[len(ids) // 2 :]
     pieces = streamed(kind, prompt_ids, answer_ids, sizes)
     before = "".join(streamed(kind, [], prompt_ids, [1])).rstrip("\ufffd")
@@ -40,6 +49,6 @@ def test_a_character_that_is_never_whole_is_not_lost_behind_many_end_tokens() ->
 
 @pytest.mark.parametrize("dropped", [0, 3])
 def test_characters_of_a_stop_word_are_dropped(dropped: int) -> None:
-    ids = tokenizer_of("gemma").encode("the tea", add_special_tokens=False).ids
+    ids = ids_of("gemma", "the tea")
     stream = TextStream(tokenizer_of("gemma"), detokenizer_of("gemma", True), [])
     assert stream.decode(ids, True, dropped) == "the tea"[: 7 - dropped]

@@ -14,13 +14,13 @@ from inflight.runtime.engine.scheduler import Scheduler
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestMetadata, SamplingConfig
 from inflight.text.detokenizer import CONTEXT_TOKENS, Chunk, Detokenizer
 from tests.runtime.engine.fake_scheduler import EventCollector, answered, request_of, run_dry, scheduler_of
-from tests.text.example_tokenizers import detokenizer_of, tokenizer_of
+from tests.text.example_tokenizers import detokenizer_of, ids_of
 
 KIND = "byte_level"
 
 
 def prompt_of(text: str) -> tuple[int, ...]:
-    return tuple(tokenizer_of(KIND).encode(text, add_special_tokens=False).ids)
+    return tuple(ids_of(KIND, text))
 
 
 def detokenizer() -> Detokenizer:

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from tokenizers import Tokenizer
 
 from inflight.runtime.streams.context_cache import ContextCache
 from inflight.text.detokenizer import CONTEXT_TOKENS, Detokenizer
-from tests.text.example_tokenizers import byte_level, llama_2
+from tests.text.example_tokenizers import tokenizer_of
 
 TEXTS = ["the tea  and two, the tin.", "抹茶ラテは京都の宇治から。", "a family 👩‍👩‍👧‍👦 and ❤️‍🔥 "]
 
@@ -20,9 +17,9 @@ class ManualClock:
         return self.seconds
 
 
-@pytest.mark.parametrize("make", [llama_2, byte_level])
-def test_mixed_streams_say_what_each_says_alone(make: Callable[[], Tokenizer]) -> None:
-    tokenizer = make()
+@pytest.mark.parametrize("kind", ["llama_2", "byte_level"])
+def test_mixed_streams_say_what_each_says_alone(kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
     detokenizer = Detokenizer(tokenizer)
     tails = ContextCache(detokenizer.special_token_ids)
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]

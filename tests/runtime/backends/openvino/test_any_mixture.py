@@ -63,7 +63,7 @@ def draw(source: random.Random, base: list[int], adapters: bool) -> GenerationRe
             SamplingConfig(),
             SamplingConfig(seed=source.randrange(3), temperature=0.8, top_p=0.9),
             SamplingConfig(seed=source.randrange(3), top_k=30, repetition_penalty=1.2, min_tokens=3),
-            SamplingConfig(frequency_penalty=0.5),
+            SamplingConfig(frequency_penalty=0.5, presence_penalty=0.7),
             SamplingConfig(seed=source.randrange(3), top_p=1.0, min_p=0.05),
         ]
     )
@@ -75,6 +75,7 @@ def draw(source: random.Random, base: list[int], adapters: bool) -> GenerationRe
         source.choice([1, 5, 20, 40]),
         tuple(source.sample(range(5, VOCABULARY), source.choice([0, 0, 40]))),
         sampling,
+        bad_ids=source.choice([(), (), ((7,), (8, 9))]),
         log_probs=source.random() < 0.5,
         prompt_log_probs=sampling.beam_width == 1 and source.random() < 0.2,
         guide=guide,

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from inflight.common.request_error import RequestError
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.engine.scheduler import Scheduler
 from inflight.runtime.messages import FinishReason, GenerationRequest, SamplingConfig, TokenEvent
-from tests.fixtures.errors import raises
 
 PROMPT = tuple(range(10, 50))
 Result = tuple[list[int], FinishReason]
@@ -84,44 +81,8 @@ def test_min_tokens_above_max_tokens_is_the_whole_answer(engine: Scheduler) -> N
     assert (len(tokens), reason) == (5, FinishReason.LENGTH)
 
 
-def test_a_seed_repeats_when_alone(engine: Scheduler) -> None:
-    def sample(seed: int) -> list[int]:
-        sampling = SamplingConfig(temperature=1.5, top_k=200, top_p=0.99, seed=seed)
-        return answers(engine, GenerationRequest(PROMPT, 30, sampling=sampling))[0][0]
-
-    assert sample(7) == sample(7)
-    assert len({tuple(sample(seed)) for seed in range(4)}) == 4
-    ((greedy, _),) = answers(engine, GenerationRequest(PROMPT, 30))
-    assert sample(7) != greedy
-
-
-def test_without_a_seed_answers_differ(engine: Scheduler) -> None:
-    request = GenerationRequest(PROMPT, 30, sampling=SamplingConfig(temperature=1.5, top_p=1.0))
-    assert len({tuple(answers(engine, request)[0][0]) for _ in range(4)}) == 4
-
-
-@pytest.mark.parametrize(
-    "sampling", [SamplingConfig(temperature=0.0, top_p=0.5), SamplingConfig(temperature=2.0, top_k=1)]
-)
-def test_temperature_0_and_top_k_1_are_greedy(engine: Scheduler, sampling: SamplingConfig) -> None:
-    request = GenerationRequest(PROMPT, 30)
-    assert answers(engine, replace(request, sampling=sampling)) == answers(engine, request)
-
-
-def test_a_repetition_penalty_changes_a_greedy_answer(engine: Scheduler) -> None:
-    request = GenerationRequest(PROMPT, 60)
-    penalised = replace(request, sampling=SamplingConfig(repetition_penalty=1e6))
-    ((tokens, _),) = answers(engine, penalised)
-    assert len(set(tokens)) == len(tokens)
-
-
 def test_the_cache_may_be_filled_to_the_last_block(engine: Scheduler) -> None:
     """Four requests of exactly four blocks fill sixteen; the rest wait, and no request is preempted."""
     requests = [GenerationRequest(tuple(range(600 + n, 664 + n)), 64) for n in range(12)]
     results = answers(engine, *requests)
     assert [(len(tokens), reason) for tokens, reason in results] == [(64, FinishReason.LENGTH)] * 12
-
-
-def test_ids_outside_the_vocabulary_never_reach_the_library(engine: Scheduler) -> None:
-    with raises(RequestError, "invalid_token_ids", naming="1536"):
-        engine.submit(GenerationRequest((5, 1536), 4), lambda event: None)
