@@ -139,6 +139,15 @@ def prompt_for(server: Server, model: str, text: str) -> Any:
     return text if model != DIRECT else ids_of(server.engine, text)
 
 
+def generate_body(server: Server, model: str, text: str, **values: Any) -> dict[str, Any]:
+    """JSON for Triton's generate endpoints, by the ensemble's names."""
+    prompt = prompt_for(server, model, text)
+    if model != DIRECT:
+        return {"text_input": prompt, **values}
+    values = {DIRECT_NAMES.get(name, name): value for name, value in values.items()}
+    return {"input_ids": prompt, "input_lengths": len(prompt), **values}
+
+
 def whole(found: Sequence[Reply], model: str) -> Any:
     """What streamed responses hold together: the text, or the token ids."""
     if model != DIRECT:

@@ -137,16 +137,6 @@ def test_a_busy_engine_shows_who_runs_who_waits_and_what_they_hold(
     page_when(measured_server, lambda page: page.quiet)
 
 
-def test_a_prompt_that_takes_several_steps_is_seen_as_context(
-    measured_server: Server, connection: GrpcConnection
-) -> None:
-    call = connection.tokens([200] * 4000, ENDLESS // 2)  # 500 steps before its first token
-    page = page_when(measured_server, lambda page: page.batcher["total_context_tokens"] == 4000)
-    assert page.requests["context"] == 1
-    assert page.batcher["generation_requests"] == 0
-    call.cancel()
-
-
 def test_every_request_is_measured_once(measured_server: Server, connection: GrpcConnection) -> None:
     before = page_of(measured_server)
     lengths = [3, 30, 60, 3, 12]
@@ -184,18 +174,6 @@ def stop_by_id(server: Server, connection: GrpcConnection) -> None:
     call.finish()
 
 
-def stop_while_it_waits(server: Server, connection: GrpcConnection) -> None:
-    running = [connection.tokens(PROMPT, 100) for _ in range(PLACES)]
-    for call in running:
-        call.wait_for(1)
-    waiting = connection.tokens(PROMPT, ENDLESS, "stop-me")
-    page_when(server, lambda page: page.requests["waiting"] == 1)
-    connection.tokens(PROMPT, 1, "stop-me", stop=True).finish()
-    waiting.finish()
-    for call in running:
-        call.finish()
-
-
 def reach_an_end_token(server: Server, connection: GrpcConnection) -> None:
     connection.tokens(PROMPT, 20, end_id=PROMPT[3]).finish()
 
@@ -230,7 +208,6 @@ def find_the_queue_full(server: Server, connection: GrpcConnection) -> None:
         (cancel_grpc_stream, {"CANCELED": 1}),
         (drop_http_connection, {"CANCELED": 1}),
         (stop_by_id, {"CANCELED": 1}),
-        (stop_while_it_waits, {"CANCELED": 1, "LENGTH": PLACES}),
         (reach_an_end_token, {"STOP": 1}),
         (reach_a_stop_word, {"STOP_WORD": 1}),
         (run_out_of_time, {"DEADLINE": 1}),

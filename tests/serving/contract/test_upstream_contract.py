@@ -47,34 +47,6 @@ def test_what_upstreams_clients_do_not_send_is_not_required(configs: Configs) ->
     assert [key for key in added if not mine[key].get("optional")] == []
 
 
-def test_a_change_of_any_kind_shows(configs: Configs) -> None:
-    changed = load(committed_repository())
-    tensors = {(model, tensor.name): tensor for model in changed for tensor in changed[model].input}
-    tensors["ensemble", "top_k"].name = "k"
-    tensors["tensorrt_llm", "beam_width"].data_type = 12
-    tensors["tensorrt_llm", "min_tokens"].optional = False
-    tensors["tensorrt_llm", "stop"].ClearField("reshape")
-    tensors["ensemble", "lora_config"].allow_ragged_batch = False
-    changed["preprocessing"].output[0].dims[0] = 3
-    changed["tensorrt_llm"].model_transaction_policy.decoupled = False
-    changed["preprocessing"].ClearField("dynamic_batching")
-    del changed["postprocessing"].parameters["skip_special_tokens"]
-    first, second, third = changed["ensemble"].ensemble_scheduling.step
-    second.input_map["len_penalty"] = "temperature"
-    del second.output_map["batch_index"]
-    first.model_name, third.model_name = third.model_name, first.model_name
-    before, after = found(configs), found(changed)
-    shown = {(model, kind) for (model, kind, name), how in after.items() if before.get((model, kind, name)) != how}
-    assert shown >= {
-        *(("ensemble", kind) for kind in ("input", "step", "tensorrt_llm input", "tensorrt_llm output")),
-        *(("preprocessing", kind) for kind in ("output", "model")),
-        *(("tensorrt_llm", kind) for kind in ("input", "model")),
-        ("postprocessing", "parameter"),
-    }
-    kept = {name for model, kind, name in after if kind == "input" and after[model, kind, name] != "added"}
-    assert kept >= {"top_k", "beam_width", "min_tokens", "stop", "lora_config"}
-
-
 def test_the_client_sends_what_the_ensemble_takes(configs: Configs) -> None:
     everything = Sampling(
         *(0.5, 5, 0.9, 1, 1.1, 0.5, 0.5, 0.1, 2, 7),

@@ -95,6 +95,20 @@ def test_the_end_token_has_no_log_prob(stepper: OpenVinoModelRunner) -> None:
     assert len(ended.log_probs) == len(ended.token_ids) == answer.token_ids.index(end)
 
 
+def test_min_tokens_holds_the_end_off(stepper: OpenVinoModelRunner) -> None:
+    ends = tuple(run(stepper, GenerationRequest(PROMPT, 24))[0].token_ids[:3])
+    early, late, whole = run(
+        stepper,
+        GenerationRequest(PROMPT, 24, end_ids=ends),
+        GenerationRequest(PROMPT, 24, end_ids=ends, sampling=SamplingConfig(min_tokens=9)),
+        GenerationRequest(PROMPT, 5, end_ids=ends, sampling=SamplingConfig(min_tokens=900)),
+    )
+    assert (early.token_ids, early.reason) == ([], FinishReason.STOP)
+    assert len(late.token_ids) >= 9
+    assert not set(late.token_ids) & set(ends)
+    assert (len(whole.token_ids), whole.reason) == (5, FinishReason.LENGTH)
+
+
 def reference_beams(model: Any, request: GenerationRequest) -> list[list[int]]:
     sampling = request.sampling
     ids = torch.tensor([request.prompt_ids])
