@@ -1,4 +1,4 @@
-"""Each format's calls are found, however the answer is split into chunks, and the rest is text."""
+"""Each format's calls are found, however the answer is split into chunks, and the rest is text; a template tells its format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake engine answers as it says it does, so that other tests can rely on it."""
+"""The fake engine answers as it says it does; adapters are found by name, and only the one in use is imported."""
 
 from __future__ import annotations
 

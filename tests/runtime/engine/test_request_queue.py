@@ -1,4 +1,4 @@
-"""The queue's order, whatever is pushed, taken out and late."""
+"""The queue's order, whatever is pushed, taken out and late; and what is held at a time is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scheduler's queue: priorities, deadlines, its bound, adapters, and guides that are still being tried."""
+"""Scheduler's queue: priorities, deadlines, its bound, what the library refuses, and the shortest recent step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EngineProcess over the fake engine: a real child process, its deaths, and what its parent makes of them."""
+"""EngineProcess over the fake engine: a real child process, what requests meet there, and its deaths."""
 
 from __future__ import annotations
 

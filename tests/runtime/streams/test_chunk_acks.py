@@ -1,4 +1,4 @@
-"""Keys travel from postprocessing to the engine's model, and to that one alone."""
+"""Keys travel from postprocessing to the engine's model, and to that one alone; and what goes with a chunk there."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""The context of a stream whose chunks come without it, and the ids that distinguish such streams."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import grpc
-from inflight_client import ERROR_CODES
 from inflight_client._grpc.channel import options
 from inflight_client.address import Address
 from tritonclient.grpc import service_pb2
@@ -23,13 +22,11 @@ from tests.serving.raw_requests import post
 
 PATIENCE_SECONDS = 60.0
 AT_A_TIME = 8
-TRITONS = "Triton's own"
 _SERVICE = "/inference.GRPCInferenceService"
 _LONGEST_SENTENCE = 2000
 _NOT_A_SENTENCE = re.compile(
     r"Traceback|\bAt:|File \"|\n\s*\S|\b[A-Z]\w+(Error|Exception)\b|Failed to process the request"
 )
-_CODE = re.compile(r"\[([a-z_]+)\]$")
 
 
 @dataclass(frozen=True)
@@ -41,12 +38,6 @@ class CaseOutcome:
 
     kind: str
     sentence: str = ""
-
-    @property
-    def code(self) -> str:
-        """The stable code of a refusal; where it has none, Triton refused before a model of ours saw the request."""
-        found = _CODE.search(self.sentence)
-        return found[1] if found and found[1] in ERROR_CODES else TRITONS
 
 
 def problem_of(case: Case, outcome: CaseOutcome) -> str | None:
@@ -67,7 +58,7 @@ def _judged_sentence(sentence: str) -> str | None:
 
 
 class CaseSender:
-    """Sends cases to one server; counts what became of them by outcome, kind and code; collects what is wrong."""
+    """Sends cases to one server; counts what became of them by outcome and kind; collects what is wrong."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -75,9 +66,6 @@ class CaseSender:
         self._lock = threading.Lock()
         self.outcomes: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
-        self.codes: Counter[str] = Counter()
-        self.tritons: Counter[str] = Counter()
-        """Sentences without a code, shortened so that like ones are the same."""
         self.wrong: list[str] = []
 
     def send(self, cases: Iterable[Case]) -> None:
@@ -90,10 +78,6 @@ class CaseSender:
         with self._lock:
             self.outcomes[outcome.kind] += 1
             self.kinds[case.kind] += 1
-            if outcome.kind == "refused":
-                self.codes[outcome.code] += 1
-                if outcome.code == TRITONS:
-                    self.tritons[re.sub(r"[\d.]+|'[^']*'", "_", outcome.sentence)[:120]] += 1
             if complaint:
                 self.wrong.append(f"{case.kind}, {case.name}: {complaint}")
 

@@ -1,7 +1,7 @@
 """The repository for TensorRT-LLM's C++ backend on a real Triton; behind it, a stand-in for the backend.
 
 What is seen here of the backend is the stand-in's; what is tested is the way around it: the emitted configurations,
-the ensemble, pre- and postprocessing, and the scripted model.
+the ensemble, pre- and postprocessing.
 """
 
 from __future__ import annotations
