@@ -1,4 +1,4 @@
-"""Each format's calls are found, however the answer is split into chunks, and the rest is text; a template tells its format."""
+"""Each format's calls are found, however the answer is split into chunks, and the rest is text."""
 
 from __future__ import annotations
 

@@ -107,14 +107,6 @@ def test_stop_of_an_unknown_id_is_no_error_and_without_an_id_it_is(paced_server:
     assert "Trying to stop a request but request ID is not provided" in reply.error
 
 
-def test_stop_ends_one_that_waits(narrow_server: Server, connection: GrpcConnection) -> None:
-    waiting = open_stream(connection, narrow_server, DIRECT, "waiting", 3)
-    await_waiting(narrow_server, 1)
-    stop(narrow_server, "waiting")
-    (response,) = waiting.finish()
-    assert (response.finish_reason, response.token_ids) == ("cancelled", [])
-
-
 def test_a_deadline_ends_what_runs_with_what_it_has_said(paced_server: Server) -> None:
     """Streams and whole answers alike, and not before."""
     began = time.monotonic()
