@@ -207,7 +207,9 @@ def check_whole(request: GenerationRequest, answer: CollectedOutput) -> None:
     assert not set(answer.token_ids[:-1]) & set(request.end_ids) or not request.end_ids
 
 
-@pytest.mark.parametrize("way", ["plain", "draft", "lookup", "whole prompts"])
+@pytest.mark.parametrize(
+    "way", ["plain", "lookup", *(pytest.param(way, marks=pytest.mark.slow) for way in ("draft", "whole prompts"))]
+)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 30))])
 def test_nothing_that_is_asked_for_ends_the_engine(
     runner_of: Callable[[str, int], OpenVinoModelRunner], way: str, seed: int
