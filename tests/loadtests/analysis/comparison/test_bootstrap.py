@@ -5,8 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from loadtests.analysis.comparison.block_length import block_length
-from loadtests.analysis.comparison.bootstrap import MAX_CELLS, cell_of, interval, resample, student
+from loadtests.analysis.comparison.bootstrap import MAX_CELLS, block_length, cell_of, interval, resample
 from loadtests.analysis.comparison.side import PooledValues, resampled_percentiles
 from tests.loadtests.analysis.comparison.series import autocorrelated
 
@@ -78,12 +77,6 @@ def test_a_request_keeps_all_of_its_gaps() -> None:
     run = PooledValues(np.repeat(levels, 1000), np.repeat(np.arange(10), 1000), 10)
     replicates = resampled_percentiles([run], (0.5,), 1, 500, np.random.default_rng(7))[0.5]
     assert replicates.std() > 1
-
-
-def test_students_quantiles() -> None:
-    # As tables have them.
-    for freedom, expected in {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 8: 2.306, 30: 2.042}.items():
-        assert student(0.975, freedom) == pytest.approx(expected, rel=0.01)
 
 
 def test_the_interval_is_wider_where_runs_are_few() -> None:
