@@ -51,17 +51,13 @@ def find_model(plan: LoadPlan, client: Client) -> ServedModel:
 
     For a model that generates, this asks for its description; an encoder computes a text.
     """
-    if plan.task == "embed":
-        return _encoder(plan, client.embed(_PROBE).model)
+    if plan.task == "generate":
+        found = client.deployment()
+        return ServedModel(found.model, found.kind, found.version, dict(found.served))
     if plan.task == "rerank":
-        return _encoder(plan, client.rerank(_PROBE, [_PROBE]).model)
-    if plan.task == "classify":
-        return _encoder(plan, client.classify(_PROBE).model)
-    found = client.deployment()
-    return ServedModel(found.model, found.kind, found.version, dict(found.served))
-
-
-def _encoder(plan: LoadPlan, model: str) -> ServedModel:
+        model = client.rerank(_PROBE, [_PROBE]).model
+    else:
+        model = (client.embed(_PROBE) if plan.task == "embed" else client.classify(_PROBE)).model
     return ServedModel(model, plan.task, facts={"model": model})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 
 import gevent
@@ -15,11 +14,11 @@ from locust.exception import RPCError
 from locust.runners import MasterRunner
 from zmq import ZMQError
 
+from inflight.common.child_process import python_module
 from loadtests.arrivals.profile import Profile
 from loadtests.errors import LoadError
-from loadtests.generator.load_test import LoadTest, LoadTestSpec, LocalLoadTest
+from loadtests.generator.load_test import LoadTest, LoadTestSpec, LocalLoadTest, ResultFiles
 from loadtests.generator.master import MasterLoadTest
-from loadtests.generator.result_files import ResultFiles
 from loadtests.generator.users import user_class_for
 from loadtests.plan import LoadPlan
 from loadtests.run.worker_spec import WorkerSpec
@@ -94,14 +93,7 @@ def _start_workers(runner: MasterRunner, workers: WorkerSpec, processes: list[su
     """Start this machine's workers, and wait until all have connected."""
     host, bound = workers.bind.rpartition(":")[0], runner.server.port
     for _ in range(workers.workers):
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "loadtests.generator.main",
-            "--worker-of",
-            f"{_local_address(host)}:{bound}",
-        ]
+        command = python_module("loadtests.generator.main", "--worker-of", f"{_local_address(host)}:{bound}")
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
     with gevent.Timeout(workers.join_timeout, False):
         while len(runner.clients.ready) < workers.total and all(process.poll() is None for process in processes):

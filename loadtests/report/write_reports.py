@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadtests.analysis import csv_tables, report_file
+from loadtests.analysis import csv_tables
+from loadtests.analysis.report_file import write_figures
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import Summary
-from loadtests.analysis.sweep.result import Sweep
+from loadtests.analysis.sweep import Sweep
 from loadtests.report.document import CHART_LIBRARY, write_library
 from loadtests.report.page import run_page, sweep_page
 from loadtests.run_directory import RunDirectory
@@ -21,7 +22,7 @@ def write_run_report(directory: RunDirectory, sweep: Path | None = None) -> tupl
     The page is one self-contained file; for a run in the directory of a `sweep` it loads the chart library from there.
     """
     summary = summarize(directory)
-    report_file.write_summary(summary, directory)
+    write_figures(summary, directory.path / "report.json")
     csv_tables.write_requests(directory)
     csv_tables.write_timeline(summary.timeline, directory)
     page = directory.path / PAGE
@@ -35,7 +36,7 @@ def write_run_report(directory: RunDirectory, sweep: Path | None = None) -> tupl
 
 def write_sweep_report(sweep: Sweep, directory: Path) -> Path:
     """Write `sweep.json` and the page in the directory of the sweep's runs."""
-    report_file.write_sweep(sweep, directory)
+    write_figures(sweep, directory / "sweep.json")
     page = directory / PAGE
     write_library(directory)
     page.write_text(sweep_page(sweep, directory.resolve().name, CHART_LIBRARY), encoding="utf-8")

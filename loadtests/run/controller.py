@@ -8,8 +8,8 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import IO, Any
@@ -57,7 +57,9 @@ def run_load_test(
     watch = ServerMetricsRecorder(plan, directory)
     facts["workers"] = {"workers": workers.workers, "expected": workers.expected}
     try:
-        with _generator(directory, workers, secrets) as generator:
+        command = python_module("loadtests.generator.main", str(directory.path), *workers.arguments())
+        environment = {**os.environ, "GRPC_VERBOSITY": "NONE", **secrets}
+        with directory.log.open("w") as log, child_process(command, log, environment) as generator:
             facts["interrupted"] = _wait_for_generator(generator, directory, watch, on_progress)
     finally:
         try:
@@ -152,16 +154,3 @@ class _GeneratorSamples:
         self._read += len(whole)
         for line in whole.splitlines():
             yield json.loads(line)
-
-
-@contextmanager
-def _generator(
-    directory: RunDirectory, workers: WorkerSpec, secrets: Mapping[str, str]
-) -> Iterator[subprocess.Popen[str]]:
-    """Start the generator in its own process group, so that a Ctrl-C at the terminal reaches only this process."""
-    command = python_module("loadtests.generator.main", str(directory.path), *workers.arguments())
-    with (
-        directory.log.open("w") as log,
-        child_process(command, log, {**os.environ, "GRPC_VERBOSITY": "NONE", **secrets}) as process,
-    ):
-        yield process

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from loadtests.errors import LoadError
-from loadtests.workloads.distributions import Distribution, parse_distribution
-from loadtests.workloads.empirical import file_and_column, read_numbers
+from loadtests.workloads.distributions import Distribution, file_and_column, parse_distribution, read_numbers
 from loadtests.workloads.interface import Workload
-from loadtests.workloads.prompt_file import PromptFile, PromptOptions
+from loadtests.workloads.prompt_file import PromptFile
 from loadtests.workloads.scripted_conversation import ClientCancellation
 from loadtests.workloads.spec import WorkloadSpec
-from loadtests.workloads.synthetic import PrefixPool, SyntheticWorkload
+from loadtests.workloads.synthetic import SyntheticWorkload
 from loadtests.workloads.text_generator import EstimatedTextGenerator, TextGenerator
 from loadtests.workloads.texts import SyntheticTexts, TextFile, TextsWorkload
 from loadtests.workloads.trace_formats import read_trace
-from loadtests.workloads.trace_replay import TraceFit, TraceReplay
+from loadtests.workloads.trace_replay import TraceReplay
 
 _ALL = {"output_tokens", "max_output_tokens", "prompt_format", "cancel_fraction", "cancel_after"}
 _SYNTHETIC = {"max_input_tokens", "tokenizer", "tokens_per_word"}
@@ -41,60 +40,30 @@ def make_workload(spec: WorkloadSpec, files: Mapping[str, bytes], seed: int) -> 
     trace is in the trace's own seconds: divide it by the arrivals' speed to replay it faster. Raises LoadError.
     """
     _check_fields(spec)
-    numbers = _Distributions(spec, files)
-    leaving = ClientCancellation(spec.cancel_fraction, numbers.parse("cancel_after"))
+
+    def numbers(field: str) -> Distribution:
+        def observed(reference: str) -> Sequence[float]:
+            return read_numbers(files[file_and_column(reference)[0]], reference, field)
+
+        return parse_distribution(getattr(spec, field), field, observed)
+
+    cancellation = ClientCancellation(spec.cancel_fraction, numbers("cancel_after"))
     if spec.task != "generate":
         rerank = spec.task == "rerank"
         source = (
             TextFile(files[spec.prompts], spec.prompts, rerank, spec.repeat is not False)
             if spec.prompts is not None
-            else SyntheticTexts(
-                _text_generator(spec, files), numbers.parse("text_tokens"), numbers.parse("query_tokens")
-            )
+            else SyntheticTexts(_text_generator(spec, files), numbers("text_tokens"), numbers("query_tokens"))
         )
-        return TextsWorkload(source, numbers.parse("texts_per_request"), rerank, leaving, seed)
+        return TextsWorkload(source, numbers("texts_per_request"), rerank, cancellation, seed)
     if spec.prompts is not None:
-        manner = PromptOptions(
-            numbers.parse("output_tokens"), numbers.parse("think_time"), leaving, spec.prompt_format,
-            spec.max_output_tokens, spec.order == "shuffled", spec.repeat is not False,
-        )  # fmt: skip
-        return PromptFile(files[spec.prompts], spec.prompts, manner, seed)
+        output_tokens, think_time = numbers("output_tokens"), numbers("think_time")
+        return PromptFile(files[spec.prompts], spec, output_tokens, think_time, cancellation, seed)
     texts = _text_generator(spec, files)
-    chat = spec.prompt_format == "messages"
     if spec.trace is not None:
         trace = read_trace(files[spec.trace], spec.trace, spec.trace_format)
-        fit = TraceFit(
-            spec.input_scale, spec.output_scale, spec.max_input_tokens, spec.max_output_tokens, spec.block_tokens
-        )
-        return TraceReplay(trace, spec.trace, fit, spec.trace_start, spec.repeat is True, texts, leaving, chat, seed)
-    return SyntheticWorkload(
-        input_tokens=numbers.parse("input_tokens"),
-        output_tokens=numbers.parse("output_tokens", spec.max_output_tokens),
-        turn_tokens=numbers.parse("turn_tokens" if spec.turn_tokens is not None else "input_tokens"),
-        turns=numbers.parse("turns"),
-        think_time=numbers.parse("think_time"),
-        cancellation=leaving,
-        prefixes=PrefixPool(spec.prefix_tokens, spec.prefix_count, spec.prefix_fraction, texts, seed),
-        texts=texts,
-        chat=chat,
-        max_input_tokens=spec.max_input_tokens,
-        seed=seed,
-    )
-
-
-class _Distributions:
-    """The distributions in a spec's fields."""
-
-    def __init__(self, spec: WorkloadSpec, files: Mapping[str, bytes]) -> None:
-        self._spec = spec
-        self._files = files
-
-    def parse(self, field: str, maximum: int | None = None) -> Distribution:
-        def seen(reference: str) -> Sequence[float]:
-            return read_numbers(self._files[file_and_column(reference)[0]], reference, field)
-
-        found = parse_distribution(getattr(self._spec, field), field, seen)
-        return found if maximum is None else found.at_most(maximum)
+        return TraceReplay(trace, spec, texts, cancellation, seed)
+    return SyntheticWorkload(spec, numbers, texts, cancellation, seed)
 
 
 def _text_generator(spec: WorkloadSpec, files: Mapping[str, bytes]) -> TextGenerator:

@@ -3,73 +3,59 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
 
 from loadtests.workloads.distributions import Distribution
 from loadtests.workloads.scripted_conversation import ClientCancellation, ScriptedConversation, Turn, user
+from loadtests.workloads.spec import WorkloadSpec
 from loadtests.workloads.text_generator import TextGenerator, prompt_text
 
 _PREFIXES_KEPT = 256
 
 
-class PrefixPool:
-    """Shared prefixes of prompts: `count` different ones, each of `tokens` tokens, for a `fraction` of sessions."""
-
-    def __init__(self, tokens: int, count: int, fraction: float, texts: TextGenerator, seed: int) -> None:
-        self.tokens = tokens
-        self._count = count
-        self._fraction = fraction
-        self._texts = texts
-        self._seed = seed
-        self._text = lru_cache(_PREFIXES_KEPT)(self._make)
-
-    def draw(self, source: random.Random) -> str:
-        """Return one of the prefixes, or an empty one for a session without."""
-        if self.tokens and source.random() < self._fraction:
-            return self._text(source.randrange(self._count))
-        return ""
-
-    def _make(self, number: int) -> str:
-        return self._texts.piece(self.tokens, random.Random(f"{self._seed}/prefix/{number}"), first=True)
-
-
-@dataclass(frozen=True)
 class SyntheticWorkload:
-    """Sessions of synthetic prompts, without end.
+    """Sessions of synthetic prompts, without end; `numbers` returns the distribution of a field of `spec`.
 
-    `longest` limits a session's tokens as requested: answers count as `max_tokens`.
+    `max_input_tokens` limits a session's tokens as requested: answers count as their maximum.
     """
 
-    input_tokens: Distribution
-    output_tokens: Distribution
-    turn_tokens: Distribution
-    turns: Distribution
-    think_time: Distribution
-    cancellation: ClientCancellation
-    prefixes: PrefixPool
-    texts: TextGenerator
-    chat: bool
-    max_input_tokens: int | None
-    seed: int
+    def __init__(
+        self, spec: WorkloadSpec, numbers: Callable[[str], Distribution], texts: TextGenerator,
+        cancellation: ClientCancellation, seed: int,
+    ) -> None:  # fmt: skip
+        self._spec = spec
+        self._input_tokens = numbers("input_tokens")
+        self._output_tokens = numbers("output_tokens").at_most(spec.max_output_tokens)
+        self._turn_tokens = self._input_tokens if spec.turn_tokens is None else numbers("turn_tokens")
+        self._turns, self._think_time = numbers("turns"), numbers("think_time")
+        self._texts = texts
+        self._cancellation = cancellation
+        self._seed = seed
+        self._prefix = lru_cache(_PREFIXES_KEPT)(self._make_prefix)
 
     def session(self, number: int) -> ScriptedConversation:
-        source = random.Random(f"{self.seed}/{number}")
-        prefix = self.prefixes.draw(source)
-        held = self.prefixes.tokens if prefix else 0
+        spec, source = self._spec, random.Random(f"{self._seed}/{number}")
+        has_prefix = spec.prefix_tokens and source.random() < spec.prefix_fraction
+        prefix = self._prefix(source.randrange(spec.prefix_count)) if has_prefix else ""
+        held = spec.prefix_tokens if has_prefix else 0
         turns: list[Turn] = []
-        for turn in range(self.turns.draw_integer(source)):
-            tokens = (self.turn_tokens if turn else self.input_tokens).draw_integer(source)
-            if self.max_input_tokens is not None:
-                if turn and held + tokens > self.max_input_tokens:
+        for turn in range(self._turns.draw_integer(source)):
+            tokens = (self._turn_tokens if turn else self._input_tokens).draw_integer(source)
+            if spec.max_input_tokens is not None:
+                if turn and held + tokens > spec.max_input_tokens:
                     break
-                tokens = min(tokens, self.max_input_tokens - held)
+                tokens = min(tokens, spec.max_input_tokens - held)
             if turn:
-                text = self.texts.piece(tokens, source, first=True)
+                text = self._texts.piece(tokens, source, first=True)
             else:
-                text = prompt_text(self.texts, tokens, source, prefix, held)
-            most = self.output_tokens.draw_integer(source)
-            think = self.think_time.draw_number(source) if turn else 0.0
-            turns.append(Turn(user(text), most, think, self.cancellation.draw(source)))
-            held += tokens + most
-        return ScriptedConversation(number, turns, chat=self.chat)
+                text = prompt_text(self._texts, tokens, source, prefix, held)
+            max_tokens = self._output_tokens.draw_integer(source)
+            think = self._think_time.draw_number(source) if turn else 0.0
+            turns.append(Turn(user(text), max_tokens, think, self._cancellation.draw(source)))
+            held += tokens + max_tokens
+        return ScriptedConversation(number, turns, chat=spec.prompt_format == "messages")
+
+    def _make_prefix(self, number: int) -> str:
+        source = random.Random(f"{self._seed}/prefix/{number}")
+        return self._texts.piece(self._spec.prefix_tokens, source, first=True)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.analysis.comparison.compare import compare
-from loadtests.analysis.report_file import read_summary
+from loadtests.analysis.report_file import read_figures
 from loadtests.analysis.slo import Slo
-from loadtests.analysis.sweep.search import RateSearch
+from loadtests.analysis.summary import Summary
+from loadtests.analysis.sweep import RateSearch
 from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_times
 from loadtests.plan import Arrivals
@@ -32,7 +33,7 @@ def prompts(data: bytes, **fields: Any) -> Cause:
 def test_sentences(tmp_path: Path) -> None:
     def report(name: str, text: str) -> Cause:
         (tmp_path / name).write_text(text)
-        return partial(read_summary, tmp_path / name)
+        return partial(read_figures, tmp_path / name, Summary)
 
     causes: list[Cause] = [
         partial(due_times, rate("1", "gamma", 0.001), 0, 1.0),
@@ -42,7 +43,7 @@ def test_sentences(tmp_path: Path) -> None:
         partial(Slo.parse, "ttft"),
         partial(RateSearch, start=0.0),
         partial(compare, [], []),
-        partial(read_summary, tmp_path / "gone.json"),
+        partial(read_figures, tmp_path / "gone.json", Summary),
         report("list.json", "[]"),
         report("nan.json", '{"format": 1, "measured_seconds": NaN}'),
         report("empty.json", "{}"),

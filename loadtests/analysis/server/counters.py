@@ -16,17 +16,6 @@ _SERIES = re.compile(r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})?
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 
-@dataclass(frozen=True)
-class Series:
-    """One series of a metrics page, without its value."""
-
-    name: str
-    labels: Mapping[str, str]
-
-    def has(self, wanted: Mapping[str, str]) -> bool:
-        return all(self.labels.get(label) == value for label, value in wanted.items())
-
-
 def series_key(name: str, labels: Mapping[str, str]) -> str:
     """`name{label="value",...}`, as a metrics page has it and a run's `server.jsonl` keeps it."""
     pairs = ",".join(f'{label}="{value}"' for label, value in labels.items())
@@ -34,12 +23,13 @@ def series_key(name: str, labels: Mapping[str, str]) -> str:
 
 
 @cache
-def parse_series(key: str) -> Series:
-    """Parse `name{label="value",...}`. The suffix `_total` of a counter is removed, since some readers add it."""
-    found = _SERIES.fullmatch(key)
-    if found is None:
-        return Series(key, {})
-    return Series(found["name"].removesuffix("_total"), dict(_LABEL.findall(found["labels"] or "")))
+def parse_series(key: str) -> tuple[str, Mapping[str, str]]:
+    """Return the name and the labels of `name{label="value",...}`. The suffix `_total` of a counter is removed, since
+    some readers add it."""
+    match = _SERIES.fullmatch(key)
+    if match is None:
+        return key, {}
+    return match["name"].removesuffix("_total"), dict(_LABEL.findall(match["labels"] or ""))
 
 
 @dataclass(frozen=True)
@@ -97,7 +87,7 @@ class ServerCounters:
 
     def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
         """Return `increase` for each value of a label."""
-        values = {parse_series(key).labels.get(label) for key in self._keys(name, labels)}
+        values = {parse_series(key)[1].get(label) for key in self._keys(name, labels)}
         found = {value: self.increase(name, **labels, **{label: value}) for value in values if value is not None}
         return {value: growth for value, growth in sorted(found.items()) if growth is not None}
 
@@ -125,11 +115,14 @@ class ServerCounters:
     def _counters(self) -> tuple[str, ...]:
         """The counters, identified by their names: the samples do not contain the types."""
         grow = ("inflight_requests", "nv_inference_request_success", "nv_inference_count", "nv_inference_exec_count")
-        return tuple(key for key in self._all_keys if parse_series(key).name in grow)
+        return tuple(key for key in self._all_keys if parse_series(key)[0] in grow)
 
     def _keys(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
-        wanted = name.removesuffix("_total")
-        return (key for key in self._all_keys if (series := parse_series(key)).name == wanted and series.has(labels))
+        name = name.removesuffix("_total")
+        for key in self._all_keys:
+            series, own = parse_series(key)
+            if series == name and labels.items() <= own.items():
+                yield key
 
     def _increase(self, key: str) -> float:
         values = [sample.values.get(key, math.nan) for sample in self.samples]

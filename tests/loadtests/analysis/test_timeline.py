@@ -14,7 +14,15 @@ from loadtests.record import RequestOutcome
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.errors import raises
 from tests.fixtures.load_runs import failure, generator_sample, record, write_run
-from tests.loadtests.analysis.metrics_pages import PAGES
+
+PAGES = [
+    {
+        "t": t,
+        "moment": moment,
+        "values": {'nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="scheduled",version="1"}': running},
+    }
+    for t, moment, running in [(-1.0, "before", 9.0), (0.5, "during", 1.0), (0.9, "during", 2.0), (50.0, "after", 9.0)]
+]
 
 
 @pytest.fixture

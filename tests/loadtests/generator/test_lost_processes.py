@@ -129,7 +129,7 @@ def test_the_plan_waits_for_workers_that_do_not_handle_messages_yet(paced_server
     )
     directory = RunDirectory.create(tmp_path / "run")
     plan = LoadPlan(server=paced_server.grpc_address, seconds=0.5, workload=WorkloadSpec(output_tokens="2"))
-    command = [*generator_command(directory, plan, 0), "--expect=1", f"--bind={master}"]
+    command = [*generator_command(directory, plan, 0), "--expected=1", f"--bind={master}"]
     with running_generator(command, tmp_path / "out") as process:
         worker = subprocess.Popen([sys.executable, "-c", slow, master])
         try:

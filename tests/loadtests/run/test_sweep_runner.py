@@ -10,7 +10,7 @@ import pytest
 
 from inflight.commands.load.display import LoadProgressLines
 from loadtests.analysis.summary import Summary
-from loadtests.analysis.sweep.result import Sweep, SweepStep
+from loadtests.analysis.sweep import Sweep, SweepStep
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord

@@ -3,7 +3,7 @@
 import pytest
 
 from loadtests.errors import LoadError
-from loadtests.workloads.empirical import read_numbers
+from loadtests.workloads.distributions import read_numbers
 from tests.loadtests.workloads.example_traces import AZURE_2023, BURST_2, LONG, mooncake, row
 
 

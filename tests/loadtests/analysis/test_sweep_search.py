@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.analysis.sweep.search import RateSearch
+from loadtests.analysis.sweep import RateSearch
 from loadtests.errors import LoadError
 from tests.fixtures.errors import raises
 
