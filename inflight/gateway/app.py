@@ -34,6 +34,7 @@ from inflight.gateway.http import (
     Scope,
     Send,
     cancel_on_disconnect,
+    log_request,
 )
 from inflight.gateway.keys import Caller, KeyRing
 from inflight.gateway.metrics import GatewayMetrics
@@ -41,7 +42,6 @@ from inflight.gateway.openapi import openapi
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.pages import chat_page, docs_page
 from inflight.gateway.quotas import KeyQuotas
-from inflight.gateway.request_log import log_request
 from inflight.gateway.servers import ServedModel, ServerPool, Target
 from inflight.gateway.settings import GatewaySettings, is_loopback
 from inflight.gateway.spans import Spans
