@@ -25,11 +25,12 @@ _PROBE = "a text"
 
 def connect(plan: LoadPlan) -> Client:
     """Return a client without retries, so that every failure is seen. Raises LoadError or InflightError."""
+    files = {name: Path(path) for name in ("ca", "certificate", "key") if (path := getattr(plan, name))}
     return Client(
         plan.server,
         plan.model,
         headers=parse_headers(plan),
-        tls=_tls(plan),
+        tls=Tls(**files) if files else None,
         retry=NO_RETRY,
         chat_template=plan.chat_template,
         metrics_url=plan.metrics_url,
@@ -77,8 +78,3 @@ def parse_headers(plan: LoadPlan) -> Mapping[str, str]:
         return dict(map(parse_header, plan.header))
     except InflightError as error:
         raise LoadError(str(error), error.code) from None
-
-
-def _tls(plan: LoadPlan) -> Tls | None:
-    files = {name: Path(path) for name in ("ca", "certificate", "key") if (path := getattr(plan, name))}
-    return Tls(**files) if files else None

@@ -114,7 +114,7 @@ def summarize(directory: RunDirectory) -> Summary:
     ended early. Raises LoadError `run_not_found` for a missing run, `run_damaged` for a damaged file.
     """
     data = RunData.read(directory)
-    server = ServerCounters(directory.server_samples())
+    server = ServerCounters.read(directory.server_samples())
     plan, run, part, measured = data.plan, data.columns, data.measured_columns, data.window
     requests, seconds = count_requests(part), measured.seconds
     generated = None if plan.encodes else server_side(server, measured)

@@ -87,29 +87,22 @@ def measurement_window(
         return MeasurementWindow(
             plan.warmup, min(plan.end, traces_end), cut_short=traces_end < plan.end, interrupted=True
         )
-    if _all_made(plan, columns):
+    started = len(np.unique(columns.session))
+    if plan.sessions is not None and started >= plan.sessions:
         return MeasurementWindow(plan.warmup, min(plan.end, last_end), exhausted=True)
     if traces_end >= plan.end - _SAMPLE_SECONDS:
         return MeasurementWindow(plan.warmup, plan.end)
     if not _nothing_left(generator):
         return MeasurementWindow(plan.warmup, traces_end, cut_short=True)
-    if plan.arrivals.kind == "rate" and _started_sessions(columns) == count_due(plan, plan.end):
+    if plan.arrivals.kind == "rate" and started == count_due(plan, plan.end):
         return MeasurementWindow(plan.warmup, plan.end)  # nothing more was due
     return MeasurementWindow(plan.warmup, last_end, exhausted=True)
-
-
-def _all_made(plan: LoadPlan, columns: Columns) -> bool:
-    return plan.sessions is not None and _started_sessions(columns) >= plan.sessions
 
 
 def _nothing_left(generator: Sequence[GeneratorSample]) -> bool:
     """Return whether the last sample of each process says that it had no more sessions to start."""
     last = {sample.worker: sample for sample in sorted(generator, key=lambda sample: sample.t) if not sample.lost}
     return bool(last) and all(sample.exhausted for sample in last.values())
-
-
-def _started_sessions(columns: Columns) -> int:
-    return len(np.unique(columns.session))
 
 
 def count_due(plan: LoadPlan, end: float) -> int:

@@ -47,7 +47,10 @@ def run_plan(directory: RunDirectory, plan: LoadPlan, files: Mapping[str, bytes]
             _start_workers(runner, workers, processes)
         stopped = Event()
         gevent.signal_handler(signal.SIGTERM, _stop, environment, stopped)
-        users = _max_users(plan) if plan.arrivals.kind == "users" else workers.total
+        users = workers.total
+        if plan.arrivals.kind == "users":
+            profile = Profile.parse(plan.arrivals.profile)
+            users = max([1, *(profile.users(moment) for moment in profile.changes if moment < plan.end)])
         environment.runner.start(users, spawn_rate=users)
         if _wait_for_start(test, stopped):
             _wait_for_end(test, plan, processes)
@@ -76,11 +79,6 @@ def _stop_processes(processes: list[subprocess.Popen[bytes]]) -> None:
         process.kill()
 
 
-def _max_users(plan: LoadPlan) -> int:
-    profile = Profile.parse(plan.arrivals.profile)
-    return max([1, *(profile.users(moment) for moment in profile.changes if moment < plan.end)])
-
-
 def _create_master(environment: Environment, workers: WorkerSpec) -> MasterRunner:
     host, _, port = workers.bind.rpartition(":")
     try:
@@ -92,8 +90,9 @@ def _create_master(environment: Environment, workers: WorkerSpec) -> MasterRunne
 def _start_workers(runner: MasterRunner, workers: WorkerSpec, processes: list[subprocess.Popen[bytes]]) -> None:
     """Start this machine's workers, and wait until all have connected."""
     host, bound = workers.bind.rpartition(":")[0], runner.server.port
+    local = "127.0.0.1" if host in ("", "*", "0.0.0.0", "::") else host
     for _ in range(workers.workers):
-        command = python_module("loadtests.generator.main", "--worker-of", f"{_local_address(host)}:{bound}")
+        command = python_module("loadtests.generator.main", "--worker-of", f"{local}:{bound}")
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
     with gevent.Timeout(workers.join_timeout, False):
         while len(runner.clients.ready) < workers.total and all(process.poll() is None for process in processes):
@@ -106,11 +105,6 @@ def _start_workers(runner: MasterRunner, workers: WorkerSpec, processes: list[su
             f"listens at {host}:{bound}",
             "load_failed",
         )
-
-
-def _local_address(host: str) -> str:
-    """Return the address that this machine's own workers connect to."""
-    return "127.0.0.1" if host in ("", "*", "0.0.0.0", "::") else host
 
 
 def _wait_for_start(test: LoadTest, stopped: Event) -> bool:

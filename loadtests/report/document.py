@@ -76,12 +76,9 @@ def _policy(nonce: str, *scripts: str) -> str:
     """Return the page's content security policy: run only these scripts, and load only the script with the nonce. (A
     hash would be stricter, but Chromium does not support hashes for scripts from files.)"""
     named = f" 'nonce-{nonce}'" if nonce else ""
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {hashes}{named}; style-src 'unsafe-inline'; img-src data: blob:"
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _file(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadtests.analysis.comparison.result import Comparison
+from loadtests.analysis.comparison.compare import Comparison
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import Sweep
 from loadtests.report import tables

@@ -119,9 +119,7 @@ def error_table(requests: Requests) -> Table:
 
 def latency_table(found: Mapping[str, DistributionSummary]) -> Table:
     rows: list[Row] = [
-        [called, f"{found[name].count:,}", *(seconds(getattr(found[name], column)) for column in TIMES)]
-        for name, called in LATENCIES.items()
-        if name in found
+        [called, *_distribution_cells(found[name])] for name, called in LATENCIES.items() if name in found
     ]
     return Table(("latency", "count", *TIME_HEADS), rows)
 
@@ -169,22 +167,18 @@ def _encoder_table(server: EncoderSide) -> Table:
 
 
 def reconciliation_table(found: Sequence[CountComparison]) -> Table:
+    """Return the counts of both sides. Red marks differences without an explanation; explained ones have no colour."""
     rows: list[Row] = [
         [
             text(match.name),
             text(match.note),
             f"{match.client:,}",
             f"{match.server:,}",
-            Cell(signed(match.difference), _tone(match)),
+            Cell(signed(match.difference), "bad" if not match.consistent else "" if match.difference else "good"),
         ]
         for match in found
     ]
     return Table(("count over the whole run", "what is counted", "clients", "server", "difference"), rows, words=2)
-
-
-def _tone(match: CountComparison) -> str:
-    """Red marks differences without an explanation; explained ones have no colour."""
-    return "bad" if not match.consistent else "" if match.difference else "good"
 
 
 def cost_table(found: Cost | TextCost) -> Table:
@@ -208,10 +202,12 @@ def lag_table(grade: Validity) -> Table | None:
     """Return how late requests were sent."""
     if grade.schedule_lag is None:
         return None
-    times = [seconds(getattr(grade.schedule_lag, column)) for column in TIMES]
-    return Table(
-        ("from due to sent", "count", *TIME_HEADS), [["schedule lag", f"{grade.schedule_lag.count:,}", *times]]
-    )
+    rows = [["schedule lag", *_distribution_cells(grade.schedule_lag)]]
+    return Table(("from due to sent", "count", *TIME_HEADS), rows)
+
+
+def _distribution_cells(distribution: DistributionSummary) -> list[str]:
+    return [f"{distribution.count:,}", *(seconds(getattr(distribution, name)) for name in TIMES)]
 
 
 def process_table(grade: Validity) -> Table:

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.analysis.comparison.compare import compare
-from loadtests.analysis.comparison.result import Comparison
+from loadtests.analysis.comparison.compare import Comparison, compare
 from loadtests.report.comparison import changes_table
 from loadtests.report.page import comparison_page
 from loadtests.run_directory import RunDirectory

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
+
+import numpy as np
 
 from loadtests.errors import LoadError
 from loadtests.json_files import finite
@@ -41,14 +43,19 @@ class MetricsSample:
     values: Mapping[str, float]
 
 
+@dataclass(frozen=True)
 class ServerCounters:
-    """All samples of a run in order of time, without those that failed because the server did not answer."""
+    """Samples of a run in order of time, without those that failed because the server did not answer."""
 
-    def __init__(self, samples: Iterable[Mapping[str, Any]]) -> None:
-        read = [_sample(values) for values in samples]
-        self.samples = sorted((sample for sample in read if sample.values), key=lambda sample: sample.time)
+    samples: Sequence[MetricsSample]
 
-    @cached_property
+    @classmethod
+    def read(cls, lines: Iterable[Mapping[str, Any]]) -> ServerCounters:
+        """Read samples. Raises LoadError `run_damaged` for a line that is not a sample."""
+        samples = (_sample(values) for values in lines)
+        return cls(sorted((sample for sample in samples if sample.values), key=lambda sample: sample.time))
+
+    @property
     def restarts(self) -> tuple[float, ...]:
         """Times at which counters were found to be reset because the server had been restarted."""
         return tuple(
@@ -59,21 +66,18 @@ class ServerCounters:
 
     def between(self, start: float, end: float) -> ServerCounters:
         """Return the samples from the one nearest to `start` to the one nearest to `end`."""
-        part = ServerCounters(())
-        if self.samples:
-            first = min(range(len(self.samples)), key=lambda i: abs(self.samples[i].time - start))
-            last = min(range(len(self.samples)), key=lambda i: abs(self.samples[i].time - end))
-            part.samples = self.samples[first : last + 1]
-        return part
+        if not self.samples:
+            return self
+        times = np.array([sample.time for sample in self.samples])
+        first, last = (int(np.abs(times - moment).argmin()) for moment in (start, end))
+        return ServerCounters(self.samples[first : last + 1])
 
     def whole_run(self) -> ServerCounters | None:
         """Return the samples before and after the run; None if one is missing or the server was restarted between."""
         samples = self.samples
         if len(samples) < 2 or samples[0].moment != "before" or samples[-1].moment != "after" or self.restarts:
             return None
-        whole = ServerCounters(())
-        whole.samples = [samples[0], samples[-1]]
-        return whole
+        return ServerCounters([samples[0], samples[-1]])
 
     def increase(self, name: str, **labels: str) -> float | None:
         """Return the total increase of the counters with this name and these labels, from the first sample to the last;
