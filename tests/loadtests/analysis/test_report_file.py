@@ -39,26 +39,6 @@ def test_figures_are_read_back_as_they_were_and_found_under_their_names(summary:
     assert (again, again.best) == (sweep, step)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("{", "report.json"),
-        ("[]", "JSON object"),
-        ("[" * 100_000, "JSON object"),
-        ('{"format": 1, "measured_seconds": NaN}', "NaN"),
-        ("{}", "report"),
-        ('{"format": 99}', ("99", "inflight load report")),
-        ('{"format": 1}', "measured_seconds"),
-    ],
-)
-def test_what_is_no_report_is_refused(tmp_path: Path, text: str, says: str) -> None:
-    (tmp_path / "report.json").write_text(text)
-    with raises(LoadError, "run_damaged", naming=says):
-        read_figures(tmp_path / "report.json", Summary)
-
-
-def test_a_report_that_is_not_there_or_can_not_be_written_is_told(summary: Summary, tmp_path: Path) -> None:
-    with raises(LoadError, "run_not_found", naming="report.json"):
-        read_figures(tmp_path / "report.json", Summary)
+def test_a_report_that_can_not_be_written_is_told(summary: Summary, tmp_path: Path) -> None:
     with raises(LoadError, "load_failed", naming="nowhere/report.json"):
         write_figures(summary, tmp_path / "nowhere" / "report.json")

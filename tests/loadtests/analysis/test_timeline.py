@@ -59,11 +59,6 @@ def test_a_run_second_by_second(run: RunDirectory) -> None:
     assert list(timeline.columns["itl_p99"]) == pytest.approx([None, 1.0, 0.991, None]), "by when it ended"
 
 
-def test_every_column_has_a_value_a_second(run: RunDirectory) -> None:
-    timeline = summarize(run).timeline
-    assert {len(column) for column in timeline.columns.values()} == {len(timeline.t)}
-
-
 def test_a_record_that_ends_in_three_years_makes_no_endless_timeline(tmp_path: Path) -> None:
     plan = LoadPlan(seconds=10, drain_seconds=5)
     directory = write_run(tmp_path / "run", [record(0, 0.5), record(1, 1, ended=9e7)], plan)

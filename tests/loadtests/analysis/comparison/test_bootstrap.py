@@ -42,19 +42,6 @@ def test_a_resampled_run_is_as_large_as_the_run(length: int) -> None:
     assert (totals[:, 1].std() > 0) == (length < 100), "a block as long as the run is the run"
 
 
-def test_single_cells_vary_as_statistics_say() -> None:
-    values = np.random.default_rng(3).normal(size=500)
-    totals = resample([values[:, None]], 1, 4000, np.random.default_rng(4))
-    assert (totals[:, 0] / 500).std() == pytest.approx(values.std() / np.sqrt(500), rel=0.06)
-
-
-def test_runs_are_drawn_too() -> None:
-    runs = [np.full((50, 1), level) for level in (1.0, 2.0, 3.0)]
-    totals = resample(runs, 5, 3000, np.random.default_rng(5))
-    assert set(np.round(totals[:, 0])) == {50.0 * level for level in range(3, 10)}
-    assert totals[:, 0].std() == pytest.approx(50 * np.sqrt(3 * 2 / 3), rel=0.06)
-
-
 def test_a_long_runs_neighbours_share_a_cell() -> None:
     owner, cells = cell_of(np.arange(3 * MAX_CELLS), 3 * MAX_CELLS)
     assert (cells, owner[2], owner[3], owner[-1]) == (MAX_CELLS, 0, 1, MAX_CELLS - 1)
