@@ -24,7 +24,7 @@ from loadtests.generator.master import MasterLoadTest, WorkerLoadTest
 from loadtests.generator.users import user_class_for
 from loadtests.plan import LoadPlan
 from loadtests.plan_options import plan_from_options, plan_options
-from loadtests.run.metadata import collect_metadata
+from loadtests.run.controller import collect_metadata
 from loadtests.run.plan_check import check_plan, check_workload
 from loadtests.run.server_metrics import ServerMetricsRecorder
 from loadtests.run_directory import RunDirectory

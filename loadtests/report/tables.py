@@ -181,21 +181,23 @@ def reconciliation_table(found: Sequence[CountComparison]) -> Table:
     return Table(("count over the whole run", "what is counted", "clients", "server", "difference"), rows, words=2)
 
 
-def cost_table(found: Cost | TextCost) -> Table:
-    rows: list[Row]
-    if isinstance(found, TextCost):
-        rows = [
-            ["a million texts", money(found.per_million_texts, found.currency)],
-            ["a million input tokens", money(found.per_million_tokens, found.currency)],
-            ["a million texts of good requests", money(found.per_million_good_texts, found.currency)],
-        ]
-    else:
-        rows = [
-            ["a million output tokens", money(found.per_million_output, found.currency)],
-            ["a million tokens, input and output together", money(found.per_million_total, found.currency)],
-            ["a million output tokens of good requests", money(found.per_million_good_output, found.currency)],
-        ]
-    return Table((f"at {money(found.price_per_hour, found.currency)} an hour", "cost"), rows)
+_COSTS = {
+    TextCost: {
+        "a million texts": "per_million_texts",
+        "a million input tokens": "per_million_tokens",
+        "a million texts of good requests": "per_million_good_texts",
+    },
+    Cost: {
+        "a million output tokens": "per_million_output",
+        "a million tokens, input and output together": "per_million_total",
+        "a million output tokens of good requests": "per_million_good_output",
+    },
+}
+
+
+def cost_table(cost: Cost | TextCost) -> Table:
+    rows = [[words, money(getattr(cost, name), cost.currency)] for words, name in _COSTS[type(cost)].items()]
+    return Table((f"at {money(cost.price_per_hour, cost.currency)} an hour", "cost"), rows)
 
 
 def lag_table(grade: Validity) -> Table | None:

@@ -11,13 +11,12 @@ from typing import Literal, Protocol
 
 from inflight_client import InflightError
 
-from loadtests.analysis.report_file import read_figures
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import USERS, RateSearch, Sweep, SweepStep
 from loadtests.errors import LoadError
 from loadtests.plan import Arrivals, LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
-from loadtests.report.write_reports import write_run_report
+from loadtests.report.write_reports import read_figures, write_run_report
 from loadtests.run.controller import RunProgress, run_load_test
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory

@@ -1,21 +1,23 @@
-"""Creates a workload from its spec."""
+"""Creates a workload from its spec, or synthetic prompts and conversations, each different, with random lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 from loadtests.errors import LoadError
 from loadtests.workloads.distributions import Distribution, file_and_column, parse_distribution, read_numbers
 from loadtests.workloads.interface import Workload
 from loadtests.workloads.prompt_file import PromptFile
-from loadtests.workloads.scripted_conversation import ClientCancellation
+from loadtests.workloads.scripted_conversation import ClientCancellation, ScriptedConversation, Turn, user
 from loadtests.workloads.spec import WorkloadSpec
-from loadtests.workloads.synthetic import SyntheticWorkload
-from loadtests.workloads.text_generator import EstimatedTextGenerator, TextGenerator
+from loadtests.workloads.text_generator import EstimatedTextGenerator, TextGenerator, prompt_text
 from loadtests.workloads.texts import SyntheticTexts, TextFile, TextsWorkload
 from loadtests.workloads.trace_formats import read_trace
 from loadtests.workloads.trace_replay import TraceReplay
 
+_PREFIXES_KEPT = 256
 _ALL = {"output_tokens", "max_output_tokens", "prompt_format", "cancel_fraction", "cancel_after"}
 _SYNTHETIC = {"max_input_tokens", "tokenizer", "tokens_per_word"}
 _PREFIX = {"prefix_tokens", "prefix_count", "prefix_fraction"}
@@ -64,6 +66,53 @@ def make_workload(spec: WorkloadSpec, files: Mapping[str, bytes], seed: int) -> 
         trace = read_trace(files[spec.trace], spec.trace, spec.trace_format)
         return TraceReplay(trace, spec, texts, cancellation, seed)
     return SyntheticWorkload(spec, numbers, texts, cancellation, seed)
+
+
+class SyntheticWorkload:
+    """Sessions of synthetic prompts, without end; `numbers` returns the distribution of a field of `spec`.
+
+    `max_input_tokens` limits a session's tokens as requested: answers count as their maximum.
+    """
+
+    def __init__(
+        self, spec: WorkloadSpec, numbers: Callable[[str], Distribution], texts: TextGenerator,
+        cancellation: ClientCancellation, seed: int,
+    ) -> None:  # fmt: skip
+        self._spec = spec
+        self._input_tokens = numbers("input_tokens")
+        self._output_tokens = numbers("output_tokens").at_most(spec.max_output_tokens)
+        self._turn_tokens = self._input_tokens if spec.turn_tokens is None else numbers("turn_tokens")
+        self._turns, self._think_time = numbers("turns"), numbers("think_time")
+        self._texts = texts
+        self._cancellation = cancellation
+        self._seed = seed
+        self._prefix = lru_cache(_PREFIXES_KEPT)(self._make_prefix)
+
+    def session(self, number: int) -> ScriptedConversation:
+        spec, source = self._spec, random.Random(f"{self._seed}/{number}")
+        has_prefix = spec.prefix_tokens and source.random() < spec.prefix_fraction
+        prefix = self._prefix(source.randrange(spec.prefix_count)) if has_prefix else ""
+        held = spec.prefix_tokens if has_prefix else 0
+        turns: list[Turn] = []
+        for turn in range(self._turns.draw_integer(source)):
+            tokens = (self._turn_tokens if turn else self._input_tokens).draw_integer(source)
+            if spec.max_input_tokens is not None:
+                if turn and held + tokens > spec.max_input_tokens:
+                    break
+                tokens = min(tokens, spec.max_input_tokens - held)
+            if turn:
+                text = self._texts.piece(tokens, source, first=True)
+            else:
+                text = prompt_text(self._texts, tokens, source, prefix, held)
+            max_tokens = self._output_tokens.draw_integer(source)
+            think = self._think_time.draw_number(source) if turn else 0.0
+            turns.append(Turn(user(text), max_tokens, think, self._cancellation.draw(source)))
+            held += tokens + max_tokens
+        return ScriptedConversation(number, turns, chat=spec.prompt_format == "messages")
+
+    def _make_prefix(self, number: int) -> str:
+        source = random.Random(f"{self._seed}/prefix/{number}")
+        return self._texts.piece(self._spec.prefix_tokens, source, first=True)
 
 
 def _text_generator(spec: WorkloadSpec, files: Mapping[str, bytes]) -> TextGenerator:

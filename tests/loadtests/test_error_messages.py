@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.analysis.comparison.compare import compare
-from loadtests.analysis.report_file import read_figures
 from loadtests.analysis.slo import Slo
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import RateSearch
@@ -15,6 +14,7 @@ from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_times
 from loadtests.plan import Arrivals
 from loadtests.plan_options import plan_from_options
+from loadtests.report.write_reports import read_figures
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.exact_text import ExactTextGenerator
 from loadtests.workloads.factory import make_workload

@@ -12,8 +12,8 @@ import pytest
 
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
-from loadtests.analysis.report_file import read_figures
 from loadtests.analysis.summary import Summary
+from loadtests.report.write_reports import read_figures
 from loadtests.run.sweep_runner import run_seed
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.command_runner import CommandRunner

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from loadtests.analysis.comparison.compare import compare
-from loadtests.analysis.csv_tables import write_requests
-from loadtests.analysis.report_file import read_figures, write_figures
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import EncoderSide, Summary, TextCost
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
 from loadtests.report.page import run_page
+from loadtests.report.write_reports import read_figures, write_figures, write_requests
 from loadtests.run.plan_check import check_plan
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.analysis.report_file import FORMAT, read_figures, write_figures
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import Sweep, SweepStep
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
+from loadtests.report.write_reports import FORMAT, read_figures, write_figures
 from tests.fixtures.errors import raises
 from tests.fixtures.load_runs import OPEN_LOOP, failure, record, server_sample, steady_generator, write_run
 
