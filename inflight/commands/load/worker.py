@@ -7,8 +7,6 @@ import sys
 
 import click
 
-from inflight.common.child_process import python_module
-
 
 @click.command(short_help="Send requests for a run on another machine.")
 @click.argument("master", metavar="HOST:PORT")
@@ -25,7 +23,7 @@ def command(master: str, processes: int) -> None:
     host, colon, port = master.rpartition(":")
     if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
         raise click.BadParameter("the master's address must be HOST:PORT.", param_hint="'HOST:PORT'")
-    arguments = python_module("loadtests.generator.main", "--worker-of", master)
+    arguments = [sys.executable, "-P", "-m", "loadtests.generator.main", "--worker-of", master]
     click.echo(f"Waiting for the run at {master}.", err=True)
     # In sessions of their own: a Ctrl-C at the terminal is passed on below, so that the workers report their records.
     workers = [subprocess.Popen(arguments, start_new_session=True) for _ in range(processes)]

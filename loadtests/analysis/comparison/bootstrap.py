@@ -100,7 +100,7 @@ def block_length(series: Floats) -> int:
     most = math.ceil(min(3 * math.sqrt(n), n / 3))
     needed = max(5, math.ceil(math.log10(n)))
     lags = min(math.ceil(math.sqrt(n)) + needed, n - 1)
-    covariance = _autocovariance(series, lags)
+    covariance = np.array([series[: n - lag] @ series[lag:] / n for lag in range(lags + 1)])
     reach = min(2 * _last_significant_lag(covariance / covariance[0], n, needed), lags)
     if reach == 0:
         return 1
@@ -125,12 +125,3 @@ def _last_significant_lag(correlation: Floats, n: int, needed: int) -> int:
             break
         last = lag
     return last
-
-
-def _autocovariance(series: Floats, lags: int) -> Floats:
-    """Return the autocovariance of a centred series at lags 0 to `lags`, by FFT with zero padding."""
-    n = len(series)
-    size = 1 << (2 * n - 1).bit_length()
-    power = np.abs(np.fft.rfft(series, size)) ** 2
-    found: Floats = np.fft.irfft(power, size)[: lags + 1] / n
-    return found
