@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,35 +68,26 @@ def worker_spec_from_options(options: dict[str, Any]) -> WorkerSpec:
 
 
 def _worker_options() -> list[Callable[[Any], Any]]:
-    whole = click.IntRange(0)
+    shown = partial(click.option, show_default=True)
+    positive = click.FloatRange(0, min_open=True)
     return [
         click.option(
             "--plan",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="plan.json of an earlier run to repeat; other options override it.",
         ),
-        click.option(
-            "--workers",
-            type=click.IntRange(1),
-            default=1,
-            show_default=True,
-            help="Number of processes that send requests.",
-        ),
-        click.option(
+        shown("--workers", type=click.IntRange(1), default=1, help="Number of processes that send requests."),
+        shown(
             "--expect-workers",
-            type=whole,
+            type=click.IntRange(0),
             default=0,
-            show_default=True,
             help="Number of workers on other machines to wait for (`inflight load worker`).",
         ),
-        click.option(
-            "--bind", default=WorkerSpec.bind, show_default=True, help="Address where the master listens for workers."
-        ),
-        click.option(
+        shown("--bind", default=WorkerSpec.bind, help="Address where the master listens for workers."),
+        shown(
             "--join-timeout",
-            type=click.FloatRange(0, min_open=True),
+            type=positive,
             default=WorkerSpec.join_timeout,
-            show_default=True,
             help="How long to wait for all workers to connect.",
         ),
     ]

@@ -20,10 +20,13 @@ from inflight import __version__, compatible
 from inflight.deploy import memory
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository import kv_budget
+from inflight.deploy.repository.engine_set import AnyManifest
 from inflight.deploy.repository.environment import container_name, world_size
 from inflight.deploy.repository.model_names import CPP_BACKEND
 
 _FIRST_WITH_ENCODE = (1, 3)
+_REQUEST_LOG_VARIABLE = "INFLIGHT_REQUEST_LOG"
+"""The file to which an engine's model writes its lines; see `inflight.runtime.triton.request_log`."""
 _NAMES = {"tensorrt_llm": "TensorRT-LLM", "tensorrt": "TensorRT"}
 
 
@@ -46,6 +49,34 @@ def check_engine(manifest: Manifest | EncoderManifest, backends: Path, on_messag
         if problem.code is not None:
             raise DeployError(problem.sentence, problem.code)
         on_message(f"Warning: {problem.sentence}")
+
+
+def request_log_environment(path: Path | None, manifest: AnyManifest) -> dict[str, str]:
+    """Return the server's environment variable for the request log; empty without a path.
+
+    `manifest` is that of the main engine. Raises DeployError `invalid_parameter` for a file that can't be written, and
+    for encoders and TensorRT-LLM's C++ backend, which don't support it.
+    """
+    if path is None:
+        return {}
+    if manifest.task != "generate":
+        raise DeployError(
+            "--request-log is for an engine that generates text, and only encoders are served; leave it out.",
+            "invalid_parameter",
+        )
+    if manifest.target == "tensorrt-llm":
+        raise DeployError(
+            "--request-log is not supported by TensorRT-LLM's C++ backend, in which this engine runs; leave it out.",
+            "invalid_parameter",
+        )
+    try:
+        # The same mode as in the engine's model: lines name tenants.
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640))
+    except OSError as error:
+        raise DeployError(
+            f"--request-log {path} can't be written ({error.strerror}); name another file.", "invalid_parameter"
+        ) from None
+    return {_REQUEST_LOG_VARIABLE: str(path.absolute())}
 
 
 def check_kv_cache(generator: Manifest | None, tokens: int | None) -> None:
