@@ -36,7 +36,11 @@ _MODULES = {
     "tensorrt-llm": "build_engines.tensorrt_llm.target",
     "llmapi": "build_engines.llmapi.target",
 }
-_ENCODERS = "build_engines.encoders.target"
+_ENCODER_MODULES = {
+    "openvino": "build_engines.encoders.openvino_target",
+    "llmapi": "build_engines.encoders.llmapi_target",
+    "tensorrt": "build_engines.encoders.tensorrt_target",
+}
 _FLOATS = ("bf16", "fp16", "fp32")
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "openvino": get_args(Precision),
@@ -165,11 +169,17 @@ def find_target(options: BuildOptions) -> Target:
     Raises BuildError (`invalid_parameter`) as `check_precisions` does, and the target's own errors.
     """
     check_precisions(options)
-    if options.task is None and options.target not in _MODULES:
+    encodes = options.task not in (None, "generate")
+    if not encodes and options.target not in _MODULES:
         raise _wrong_target(options.target, "generate", _MODULES)
-    module = _MODULES[options.target] if options.task in (None, "generate") else _ENCODERS
-    found: Target = importlib.import_module(module).target(options)
-    return found
+    if encodes and options.kv_precision is not None:
+        raise BuildError(
+            f"An engine with the task {options.task} has no KV cache; leave --kv-cache-precision out.",
+            "invalid_parameter",
+        )
+    module = importlib.import_module((_ENCODER_MODULES if encodes else _MODULES)[options.target])
+    target: Target = module.target(options)
+    return target
 
 
 def check_precisions(options: BuildOptions) -> None:

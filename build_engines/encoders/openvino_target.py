@@ -11,8 +11,7 @@ from build_engines.encoders.graph_options import GraphOptions
 from build_engines.encoders.memory import longest_text_bytes
 from build_engines.manifest import Precision
 from build_engines.openvino.export_runner import run_export
-from build_engines.openvino.properties import compute_properties
-from build_engines.openvino.target import builder_versions
+from build_engines.openvino.target import builder_versions, compute_properties
 from build_engines.progress import BuildProgress
 from build_engines.target import BuildOptions, CacheKey, CompiledEncoder, Host
 

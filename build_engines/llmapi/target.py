@@ -14,13 +14,15 @@ from typing import Any
 
 import yaml
 
+from build_engines.capabilities.llmapi import LATER_ARCHITECTURES, SUPPORTED_ARCHITECTURES
 from build_engines.capabilities.quantization import CheckpointQuantization, only_in_config, read_quantization
+from build_engines.capabilities.tensorrt_llm import CAPABILITIES
 from build_engines.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_special_ids
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
+from build_engines.containers import ENGINE_LINE
 from build_engines.errors import BuildError
 from build_engines.llmapi.arguments import LlmArguments
-from build_engines.llmapi.supported_models import check_architecture
 from build_engines.manifest import (
     GpuFeatures,
     GpuKvPrecision,
@@ -34,6 +36,7 @@ from build_engines.manifest import (
 from build_engines.progress import BuildProgress
 from build_engines.target import BuildOptions, CacheKey, CompiledEngine, Host
 
+_GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 
 
@@ -87,6 +90,39 @@ _OWN_CODE = (
     "The code in the checkpoint (auto_map in config.json) was not copied; if the library requires it,"
     " build with --llm-argument trust_remote_code=true."
 )
+
+
+def check_architecture(directory: Path, config: dict[str, Any], trust_remote_code: bool) -> tuple[str, ...]:
+    """Return notes for the user about a supported architecture; `trust_remote_code` allows an unknown one.
+
+    Raises BuildError (`unsupported_architecture`) if the model is not a text decoder or if no version of the library
+    lists it; the message names a target that supports it.
+    """
+    name = str(config["architectures"][0])
+    if config.get("is_encoder_decoder"):
+        raise _unsupported(
+            f"{directory} holds a {name}, which has an encoder, and only decoders can be built; "
+            "use a decoder-only model that generates text (…ForCausalLM)."
+        )
+    if name in SUPPORTED_ARCHITECTURES:
+        return ()
+    if name in LATER_ARCHITECTURES:
+        return (f"TensorRT-LLM 1.2 doesn't support {name}: it needs the container of a later version.",)
+    if not name.endswith(_GENERATORS):
+        raise _unsupported(
+            f"{directory} holds a {name}, and only models that generate text (…ForCausalLM) can be built."
+        )
+    if trust_remote_code:
+        return (f"TensorRT-LLM doesn't list {name}: the engine loads only if the version that serves it supports it.",)
+    other = "build it with --target tensorrt-llm" if name in CAPABILITIES[ENGINE_LINE] else "use another model"
+    raise _unsupported(
+        f"{directory} holds a {name}, which TensorRT-LLM's LLM API doesn't list; {other}, or pass --llm-argument "
+        "trust_remote_code=true if the version that will serve it supports it."
+    )
+
+
+def _unsupported(message: str) -> BuildError:
+    return BuildError(message, "unsupported_architecture")
 
 
 @dataclass

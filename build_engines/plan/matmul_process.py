@@ -17,7 +17,7 @@ import numpy as np
 import openvino
 from openvino import opset13
 
-from build_engines.openvino.properties import compute_properties
+from build_engines.openvino.target import compute_properties
 from build_engines.plan.machine_speed import ROWS
 from inflight.common.process_guard import die_with_parent
 

@@ -127,7 +127,7 @@ class LlmApiSupport:
 
     def __init__(self, model: PlannedModel, sm: int | None) -> None:
         from build_engines.capabilities.quantization import read_quantization
-        from build_engines.llmapi.supported_models import check_architecture
+        from build_engines.llmapi.target import check_architecture
 
         directory = Path(model.where)
         self.notes = check_architecture(

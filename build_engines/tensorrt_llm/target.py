@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from build_engines.capabilities.tensorrt_llm import Architecture, find_architecture, refuse_precision
-from build_engines.checkpoints.checkpoint import Checkpoint
+from build_engines.checkpoints.checkpoint import Checkpoint, map_read_errors, read_config
 from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_special_ids
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 from build_engines.errors import BuildError
@@ -24,8 +25,7 @@ from build_engines.tensorrt_llm.engine_config import EngineConfig, check_engine
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for
 from build_engines.tensorrt_llm.recipe import Recipe
 from build_engines.tensorrt_llm.resolve_defaults import resolve_defaults
-from build_engines.tensorrt_llm.rules.calibration import check_calibration, check_path
-from build_engines.tensorrt_llm.rules.machine import check_machine
+from build_engines.tensorrt_llm.rules.machine import check_calibration, check_machine, check_path
 from build_engines.tensorrt_llm.rules.recipe import check_model, check_recipe
 from build_engines.tensorrt_llm.run import logging_to, run_command
 
@@ -255,3 +255,37 @@ def _differences(recipe: Recipe, config: EngineConfig) -> Iterator[str]:
             "trtllm-build switched paged_context_fmha off (see build.log), so prefixes are not reused and long prompts "
             "not computed in chunks."
         )
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The commands of a build, the environment variables of all of them, and the same as shell lines."""
+
+    environment: dict[str, str]
+    commands: tuple[Command, ...]
+    lines: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def dry_run(directory: Path, out: Path, target: TensorRtLlmTarget) -> DryRun:
+    """Return what `target` would run to build the checkpoint `directory` into `out`.
+
+    A real build writes beside `out` until the engine is complete. Raises BuildError as a build does, except for
+    errors of the machine.
+    """
+    with map_read_errors(directory):
+        plan = plan_build(target.recipe, directory, read_config(directory))
+    model, engine = directory.resolve(), out.resolve()
+    programs: Programs = target.programs
+    if isinstance(programs, Docker):
+        programs = docker_for(out, programs)
+    commands = plan.commands(programs.paths(model, engine / CHECKPOINT, engine))
+    variables = environment(plan.recipe)
+    if isinstance(programs, Docker):
+        paths = [model, engine, *read_paths(plan.recipe)]
+        lines = [f"mkdir -p {shlex.quote(str(engine))}"]
+        lines += [shlex.join(programs.line(command, variables, paths)) for command in commands]
+    else:
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+        lines += [command.shell() for command in commands]
+    return DryRun(variables, commands, tuple(lines), plan.notes)

@@ -1,11 +1,13 @@
-"""Checks whether this machine, or the container on it, can build a recipe."""
+"""Checks whether this machine, or the container on it, can build a recipe, and what quantize.py reads there."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import get_args
 
-from build_engines.capabilities.tensorrt_llm import MIN_CAPABILITY, is_computed
+from build_engines.capabilities.tensorrt_llm import MIN_CAPABILITY, Architecture, is_computed
 from build_engines.containers import DEFAULT_CONTAINER, ENGINE_LINE, version_line
 from build_engines.errors import BuildError
 from build_engines.machine import Gpu, Machine
@@ -15,6 +17,11 @@ from build_engines.tensorrt_llm.recipe import Recipe
 _OLDEST = (8, 0)
 _BLACKWELL = (10, 0)
 _HOPPER = (9, 0)
+# quantize.py detects MPT and VILA by the letters of the path (quantize_by_modelopt.py, get_hf_config).
+_NAMED_MODELS = {"mpt": "mpt", "vila": "vila", "llava-onevision-qwen2": "llava"}
+_CNN = "cnn_dailymail"
+# Datasets with special columns and splits, detected by name (quantize_by_modelopt.py, get_calib_dataloader).
+_NAMED_DATASETS = (_CNN, "pileval", "scienceqa", "science_qa")
 
 
 def check_machine(recipe: Recipe, machine: Machine, where: str) -> None:
@@ -85,3 +92,45 @@ def _others(name: str, capability: tuple[int, ...]) -> Iterator[str]:
 
 def _numbers(gpu: Gpu) -> tuple[int, ...]:
     return tuple(int(part) for part in gpu.compute_capability.split("."))
+
+
+def check_path(recipe: Recipe, architecture: Architecture, directory: Path) -> None:
+    """Raise BuildError (`invalid_parameter`) for the path of a checkpoint that quantize.py would misread."""
+    if not recipe.needs_calibration:
+        return
+    path = str(directory.resolve())
+    for letters, name in _NAMED_MODELS.items():
+        if letters in path and name not in architecture.name.lower():
+            raise BuildError(
+                f"quantize.py treats a path with {letters!r} as a model of that kind; move {path}.",
+                "invalid_parameter",
+            )
+
+
+def check_calibration(recipe: Recipe) -> None:
+    """Raise BuildError (`invalid_parameter`) if the calibration dataset is missing or would be misread."""
+    dataset = recipe.calibration.dataset
+    if not recipe.needs_calibration:
+        return
+    if os.path.isdir(dataset):
+        _check_texts(os.path.realpath(dataset))
+    elif _CNN not in dataset:
+        raise BuildError(
+            f"calibration.dataset {dataset} is not a directory, and only {_CNN} can be downloaded; check the path.",
+            "invalid_parameter",
+        )
+    elif os.environ.get("HF_HUB_OFFLINE") == "1":
+        raise BuildError(
+            f"calibration.dataset {dataset} can't be downloaded, since HF_HUB_OFFLINE is set; give a dataset directory"
+            " whose train split has a text column.",
+            "invalid_parameter",
+        )
+
+
+def _check_texts(path: str) -> None:
+    for name in _NAMED_DATASETS:
+        if name in path.lower():
+            raise BuildError(
+                f"quantize.py treats a path with {name!r} as that dataset; move {path}.",
+                "invalid_parameter",
+            )

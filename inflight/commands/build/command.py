@@ -59,7 +59,7 @@ def llmapi_settings(target: str, llm_arguments: Path | None, llm_argument: tuple
             )
         return None
     from build_engines.errors import BuildError
-    from build_engines.llmapi.arguments_file import read_arguments
+    from build_engines.llmapi.arguments import read_arguments
 
     try:
         return read_arguments(llm_arguments, llm_argument)

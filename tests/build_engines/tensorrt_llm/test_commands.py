@@ -14,7 +14,7 @@ import pytest
 from build_engines.capabilities.tensorrt_llm import CAPABILITIES, Architecture
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.commands import BuildPaths, Command, commands
-from build_engines.tensorrt_llm.rules.speculation import DRAFTING
+from build_engines.tensorrt_llm.rules.recipe import DRAFTING
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, plan_of
 from tests.fixtures.errors import raises
 from tests.standins.nvidia.standin import FLAGS, parser_of, program_tables

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.tensorrt_llm.dry_run import dry_run
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs
-from build_engines.tensorrt_llm.target import TensorRtLlmTarget
+from build_engines.tensorrt_llm.target import TensorRtLlmTarget, dry_run
 from tests.build_engines.tensorrt_llm.conftest import Build
 from tests.build_engines.tensorrt_llm.models import recipe_of
 from tests.fixtures.errors import raises

@@ -8,8 +8,7 @@ import pytest
 
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.engine_config import check_engine
-from build_engines.tensorrt_llm.recipe import Recipe
-from build_engines.tensorrt_llm.recipe_file import read_recipe
+from build_engines.tensorrt_llm.recipe import Recipe, read_recipe
 from tests.fixtures.errors import raises
 
 LIMITS = {"max_batch_size": 8, "max_input_len": 63, "max_seq_len": 64, "max_num_tokens": 256, "max_beam_width": 1}

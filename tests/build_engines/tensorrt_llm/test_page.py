@@ -11,8 +11,7 @@ import yaml
 from pydantic_core import PydanticUndefined
 
 from build_engines.capabilities.tensorrt_llm import PYTORCH_ONLY, WEIGHT_ONLY
-from build_engines.tensorrt_llm.recipe import Recipe
-from build_engines.tensorrt_llm.recipe_file import recipe_fields
+from build_engines.tensorrt_llm.recipe import Recipe, recipe_fields
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "tensorrt-llm.md"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.tensorrt_llm.recipe_file import read_recipe
+from build_engines.tensorrt_llm.recipe import read_recipe
 from build_engines.tensorrt_llm.target import plan_build
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, config_of, plan_of
 from tests.build_engines.tensorrt_llm.wrong_recipes import CORPUS, LLAMA

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.tensorrt_llm.rules.calibration import check_calibration, check_path
+from build_engines.tensorrt_llm.rules.machine import check_calibration, check_path
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, recipe_of
 from tests.fixtures.errors import raises
 

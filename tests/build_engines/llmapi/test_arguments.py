@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from build_engines.errors import BuildError
-from build_engines.llmapi.arguments import KvCacheArguments, LlmArguments
-from build_engines.llmapi.arguments_file import read_arguments
+from build_engines.llmapi.arguments import KvCacheArguments, LlmArguments, read_arguments
 from tests.fixtures.errors import raises
 
 UPSTREAM = json.loads((Path(__file__).parents[2] / "standins" / "llmapi" / "upstream.json").read_text())["1.2"]
