@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import json
 import shutil
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from build_engines.atomic_directory import atomic_directory, check_replaceable, exclusive_writer
@@ -19,17 +19,17 @@ from build_engines.manifest import (
     ENCODER_TARGETS,
     FILE_NAME,
     GENERATION_TARGETS,
+    CompiledEncoder,
     EncoderManifest,
-    EngineFile,
     EngineManifest,
     EngineSource,
     Manifest,
-    hash_file,
+    hash_files,
     read_manifest,
     verify_engine,
 )
 from build_engines.progress import BuildProgress, NoBuildProgress
-from build_engines.target import BuildOptions, CacheKey, CompiledEncoder, Host, Target, find_target
+from build_engines.target import BuildOptions, CacheKey, Host, Target, find_target
 
 __all__ = ["BuildOptions", "Built", "build_engine", "is_engine"]
 
@@ -100,30 +100,20 @@ def _build(
 ) -> Built:
     compiled = target.compile(found, out, progress)
     progress.step("Writing the manifest")
-    properties = {field.name: getattr(compiled, field.name) for field in fields(compiled) if field.name != "notes"}
     kind = EncoderManifest if isinstance(compiled, CompiledEncoder) else Manifest
     manifest = kind(
         target=target_name,
         name=name,
         architecture=found.architecture,
-        **properties,
+        **dict(compiled),
         machine=host.machine,
         source=source,
-        files=_files(out),
+        files=hash_files(out),
         versions=host.versions,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        notes=compiled.notes,
     )
     manifest.write(out)
     return Built(manifest, fresh=True, notes=compiled.notes)
-
-
-def _files(out: Path) -> dict[str, EngineFile]:
-    paths = sorted(path for path in out.rglob("*") if path.is_file())
-    return {
-        path.relative_to(out).as_posix(): EngineFile(sha256=hash_file(path), bytes=path.stat().st_size)
-        for path in paths
-    }
 
 
 def _hash_json(values: object) -> str:

@@ -122,43 +122,22 @@ class SuitedTo(_Frozen):
     alternative: str = ""
 
 
-class EngineManifest(_Frozen):
-    """What the manifests of all engines say: the contract between building and serving.
-
-    `max_seq_len` counts tokens: prompt and answer together, or the special tokens of a text too. `properties` are
-    handed to the engine as they are. `versions` names what built it: packages, and for a TensorRT engine
-    `tensorrt_llm`, `tensorrt`, `cuda` and, where it is known, `container`. `machine` belongs to compiled engines for
-    GPUs.
-    """
-
-    format: Literal[1] = 1
-    target: str
-    name: str
-    architecture: str
+class _CompiledModel(_Frozen):
     max_seq_len: int
     vocab_size: int
     pad_id: int | None
     properties: dict[str, Any]
-    machine: GpuMachine | None = None
     suited_to: SuitedTo | None = None
-    source: EngineSource
-    files: dict[FileName, EngineFile]
-    versions: dict[str, str]
-    created: str
     notes: tuple[str, ...] = ()
     """What the engine can't do, as its build said."""
 
-    def write(self, directory: Path) -> None:
-        (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")
 
-
-class Manifest(EngineManifest):
-    """The manifest of an engine that generates text.
+class CompiledEngine(_CompiledModel):
+    """What its target knows of an engine that generates text.
 
     Any of `end_ids` ends an answer. `limits` and `features` belong to engines for GPUs.
     """
 
-    task: Literal["generate"] = "generate"
     precision: Precision | GpuPrecision | KeptPrecision
     kv_cache_precision: KvPrecision | GpuKvPrecision | KeptKvPrecision
     end_ids: list[int]
@@ -171,18 +150,9 @@ class Manifest(EngineManifest):
     limits: GpuLimits | None = None
     features: GpuFeatures | None = None
 
-    @classmethod
-    def read(cls, directory: Path) -> Manifest:
-        """Read the manifest of an engine directory.
 
-        Raises BuildError: `engine_not_found` if it is missing, `engine_damaged` if it can't be read or parsed,
-        `engine_incompatible` if another version of inflight wrote it, or if it is an encoder's.
-        """
-        return _of_kind(read_manifest(directory), cls, directory)
-
-
-class EncoderManifest(EngineManifest):
-    """The manifest of an engine that embeds, reranks or classifies texts.
+class CompiledEncoder(_CompiledModel):
+    """What its target knows of an engine that embeds, reranks or classifies texts.
 
     The compiled graph has the `inputs` [texts, tokens] and one output [texts, `dimensions`]: a pooled embedding,
     normalized to length 1 with `normalize` (before the checkpoint's truncate_dim), or logits, from which `activation`
@@ -208,6 +178,48 @@ class EncoderManifest(EngineManifest):
     labels: tuple[str, ...] = ()
     limits: EncoderLimits | None = None
     longest_text_bytes: int | None = None
+
+
+class EngineManifest(_CompiledModel):
+    """What the manifests of all engines say: the contract between building and serving.
+
+    `max_seq_len` counts tokens: prompt and answer together, or the special tokens of a text too. `properties` are
+    handed to the engine as they are. `versions` names what built it: packages, and for a TensorRT engine
+    `tensorrt_llm`, `tensorrt`, `cuda` and, where it is known, `container`. `machine` belongs to compiled engines for
+    GPUs.
+    """
+
+    format: Literal[1] = 1
+    target: str
+    name: str
+    architecture: str
+    machine: GpuMachine | None = None
+    source: EngineSource
+    files: dict[FileName, EngineFile]
+    versions: dict[str, str]
+    created: str
+
+    def write(self, directory: Path) -> None:
+        (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")
+
+
+class Manifest(CompiledEngine, EngineManifest):
+    """The manifest of an engine that generates text."""
+
+    task: Literal["generate"] = "generate"
+
+    @classmethod
+    def read(cls, directory: Path) -> Manifest:
+        """Read the manifest of an engine directory.
+
+        Raises BuildError: `engine_not_found` if it is missing, `engine_damaged` if it can't be read or parsed,
+        `engine_incompatible` if another version of inflight wrote it, or if it is an encoder's.
+        """
+        return _of_kind(read_manifest(directory), cls, directory)
+
+
+class EncoderManifest(CompiledEncoder, EngineManifest):
+    """The manifest of an engine that embeds, reranks or classifies texts."""
 
     @classmethod
     def read(cls, directory: Path) -> EncoderManifest:
@@ -248,9 +260,9 @@ def read_manifest(directory: Path) -> Manifest | EncoderManifest:
 def _of_kind(manifest: Manifest | EncoderManifest, kind: type[AnyManifest], directory: Path) -> AnyManifest:
     if isinstance(manifest, kind):
         return manifest
-    wanted = "embeds, reranks or classifies" if kind is EncoderManifest else "generates"
+    needed = "embeds, reranks or classifies" if kind is EncoderManifest else "generates"
     raise BuildError(
-        f"{directory} is an engine with the task {manifest.task}; name one that {wanted} texts.",
+        f"{directory} is an engine with the task {manifest.task}; name one that {needed} texts.",
         "engine_incompatible",
     )
 
@@ -324,6 +336,15 @@ def _compare(path: Path, expected: EngineFile, hashes: bool) -> None:
         raise _damaged(path, f"has {size:,} bytes where its manifest says {expected.bytes:,}")
     if hashes and hash_file(path) != expected.sha256:
         raise _damaged(path, "has another content than its manifest says")
+
+
+def hash_files(directory: Path) -> dict[str, EngineFile]:
+    """Return every file below `directory`, by its path, with its size and hash."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {
+        path.relative_to(directory).as_posix(): EngineFile(sha256=hash_file(path), bytes=path.stat().st_size)
+        for path in paths
+    }
 
 
 def hash_file(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -12,19 +12,15 @@ from build_engines.checkpoints.checkpoint import Checkpoint
 from build_engines.errors import BuildError
 from build_engines.manifest import (
     TARGETS,
-    EncoderLimits,
+    CompiledEncoder,
+    CompiledEngine,
     EncoderTask,
-    GpuFeatures,
     GpuKvPrecision,
-    GpuLimits,
     GpuMachine,
     GpuPrecision,
-    KeptKvPrecision,
-    KeptPrecision,
     KvPrecision,
     Pooling,
     Precision,
-    SuitedTo,
 )
 from build_engines.progress import BuildProgress
 
@@ -86,55 +82,6 @@ class Host:
 
     versions: dict[str, str]
     machine: GpuMachine | None = None
-
-
-@dataclass(frozen=True)
-class CompiledEngine:
-    """The facts of a compiled engine for its manifest. `notes` are sentences for the user."""
-
-    precision: Precision | GpuPrecision | KeptPrecision
-    kv_cache_precision: KvPrecision | GpuKvPrecision | KeptKvPrecision
-    max_seq_len: int
-    vocab_size: int
-    end_ids: list[int]
-    pad_id: int | None
-    bos_id: int | None
-    layers: int
-    kv_heads: int
-    head_dim: int
-    properties: dict[str, Any] = field(default_factory=dict)
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    limits: GpuLimits | None = None
-    features: GpuFeatures | None = None
-    suited_to: SuitedTo | None = None
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CompiledEncoder:
-    """The facts of a compiled encoder for its manifest. `notes` are sentences for the user."""
-
-    task: EncoderTask
-    precision: Precision
-    max_seq_len: int
-    vocab_size: int
-    pad_id: int | None
-    properties: dict[str, Any]
-    inputs: tuple[str, ...]
-    dimensions: int
-    padding_side: Literal["left", "right"]
-    pooling: Pooling | None
-    normalize: bool
-    matryoshka: tuple[int, ...] | None
-    prompts: dict[str, str]
-    default_prompt: str | None
-    activation: Literal["sigmoid", "softmax", "none"]
-    labels: tuple[str, ...]
-    limits: EncoderLimits | None = None
-    longest_text_bytes: int | None = None
-    suited_to: SuitedTo | None = None
-    notes: tuple[str, ...] = ()
 
 
 class CacheKey(NamedTuple):

@@ -24,6 +24,7 @@ from build_engines.containers import ENGINE_LINE
 from build_engines.errors import BuildError
 from build_engines.llmapi.arguments import LlmArguments
 from build_engines.manifest import (
+    CompiledEngine,
     GpuFeatures,
     GpuKvPrecision,
     GpuLimits,
@@ -34,7 +35,7 @@ from build_engines.manifest import (
     hash_file,
 )
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, CompiledEngine, Host
+from build_engines.target import BuildOptions, CacheKey, Host
 
 _GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
@@ -180,6 +181,7 @@ class LlmApiTarget:
         return CompiledEngine(
             precision=self.quantization.precision or _PRECISIONS[dtype],
             kv_cache_precision=self._kv() or _KV_PRECISIONS[dtype],
+            properties={},
             max_seq_len=keywords["max_seq_len"],
             vocab_size=facts.vocab_size,
             end_ids=special.end_ids,

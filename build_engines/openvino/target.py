@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.checkpoints.checkpoint import Checkpoint, check_buildable
-from build_engines.manifest import GpuKvPrecision, GpuPrecision, KvPrecision, Precision, SuitedTo
+from build_engines.manifest import CompiledEngine, GpuKvPrecision, GpuPrecision, KvPrecision, Precision, SuitedTo
 from build_engines.openvino.export import ExportTask
 from build_engines.openvino.export_runner import run_export
 from build_engines.processor import PrecisionChoice, choose_precision, find_processor
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, CompiledEngine, Host
+from build_engines.target import BuildOptions, CacheKey, Host
 
 _HINTS = {"fp32": "f32", "fp16": "f16"}
 _ACTIVATIONS_PER_SCALE = 128
@@ -77,7 +77,7 @@ class OpenVinoTarget:
             kv_cache_precision=self.kv_precision,
             properties=self.properties,
             suited_to=self.suited_to,
-            **facts | {"notes": tuple(facts["notes"])},
+            **facts,
         )
 
 

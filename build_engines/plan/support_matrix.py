@@ -217,7 +217,7 @@ def _machine(device: str, sm: int | None) -> Machine | None:
     if sm is None:
         return None
     from build_engines.containers import ENGINE_LINE
-    from build_engines.machine import Gpu, Machine, Software
+    from build_engines.machine import Gpu, Machine
 
     gpu = Gpu(index=0, name=device, compute_capability=f"{sm // 10}.{sm % 10}", driver="", memory_bytes=0)
-    return Machine((gpu,), Software({"tensorrt_llm": f"{ENGINE_LINE}.0"}))
+    return Machine((gpu,), {"tensorrt_llm": f"{ENGINE_LINE}.0"})

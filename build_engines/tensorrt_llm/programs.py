@@ -152,6 +152,13 @@ class Docker:
             )
 
 
+def program_versions(programs: Programs, machine: Machine, *names: str) -> dict[str, str]:
+    """Return the versions of these packages, those that there are, and the container of the programs."""
+    container = programs.container()
+    versions = {name: machine.versions[name] for name in names if name in machine.versions}
+    return versions | ({"container": container} if container else {})
+
+
 def docker_for(out: Path, docker: Docker) -> Docker:
     """Return `docker` with a container name for the output, which has only one writer."""
     digest = hashlib.sha256(os.fsencode(out.resolve())).hexdigest()[:12]

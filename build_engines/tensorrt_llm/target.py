@@ -17,12 +17,20 @@ from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_s
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 from build_engines.errors import BuildError
 from build_engines.machine import Machine
-from build_engines.manifest import GpuFeatures, GpuKvPrecision, GpuLimits, GpuPrecision, KvPrecision, Precision
+from build_engines.manifest import (
+    CompiledEngine,
+    GpuFeatures,
+    GpuKvPrecision,
+    GpuLimits,
+    GpuPrecision,
+    KvPrecision,
+    Precision,
+)
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, CompiledEngine, Host
+from build_engines.target import BuildOptions, CacheKey, Host
 from build_engines.tensorrt_llm.commands import BuildPaths, Command, commands
 from build_engines.tensorrt_llm.engine_config import EngineConfig, check_engine
-from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for
+from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for, program_versions
 from build_engines.tensorrt_llm.recipe import Recipe
 from build_engines.tensorrt_llm.resolve_defaults import resolve_defaults
 from build_engines.tensorrt_llm.rules.machine import check_calibration, check_machine, check_path
@@ -103,10 +111,8 @@ class TensorRtLlmTarget:
         machine = self.machine = self.programs.detect()
         check_machine(self.recipe, machine, self.programs.where)
         check_calibration(self.recipe)
-        names = ("tensorrt_llm", "tensorrt", "cuda")
-        versions = {name: machine.software.versions[name] for name in names if name in machine.software.versions}
-        container = self.programs.container()
-        return Host(versions | ({"container": container} if container else {}), machine.built_on)
+        versions = program_versions(self.programs, machine, "tensorrt_llm", "tensorrt", "cuda")
+        return Host(versions, machine.built_on)
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         """Return the size of TensorRT-LLM's checkpoint and the engine, which exist at the same time."""
@@ -135,14 +141,14 @@ class TensorRtLlmTarget:
         steps = plan.commands(places)
         script = next(part for part in steps[0].arguments if part.endswith(".py"))
         programs.check(script.removeprefix(f"{places.examples}/"))
-        found = self.machine or programs.detect()
+        machine = self.machine or programs.detect()
         between.mkdir()
         paths = [model, out.resolve(), *read_paths(plan.recipe)]
         with logging_to(out) as log:
             for step in steps:
                 run_command(step, programs, environment(plan.recipe), paths, plan.recipe.world_size, log, progress)
             progress.step("Checking the engine")
-            config = check_engine(out, plan.recipe, found.software.tensorrt_llm, log.path)
+            config = check_engine(out, plan.recipe, machine.versions.get("tensorrt_llm"), log.path)
         shutil.rmtree(between)
         return config
 
@@ -217,6 +223,7 @@ def _compiled(
     return CompiledEngine(
         precision=cast(Precision | GpuPrecision, precision),
         kv_cache_precision=cast(KvPrecision | GpuKvPrecision, cache),
+        properties={},
         max_seq_len=recipe.limits.max_seq_len or facts.positions,
         vocab_size=facts.vocab_size,
         end_ids=end_ids,

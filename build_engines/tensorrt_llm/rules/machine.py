@@ -35,15 +35,15 @@ def check_machine(recipe: Recipe, machine: Machine, where: str) -> None:
 
 
 def _check_software(machine: Machine, where: str) -> None:
-    found = machine.software.tensorrt_llm
-    if found is None:
+    version = machine.versions.get("tensorrt_llm")
+    if version is None:
         raise BuildError(
             f"There is no TensorRT-LLM in {where}; run inflight in {DEFAULT_CONTAINER.image}, or pass --docker.",
             "package_missing",
         )
-    if version_line(found) != ENGINE_LINE:
+    if version_line(version) != ENGINE_LINE:
         raise BuildError(
-            f"{where} has TensorRT-LLM {found}, but engines are built with {ENGINE_LINE}; use "
+            f"{where} has TensorRT-LLM {version}, but engines are built with {ENGINE_LINE}; use "
             f"{DEFAULT_CONTAINER.image}, or build with --target llmapi.",
             "invalid_parameter",
         )
@@ -55,12 +55,8 @@ def _gpus(recipe: Recipe, machine: Machine, where: str) -> Iterator[str]:
             f"nvidia-smi finds no GPU in {where}, which trtllm-build needs to tune kernels; --dry-run prints the"
             " commands for a machine with one."
         )
-    kinds = sorted({gpu.compute_capability for gpu in machine.gpus})
-    if len(kinds) > 1:
-        yield (
-            f"The GPUs in {where} have compute capability {' and '.join(kinds)}, but an engine runs on one kind only;"
-            " choose one with CUDA_VISIBLE_DEVICES, or with --docker-gpus device=0."
-        )
+    if sentence := machine.several_kinds(where):
+        yield sentence
     if recipe.workers > len(machine.gpus) > 0:
         yield f"workers {recipe.workers} is more than the {len(machine.gpus)} GPUs in {where}; lower it."
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.manifest import FILE_NAME as ENGINE_FILE
-from build_engines.manifest import Manifest
+from build_engines.manifest import Manifest, hash_files
 from inflight import __version__
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository import kv_budget, model_configs
@@ -31,7 +31,7 @@ from inflight.deploy.repository.configure import (
 )
 from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.environment import required_environment
-from inflight.deploy.repository.manifest import RepositoryManifest, hash_files, path_inside
+from inflight.deploy.repository.manifest import RepositoryManifest, path_inside
 from inflight.deploy.repository.model_names import CPP_BACKEND, MODELS_WITH_ENGINE, Task
 from inflight.deploy.repository.options import adapter_files, check_readable
 from inflight.deploy.repository.tensorrt_llm.backend import XGRAMMAR_TOKENIZER_FILE

@@ -131,15 +131,6 @@ def unlisted_files(directory: Path) -> list[str]:
     return sorted(path.as_posix() for path in named if path.as_posix() not in known)
 
 
-def hash_files(directory: Path) -> dict[str, EngineFile]:
-    """Return every file below `directory`, by its path, with its size and hash."""
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {
-        path.relative_to(directory).as_posix(): EngineFile(sha256=hash_file(path), bytes=path.stat().st_size)
-        for path in paths
-    }
-
-
 def verify_repository(directory: Path, *, hashes: bool | None = None) -> RepositoryManifest:
     """Read the manifest and compare the repository's files, sizes and contents with it.
 

@@ -144,7 +144,7 @@ def _backend(manifest: Manifest, backends: Path) -> Iterator[Problem]:
 
 def _versions(manifest: EngineManifest, here: Machine) -> Iterator[Problem]:
     for key, name in _NAMES.items():
-        built, found = manifest.versions.get(key), here.software.versions.get(key)
+        built, found = manifest.versions.get(key), here.versions.get(key)
         if built is None:
             continue
         if found is None:
@@ -164,12 +164,12 @@ def _versions(manifest: EngineManifest, here: Machine) -> Iterator[Problem]:
 
 
 def _encode(manifest: EncoderManifest, here: Machine) -> Iterator[Problem]:
-    found = here.software.tensorrt_llm or ""
-    numbers = re.match(r"(\d+)\.(\d+)", found)
+    version = here.versions.get("tensorrt_llm", "")
+    numbers = re.match(r"(\d+)\.(\d+)", version)
     if manifest.target == "llmapi" and numbers and tuple(map(int, numbers.groups())) < _FIRST_WITH_ENCODE:
         yield Problem(
-            f"The engine {manifest.name} needs LLM.encode, which TensorRT-LLM {found} here doesn't have; serve it where"
-            " 1.3 or later is installed, or build it with --target tensorrt.",
+            f"The engine {manifest.name} needs LLM.encode, which TensorRT-LLM {version} here doesn't have; serve it"
+            " where 1.3 or later is installed, or build it with --target tensorrt.",
             "engine_incompatible",
         )
 

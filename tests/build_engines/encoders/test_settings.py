@@ -65,7 +65,7 @@ def test_the_files_of_sentence_transformers_are_read(copied: Callable[..., Path]
         lower_case=True,
         pooling="mean",
         normalize=True,
-        prompts=(("query", "query: "), ("document", "document: ")),
+        prompts={"query": "query: ", "document": "document: "},
         default_prompt="query",
     )
     assert settings(directory, "embed", pooling="cls", normalize=False).pooling == "cls"
@@ -101,7 +101,7 @@ def test_the_files_of_a_cross_encoder_are_read(copied: Callable[..., Path], task
     (directory / "config_sentence_transformers.json").write_text(json.dumps(own))
     change(directory / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.activation.Sigmoid"})
     found = settings(directory, task)
-    assert (found.activation, found.prompts, found.default_prompt) == ("none", (("ask", "query: "),), "ask")
+    assert (found.activation, found.prompts, found.default_prompt) == ("none", {"ask": "query: "}, "ask")
 
 
 @pytest.mark.parametrize(("mode", "pooling"), [("cls", "cls"), ("max", "max"), ("lasttoken", "last_token")])

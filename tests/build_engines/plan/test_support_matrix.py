@@ -87,7 +87,7 @@ def test_a_cache_that_costs_reuse_says_so() -> None:
 def builds(model: PlannedModel, fit: Fit, wish: PlanRequest) -> bool:
     """Whether a build of the recipe that the plan proposes would begin, asked of the build itself."""
     from build_engines.containers import ENGINE_LINE
-    from build_engines.machine import Gpu, Machine, Software
+    from build_engines.machine import Gpu, Machine
 
     shape = model.shape
     config = {
@@ -112,7 +112,7 @@ def builds(model: PlannedModel, fit: Fit, wish: PlanRequest) -> bool:
     gpu = Gpu(0, wish.device, f"{wish.sm // 10}.{wish.sm % 10}", "580.95.05", wish.memory)
     try:
         settled = plan_build(recipe, Path("/"), config).recipe
-        check_machine(settled, Machine((gpu,), Software({"tensorrt_llm": f"{ENGINE_LINE}.1"})), "here")
+        check_machine(settled, Machine((gpu,), {"tensorrt_llm": f"{ENGINE_LINE}.1"}), "here")
     except BuildError:
         return False
     return True

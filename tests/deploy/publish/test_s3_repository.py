@@ -13,12 +13,13 @@ import pytest
 from moto import settings
 from moto.s3.models import S3Backend
 
+from build_engines.manifest import hash_files
 from inflight import __version__
 from inflight.deploy.errors import DeployError
 from inflight.deploy.publish import s3_repository
 from inflight.deploy.publish.s3_address import S3Address
 from inflight.deploy.publish.s3_repository import S3Repository
-from inflight.deploy.repository.manifest import MANIFEST_FILE, RepositoryManifest, hash_files
+from inflight.deploy.repository.manifest import MANIFEST_FILE, RepositoryManifest
 from tests.fixtures.errors import raises
 from tests.fixtures.manifests import manifest
 from tests.fixtures.s3_server import S3TestBucket, s3_server

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from build_engines import machine
-from build_engines.machine import Gpu, Machine, Software
+from build_engines.machine import Gpu, Machine
 from build_engines.manifest import EncoderManifest, GpuMachine, Manifest
 from build_engines.processor import Processor
 from inflight import __version__
@@ -50,8 +50,8 @@ def found(of: Manifest | EncoderManifest, here: Machine, backends: Path) -> list
 
 
 def test_an_engine_on_the_machine_that_built_it_has_no_problem(backends: Path) -> None:
-    assert found(engine(), Machine((gpu(),), Software(VERSIONS)), backends) == []
-    assert found(engine(tensor_parallel=2), Machine((gpu(0), gpu(1)), Software(VERSIONS)), backends) == []
+    assert found(engine(), Machine((gpu(),), VERSIONS), backends) == []
+    assert found(engine(tensor_parallel=2), Machine((gpu(0), gpu(1)), VERSIONS), backends) == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_weights_that_are_slow_on_the_processor_are_told_and_served(
 @pytest.mark.parametrize("target", ["openvino", "tensorrt-llm"])
 def test_an_engine_of_another_version_of_inflight_is_told_and_served(backends: Path, target: str) -> None:
     made = engine(target=target, versions={**VERSIONS, "inflight": "9.9.0"})
-    ((code, sentence),) = found(made, Machine((gpu(),), Software(VERSIONS)), backends)
+    ((code, sentence),) = found(made, Machine((gpu(),), VERSIONS), backends)
     assert code is None
     assert f"demo was built by inflight 9.9.0 and this is {__version__}" in sentence
     said: list[str] = []
@@ -78,7 +78,7 @@ def test_an_engine_of_another_version_of_inflight_is_told_and_served(backends: P
         preflight.check_engine(made, backends, said.append)
         assert said == [f"Warning: {sentence}"]
     fits = engine(target=target, versions={**VERSIONS, "inflight": __version__})
-    assert found(fits, Machine((gpu(),), Software(VERSIONS)), backends) == []
+    assert found(fits, Machine((gpu(),), VERSIONS), backends) == []
 
 
 def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:
@@ -90,44 +90,44 @@ def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:
     [
         (
             {},
-            Machine((gpu(),), Software({**VERSIONS, "tensorrt_llm": "1.1.0"})),
+            Machine((gpu(),), {**VERSIONS, "tensorrt_llm": "1.1.0"}),
             "engine_incompatible",
             "demo was compiled by TensorRT-LLM 1.2.1, and 1.1.0 here can't read it; serve it in the container"
             " nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3 (TensorRT-LLM 1.2.1), or build it again here.",
         ),
         (
             {"versions": {"tensorrt_llm": "1.9.9", "tensorrt": "10.14.1.48"}},
-            Machine((gpu(),), Software(VERSIONS)),
+            Machine((gpu(),), VERSIONS),
             "engine_incompatible",
             "serve it in a container with TensorRT-LLM 1.9.9",
         ),
         (
             {},
-            Machine((gpu(),), Software({**VERSIONS, "tensorrt": "10.13.3.9"})),
+            Machine((gpu(),), {**VERSIONS, "tensorrt": "10.13.3.9"}),
             "engine_incompatible",
             "compiled by TensorRT 10.14.1.48, and 10.13.3.9 here",
         ),
         (
             {},
-            Machine((gpu(name="NVIDIA A100", capability="8.0"),), Software(VERSIONS)),
+            Machine((gpu(name="NVIDIA A100", capability="8.0"),), VERSIONS),
             "engine_incompatible",
             "demo was compiled on NVIDIA H100 (compute capability 9.0) and GPU 0 here is NVIDIA A100 (8.0), which can't"
             " run it; build it again here",
         ),
         (
             {"tensor_parallel": 2, "pipeline_parallel": 2},
-            Machine((gpu(0), gpu(1)), Software(VERSIONS)),
+            Machine((gpu(0), gpu(1)), VERSIONS),
             "gpu_missing",
             "needs 4 GPUs (tensor parallel 2, pipeline parallel 2) and this machine has 2 visible",
         ),
-        ({}, Machine((), Software(VERSIONS)), "gpu_missing", "needs 1 GPU (tensor"),
+        ({}, Machine((), VERSIONS), "gpu_missing", "needs 1 GPU (tensor"),
         (
             {},
-            Machine((gpu(driver="570.86.15"),), Software(VERSIONS)),
+            Machine((gpu(driver="570.86.15"),), VERSIONS),
             None,
             "The driver here is 570.86.15, and CUDA 13.1.0.036 of TensorRT-LLM 1.2.1 came with 590.44.01",
         ),
-        ({}, Machine((gpu(),), Software()), None, "No TensorRT-LLM was found here to compare with the 1.2.1"),
+        ({}, Machine((gpu(),)), None, "No TensorRT-LLM was found here to compare with the 1.2.1"),
     ],
 )
 def test_each_thing_that_does_not_fit_is_one_sentence_with_what_to_do(
@@ -141,15 +141,15 @@ def test_each_thing_that_does_not_fit_is_one_sentence_with_what_to_do(
 @pytest.mark.parametrize(
     ("here", "code", "said"),
     [
-        (Machine((gpu(),), Software({"tensorrt": "10.14.1.48"})), None, ""),
+        (Machine((gpu(),), {"tensorrt": "10.14.1.48"}), None, ""),
         (
-            Machine((gpu(),), Software({"tensorrt": "11.1.0"})),
+            Machine((gpu(),), {"tensorrt": "11.1.0"}),
             "engine_incompatible",
             "by TensorRT 10.14.1.48, and 11.1.0",
         ),
-        (Machine((gpu(name="A100", capability="8.0"),), Software(VERSIONS)), "engine_incompatible", "A100 (8.0)"),
-        (Machine((gpu(name="NVIDIA H200"),), Software(VERSIONS)), None, "GPU 0 here is NVIDIA H200"),
-        (Machine((), Software(VERSIONS)), "gpu_missing", "nvidia-smi lists no GPUs"),
+        (Machine((gpu(name="A100", capability="8.0"),), VERSIONS), "engine_incompatible", "A100 (8.0)"),
+        (Machine((gpu(name="NVIDIA H200"),), VERSIONS), None, "GPU 0 here is NVIDIA H200"),
+        (Machine((), VERSIONS), "gpu_missing", "nvidia-smi lists no GPUs"),
     ],
 )
 def test_a_plan_of_tensorrt_needs_its_version_and_its_gpu(
@@ -171,8 +171,8 @@ def test_a_triton_without_the_backend_is_told_before_all_else(tmp_path: Path) ->
 
 def test_the_llm_api_needs_gpus_enough_but_no_version_of_its_own(tmp_path: Path) -> None:
     api = engine(target="llmapi", machine=None, versions={"tensorrt_llm": "1.1.0"}, tensor_parallel=2)
-    assert found(api, Machine((gpu(0), gpu(1)), Software(VERSIONS)), tmp_path) == []
-    assert found(api, Machine((gpu(),), Software(VERSIONS)), tmp_path)[0][0] == "gpu_missing"
+    assert found(api, Machine((gpu(0), gpu(1)), VERSIONS), tmp_path) == []
+    assert found(api, Machine((gpu(),), VERSIONS), tmp_path)[0][0] == "gpu_missing"
     assert found(api, Machine(), tmp_path)[0][0] is None, "it says itself what it misses"
 
 
@@ -180,7 +180,7 @@ def test_the_llm_api_needs_gpus_enough_but_no_version_of_its_own(tmp_path: Path)
 def test_an_encoder_of_the_llm_api_needs_a_version_that_encodes(
     tmp_path: Path, version: str | None, code: str | None
 ) -> None:
-    here = Machine((gpu(),), Software({"tensorrt_llm": version} if version else {}))
+    here = Machine((gpu(),), {"tensorrt_llm": version} if version else {})
     problems = found(encoder_manifest("embed", target="llmapi"), here, tmp_path)
     assert [problem[0] for problem in problems] == ([code] if code else [])
 
@@ -205,7 +205,7 @@ def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch, value: str | 
 
 
 def test_a_gpu_of_another_kind_can_be_hidden(backends: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Machine((gpu(0), gpu(1, "NVIDIA A100", "8.0")), Software(VERSIONS))
+    here = Machine((gpu(0), gpu(1, "NVIDIA A100", "8.0")), VERSIONS)
     assert found(engine(), here, backends)[0][0] == "engine_incompatible"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert found(engine(), here, backends) == []
