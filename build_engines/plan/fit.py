@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from build_engines.plan.footprint import BLOCK, Footprint
+from build_engines.kv_cache import BLOCK
+from build_engines.plan.footprint import Footprint
 from build_engines.plan.formats import KvFormat, WeightFormat
 from build_engines.plan.gpu_memory import Split
 

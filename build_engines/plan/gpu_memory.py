@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
-from build_engines.plan.footprint import BLOCK, Footprint, round_up_to_blocks
+from build_engines.kv_cache import BLOCK, round_up_to_blocks
+from build_engines.plan.footprint import Footprint
 from build_engines.plan.formats import KvFormat, WeightFormat
 from build_engines.plan.parameters import ParameterCounts
 from build_engines.plan.shape import ModelShape

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from build_engines.kv_cache import token_bytes
 from build_engines.manifest import Manifest
 from build_engines.plan.fit import Fit
 from build_engines.plan.formats import KvFormat, WeightFormat, kv_format, weight_format
 from build_engines.plan.machine_speed import MachineSpeed, measure_machine
 from build_engines.plan.memory_plan import MemoryPlan
 from build_engines.plan.model import read_model
-from build_engines.plan.openvino_memory import MAX_NUM_SEQUENCES, MAX_NUM_TOKENS, token_bytes
+from build_engines.plan.openvino_memory import MAX_NUM_SEQUENCES, MAX_NUM_TOKENS
 from build_engines.plan.parameters import ParameterCounts
 from build_engines.plan.shape import ModelShape
 
@@ -81,7 +82,7 @@ class SpeedModel:
         numbers = step.tokens * shape.layers * (4 * shape.hidden + shape.qkv + shape.feed_forward)
         # Each number between two operations is written and read.
         traffic = 2 * self.weights.rest * numbers
-        traffic += step.sampled * (context * token_bytes(shape, self.kv) + _LOGIT_READS * 4 * shape.vocab)
+        traffic += step.sampled * (context * token_bytes(shape, self.kv.name) + _LOGIT_READS * 4 * shape.vocab)
         operations = _STEP_OPERATIONS + _LAYER_OPERATIONS * shape.layers + _TOKEN_OPERATIONS * step.sampled
         return seconds + traffic / bandwidth + operations * machine.operation
 

@@ -35,7 +35,6 @@ from inflight.commands.terminal.build_progress import show_build_progress
 from inflight.commands.terminal.messages import print_message
 from inflight.deploy.repository.engine_set import verify_encoder_for
 from inflight.deploy.repository.options import DeploymentOptions
-from inflight.deploy.server import ports
 from inflight.deploy.server.grpc_tls import GrpcTls
 from inflight.deploy.server.process_layout import MULTI_GPU_MODES, MultiGpuMode
 from inflight.deploy.server.server import Server, ServerSettings
@@ -267,7 +266,7 @@ def _engine(model: str, build: dict[str, str], settings: ServerSettings, quiet: 
     check_precision(chosen)
     # Before minutes of building; the server checks both again.
     settings.check()
-    ports.choose_ports(settings.hosts, settings.http_port, settings.grpc_port, settings.metrics_port)
+    settings.choose_ports()
     with ExitStack() as held:
         with show_build_progress(quiet) as progress:
             found = held.enter_context(obtain_engine(ModelCache.default(), model, chosen, progress, revision))

@@ -12,8 +12,8 @@ import click
 from build_engines.manifest import EncoderTask
 from inflight.commands.options.config_file import ModelName
 from inflight.commands.options.numbers import Ratio
-from inflight.deploy.repository import parameters_file
 from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
+from inflight.deploy.repository.typed_parameters import load_parameters_file
 
 _ENCODERS: Mapping[EncoderTask, str] = {
     "embed": "that embeds texts",
@@ -178,7 +178,7 @@ def deployment_options_from(options: dict[str, Any]) -> DeploymentOptions:
     Raises DeployError `invalid_parameter` for a parameter file that cannot be read, click's errors for --set.
     """
     file: Path | None = options.pop("settings_file")
-    settings = {} if file is None else parameters_file.load_parameters_file(file)
+    settings = {} if file is None else load_parameters_file(file)
     settings |= _pairs(options.pop("settings"))
     of_encoders = {one.name: options.pop(one.name) for one in fields(EncoderOptions)}
     named = {task: Path(of_encoders.pop(task)) for task in _ENCODERS if of_encoders[task] is not None}

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _PACKAGES = ("tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
 # The package that loads an engine, by target; tensorrt-llm needs a backend of Triton instead of a package.
 _LIBRARIES = {"openvino": "openvino", "llmapi": "tensorrt_llm", "tensorrt": "tensorrt"}
-_ENCODER_LIBRARIES = _LIBRARIES | {"openvino": "openvino"}
 _INSTALL_REMEDY = "`make setup`, or `pip install '.[serve]'` in a checkout"
 _CONTAINER_REMEDY = "serve it in NVIDIA's container with TensorRT-LLM"
 _ENCODE_REMEDY = "serve it where TensorRT-LLM 1.3 or later is installed"
@@ -234,8 +233,7 @@ def _engine(location: str | Path) -> Iterator[Finding]:
         source = find_source(location, DeploymentOptions())
         backends = _backends()
         for manifest in source.engines.all:
-            libraries = _LIBRARIES if manifest.task == "generate" else _ENCODER_LIBRARIES
-            library = libraries.get(manifest.target)
+            library = _LIBRARIES.get(manifest.target)
             if library is not None and _version(library) is None:
                 fit = False
                 found = f"{manifest.name} is for target {manifest.target}, which needs the package {library}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository.options import check_readable
 
 _ENDPOINTED = re.compile(r"(?:(https?)://)?([0-9a-zA-Z.-]+):([0-9]+)/(.*)")
@@ -39,9 +39,8 @@ class S3Address:
         if found := _ENDPOINTED.fullmatch(rest):
             scheme, host, port, path = found.groups()
             if endpoint_url is not None:
-                raise DeployError(
-                    f"{address} names its endpoint already; leave --endpoint-url out, or give s3://bucket/path.",
-                    "invalid_parameter",
+                raise invalid(
+                    f"{address} names its endpoint already; leave --endpoint-url out, or give s3://bucket/path."
                 )
             endpoint: str | None = f"{scheme or 'http'}://{host}:{port}"
         elif "://" in rest:
@@ -82,17 +81,13 @@ def parse_location(given: str | Path, endpoint_url: str | None = None) -> Path |
     if is_s3(text):
         return S3Address.parse(text, endpoint_url)
     if endpoint_url is not None:
-        raise DeployError(
+        raise invalid(
             f"--endpoint-url {endpoint_url} is for a place on S3, and {text} is a directory; leave it out, or give"
-            " s3://bucket/path.",
-            "invalid_parameter",
+            " s3://bucket/path."
         )
     check_readable(text)
     if _URL.match(text):
-        raise DeployError(
-            f"{text!r} is neither a directory nor an address on S3; give a path, or s3://bucket/path.",
-            "invalid_parameter",
-        )
+        raise invalid(f"{text!r} is neither a directory nor an address on S3; give a path, or s3://bucket/path.")
     return Path(given)
 
 
@@ -104,14 +99,9 @@ def _endpoint(url: str) -> str:
     except ValueError:
         port = -1
     if parts.scheme not in _PORTS or not parts.hostname or port == -1 or parts.path.strip("/"):
-        raise DeployError(
-            f"The S3 endpoint {url!r} is invalid; give it as http://host:port or https://host:port.",
-            "invalid_parameter",
-        )
+        raise invalid(f"The S3 endpoint {url!r} is invalid; give it as http://host:port or https://host:port.")
     return f"{parts.scheme}://{parts.hostname}:{port or _PORTS[parts.scheme]}"
 
 
 def _invalid_address(address: str, why: str) -> DeployError:
-    return DeployError(
-        f"{address!r} is not an address of a repository on S3: {why}; give s3://bucket/path.", "invalid_parameter"
-    )
+    return invalid(f"{address!r} is not an address of a repository on S3: {why}; give s3://bucket/path.")

@@ -21,7 +21,7 @@ from typing import Any
 from build_engines.manifest import FILE_NAME as ENGINE_FILE
 from build_engines.manifest import Manifest, hash_files
 from inflight import __version__
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository import kv_budget, model_configs
 from inflight.deploy.repository.configure import (
     ENGINE_MODEL,
@@ -35,7 +35,6 @@ from inflight.deploy.repository.manifest import RepositoryManifest, path_inside
 from inflight.deploy.repository.model_names import CPP_BACKEND, MODELS_WITH_ENGINE, Task
 from inflight.deploy.repository.options import adapter_files, check_readable
 from inflight.deploy.repository.tensorrt_llm.backend import XGRAMMAR_TOKENIZER_FILE
-from inflight.deploy.repository.typed_parameters import invalid
 
 # Triton gives each model only its own folder (from S3: a copy of it in a random directory), so each Python model gets
 # the runtime beside its `model.py`, which imports from there first: an installed inflight of any version is not used.

@@ -12,13 +12,12 @@ from typing import Any
 
 from build_engines.manifest import EncoderManifest, Manifest
 from inflight import __version__
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository import model_configs, python_backend
 from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.model_names import ENCODER_MODELS, ENGINE_MODEL, TEXT_MODELS
 from inflight.deploy.repository.options import DeploymentOptions, adapter_names
 from inflight.deploy.repository.tensorrt_llm import backend
-from inflight.deploy.repository.typed_parameters import invalid
 
 _FILE = "generation_config.json"
 _NAMES = ("temperature", "top_k", "top_p", "repetition_penalty")
@@ -200,10 +199,7 @@ def configure_repository(
     configs = {name: config for name, config in committed.items() if name in names or name in encoders}
     for model in options.parameters:
         if model not in configs:
-            raise DeployError(
-                f"There is no model {model!r}; choose one of {', '.join(configs)}.",
-                "invalid_parameter",
-            )
+            raise invalid(f"There is no model {model!r}; choose one of {', '.join(configs)}.")
     if engines.generator is not None:
         of_generator = {name: config for name, config in configs.items() if name in names}
         _configure_generator(of_generator, engines, options, show_directories)
@@ -240,9 +236,9 @@ def _configure_generator(
     own = {model: values for model, values in options.parameters.items() if model in configs}
     target = backend if manifest.target == "tensorrt-llm" else python_backend
     target.configure_models(configs, engine, manifest, replace(options, parameters=own))
-    model_configs.set_decoupled(configs[ENGINE_MODEL], options.decoupled)
+    configs[ENGINE_MODEL].model_transaction_policy.decoupled = options.decoupled
     if options.max_queue_size is not None:
-        model_configs.set_max_queue_size(configs[ENGINE_MODEL], options.max_queue_size)
+        configs[ENGINE_MODEL].dynamic_batching.default_queue_policy.max_queue_size = options.max_queue_size
     shown = engine if show_directories else None
     name = engines.model_names["generate"]
     about = json.loads(served_model_info(name, manifest, configs, shown)) | _model_defaults(engine, manifest, options)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from build_engines.manifest import EncoderManifest, EncoderTask, Manifest, verify_engine
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository.model_names import TASKS, Task
 from inflight.deploy.repository.options import DeploymentOptions
-from inflight.deploy.repository.typed_parameters import invalid
 
 AnyManifest = Manifest | EncoderManifest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from build_engines.manifest import Manifest, verify
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.model_names import option_name
 from inflight.deploy.repository.options import (
@@ -19,7 +19,6 @@ from inflight.deploy.repository.options import (
 )
 from inflight.deploy.repository.python_backend import check_python_backend_options
 from inflight.deploy.repository.tensorrt_llm.backend import read_parameters
-from inflight.deploy.repository.typed_parameters import invalid
 
 _TOKENIZER = "tokenizer.json"
 
@@ -53,10 +52,7 @@ def _vocabulary(directory: Path) -> dict[str, int]:
 
 
 def _mismatch(draft: Path, what: str) -> DeployError:
-    return DeployError(
-        f"The draft engine {draft} {what}; use one built from a smaller model of the same family.",
-        "invalid_parameter",
-    )
+    return invalid(f"The draft engine {draft} {what}; use one built from a smaller model of the same family.")
 
 
 _FOR_ALL_TASKS = ("served_model_name", "parameters", "encoders")

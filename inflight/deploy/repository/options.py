@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from build_engines.manifest import EncoderTask
-from inflight.deploy.repository.typed_parameters import invalid
+from inflight.deploy.errors import invalid
 
 _MAX_NAME_BYTES = 256
 

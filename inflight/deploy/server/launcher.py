@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from inflight.deploy.errors import invalid
 from inflight.deploy.repository.configure import publish
+from inflight.deploy.repository.engine_set import AnyManifest
 from inflight.deploy.repository.model_names import ENGINE_MODEL, Task
 from inflight.deploy.repository.options import DeploymentOptions
-from inflight.deploy.server import preflight, process_layout, request_log, triton
+from inflight.deploy.server import preflight, process_layout, triton
 from inflight.deploy.server.grpc_tls import GrpcTls
 from inflight.deploy.server.instance import ServerInstance
 from inflight.deploy.server.ports import ListenHosts, ListenPorts, reachable
@@ -23,6 +26,8 @@ from inflight.deploy.server.triton_log import log_size as log_size
 
 # Triton's own exit timeout is shorter than the supervisor's, so that Triton can log what hangs.
 _EXIT_TIMEOUT = 4
+_REQUEST_LOG_VARIABLE = "INFLIGHT_REQUEST_LOG"
+"""For the engine's model, which writes the lines; see `inflight.runtime.triton.request_log`."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class ServerLauncher:
         installation = triton.mirror_wheel(triton.find_triton(), run_directory.path / "triton")
         for manifest in source.engines.all:
             preflight.check_engine(manifest, installation.root / "backends", on_message)
-        variables = request_log.request_log_environment(request_log_path, source.engines.main)
+        variables = request_log_environment(request_log_path, source.engines.main)
         deployment = prepare_repository(source, options, run_directory.path, on_message)
         preflight.check_kv_cache(source.engines.generator, deployment.kv_cache_tokens)
         chosen = process_layout.choose_layout(source.engines.main, deployment.parameters, mode)
@@ -101,3 +106,25 @@ class ServerLauncher:
             shm_prefix=f"{self.run_directory.shm_prefix}rank{rank}-",
             exit_seconds=_EXIT_TIMEOUT,
         )
+
+
+def request_log_environment(path: Path | None, manifest: AnyManifest) -> dict[str, str]:
+    """Return the server's environment variable for the request log; empty without a path.
+
+    `manifest` is that of the main engine. Raises DeployError `invalid_parameter` for a file that can't be written, and
+    for encoders and TensorRT-LLM's C++ backend, which don't support it.
+    """
+    if path is None:
+        return {}
+    if manifest.task != "generate":
+        raise invalid("--request-log is for an engine that generates text, and only encoders are served; leave it out.")
+    if manifest.target == "tensorrt-llm":
+        raise invalid(
+            "--request-log is not supported by TensorRT-LLM's C++ backend, in which this engine runs; leave it out."
+        )
+    try:
+        # The same mode as in the engine's model: lines name tenants.
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640))
+    except OSError as error:
+        raise invalid(f"--request-log {path} can't be written ({error.strerror}); name another file.") from None
+    return {_REQUEST_LOG_VARIABLE: str(path.absolute())}

@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 
 LOOPBACK = "127.0.0.1"
 
@@ -47,9 +47,8 @@ def choose_ports(hosts: ListenHosts, http: int | None, grpc: int | None, metrics
     )
     given = [port for _, _, port in asked if port]
     if len(given) != len(set(given)):
-        raise DeployError(
-            f"HTTP, gRPC and metrics need three different ports, not {given}; choose others, or 0 for any free one.",
-            "invalid_parameter",
+        raise invalid(
+            f"HTTP, gRPC and metrics need three different ports, not {given}; choose others, or 0 for any free one."
         )
     held: list[socket.socket] = []
     try:
@@ -127,6 +126,4 @@ def _bind(host: str, option: str, port: int) -> socket.socket:
 
 def _unusable(host: str, error: Exception) -> DeployError:
     why = getattr(error, "strerror", None) or error
-    return DeployError(
-        f"No server can listen on the address {host} ({why}); use an address of this machine.", "invalid_parameter"
-    )
+    return invalid(f"No server can listen on the address {host} ({why}); use an address of this machine.")

@@ -18,7 +18,7 @@ from build_engines.manifest import EncoderManifest, EngineManifest, Manifest
 from build_engines.processor import better_precision, find_processor
 from inflight import __version__, compatible
 from inflight.deploy import memory
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository import kv_budget
 from inflight.deploy.repository.environment import container_name, world_size
 from inflight.deploy.repository.model_names import CPP_BACKEND
@@ -32,7 +32,7 @@ class Problem:
     """One sentence; with a code if the engine can't run, without one if it may."""
 
     sentence: str
-    code: str | None
+    code: str | None = None
 
 
 def check_engine(manifest: Manifest | EncoderManifest, backends: Path, on_message: Callable[[str], None]) -> None:
@@ -54,11 +54,10 @@ def check_kv_cache(generator: Manifest | None, tokens: int | None) -> None:
         return
     each, available = kv_budget.bytes_per_token(generator), memory.available_bytes()
     if tokens * each > available:
-        raise DeployError(
+        raise invalid(
             f"A KV cache of {tokens:,} tokens needs {tokens * each / 1e9:,.3g} GB of memory, and"
             f" {available / 1e9:,.3g} GB are available; lower --kv-cache-tokens to less than {available // each:,}, or"
-            " leave it out.",
-            "invalid_parameter",
+            " leave it out."
         )
 
 
@@ -102,7 +101,6 @@ def _our_version(manifest: EngineManifest) -> Iterator[Problem]:
         yield Problem(
             f"The engine {manifest.name} was built by inflight {built} and this is {__version__}; if it does not load,"
             " or answers differently, build it again.",
-            None,
         )
 
 
@@ -112,7 +110,6 @@ def _precision(manifest: Manifest) -> Iterator[Problem]:
         yield Problem(
             f"The engine {manifest.name} has {manifest.precision} weights, which are slow on this processor"
             f" ({processor}): {better.reason}. For speed, build it again with --precision {better.precision}.",
-            None,
         )
 
 
@@ -127,7 +124,6 @@ def _longest_text(manifest: EncoderManifest) -> Iterator[Problem]:
             f"The engine {manifest.name} needs about {needed / 1e9:.3g} GB of memory for one text of"
             f" {manifest.max_seq_len:,} tokens, and {available / 1e9:.3g} GB are available, so such a text can end the"
             " server; free memory, or build the engine again with a lower --max-seq-len.",
-            None,
         )
 
 
@@ -152,7 +148,6 @@ def _versions(manifest: EngineManifest, here: Machine) -> Iterator[Problem]:
             yield Problem(
                 f"No {name} was found here to compare with the {built} that compiled the engine; if it does not load,"
                 f" serve it in {place}.",
-                None,
             )
         elif built != found:
             place = container_name(manifest) or f"a container with {name} {built}"
@@ -210,7 +205,6 @@ def _gpu_model(manifest: EngineManifest, gpus: tuple[Gpu, ...]) -> Iterator[Prob
         yield Problem(
             f"The engine {manifest.name} was compiled on {built.gpu} and GPU {gpus[0].index} here is {gpus[0].name};"
             " if it does not load, or is slow, build it again here.",
-            None,
         )
 
 
@@ -222,5 +216,4 @@ def _driver(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
         f"The driver here is {gpus[0].driver}, and CUDA {container.cuda} of TensorRT-LLM {container.tensorrt_llm} came"
         f" with {container.minimum_driver}; if the server does not start, update the driver (GPUs for data centres may"
         " do with an older one).",
-        None,
     )

@@ -18,7 +18,7 @@ from typing import Literal
 from build_engines.machine import find_gpus
 from build_engines.manifest import Manifest
 from inflight.common import process_guard
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository.engine_set import AnyManifest
 from inflight.deploy.repository.environment import world_size
 from inflight.deploy.server.preflight import visible_gpus
@@ -107,10 +107,9 @@ def choose_layout(manifest: AnyManifest, parameters: Mapping[str, str], asked: M
             f"The parameter gpu_device_ids asks for {instances} instances, and leader mode has only one"
         )
     if parameters.get("num_nodes", "1") != "1":
-        raise DeployError(
+        raise invalid(
             f"The parameter num_nodes is {parameters['num_nodes']}, and `inflight serve` starts ranks on this machine"
-            " only; assemble a repository and start it with the cluster's own launcher.",
-            "invalid_parameter",
+            " only; assemble a repository and start it with the cluster's own launcher."
         )
     _check_participants(named)
     if mode == "orchestrator" and not named:
@@ -125,10 +124,9 @@ def _check_participants(named: list[int]) -> None:
     """Check that each started rank is in an instance; others would exit."""
     if sorted(named) != list(range(1, len(named) + 1)):
         shown = ",".join(map(str, named))
-        raise DeployError(
+        raise invalid(
             f"The parameter participant_ids names the ranks {shown}, and 0 is the orchestrator's own; name those from 1"
-            f" to {len(named)}, each once.",
-            "invalid_parameter",
+            f" to {len(named)}, each once."
         )
 
 

@@ -16,7 +16,9 @@ import shutil
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from inflight.deploy.errors import DeployError
 
@@ -92,40 +94,51 @@ def default_base_directory() -> Path:
 
 def stale_run_directories(home: Path | None = None) -> list[Path]:
     """Return the run directories whose owners have exited."""
-    found = []
-    for path in sorted((home or default_base_directory()).glob("run-*")):
-        lock = _try_lock(path)
+    stale = []
+    for path, lock in _run_directories(home):
         if lock is not None:
             os.close(lock)
-            found.append(path)
-    return found
+            stale.append(path)
+    return stale
 
 
 def server_pids(home: Path | None = None) -> set[int]:
     """Return the process ids of running servers."""
-    found = set()
-    for path in (home or default_base_directory()).glob("run-*"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            if (lock := _try_lock(path)) is None:
-                found.add(int(json.loads((path / "owner.json").read_text())["pid"]))
-            else:
-                os.close(lock)
-    return found
+    pids = set()
+    for path, lock in _run_directories(home):
+        if lock is not None:
+            os.close(lock)
+        elif owner := _owner(path):
+            pids.add(int(owner["pid"]))
+    return pids
 
 
 def remove_stale_run_directories(home: Path | None = None) -> list[Path]:
     """Remove the run directories and shared memory of dead servers; return the directories."""
-    swept = []
+    removed = []
+    for path, lock in _run_directories(home):
+        if lock is not None:
+            with contextlib.suppress(OSError, ValueError):
+                remove_shared_memory(_owner(path).get("shm_prefix", ""))
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)
+            removed.append(path)
+    return removed
+
+
+def _run_directories(home: Path | None) -> Iterator[tuple[Path, int | None]]:
+    """Yield each run directory, with its lock if its owner has exited."""
     for path in sorted((home or default_base_directory()).glob("run-*")):
-        lock = _try_lock(path)
-        if lock is None:
-            continue
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            remove_shared_memory(json.loads((path / "owner.json").read_text())["shm_prefix"])
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
-        swept.append(path)
-    return swept
+        yield path, _try_lock(path)
+
+
+def _owner(path: Path) -> dict[str, Any]:
+    """Return what a run directory says of its owner; empty if that can't be read."""
+    try:
+        owner = json.loads((path / "owner.json").read_text())
+        return {"pid": int(owner["pid"]), "shm_prefix": str(owner["shm_prefix"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def remove_shared_memory(prefix: str) -> None:

@@ -7,8 +7,8 @@ import os
 import psutil
 import pytest
 
-from inflight.deploy.server.cpu_affinity import ENGINE_CORES, SERVER_CORES, affinity_environment
 from inflight.deploy.server.server import Server
+from inflight.deploy.server.triton import ENGINE_CORES, SERVER_CORES, affinity_environment
 
 
 @pytest.mark.parametrize(

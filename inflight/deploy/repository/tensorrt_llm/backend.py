@@ -11,14 +11,13 @@ import json
 from pathlib import Path
 
 from build_engines.manifest import Manifest
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository import model_configs
 from inflight.deploy.repository.model_configs import Configs
 from inflight.deploy.repository.model_names import CPP_BACKEND, ENGINE_MODEL, TEXT_MODELS, option_name, pbtxt_bool
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.repository.tensorrt_llm.parameters import TensorRtLlmParameters
 from inflight.deploy.repository.tensorrt_llm.rules import check_parameters
-from inflight.deploy.repository.typed_parameters import invalid
 
 XGRAMMAR_TOKENIZER_FILE = "xgrammar_tokenizer_info.json"
 """An engine's file with the tokenizer's vocabulary, for the backend's guided decoding."""

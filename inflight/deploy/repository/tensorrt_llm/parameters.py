@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from build_engines.manifest import GpuFeatures, Manifest
+from inflight.deploy.errors import invalid
 from inflight.deploy.repository.typed_parameters import (
     AbsolutePath,
     Bytes,
@@ -27,7 +28,6 @@ from inflight.deploy.repository.typed_parameters import (
     OpenFraction,
     Positive,
     TypedParameters,
-    invalid,
 )
 
 SPECULATION = {

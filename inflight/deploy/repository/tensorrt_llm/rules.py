@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from build_engines.manifest import GpuFeatures, Manifest
+from inflight.deploy.errors import invalid
 from inflight.deploy.repository.tensorrt_llm.parameters import (
     EXTERNAL_DRAFTS,
     LOOKAHEAD,
     SPECULATION,
     TensorRtLlmParameters,
 )
-from inflight.deploy.repository.typed_parameters import invalid
 
 _REBUILD_REMEDY = "build the engine with it (`inflight build`), or leave the parameter out"
 _MIN_CACHE_TOKENS = 64  # two blocks of trtllm-build's default size
