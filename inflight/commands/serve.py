@@ -18,7 +18,7 @@ import click
 from build_engines.atomic_directory import in_use
 from build_engines.manifest import EncoderTask
 from inflight.commands.models.argument import kind_of
-from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.config_file import config_option
 from inflight.commands.options.deployment import deployment_options, deployment_options_from
 from inflight.commands.options.engine import (
@@ -79,64 +79,83 @@ class ServeSignals:
 
 @click.command(cls=SectionedCommand, short_help="Serve a model, a checkpoint or an engine on Triton.")
 @click.argument("model", required=False)
-@config_option({"engine": "model"})
-@target_option("Target of the engine to build.  [default: openvino]", default=None)
-@precision_option(PRECISION_HELP)
-@revision_option()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
-@click.option("--http-host", help="Address for HTTP.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
-@click.option("--metrics-host", help="Address for metrics.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
-@click.option(
-    "--behind-proxy",
-    is_flag=True,
-    help="Confirm that a proxy or gateway checks requests from other machines; required for addresses other than "
-    "loopback.",
+@section(
+    "Model",
+    config_option({"engine": "model"}),
+    target_option("Target of the engine to build.  [default: openvino]", default=None),
+    precision_option(PRECISION_HELP),
+    revision_option(),
 )
-@click.option(
-    "--http-port",
-    type=click.IntRange(0, 65535),
-    help="Port of Triton's own HTTP API; 0: any free port.  [default: 8000; with the gateway any free port, since web "
-    "pages of any origin could use a known one]",
-)
-@click.option("--grpc-port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free port.")
-@click.option(
-    "--metrics-port", type=click.IntRange(0, 65535), default=8002, show_default=True, help="0: any free port."
-)
-@click.option(
-    "--multi-gpu",
-    type=click.Choice(MULTI_GPU_MODES),
-    help="How to start the ranks of a multi-GPU engine. leader: each as a server, of which the first one serves. "
-    "orchestrator: as workers of one server, which can have several instances (--set gpu_device_ids=0,1;2,3).  "
-    "[default: leader]",
-)
-@click.option("--grpc-tls-certificate", type=click.Path(path_type=Path), help="TLS certificate for gRPC.")
-@click.option("--grpc-tls-key", type=click.Path(path_type=Path), help="Private key of the certificate.")
-@click.option(
-    "--grpc-tls-ca",
-    type=click.Path(path_type=Path),
-    help="Accept only clients with a certificate signed by these CAs.",
-)
-@click.option(
-    "--request-log",
-    type=click.Path(path_type=Path),
-    help="Append one JSON line per answer to this file: request id, tenant, tokens, times; no prompts or answers.",
-)
-@click.option(
-    "--gateway/--no-gateway", default=True, help="Start the OpenAI-compatible API beside Triton.  [default: on]"
+@section(
+    "OpenAI-compatible API",
+    click.option(
+        "--gateway/--no-gateway", default=True, help="Start the OpenAI-compatible API beside Triton.  [default: on]"
+    ),
 )
 @gateway_options("--gateway-host")
 @deployment_options("serve")
-@click.option(
-    "--drain-seconds",
-    type=Seconds(),
-    default=30.0,
-    show_default=True,
-    help="Time for running requests to finish after SIGTERM, in seconds.",
+@section(
+    "Triton's own ports",
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all."),
+    click.option("--http-host", help="Address for HTTP.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]"),
+    click.option("--metrics-host", help="Address for metrics.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]"),
+    click.option(
+        "--behind-proxy",
+        is_flag=True,
+        help="Confirm that a proxy or gateway checks requests from other machines; required for addresses other than "
+        "loopback.",
+    ),
+    click.option(
+        "--http-port",
+        type=click.IntRange(0, 65535),
+        help="Port of Triton's own HTTP API; 0: any free port.  [default: 8000; with the gateway any free port, since "
+        "web pages of any origin could use a known one]",
+    ),
+    click.option(
+        "--grpc-port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free port."
+    ),
+    click.option(
+        "--metrics-port", type=click.IntRange(0, 65535), default=8002, show_default=True, help="0: any free port."
+    ),
+    click.option("--grpc-tls-certificate", type=click.Path(path_type=Path), help="TLS certificate for gRPC."),
+    click.option("--grpc-tls-key", type=click.Path(path_type=Path), help="Private key of the certificate."),
+    click.option(
+        "--grpc-tls-ca",
+        type=click.Path(path_type=Path),
+        help="Accept only clients with a certificate signed by these CAs.",
+    ),
 )
-@click.option("--start-timeout", type=Seconds(1), default=900.0, show_default=True, help="Startup timeout, in seconds.")
-@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
-@quiet_option
-@click.option("--verbose", is_flag=True, help="Show all of Triton's log, not only warnings and errors.")
+@section(
+    "GPU only",
+    click.option(
+        "--multi-gpu",
+        type=click.Choice(MULTI_GPU_MODES),
+        help="How to start the ranks of a multi-GPU engine. leader: each as a server, of which the first one serves. "
+        "orchestrator: as workers of one server, which can have several instances (--set gpu_device_ids=0,1;2,3).  "
+        "[default: leader]",
+    ),
+)
+@section(
+    "Output and lifetime",
+    click.option(
+        "--request-log",
+        type=click.Path(path_type=Path),
+        help="Append one JSON line per answer to this file: request id, tenant, tokens, times; no prompts or answers.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON."),
+    quiet_option,
+    click.option("--verbose", is_flag=True, help="Show all of Triton's log, not only warnings and errors."),
+    click.option(
+        "--drain-seconds",
+        type=Seconds(),
+        default=30.0,
+        show_default=True,
+        help="Time for running requests to finish after SIGTERM, in seconds.",
+    ),
+    click.option(
+        "--start-timeout", type=Seconds(1), default=900.0, show_default=True, help="Startup timeout, in seconds."
+    ),
+)
 def command(
     model: str | None,
     target: str | None,

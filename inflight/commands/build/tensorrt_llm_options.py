@@ -16,6 +16,7 @@ import click
 from build_engines.containers import DEFAULT_CONTAINER
 from build_engines.settings_file import parse_value
 from build_engines.tensorrt_llm.recipe import Recipe, read_recipe
+from inflight.commands.option_sections import section
 from inflight.common.schema.cli_options import nested_options
 
 TARGET = "tensorrt-llm"
@@ -51,9 +52,8 @@ _OF_ENCODERS = (*_LIMITS, *(name for name in _PROGRAM_OPTIONS if name != "exampl
 
 def tensorrt_llm_options(command: Any) -> Any:
     """Add the target's flags to a command; `tensorrt_llm_settings` reads them."""
-    for option in reversed([*_recipe_options(), *_program_options()]):
-        command = option(command)
-    return command
+    starts = {"docker": "GPU only: where it is built"}
+    return section("GPU only: TensorRT-LLM", *_recipe_options(), *_program_options(), starts=starts)(command)
 
 
 def _recipe_options() -> list[Callable[[Any], Any]]:
