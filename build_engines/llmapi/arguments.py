@@ -100,18 +100,18 @@ class LlmArguments(ArgumentsSection):
 
     def keywords(self, max_seq_len: int) -> dict[str, Any]:
         """Return the arguments for `LLM`, without null and auto: older versions don't know all names."""
-        said = self.model_dump(mode="json", exclude={"extra"}, exclude_none=True)
+        arguments = self.model_dump(mode="json", exclude={"extra"}, exclude_none=True)
         cache = self.kv_cache_config
-        said["max_seq_len"] = max_seq_len
+        arguments["max_seq_len"] = max_seq_len
         if cache.dtype == "auto":
-            del said["kv_cache_config"]["dtype"]
+            del arguments["kv_cache_config"]["dtype"]
         for switch in ("enable_lora", "trust_remote_code"):
-            if not said[switch]:
-                del said[switch]
+            if not arguments[switch]:
+                del arguments[switch]
         if self.max_beam_width > 1:
             # TensorRT-LLM 1.2 needs these for beam search (docs/source/features/sampling.md).
-            said |= {"disable_overlap_scheduler": True, "cuda_graph_config": None}
-        return said | self.extra
+            arguments |= {"disable_overlap_scheduler": True, "cuda_graph_config": None}
+        return arguments | self.extra
 
 
 def read_arguments(path: Path | None, overrides: Iterable[str] = ()) -> LlmArguments:

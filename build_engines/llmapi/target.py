@@ -50,9 +50,9 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     name = next((name for name in _TEXT_SECTIONS if isinstance(config.get(name), dict)), None)
     if name is None or "num_hidden_layers" in config:
         return config
-    said = {key: value for key, value in config[name].items() if value is not None}
+    section = {key: value for key, value in config[name].items() if value is not None}
     of_the_whole = {key: value for key, value in config.items() if key not in _TEXT_SECTIONS and value is not None}
-    return {**_transformers_defaults(config), **said, **of_the_whole}
+    return {**_transformers_defaults(config), **section, **of_the_whole}
 
 
 def _transformers_defaults(config: dict[str, Any]) -> dict[str, Any]:
@@ -156,8 +156,8 @@ class LlmApiTarget:
 
     def cache_key(self) -> CacheKey:
         kept = self.quantization
-        said = self.arguments.model_dump(mode="json")
-        return CacheKey([said, self.precision, self.kv_precision, kept.precision, kept.kv], [self.own_files])
+        arguments = self.arguments.model_dump(mode="json")
+        return CacheKey([arguments, self.precision, self.kv_precision, kept.precision, kept.kv], [self.own_files])
 
     def host(self) -> Host:
         return Host({})
@@ -176,7 +176,7 @@ class LlmApiTarget:
         write_fast_tokenizer(tokenizer, out)
         (out / MODEL_FILE).write_text(as_yaml(keywords), encoding="utf-8")
         special = read_special_ids(checkpoint.directory, config, tokenizer)
-        said = self.arguments
+        arguments = self.arguments
         dtype = facts.dtype if keywords.get("dtype", "auto") == "auto" else keywords["dtype"]
         return CompiledEngine(
             precision=self.quantization.precision or _PRECISIONS[dtype],
@@ -190,20 +190,20 @@ class LlmApiTarget:
             layers=facts.layers,
             kv_heads=facts.kv_heads,
             head_dim=facts.head_dim,
-            tensor_parallel=said.tensor_parallel_size,
-            pipeline_parallel=said.pipeline_parallel_size,
+            tensor_parallel=arguments.tensor_parallel_size,
+            pipeline_parallel=arguments.pipeline_parallel_size,
             limits=GpuLimits(
-                max_batch_size=said.max_batch_size,
-                max_num_tokens=said.max_num_tokens,
+                max_batch_size=arguments.max_batch_size,
+                max_num_tokens=arguments.max_num_tokens,
                 max_input_len=keywords["max_seq_len"] - 1,
-                max_beam_width=said.max_beam_width,
+                max_beam_width=arguments.max_beam_width,
             ),
             features=GpuFeatures(
-                kv_cache_reuse=said.kv_cache_config.enable_block_reuse,
-                chunked_context=said.enable_chunked_prefill,
-                lora=said.enable_lora,
-                speculative_decoding_mode=(said.speculative_config or {}).get("decoding_type"),
-                max_draft_len=(said.speculative_config or {}).get("max_draft_len") or 0,
+                kv_cache_reuse=arguments.kv_cache_config.enable_block_reuse,
+                chunked_context=arguments.enable_chunked_prefill,
+                lora=arguments.enable_lora,
+                speculative_decoding_mode=(arguments.speculative_config or {}).get("decoding_type"),
+                max_draft_len=(arguments.speculative_config or {}).get("max_draft_len") or 0,
             ),
             notes=(_NOT_TRIED, *self.notes, *self._notes(checkpoint, facts)),
         )
@@ -217,14 +217,14 @@ class LlmApiTarget:
                 " too high; lower it.",
                 "invalid_parameter",
             )
-        said = self.arguments.keywords(length)
+        keywords = self.arguments.keywords(length)
         if self.precision in DTYPES:
-            said["dtype"] = DTYPES[self.precision]
+            keywords["dtype"] = DTYPES[self.precision]
         elif self._narrows(facts):
-            said["dtype"] = "bfloat16"
+            keywords["dtype"] = "bfloat16"
         if self.kv_precision is not None:
-            said["kv_cache_config"]["dtype"] = self.kv_precision
-        return said
+            keywords["kv_cache_config"]["dtype"] = self.kv_precision
+        return keywords
 
     def _narrows(self, facts: ModelFacts) -> bool:
         """Return whether the engine computes float32 weights in bfloat16 by default, without a type from the user."""
@@ -270,14 +270,14 @@ def target(options: BuildOptions) -> LlmApiTarget:
 
 def model_yaml(checkpoint: Path, options: BuildOptions) -> str:
     """Return the model.yaml that a build would write. Raises BuildError as the build would; writes nothing."""
-    found = target(options)
-    read = read_checkpoint(checkpoint, check=found.check_supported)
-    return as_yaml(found.keywords(read, read_facts(read.directory, text_config(read.config))))
+    llmapi = target(options)
+    source = read_checkpoint(checkpoint, check=llmapi.check_supported)
+    return as_yaml(llmapi.keywords(source, read_facts(source.directory, text_config(source.config))))
 
 
 def as_yaml(keywords: dict[str, Any]) -> str:
-    said = yaml.safe_dump(json.loads(json.dumps(keywords)), sort_keys=False, allow_unicode=True)
-    return f"# Arguments of tensorrt_llm.LLM except the model; the checkpoint is in {CHECKPOINT}/.\n{said}"
+    text = yaml.safe_dump(json.loads(json.dumps(keywords)), sort_keys=False, allow_unicode=True)
+    return f"# Arguments of tensorrt_llm.LLM except the model; the checkpoint is in {CHECKPOINT}/.\n{text}"
 
 
 def link_checkpoint(checkpoint: Checkpoint, into: Path, own_code: bool) -> None:

@@ -44,7 +44,7 @@ def splits(shape: ModelShape, max_gpus: int) -> list[Split]:
     stage has the same number of layers.
     """
     widths = {shape.inner} | ({shape.experts.inner} if shape.experts else set())
-    found = [
+    possible = [
         Split(tensor, pipeline)
         for tensor in range(1, max_gpus + 1)
         if shape.heads % tensor == 0
@@ -53,7 +53,7 @@ def splits(shape: ModelShape, max_gpus: int) -> list[Split]:
         for pipeline in range(1, max_gpus // tensor + 1)
         if shape.layers % pipeline == 0
     ]
-    return sorted(found, key=lambda split: (split.gpus, split.pipeline))
+    return sorted(possible, key=lambda split: (split.gpus, split.pipeline))
 
 
 def footprint(

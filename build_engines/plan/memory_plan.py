@@ -158,11 +158,11 @@ def _choices(
     splits: list[Split], wish: PlanRequest, builder: TargetSupport, weights: WeightFormat, kv: KvFormat
 ) -> Choices:
     """Return the splits that the target builds, or all of them with a refusal if it builds none."""
-    for one in (weights, kv):
-        if wish.sm is not None and one.min_sm > wish.sm:
-            reason = f"{wish.device} has compute capability {wish.sm / 10:.1f}, and {one.name} needs"
-            reason += f" {one.min_sm / 10:.1f}"
-            return Choices(splits, refusal=Refusal(f"no {one.name} here", reason))
+    for fmt in (weights, kv):
+        if wish.sm is not None and fmt.min_sm > wish.sm:
+            reason = f"{wish.device} has compute capability {wish.sm / 10:.1f}, and {fmt.name} needs"
+            reason += f" {fmt.min_sm / 10:.1f}"
+            return Choices(splits, refusal=Refusal(f"no {fmt.name} here", reason))
     verdicts = {split: builder.check(weights, kv, split) for split in splits}
     built = [split for split, verdict in verdicts.items() if verdict.reason is None]
     if not built:
@@ -184,18 +184,18 @@ def _advice(settled: _FitChooser, wish: PlanRequest, fits: tuple[Fit, ...]) -> s
         ways.append(f"--max-seq-len {longest}")
     if fewer := max((fit.sequences for fit in able), default=0):
         ways.append(f"--max-num-sequences {fewer}")
-    found = _shortfall(wish, length, able) if able else f"Nothing fits: {fits[0].reason}"
-    return f"{found}; it would fit with {_either(ways)}." if ways else f"{found}; use a smaller model."
+    problem = _shortfall(wish, length, able) if able else f"Nothing fits: {fits[0].reason}"
+    return f"{problem}; it would fit with {_either(ways)}." if ways else f"{problem}; use a smaller model."
 
 
 def _shortfall(wish: PlanRequest, length: int, able: list[Fit]) -> str:
     least = min(able, key=lambda fit: fit.needed)
-    each = "" if wish.is_openvino else " on each GPU" if wish.devices > 1 else " on the GPU"
+    place = "" if wish.is_openvino else " on each GPU" if wish.devices > 1 else " on the GPU"
     what = f"1 sequence of {length:,} tokens needs"
     if least.wanted > 1:
         what = f"{least.wanted:,} sequences of {length:,} tokens need"
     return (
-        f"Nothing fits: {what} at least {format_size(least.needed)}{each} ({least.weights.name} weights, "
+        f"Nothing fits: {what} at least {format_size(least.needed)}{place} ({least.weights.name} weights, "
         f"{least.kv.name} KV cache), and {wish.device} has {format_size(wish.memory)}"
     )
 

@@ -191,8 +191,8 @@ _LLM_API_RULES: tuple[Callable[[LlmApiSupport, WeightFormat, KvFormat], str | No
 
 def _without_advice(error: BuildError) -> str:
     """Return the error without its advice and its list of other models: the plan has its own advice."""
-    said = str(error).removesuffix(".")
-    return re.sub(r" \([^()]*\)$", "", said.rpartition("; ")[0] or said)
+    sentence = str(error).removesuffix(".")
+    return re.sub(r" \([^()]*\)$", "", sentence.rpartition("; ")[0] or sentence)
 
 
 def _plain_config(model: PlannedModel) -> dict[str, Any]:

@@ -53,12 +53,12 @@ def write_xgrammar_tokenizer_info(tokenizer: Any, end_ids: Sequence[int], out: P
     texts = [""] * (max(vocabulary.values()) + 1)
     for token, token_id in vocabulary.items():
         texts[token_id] = token
-    told = {
+    info = {
         "encoded_vocab": texts,
         "tokenizer_str": tokenizer.backend_tokenizer.to_str(),
         "stop_token_ids": list(end_ids),
     }
-    (out / FILE_NAME).write_text(json.dumps(told), encoding="utf-8")
+    (out / FILE_NAME).write_text(json.dumps(info), encoding="utf-8")
 
 
 # The checkpoint in TensorRT-LLM's format; removed from the engine directory at the end.
@@ -104,8 +104,8 @@ class TensorRtLlmTarget:
         plan_build(self.recipe, directory, config)
 
     def cache_key(self) -> CacheKey:
-        said = self.recipe.model_dump(mode="json", exclude=set(_WITHOUT_EFFECT))
-        return CacheKey([said], _stamps(self.recipe))
+        recipe = self.recipe.model_dump(mode="json", exclude=set(_WITHOUT_EFFECT))
+        return CacheKey([recipe], _stamps(self.recipe))
 
     def host(self) -> Host:
         machine = self.machine = self.programs.detect()

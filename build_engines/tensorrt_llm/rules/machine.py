@@ -64,26 +64,26 @@ def _gpus(recipe: Recipe, machine: Machine, where: str) -> Iterator[str]:
 def _features(recipe: Recipe, gpu: Gpu | None) -> Iterator[str]:
     if gpu is None:
         return
-    said = f"{gpu.name} has compute capability {gpu.compute_capability}"
+    gpu_capability = f"{gpu.name} has compute capability {gpu.compute_capability}"
     capability = _numbers(gpu)
     if capability < _OLDEST:
-        yield f"{said}, but TensorRT-LLM {ENGINE_LINE} needs 8.0; choose another GPU."
+        yield f"{gpu_capability}, but TensorRT-LLM {ENGINE_LINE} needs 8.0; choose another GPU."
     for name, precision in (("quantization", recipe.quantization), ("kv_cache_dtype", recipe.kv_cache_dtype)):
         if not is_computed(precision, capability):
             begin = MIN_CAPABILITY.get(precision, _OLDEST)
             why = f"needs {begin[0]}.{begin[1]}" if capability < begin else "is not supported there by trtllm-build"
-            yield f"{said}, but {name} {precision} {why}; choose {', '.join(_others(name, capability))}."
+            yield f"{gpu_capability}, but {name} {precision} {why}; choose {', '.join(_others(name, capability))}."
     plugins = recipe.plugins
     if plugins.gemm_swiglu != "disable" and capability != _HOPPER:
-        yield f"{said}, but plugins.gemm_swiglu is for 9.0 (Hopper); leave it out."
+        yield f"{gpu_capability}, but plugins.gemm_swiglu is for 9.0 (Hopper); leave it out."
     for name in ("low_latency_gemm", "low_latency_gemm_swiglu"):
         if getattr(plugins, name) != "disable" and capability == _BLACKWELL:
-            yield f"{said}, but plugins.{name} has no kernel there; leave it out."
+            yield f"{gpu_capability}, but plugins.{name} has no kernel there; leave it out."
 
 
 def _others(name: str, capability: tuple[int, ...]) -> Iterator[str]:
-    every = Recipe.model_fields[name].annotation
-    return (one for one in get_args(every) if is_computed(one, capability))
+    annotation = Recipe.model_fields[name].annotation
+    return (value for value in get_args(annotation) if is_computed(value, capability))
 
 
 def _numbers(gpu: Gpu) -> tuple[int, ...]:

@@ -36,8 +36,8 @@ class S3Address:
         DeployError `invalid_parameter`.
         """
         rest = address[len(_SCHEME) :] if is_s3(address) else address
-        if found := _ENDPOINTED.fullmatch(rest):
-            scheme, host, port, path = found.groups()
+        if match := _ENDPOINTED.fullmatch(rest):
+            scheme, host, port, path = match.groups()
             if endpoint_url is not None:
                 raise invalid(
                     f"{address} names its endpoint already; leave --endpoint-url out, or give s3://bucket/path."
@@ -46,8 +46,8 @@ class S3Address:
         elif "://" in rest:
             raise _invalid_address(address, "its endpoint needs a port, as in s3://https://host:443/bucket/path")
         else:
-            given = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-            endpoint, path = _endpoint(given) if given else None, rest
+            configured = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+            endpoint, path = _endpoint(configured) if configured else None, rest
         bucket, *keys = [part for part in path.split("/") if part] or [""]
         if not _BUCKET.fullmatch(bucket):
             raise _invalid_address(address, f"{bucket!r} is not a bucket name (3 to 63 of a-z, 0-9, dots and hyphens)")
@@ -75,9 +75,9 @@ def is_s3(address: str) -> bool:
     return address.lower().startswith(_SCHEME)
 
 
-def parse_location(given: str | Path, endpoint_url: str | None = None) -> Path | S3Address:
+def parse_location(location: str | Path, endpoint_url: str | None = None) -> Path | S3Address:
     """Parse a directory or an address on S3. Raises DeployError `invalid_parameter`."""
-    text = str(given)
+    text = str(location)
     if is_s3(text):
         return S3Address.parse(text, endpoint_url)
     if endpoint_url is not None:
@@ -88,7 +88,7 @@ def parse_location(given: str | Path, endpoint_url: str | None = None) -> Path |
     check_readable(text)
     if _URL.match(text):
         raise invalid(f"{text!r} is neither a directory nor an address on S3; give a path, or s3://bucket/path.")
-    return Path(given)
+    return Path(location)
 
 
 def _endpoint(url: str) -> str:

@@ -30,18 +30,18 @@ def model_sampling(engine: Path) -> dict[str, Any]:
     A file that can't be read, or values that are no numbers, count as absent.
     """
     try:
-        found = json.loads((engine / _FILE).read_text(encoding="utf-8"))
+        config = json.loads((engine / _FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = {}
-    given = {
-        name: found[name]
+        config = {}
+    sampling = {
+        name: config[name]
         for name in _NAMES
-        if isinstance(found, dict) and type(found.get(name)) in (int, float) and found[name] >= 0
+        if isinstance(config, dict) and type(config.get(name)) in (int, float) and config[name] >= 0
     }
-    samples = found.get("do_sample", any(name in given for name in _SAMPLES)) if isinstance(found, dict) else False
+    samples = config.get("do_sample", any(name in sampling for name in _SAMPLES)) if isinstance(config, dict) else False
     if not samples:
-        return {"temperature": 0.0} | {name: value for name, value in given.items() if name not in _SAMPLES}
-    return {"temperature": 1.0} | given
+        return {"temperature": 0.0} | {name: value for name, value in sampling.items() if name not in _SAMPLES}
+    return {"temperature": 1.0} | sampling
 
 
 def has_chat_template(engine: Path) -> bool:
@@ -60,7 +60,7 @@ def configure_encoder(config: Any, engine: Path, manifest: EncoderManifest, opti
     Raises DeployError `invalid_parameter` for micro-batches that the engine was not built for.
     """
     asked = options.encoders
-    given = {
+    option_values = {
         "max_batch_tokens": asked.max_batch_tokens,
         "max_batch_texts": asked.max_batch_texts,
         "max_queue_texts": asked.max_queue_texts,
@@ -68,7 +68,7 @@ def configure_encoder(config: Any, engine: Path, manifest: EncoderManifest, opti
         "num_requests": asked.num_requests,
         "threads": asked.encoder_threads if manifest.target == "openvino" else None,
     }
-    values = {name: str(value) for name, value in given.items() if value is not None}
+    values = {name: str(value) for name, value in option_values.items() if value is not None}
     own = options.parameters.get(config.name, {})
     limits = {} if manifest.limits is None else manifest.limits.model_dump()
     built = {name: str(value) for name, value in limits.items()}
@@ -222,8 +222,8 @@ def publish(repository: Path, facts: Mapping[str, Any]) -> None:
     configs = model_configs.load(repository)
     for config in configs.values():
         if "inflight_served" in config.parameters:
-            said = config.parameters["inflight_served"]
-            said.string_value = json.dumps(json.loads(said.string_value) | facts)
+            parameter = config.parameters["inflight_served"]
+            parameter.string_value = json.dumps(json.loads(parameter.string_value) | facts)
     model_configs.write(configs, repository)
 
 

@@ -58,7 +58,7 @@ class RepositoryManifest(BaseModel):
     def engines(self) -> EngineSet:
         """The manifests of all engines."""
         manifests: dict[Task, AnyManifest] = {} if self.engine is None else {self.engine.task: self.engine}
-        manifests.update((one.task, one) for one in self.encoders.values())
+        manifests.update((manifest.task, manifest) for manifest in self.encoders.values())
         return EngineSet(manifests, served_model_name=self.served_model_name)
 
     @property
@@ -74,10 +74,10 @@ class RepositoryManifest(BaseModel):
     def parse(cls, content: bytes, where: str) -> RepositoryManifest:
         """Parse a manifest. Raises DeployError `engine_damaged`, and `engine_incompatible` for another format."""
         try:
-            found = _Version.model_validate_json(content).format
-            if found != FORMAT:
+            version = _Version.model_validate_json(content).format
+            if version != FORMAT:
                 raise DeployError(
-                    f"{where} has format {found} and this version of inflight reads {FORMAT}; assemble it again.",
+                    f"{where} has format {version} and this version of inflight reads {FORMAT}; assemble it again.",
                     "engine_incompatible",
                 )
             return cls.model_validate_json(content)

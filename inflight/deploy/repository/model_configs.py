@@ -126,9 +126,9 @@ def _prune_ensemble(ensemble: Any, configs: Configs) -> None:
     taken = {source for step in steps for source in step.input_map.values()}
     _drop(ensemble.input, _names(ensemble.input) - taken)
     _drop(ensemble.output, _names(ensemble.output) - made)
-    wanted = taken | _names(ensemble.output)
+    read = taken | _names(ensemble.output)
     for step in steps:
-        for name in [name for name, target in step.output_map.items() if target not in wanted]:
+        for name in [name for name, target in step.output_map.items() if target not in read]:
             del step.output_map[name]
 
 
@@ -162,10 +162,10 @@ def _check_ensemble(ensemble: Any, configs: Configs) -> None:
         _check_type(f"ensemble {ensemble.name}: output {tensor.name!r}", tensor.data_type, types[tensor.name])
 
 
-def _check_type(where: str, wanted: int, given: int) -> None:
-    if wanted != given:
+def _check_type(where: str, expected: int, actual: int) -> None:
+    if expected != actual:
         name = model_config_pb2.DataType.Name
-        raise _wiring_error(f"{where} is {name(wanted)} at one end and {name(given)} at the other")
+        raise _wiring_error(f"{where} is {name(expected)} at one end and {name(actual)} at the other")
 
 
 def _invalid_file(path: Path | str, what: str) -> DeployError:

@@ -42,10 +42,10 @@ class PythonBackendParameters(TypedParameters):
         texts = self.pbtxt_values()
         places = {"add_special_tokens": "preprocessing", "skip_special_tokens": "postprocessing"}
         texts.pop("preprocessing_instance_count", None)
-        found: dict[str, dict[str, str]] = {}
+        by_model: dict[str, dict[str, str]] = {}
         for name, text in texts.items():
-            found.setdefault(places.get(name, ENGINE_MODEL), {})[name] = text
-        return found
+            by_model.setdefault(places.get(name, ENGINE_MODEL), {})[name] = text
+        return by_model
 
 
 def configure_models(configs: Configs, engine: Path, manifest: Manifest, options: DeploymentOptions) -> None:

@@ -40,7 +40,7 @@ def _parse_groups(value: Any) -> Any:
     """Parse "0,1;2,3", groups of numbers. A plain list of numbers is one group, like "0,1"."""
     if isinstance(value, str):
         return [_parse_numbers(group) for group in value.split(";")]
-    if isinstance(value, list) and any(isinstance(one, list | tuple | str) for one in value):
+    if isinstance(value, list) and any(isinstance(part, list | tuple | str) for part in value):
         return [_parse_numbers(group) if isinstance(group, str) else group for group in value]
     return [_parse_numbers(value)] if value or value == 0 else value
 
@@ -111,19 +111,19 @@ class TypedParameters(BaseModel):
     """Parameters that are set elsewhere, with the place."""
 
     @classmethod
-    def read(cls, given: Mapping[str, Any], where: str) -> Self:
+    def read(cls, values: Mapping[str, Any], where: str) -> Self:
         """Parse the given parameters; texts may hold numbers and lists in a user's form.
 
         Raises DeployError `invalid_parameter` for an unknown name (`where` describes the model), and for an invalid
         value.
         """
-        for name in given:
+        for name in values:
             if name in cls.set_elsewhere:
                 raise invalid(f"The parameter {name} can't be set here: {cls.set_elsewhere[name]}; leave it out.")
             if name not in cls.model_fields:
                 raise invalid(_unknown(name, list(cls.model_fields), where))
         try:
-            return cls.model_validate(dict(given))
+            return cls.model_validate(dict(values))
         except ValidationError as error:
             _refuse(error.errors()[0])
 

@@ -28,9 +28,9 @@ class GrpcTls:
         if certificate is None or key is None:
             missing = "--grpc-tls-certificate" if certificate is None else "--grpc-tls-key"
             raise invalid(f"TLS needs both --grpc-tls-certificate and --grpc-tls-key; give {missing}.")
-        found = cls(certificate.absolute(), key.absolute(), None if ca is None else ca.absolute())
-        found.check()
-        return found
+        tls = cls(certificate.absolute(), key.absolute(), None if ca is None else ca.absolute())
+        tls.check()
+        return tls
 
     def check(self) -> None:
         """Read the files, since the server would not report what is wrong with them. Raises DeployError."""

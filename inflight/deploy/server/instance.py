@@ -122,7 +122,7 @@ class ServerInstance:
     def cpu_seconds(self, task: Task) -> float:
         """Return the CPU time that the processes of a task's models have used; those of tritonserver count for
         generation."""
-        others = [model for one, model in ENCODER_MODELS.items() if one != task]
+        others = [model for encoder_task, model in ENCODER_MODELS.items() if encoder_task != task]
         own = ENCODER_MODELS[task] if task != "generate" else ""
         return self.process.cpu_seconds(
             lambda name: _is_of(name, own) if own else not any(_is_of(name, model) for model in others)

@@ -52,11 +52,11 @@ def check_kv_cache(generator: Manifest | None, tokens: int | None) -> None:
     """Raise DeployError `invalid_parameter` if a KV cache on the processor needs more memory than there is."""
     if generator is None or tokens is None or generator.target != "openvino":
         return
-    each, available = kv_budget.bytes_per_token(generator), memory.available_bytes()
-    if tokens * each > available:
+    size, available = kv_budget.bytes_per_token(generator), memory.available_bytes()
+    if tokens * size > available:
         raise invalid(
-            f"A KV cache of {tokens:,} tokens needs {tokens * each / 1e9:,.3g} GB of memory, and"
-            f" {available / 1e9:,.3g} GB are available; lower --kv-cache-tokens to less than {available // each:,}, or"
+            f"A KV cache of {tokens:,} tokens needs {tokens * size / 1e9:,.3g} GB of memory, and"
+            f" {available / 1e9:,.3g} GB are available; lower --kv-cache-tokens to less than {available // size:,}, or"
             " leave it out."
         )
 
@@ -86,10 +86,10 @@ def find_problems(manifest: Manifest | EncoderManifest, machine: Machine, backen
 
 def visible_gpus(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves; names other than numbers (parts of a GPU) are only counted."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return gpus
-    names = [name.strip() for name in given.split(",") if name.strip()]
+    names = [name.strip() for name in visible.split(",") if name.strip()]
     if all(name.isdecimal() for name in names):
         return tuple(gpu for gpu in gpus if str(gpu.index) in names)
     return gpus[: len(names)]
@@ -140,19 +140,19 @@ def _backend(manifest: Manifest, backends: Path) -> Iterator[Problem]:
 
 def _versions(manifest: EngineManifest, here: Machine) -> Iterator[Problem]:
     for key, name in _NAMES.items():
-        built, found = manifest.versions.get(key), here.versions.get(key)
+        built, installed = manifest.versions.get(key), here.versions.get(key)
         if built is None:
             continue
-        if found is None:
+        if installed is None:
             place = container_name(manifest) or f"a container with {name} {built}"
             yield Problem(
                 f"No {name} was found here to compare with the {built} that compiled the engine; if it does not load,"
                 f" serve it in {place}.",
             )
-        elif built != found:
+        elif built != installed:
             place = container_name(manifest) or f"a container with {name} {built}"
             yield Problem(
-                f"The engine {manifest.name} was compiled by {name} {built}, and {found} here can't read it;"
+                f"The engine {manifest.name} was compiled by {name} {built}, and {installed} here can't read it;"
                 f" serve it in {place}, or build it again here.",
                 "engine_incompatible",
             )
@@ -175,13 +175,13 @@ def _gpus(manifest: Manifest | EncoderManifest, gpus: tuple[Gpu, ...]) -> Iterat
         return
     # The LLM API itself reports what is missing; it decides on machines without nvidia-smi.
     fatal = bool(gpus) or manifest.target != "llmapi"
-    found = f"this machine has {len(gpus)} visible" if gpus else "nvidia-smi lists no GPUs here"
+    there = f"this machine has {len(gpus)} visible" if gpus else "nvidia-smi lists no GPUs here"
     split, smaller = "", ""
     if isinstance(manifest, Manifest):
         split = f" (tensor parallel {manifest.tensor_parallel}, pipeline parallel {manifest.pipeline_parallel})"
         smaller = ", or build it for fewer"
     yield Problem(
-        f"The engine {manifest.name} needs {needed} GPU{'s' if needed > 1 else ''}{split} and {found}; serve it on a"
+        f"The engine {manifest.name} needs {needed} GPU{'s' if needed > 1 else ''}{split} and {there}; serve it on a"
         f" machine with enough{smaller}.",
         "gpu_missing" if fatal else None,
     )

@@ -65,11 +65,11 @@ class ProcessLayout:
         """Return environment variables. MPI's own files go into the run directory, which is removed later."""
         if self.mode is None:
             return {}
-        found = {"PRTE_MCA_prte_tmpdir_base": str(run), "OMPI_MCA_orte_tmpdir_base": str(run)}
+        variables = {"PRTE_MCA_prte_tmpdir_base": str(run), "OMPI_MCA_orte_tmpdir_base": str(run)}
         if self.mode == "orchestrator":
-            found["TRTLLM_ORCHESTRATOR"] = "1"
-            found["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"] = "1" if self.spawns_workers else "0"
-        return found
+            variables["TRTLLM_ORCHESTRATOR"] = "1"
+            variables["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"] = "1" if self.spawns_workers else "0"
+        return variables
 
     def _memory_arguments(self) -> list[str]:
         """Return memory arguments: an orchestrator computes nothing, and must not take GPU memory from its workers."""
@@ -162,8 +162,8 @@ def _check_shared_memory(workers: int) -> None:
 
 def _find_mpirun(workers: int) -> str:
     for name in ("mpirun", *_MPIRUNS):
-        if found := shutil.which(name):
-            return os.path.abspath(found)
+        if path := shutil.which(name):
+            return os.path.abspath(path)
     raise DeployError(
         f"There is no mpirun, which starts the {workers} ranks of this engine: none on PATH, none in"
         f" {' or '.join(_MPIRUNS)}; serve it in NVIDIA's container, or install Open MPI.",

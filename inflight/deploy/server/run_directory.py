@@ -83,8 +83,8 @@ def default_base_directory() -> Path:
 
     If the path of the latter two has characters that Triton can't be started with, it is /tmp.
     """
-    if given := os.environ.get("INFLIGHT_RUN_DIR"):
-        return Path(given).absolute()
+    if configured := os.environ.get("INFLIGHT_RUN_DIR"):
+        return Path(configured).absolute()
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and _SAFE_PATH.fullmatch(runtime) and os.access(runtime, os.W_OK):
         return Path(runtime) / "inflight"
@@ -153,8 +153,8 @@ def _check_private(home: Path) -> None:
     """Refuse a directory that another user owns: in /tmp, any user may have created it first."""
     if not home.parent.stat().st_mode & stat.S_IWOTH:
         return
-    found = home.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = home.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise DeployError(
             f"{home} is not a private directory of this user; remove it, or name another place with INFLIGHT_RUN_DIR.",
             "server_start_failed",

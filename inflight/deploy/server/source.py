@@ -149,9 +149,9 @@ def _parameters(config: Any) -> dict[str, str]:
 
 def _refuse_options(where: Path | S3Address, options: DeploymentOptions) -> None:
     names = [*(name for name in given_options(options) if name != "encoders"), *given_options(options.encoders)]
-    if given := [option_name(name) for name in names]:
+    if unused := [option_name(name) for name in names]:
         raise invalid(
-            f"{where} is an assembled repository, which has its options already; leave {', '.join(given)} out, or"
+            f"{where} is an assembled repository, which has its options already; leave {', '.join(unused)} out, or"
             " assemble it again."
         )
 

@@ -79,10 +79,10 @@ def stub_path(installation: TritonInstallation) -> Path:
             f"{installation.root} has no stub for Python {python_version()} ({stub} is missing); {remedy}.",
             "server_not_found",
         )
-    wanted = re.search(rb"libpython(3\.\d+)", stub.read_bytes())
-    if wanted and wanted[1].decode() != python_version():
+    library = re.search(rb"libpython(3\.\d+)", stub.read_bytes())
+    if library and library[1].decode() != python_version():
         raise DeployError(
-            f"{stub} runs Python {wanted[1].decode()} and this is Python {python_version()};"
+            f"{stub} runs Python {library[1].decode()} and this is Python {python_version()};"
             " install inflight for the former.",
             "server_not_found",
         )

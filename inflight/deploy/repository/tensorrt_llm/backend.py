@@ -59,18 +59,18 @@ def read_parameters(options: DeploymentOptions, engine: Path, manifest: Manifest
             raise invalid(
                 f"The option {option_name(name)} can't be used with an engine of TensorRT-LLM: {why}; leave it out."
             )
-    given = options.given_parameters()
+    user_values = options.given_parameters()
     suits = {}
     guides = engine.resolve() / XGRAMMAR_TOKENIZER_FILE
     speculates = manifest.features is not None and manifest.features.speculative_decoding_mode is not None
     # With speculation, a guide is not applied to each token, so guided decoding must be requested.
-    asked = given.get("guided_decoding_backend", "none" if speculates else "xgrammar") == "xgrammar"
+    asked = user_values.get("guided_decoding_backend", "none" if speculates else "xgrammar") == "xgrammar"
     # Only a file of the engine's manifest, which moves with the engine.
     if asked and XGRAMMAR_TOKENIZER_FILE in manifest.files:
         suits = {"xgrammar_tokenizer_info_path": str(guides)}
-    found = TensorRtLlmParameters.from_given({**suits, **given}, manifest)
-    check_parameters(found, given, manifest, decoupled=options.decoupled)
-    return found
+    parameters = TensorRtLlmParameters.from_given({**suits, **user_values}, manifest)
+    check_parameters(parameters, user_values, manifest, decoupled=options.decoupled)
+    return parameters
 
 
 def configure_models(configs: Configs, engine: Path, manifest: Manifest, options: DeploymentOptions) -> None:
