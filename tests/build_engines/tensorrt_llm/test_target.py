@@ -10,7 +10,7 @@ from build_engines.manifest import GpuLimits, GpuMachine, verify
 from tests.build_engines.build_runs import RecordedProgress, generator, names
 from tests.build_engines.tensorrt_llm.conftest import Build
 from tests.fixtures.errors import raises
-from tests.fixtures.nvidia import A100, B200, H100, NvidiaPrograms, TrtLlmEngine
+from tests.fixtures.nvidia import A100, B200, H100, NvidiaPrograms
 from tests.standins.nvidia.standin import read_engine
 
 LIMITS = {"limits.max_batch_size": 8, "limits.max_num_tokens": 1024}
@@ -43,11 +43,6 @@ def test_an_engine_says_what_it_was_made_for_where_and_with_what(tmp_path: Path,
         "Checking the engine",
         "Writing the manifest",
     ]
-
-
-def test_the_fixture_that_others_use_builds_such_an_engine(tmp_path: Path, trtllm_engine: TrtLlmEngine) -> None:
-    engine = trtllm_engine(tmp_path / "engine", {"limits.max_seq_len": 256})
-    assert verify(engine).max_seq_len == 256
 
 
 def test_the_log_holds_the_commands_and_all_that_the_programs_said(tmp_path: Path, build: Build) -> None:

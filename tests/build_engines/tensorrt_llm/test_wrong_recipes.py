@@ -13,7 +13,6 @@ from build_engines.tensorrt_llm.recipe import read_recipe
 from build_engines.tensorrt_llm.target import plan_build
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, config_of, plan_of
 from tests.build_engines.tensorrt_llm.wrong_recipes import CORPUS, LLAMA
-from tests.fixtures.errors import raises
 
 
 def refusal(architecture: str, path: Path, **more: Any) -> BuildError:
@@ -82,15 +81,3 @@ def test_in_float32_prompts_are_not_read_in_pages() -> None:
     plan = plan_of(ARCHITECTURES[LLAMA], {"dtype": "float32"})
     assert not plan.recipe.paged_context_fmha
     assert plan.notes[0].startswith("In float32 prompts can't be read from the paged cache")
-
-
-def test_a_recipe_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with raises(BuildError, "invalid_parameter", naming="nowhere.yaml"):
-        read_recipe(tmp_path / "nowhere.yaml", {})
-
-
-def test_flags_win_over_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text("quantization: fp8\nlimits:\n  max_batch_size: 4\n")
-    recipe = read_recipe(path, {"limits.max_batch_size": 16, "limits.max_num_tokens": 512})
-    assert (recipe.quantization, recipe.limits.max_batch_size, recipe.limits.max_num_tokens) == ("fp8", 16, 512)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from build_engines.manifest import Manifest, verify
+from build_engines.manifest import verify
 from inflight import __version__
 from inflight.deploy.errors import DeployError
 from inflight.deploy.publish.s3_repository import UploadMarker
 from inflight.deploy.repository import manifest as card
 from inflight.deploy.repository import model_configs
-from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository, relocate_engine
+from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.repository.engine_set import EngineSet
 from tests.fixtures.engines import TinyEngine
@@ -140,39 +140,6 @@ def test_an_engine_that_is_not_what_it_says_once_it_was_copied_is_refused(engine
             AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), tmp_path / "out", place_file=short
         )
     assert not (tmp_path / "out" / card.MANIFEST_FILE).exists()
-
-
-def cpp_repository(engine: Path, out: Path, home: Path | None) -> Path:
-    """As `assemble_repository` leaves one whose engine belongs to TensorRT-LLM's C++ backend."""
-    written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), out)
-    config = model_configs.load(out)
-    config["tensorrt_llm"].backend = "tensorrtllm"
-    place = "1/engine" if home is None else f"{home}/tensorrt_llm/1/engine"
-    config["tensorrt_llm"].parameters["gpt_model_path"].string_value = place
-    model_configs.write(config, out)
-    return out
-
-
-@pytest.mark.parametrize("repository_path", [None, Path("/somewhere/else")])
-def test_the_engine_of_the_cpp_backend_is_found_wherever_the_repository_has_gone(
-    engine: Path, tmp_path: Path, repository_path: Path | None
-) -> None:
-    repository = cpp_repository(engine, tmp_path / "out", repository_path)
-    before = (repository / "tensorrt_llm" / "config.pbtxt").read_bytes()
-    placed = relocate_engine(repository, tmp_path / "run")
-    path = parameters(placed, "tensorrt_llm")["gpt_model_path"]
-    assert path == f"{repository}/tensorrt_llm/1/engine"
-    assert Manifest.read(Path(path)) == Manifest.read(engine)
-    assert (placed / "preprocessing/1/model.py").is_file()
-    assert (repository / "tensorrt_llm" / "config.pbtxt").read_bytes() == before, "it is somebody else's too"
-
-
-def test_a_repository_whose_engine_stands_where_it_says_is_served_as_it_is(engine: Path, tmp_path: Path) -> None:
-    repository = cpp_repository(engine, tmp_path / "out", tmp_path / "out")
-    assert relocate_engine(repository, tmp_path / "run") == repository
-    python = tmp_path / "python"
-    written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), python)
-    assert relocate_engine(python, tmp_path / "run") == python
 
 
 @pytest.mark.parametrize(
