@@ -38,12 +38,12 @@ def change_config(directory: Path, **fields: Any) -> None:
 
 
 def test_a_whole_checkpoint_is_read(checkpoint: Path) -> None:
-    found = read_checkpoint(checkpoint)
-    assert found.architecture == "LlamaForCausalLM"
+    read = read_checkpoint(checkpoint)
+    assert read.architecture == "LlamaForCausalLM"
     # Two embeddings of 1536 by 64, and two layers with their norms.
     layer = 64 * 64 * 2 + 64 * 32 * 2 + 64 * 160 * 3 + 64 * 2
-    assert found.parameters == 2 * 1536 * 64 + 2 * layer + 64
-    assert [path.name for path in found.weights] == ["model.safetensors"]
+    assert read.parameters == 2 * 1536 * 64 + 2 * layer + 64
+    assert [path.name for path in read.weights] == ["model.safetensors"]
 
 
 def test_a_sharded_checkpoint_is_read_whole(sharded: Path, checkpoint: Path) -> None:
@@ -186,11 +186,11 @@ def test_hashes_follow_the_content(
     checkpoint: Path, change: Callable[[Path], object], expected: tuple[bool, bool, bool]
 ) -> None:
     def hashes() -> tuple[str, str, str | None]:
-        found = read_checkpoint(checkpoint)
+        read = read_checkpoint(checkpoint)
         return (
-            found.hash_weights(lambda done, total: None),
-            found.hash_tokenizer(),
-            found.hash_chat_template(),
+            read.hash_weights(lambda done, total: None),
+            read.hash_tokenizer(),
+            read.hash_chat_template(),
         )
 
     before = hashes()
@@ -200,6 +200,6 @@ def test_hashes_follow_the_content(
 
 def test_hashing_says_how_far_it_is(checkpoint: Path) -> None:
     heard: list[tuple[int, int]] = []
-    found = read_checkpoint(checkpoint)
-    found.hash_weights(lambda done, total: heard.append((done, total)))
-    assert heard[-1] == (found.weight_bytes, found.weight_bytes)
+    read = read_checkpoint(checkpoint)
+    read.hash_weights(lambda done, total: heard.append((done, total)))
+    assert heard[-1] == (read.weight_bytes, read.weight_bytes)

@@ -19,9 +19,9 @@ UPSTREAM = json.loads((Path(__file__).parents[2] / "standins" / "llmapi" / "upst
 def test_a_file_and_what_is_said_over_it(tmp_path: Path) -> None:
     path = tmp_path / "arguments.yaml"
     path.write_text("tensor_parallel_size: 2\nkv_cache_config:\n  max_tokens: 1000\n  tokens_per_block: 64\n")
-    said = ["kv_cache_config.max_tokens=65536", "guided_decoding_backend=null", "extra.stream_interval=4"]
-    found = read_arguments(path, said)
-    assert found == LlmArguments(
+    overrides = ["kv_cache_config.max_tokens=65536", "guided_decoding_backend=null", "extra.stream_interval=4"]
+    arguments = read_arguments(path, overrides)
+    assert arguments == LlmArguments(
         tensor_parallel_size=2,
         kv_cache_config=KvCacheArguments(max_tokens=65536, tokens_per_block=64),
         guided_decoding_backend=None,
@@ -84,7 +84,7 @@ def test_a_beam_search_is_made_possible_and_extra_has_the_last_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
         ({"max_batchsize": 4}, "There is no argument max_batchsize in {}; did you mean max_batch_size?"),
         ({"tp": 4}, "There is no argument tp in {}; put other arguments of tensorrt_llm.LLM under extra."),
@@ -146,17 +146,17 @@ def test_a_beam_search_is_made_possible_and_extra_has_the_last_word() -> None:
         (["tensor_parallel_size"], "{} holds a list; write arguments by name."),
     ],
 )
-def test_a_mistake_is_one_sentence_that_names_it(tmp_path: Path, written: Any, said: str) -> None:
+def test_a_mistake_is_one_sentence_that_names_it(tmp_path: Path, written: Any, message: str) -> None:
     path = tmp_path / "arguments.yaml"
     path.write_text(yaml.safe_dump(written))
     with pytest.raises(BuildError) as raised:
         read_arguments(path)
-    assert str(raised.value) == said.format(path)
+    assert str(raised.value) == message.format(path)
     assert raised.value.code == "invalid_parameter"
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("override", "sentence"),
     [
         ("max_batch_size", "'max_batch_size' is not an argument; write name=value."),
         ("=4", "'=4' is not an argument; write name=value."),
@@ -167,9 +167,9 @@ def test_a_mistake_is_one_sentence_that_names_it(tmp_path: Path, written: Any, s
         ("extra=2026-01-01", "The value of extra is invalid: it is 2026-01-01, which is not"),
     ],
 )
-def test_so_is_one_on_the_command_line(said: str, sentence: str) -> None:
+def test_so_is_one_on_the_command_line(override: str, sentence: str) -> None:
     with pytest.raises(BuildError) as raised:
-        read_arguments(None, [said])
+        read_arguments(None, [override])
     assert str(raised.value).startswith(sentence)
 
 

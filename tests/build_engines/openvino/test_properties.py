@@ -15,6 +15,6 @@ def test_activations_of_int8_weights_share_scales_where_that_is_faster(
     monkeypatch: pytest.MonkeyPatch, precision: str, features: tuple[str, ...], group: int | None
 ) -> None:
     monkeypatch.setattr(target, "find_processor", lambda: Processor("some", 2, features))
-    found = compute_properties(precision)
-    assert found["INFERENCE_PRECISION_HINT"] == "bf16"
-    assert found.get("DYNAMIC_QUANTIZATION_GROUP_SIZE") == group
+    properties = compute_properties(precision)
+    assert properties["INFERENCE_PRECISION_HINT"] == "bf16"
+    assert properties.get("DYNAMIC_QUANTIZATION_GROUP_SIZE") == group

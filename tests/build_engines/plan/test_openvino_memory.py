@@ -30,9 +30,9 @@ def probe(engine: Path, kv: str) -> dict[str, int]:
     arguments = ["-m", "tests.build_engines.plan.memory_probe", str(engine), str(TOKENS), kv]
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return found
+    measured = json.loads(done.stdout)
+    assert isinstance(measured, dict)
+    return measured
 
 
 @pytest.mark.slow

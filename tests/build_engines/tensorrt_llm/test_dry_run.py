@@ -33,9 +33,9 @@ def test_a_build_runs_what_was_printed(
     assert ran == [command.shell() for command in printed.commands]
     if docker:
         assert [
-            shlex.split(line)[-len(one.arguments) :]
-            for line, one in zip(printed.lines[1:], printed.commands, strict=True)
-        ] == [list(one.arguments) for one in printed.commands]
+            shlex.split(line)[-len(command.arguments) :]
+            for line, command in zip(printed.lines[1:], printed.commands, strict=True)
+        ] == [list(command.arguments) for command in printed.commands]
 
 
 def test_a_rehearsal_refuses_as_the_build_would(tmp_path: Path, checkpoint: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_changed_adapter_builds_anew(tmp_path: Path, build: Build) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "versions", "recipe", "said", "code"),
+    ("gpus", "versions", "recipe", "message", "code"),
     [
         ([], {}, {}, "nvidia-smi", "invalid_parameter"),
         ([A100], {}, {"quantization": "fp8"}, ("8.0", "quantization fp8"), "invalid_parameter"),
@@ -185,13 +185,13 @@ def test_what_this_machine_can_not_build_is_refused_before_anything_runs(
     gpus: list[dict[str, str]],
     versions: dict[str, str | None],
     recipe: dict[str, object],
-    said: str,
+    message: str,
     code: str,
 ) -> None:
-    found = {name: version for name, version in (nvidia_programs.versions | versions).items() if version}
-    nvidia_programs.having(gpus=gpus, versions=found)
+    installed = {name: version for name, version in (nvidia_programs.versions | versions).items() if version}
+    nvidia_programs.having(gpus=gpus, versions=installed)
     heard = RecordedProgress()
-    with raises(BuildError, code, naming=said) as caught:
+    with raises(BuildError, code, naming=message) as caught:
         build(recipe | LIMITS, heard)
     assert "\n" not in str(caught.value)
     assert heard.sentences == ["Reading the checkpoint"]

@@ -25,13 +25,13 @@ def refusal(architecture: str, path: Path, **more: Any) -> BuildError:
 def test_a_wrong_recipe_is_refused_in_one_sentence(
     tmp_path: Path, case: tuple[str, str, str] | tuple[str, str, str, str]
 ) -> None:
-    architecture, text, said, *code = case
+    architecture, text, pattern, *code = case
     (tmp_path / "config.json").write_text("{}")
     path = tmp_path / "recipe.yaml"
     path.write_text(text.replace("MODEL", str(tmp_path)))
     error = refusal(architecture, path)
     message = str(error)
-    assert re.search(said, message), message
+    assert re.search(pattern, message), message
     assert error.code == (code[0] if code else "invalid_parameter")
     assert message.endswith((".", "?"))
     assert "\n" not in message
@@ -43,7 +43,7 @@ def test_the_corpus_is_large_enough_and_says_each_thing_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "method", "said"),
+    ("architecture", "method", "advice"),
     [
         (LLAMA, "mxfp4", "build from the original weights, or build this checkpoint with --target llmapi."),
         (LLAMA, "gptq", "build from the original weights."),
@@ -53,11 +53,11 @@ def test_the_corpus_is_large_enough_and_says_each_thing_once() -> None:
     ],
 )
 def test_what_is_quantized_already_is_sent_only_where_it_is_read(
-    tmp_path: Path, architecture: str, method: str, said: str
+    tmp_path: Path, architecture: str, method: str, advice: str
 ) -> None:
     (tmp_path / "recipe.yaml").write_text("")
     error = refusal(architecture, tmp_path / "recipe.yaml", quantization_config={"quant_method": method})
-    assert str(error).endswith(said)
+    assert str(error).endswith(advice)
 
 
 def test_awq_takes_matrices_that_its_blocks_fit(tmp_path: Path) -> None:

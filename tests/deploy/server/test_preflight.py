@@ -73,10 +73,10 @@ def test_an_engine_of_another_version_of_inflight_is_told_and_served(backends: P
     ((code, sentence),) = found(made, Machine((gpu(),), VERSIONS), backends)
     assert code is None
     assert f"demo was built by inflight 9.9.0 and this is {__version__}" in sentence
-    said: list[str] = []
+    messages: list[str] = []
     if target == "openvino":
-        preflight.check_engine(made, backends, said.append)
-        assert said == [f"Warning: {sentence}"]
+        preflight.check_engine(made, backends, messages.append)
+        assert messages == [f"Warning: {sentence}"]
     fits = engine(target=target, versions={**VERSIONS, "inflight": __version__})
     assert found(fits, Machine((gpu(),), VERSIONS), backends) == []
 
@@ -86,7 +86,7 @@ def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "here", "code", "said"),
+    ("changes", "here", "code", "message"),
     [
         (
             {},
@@ -131,15 +131,15 @@ def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:
     ],
 )
 def test_each_thing_that_does_not_fit_is_one_sentence_with_what_to_do(
-    backends: Path, changes: dict[str, Any], here: Machine, code: str | None, said: str
+    backends: Path, changes: dict[str, Any], here: Machine, code: str | None, message: str
 ) -> None:
     problem = found(engine(**changes), here, backends)[0]
     assert problem[0] == code
-    assert said in problem[1]
+    assert message in problem[1]
 
 
 @pytest.mark.parametrize(
-    ("here", "code", "said"),
+    ("here", "code", "message"),
     [
         (Machine((gpu(),), {"tensorrt": "10.14.1.48"}), None, ""),
         (
@@ -153,13 +153,13 @@ def test_each_thing_that_does_not_fit_is_one_sentence_with_what_to_do(
     ],
 )
 def test_a_plan_of_tensorrt_needs_its_version_and_its_gpu(
-    tmp_path: Path, here: Machine, code: str | None, said: str
+    tmp_path: Path, here: Machine, code: str | None, message: str
 ) -> None:
     compiled = GpuMachine(gpu="NVIDIA H100", compute_capability="9.0", driver="590.48.01")
     made = encoder_manifest("embed", target="tensorrt", machine=compiled, versions={"tensorrt": "10.14.1.48"})
     problems = list(preflight.find_problems(made, here, tmp_path))
-    assert [problem.code for problem in problems] == ([code] if said else [])
-    assert all(said in problem.sentence for problem in problems)
+    assert [problem.code for problem in problems] == ([code] if message else [])
+    assert all(message in problem.sentence for problem in problems)
 
 
 def test_a_triton_without_the_backend_is_told_before_all_else(tmp_path: Path) -> None:
@@ -214,22 +214,22 @@ def test_a_gpu_of_another_kind_can_be_hidden(backends: Path, monkeypatch: pytest
 def test_check_looks_at_this_machine_and_only_for_engines_that_need_it(
     nvidia_programs: NvidiaPrograms, backends: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    preflight.check_engine(engine(), backends, said.append)
-    assert said == []
+    messages: list[str] = []
+    preflight.check_engine(engine(), backends, messages.append)
+    assert messages == []
     nvidia_programs.having(gpus=[A100])
     with raises(DeployError, "engine_incompatible", naming=("9.0", "NVIDIA A100", "8.0")):
-        preflight.check_engine(engine(), backends, said.append)
+        preflight.check_engine(engine(), backends, messages.append)
     monkeypatch.setattr(machine, "detect_machine", lambda: pytest.fail("nobody asked for it"))
-    preflight.check_engine(manifest(), backends, said.append)
+    preflight.check_engine(manifest(), backends, messages.append)
 
 
 def test_what_may_not_matter_is_only_reported(nvidia_programs: NvidiaPrograms, backends: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     old = {**nvidia_programs.gpus[0], "driver": "570.86.15"}
     nvidia_programs.having(gpus=[old])
-    preflight.check_engine(engine(), backends, said.append)
-    assert [line.startswith("Warning: The driver here is 570.86.15") for line in said] == [True]
+    preflight.check_engine(engine(), backends, messages.append)
+    assert [line.startswith("Warning: The driver here is 570.86.15") for line in messages] == [True]
 
 
 def test_where_it_runs_is_said_in_words() -> None:

@@ -128,9 +128,9 @@ def test_a_vocabulary_that_is_no_file_of_the_engines_must_be_named(tmp_path: Pat
 
 def test_the_options_that_have_a_flag_are_the_same_parameters() -> None:
     options = DeploymentOptions(kv_cache_tokens=4096, kv_cache_reuse=False, chunked_context=False)
-    found = read_parameters(options, Path("/engines/demo"), gpu_manifest()).engine_model_parameters()
-    assert found["max_tokens_in_paged_kv_cache"] == "4096"
-    assert found["enable_kv_cache_reuse"] == found["enable_chunked_context"] == "false"
+    written = read_parameters(options, Path("/engines/demo"), gpu_manifest()).engine_model_parameters()
+    assert written["max_tokens_in_paged_kv_cache"] == "4096"
+    assert written["enable_kv_cache_reuse"] == written["enable_chunked_context"] == "false"
 
 
 @pytest.mark.parametrize(
