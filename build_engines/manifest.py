@@ -310,7 +310,8 @@ def verify_engine(directory: Path, *, hashes: bool | None = None) -> Manifest | 
         hashes = sum(file.bytes for file in manifest.files.values()) <= _HASH_LIMIT_BYTES
     with _map_read_errors(directory):
         for name, expected in manifest.files.items():
-            _compare(directory / name, expected, hashes)
+            if damage := find_damage(directory / name, expected, hashes, "its manifest"):
+                raise BuildError(f"{directory / name} {damage}; build the engine again.", "engine_damaged")
         _refuse_links_out_of(directory)
     return manifest
 
@@ -328,14 +329,16 @@ def _refuse_links_out_of(directory: Path) -> None:
             )
 
 
-def _compare(path: Path, expected: EngineFile, hashes: bool) -> None:
+def find_damage(path: Path, expected: EngineFile, hashes: bool, source: str) -> str | None:
+    """Return how a file differs from what `source` says of it."""
     if not path.is_file():
-        raise _damaged(path, "is missing")
+        return "is missing"
     size = path.stat().st_size
     if size != expected.bytes:
-        raise _damaged(path, f"has {size:,} bytes where its manifest says {expected.bytes:,}")
+        return f"has {size:,} bytes where {source} says {expected.bytes:,}"
     if hashes and hash_file(path) != expected.sha256:
-        raise _damaged(path, "has another content than its manifest says")
+        return f"has another content than {source} says"
+    return None
 
 
 def hash_files(directory: Path) -> dict[str, EngineFile]:
@@ -365,7 +368,3 @@ def _map_read_errors(directory: Path) -> Iterator[None]:
             f"The engine {directory} can't be read ({error.strerror or error}); fix that, or build the engine again.",
             "engine_damaged",
         ) from error
-
-
-def _damaged(path: Path, what: str) -> BuildError:
-    return BuildError(f"{path} {what}; build the engine again.", "engine_damaged")

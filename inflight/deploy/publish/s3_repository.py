@@ -98,7 +98,7 @@ class S3Repository:
                     continue
                 hashed += size
                 if hashed <= cards.MAX_HASHED_BYTES and self._hash(name) != file.sha256:
-                    raise self._damaged(name, "has other content than")
+                    raise self._damaged(name, "has another content than")
         return card.model_copy(update={"tags": {}})
 
     def check_replaceable(self) -> None:

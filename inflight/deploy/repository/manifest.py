@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from build_engines.manifest import EncoderManifest, EncoderTask, EngineFile, FileName, Manifest, hash_file
+from build_engines.manifest import EncoderManifest, EncoderTask, EngineFile, FileName, Manifest, find_damage
 from inflight import __version__, compatible
 from inflight.common.schema.validation_errors import first_error
 from inflight.deploy.errors import DeployError
@@ -142,14 +142,8 @@ def verify_repository(directory: Path, *, hashes: bool | None = None) -> Reposit
         if hashes is None:
             hashes = card.total_bytes <= MAX_HASHED_BYTES
         for name, expected in card.files.items():
-            path = directory / name
-            if not path.is_file():
-                raise _damaged(path, "is missing")
-            size = path.stat().st_size
-            if size != expected.bytes:
-                raise _damaged(path, f"has {size:,} bytes where {MANIFEST_FILE} says {expected.bytes:,}")
-            if hashes and hash_file(path) != expected.sha256:
-                raise _damaged(path, f"has other content than {MANIFEST_FILE} says")
+            if damage := find_damage(directory / name, expected, hashes, MANIFEST_FILE):
+                raise DeployError(f"{directory / name} {damage}; assemble the repository again.", "engine_damaged")
     except OSError as error:
         raise DeployError(
             f"The repository {directory} can't be read ({error.strerror or error}); fix that, or assemble it again.",
@@ -165,7 +159,3 @@ def path_inside(root: Path, name: str) -> Path:
         raise DeployError(f"{name!r} would be outside of {root}; build the engine again.", "engine_damaged")
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
-
-
-def _damaged(path: Path, what: str) -> DeployError:
-    return DeployError(f"{path} {what}; assemble the repository again.", "engine_damaged")

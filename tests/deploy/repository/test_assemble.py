@@ -204,7 +204,7 @@ def test_a_card_knows_what_is_damaged(engine: Path, tmp_path: Path) -> None:
     path = out / "tensorrt_llm/1/engine/openvino_model.bin"
     weights = path.read_bytes()
     for content, message in (
-        (weights[:-1] + b"?", "has other content than inflight.json says"),
+        (weights[:-1] + b"?", "has another content than inflight.json says"),
         (b"short", "has 5 bytes where"),
         (None, "is missing"),
     ):
