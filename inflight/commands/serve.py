@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,7 +36,7 @@ from inflight.commands.terminal.messages import print_message
 from inflight.deploy.repository.engine_set import verify_encoder_for
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.grpc_tls import GrpcTls
-from inflight.deploy.server.process_layout import MULTI_GPU_MODES, MultiGpuMode
+from inflight.deploy.server.process_layout import MULTI_GPU_MODES
 from inflight.deploy.server.server import Server, ServerSettings
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.settings import GatewaySettings
@@ -161,23 +161,12 @@ def command(
     target: str | None,
     precision: str | None,
     revision: str | None,
-    host: str,
-    http_host: str | None,
-    metrics_host: str | None,
-    behind_proxy: bool,
-    http_port: int | None,
-    grpc_port: int,
-    metrics_port: int,
     drain_seconds: float,
-    start_timeout: float,
     as_json: bool,
     quiet: bool,
-    verbose: bool,
-    multi_gpu: MultiGpuMode | None,
     grpc_tls_certificate: Path | None,
     grpc_tls_key: Path | None,
     grpc_tls_ca: Path | None,
-    request_log: Path | None,
     gateway: bool,
     gateway_host: str,
     **options: Any,
@@ -212,23 +201,12 @@ def command(
       inflight serve s3://models/my-model/v1
       inflight serve --config serve.yaml
     """  # fmt: skip
-    settings = ServerSettings(
-        host,
-        http_port,
-        grpc_port,
-        metrics_port,
-        start_timeout=start_timeout,
-        verbose=verbose,
-        multi_gpu=multi_gpu,
-        grpc_tls=GrpcTls.from_options(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca),
-        request_log=request_log,
-        http_host=http_host,
-        metrics_host=metrics_host,
-        behind_proxy=behind_proxy,
-    )
+    of_server = {field.name: options.pop(field.name) for field in fields(ServerSettings) if field.name in options}
+    tls = GrpcTls.from_options(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca)
+    settings = ServerSettings(grpc_tls=tls, **of_server)
     wanted = gateway_settings(options, (), gateway_host, drain_seconds=drain_seconds)
     has_gateway = gateway and grpc_tls_certificate is None
-    if http_port is None:
+    if settings.http_port is None:
         settings = replace(settings, http_port=0 if has_gateway else _HTTP_PORT)
     deployment = replace(deployment_options_from(options), generation_config=wanted.generation_config)
     named = {"target": target, "precision": precision, "revision": revision}
