@@ -5,30 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from pydantic import ValidationError
 
+from inflight.commands.option_sections import Decorated, section
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.plan_options import describe_error, plan_from_options, plan_options
 from loadtests.run.plan_check import check_plan, check_workload
 from loadtests.run.worker_spec import WorkerSpec
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+# In the order of the plan's fields.
+_SECTIONS_BY_FIRST_OPTION = {
+    "task": "Encoders",
+    "input_tokens": "Requests",
+    "prompts": "Prompts and traces from files",
+    "server": "Connection",
+    "input_type": "Encoders",
+    "warmup": "Arrivals",
+    "drain_seconds": "Connection",
+    "temperature": "Requests",
+    "tenant": "Connection",
+    "seed": "Requests",
+    "slo": "Verdict and report",
+    "plan": "Plan and machines",
+}
 
 
 def load_options(*without: str) -> Callable[[Decorated], Decorated]:
     """Add the load options, except those in `without`; `plan_from_command` and `worker_spec_from_options` read them."""
 
-    def decorate(function: Decorated) -> Decorated:
-        ours = [option for option in plan_options() if option.name not in without]
-        for decorator in reversed([*(option.add_to for option in ours), *_worker_options()]):
-            function = decorator(function)
-        return function
-
-    return decorate
+    options = [option.add_to for option in plan_options() if option.name not in without]
+    return section("Arrivals", *options, *_worker_options(), starts=_SECTIONS_BY_FIRST_OPTION)
 
 
 def plan_from_command(options: dict[str, Any]) -> LoadPlan:
