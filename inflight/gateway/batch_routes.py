@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -302,7 +301,7 @@ class _Form:
 
 
 def _expiry(fields: Mapping[str, str]) -> int | None:
-    """Return when the file expires, as `expires_after[anchor]` and `expires_after[seconds]` say."""
+    """Return the seconds that the file is kept, as `expires_after[anchor]` and `expires_after[seconds]` say."""
     from inflight.gateway.batches.files import expiry_seconds
 
     parts: dict[str, Any] = {
@@ -314,8 +313,7 @@ def _expiry(fields: Mapping[str, str]) -> int | None:
         return None
     if re.fullmatch(r"[0-9]{1,12}", str(parts.get("seconds", ""))):
         parts["seconds"] = int(parts["seconds"])
-    seconds = expiry_seconds(parts, "expires_after")
-    return None if seconds is None else int(time.time()) + seconds
+    return expiry_seconds(parts, "expires_after")
 
 
 def _limit(query: Mapping[str, str], default: int, most: int) -> int:

@@ -100,11 +100,11 @@ class FileStore:
                 raise InflightError(f"{what}; delete files that you don't need", "disk_full")
 
     def create(
-        self, tenant: str, filename: str, purpose: str, expires_at: int | None, chunks: Iterable[bytes]
+        self, tenant: str, filename: str, purpose: str, seconds: int | None, chunks: Iterable[bytes]
     ) -> dict[str, Any]:
         """Store a file; return its object. If `chunks` raises, there is no file."""
         with self.begin(tenant, filename) as upload:
-            upload.describe(purpose, expires_at)
+            upload.describe(purpose, seconds)
             for chunk in chunks:
                 upload.write(chunk)
             return upload.commit()
@@ -156,7 +156,7 @@ class FileStore:
         except FileNotFoundError:
             raise _not_found(file_id) from None
 
-    def adopt(self, tenant: str, content: Path, name: str, filename: str, expires_at: int) -> dict[str, Any]:
+    def adopt(self, tenant: str, content: Path, name: str, filename: str, seconds: int) -> dict[str, Any]:
         """Make a complete file of a batch a file of the tenant, and return its object.
 
         The same `name` is the same file, however often this is called.
@@ -167,7 +167,7 @@ class FileStore:
                 link(content, self.folder / file_id)
                 size = (self.folder / file_id).stat().st_size
             with self.database.change(f"the file {filename}") as connection:
-                _insert(connection, file_id, tenant, OUTPUT_PURPOSE, filename, size, expires_at, complete=True)
+                _insert(connection, file_id, tenant, OUTPUT_PURPOSE, filename, size, seconds, complete=True)
         return self.get(tenant, file_id)
 
     def sweep(self) -> None:
@@ -220,7 +220,7 @@ class Upload:
         self._store, self._tenant, self._filename = store, tenant, filename
         self._id = new_id(_PREFIX)
         self._purpose: str | None = None
-        self._expires_at = int(time.time()) + BATCH_FILE_SECONDS
+        self._seconds = BATCH_FILE_SECONDS
         self._rows = _RowCount()
         self._size = self._checked = 0
         self._ended = False
@@ -230,7 +230,7 @@ class Upload:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)  # shows other processes that this one lives
             with store.database.change(self._what) as connection:
-                _insert(connection, self._id, tenant, "", filename, 0, self._expires_at, complete=False)
+                _insert(connection, self._id, tenant, "", filename, 0, self._seconds, complete=False)
                 store.check_room(connection, tenant)
         except BaseException:
             self.abort()
@@ -242,10 +242,8 @@ class Upload:
     def __exit__(self, *_: object) -> None:
         self.abort()
 
-    def describe(self, purpose: str, expires_at: int | None = None) -> None:
-        """Say what the file is for, before or after its content. `expires_at`: seconds since 1970, in 30 days by
-        default.
-        """
+    def describe(self, purpose: str, seconds: int | None = None) -> None:
+        """Say what the file is for, and how long it is kept, by default 30 days; before or after its content."""
         if purpose not in PURPOSES:
             raise InflightError(
                 f"purpose is {shown_id(purpose)}; it must be one of {', '.join(PURPOSES)}", "invalid_parameter"
@@ -255,7 +253,7 @@ class Upload:
                 f"filename is {shown_id(self._filename)}; a file of purpose batch is JSON lines, named .jsonl",
                 "invalid_parameter",
             )
-        self._purpose, self._expires_at = purpose, expires_at or self._expires_at
+        self._purpose, self._seconds = purpose, seconds or self._seconds
         self._check_limits()
 
     def _check_limits(self) -> None:
@@ -307,10 +305,11 @@ class Upload:
 
     def _record(self, *, complete: bool) -> sqlite3.Row:
         """Count what was written so far. Raises InflightError `disk_full`."""
+        now = int(time.time())
         with self._store.database.change(self._what) as connection:
             connection.execute(
-                "UPDATE files SET purpose = ?, bytes = ?, expires_at = ?, complete = ? WHERE id = ?",
-                (self._purpose or "", self._size, self._expires_at, complete, self._id),
+                "UPDATE files SET purpose = ?, bytes = ?, created_at = ?, expires_at = ?, complete = ? WHERE id = ?",
+                (self._purpose or "", self._size, now, now + self._seconds, complete, self._id),
             )
             self._store.check_room(connection, self._tenant)
             row: sqlite3.Row = connection.execute("SELECT * FROM files WHERE id = ?", (self._id,)).fetchone()
@@ -342,14 +341,15 @@ def _insert(
     purpose: str,
     filename: str,
     size: int,
-    expires_at: int,
+    seconds: int,
     *,
     complete: bool,
 ) -> None:
+    now = int(time.time())
     connection.execute(
         "INSERT OR IGNORE INTO files (id, tenant, purpose, filename, bytes, created_at, expires_at, complete)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (file_id, tenant_key(tenant), purpose, filename, size, int(time.time()), expires_at, complete),
+        (file_id, tenant_key(tenant), purpose, filename, size, now, now + seconds, complete),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,7 @@ def publish_results(record: BatchRecord, files: FileStore) -> dict[str, Any]:
     for field, path, rows in (("output_file_id", output, completed), ("error_file_id", errors, failed)):
         if rows:
             name = f"{record.batch['id']}_{path.name}"
-            expires_at = int(time.time()) + record.output_seconds
-            fields[field] = files.adopt(record.tenant, path, name, name, expires_at)["id"]
+            fields[field] = files.adopt(record.tenant, path, name, name, record.output_seconds)["id"]
     progress = read_progress(job)
     if progress is not None:
         fields["usage"] = usage(progress.counts.input_tokens, progress.counts.output_tokens)
