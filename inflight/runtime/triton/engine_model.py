@@ -41,7 +41,7 @@ from inflight.runtime.triton.tensors import as_request_error, tensor
 class EngineModel:
     """Submits requests to the engine's process, and sends the engine's events to Triton as they come."""
 
-    def __init__(self, args: dict[str, str]) -> None:
+    def initialize(self, args: dict[str, str]) -> None:
         end_with_server()
         bound_strings(pb_utils)
         settings = parameters(args)

@@ -30,13 +30,7 @@ TEXT_INPUTS = (
     *("stop_words", "bad_words", "embedding_bias_words", "embedding_bias_weights", "exclude_input_in_output"),
     *("temperature", "top_k", "top_p", "min_p", "length_penalty", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "min_tokens", "seed", "beam_width", "num_return_sequences", "lora_task_id"),
-    *(
-        "logit_bias_ids",
-        "logit_bias_values",
-        "allowed_token_ids",
-        "guided_decoding_guide_type",
-        "guided_decoding_guide",
-    ),
+    *("logit_bias_ids", "logit_bias_values", "allowed_token_ids", "guided_decoding_guide_type"),
     *("return_log_probs", "num_top_log_probs", "return_prompt_log_probs", "return_token_ids", "return_perf_metrics"),
     *("priority", "deadline_ms", "guided_decoding_guide"),
 )

@@ -42,7 +42,7 @@ class Postprocessing:
     sends no context (`cache_context`), this model remembers it by the request's sequence id or id.
     """
 
-    def __init__(self, args: dict[str, str]) -> None:
+    def initialize(self, args: dict[str, str]) -> None:
         end_with_server()
         bound_strings(pb_utils)
         # Decoding takes microseconds, and the tokenizer's threads would keep the engine's cores busy while they wait.

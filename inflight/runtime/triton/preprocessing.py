@@ -71,7 +71,7 @@ class Preprocessing:
     2, length] (see `word_tensors.pack`), biased words EMBEDDING_BIAS [B, vocabulary], or [B, 0] without any.
     """
 
-    def __init__(self, args: dict[str, str]) -> None:
+    def initialize(self, args: dict[str, str]) -> None:
         end_with_server()
         bound_strings(pb_utils)
         # Each text is tokenized in the calling thread, so that a long one takes no thread from a short one.

@@ -38,11 +38,6 @@ def metadata_from(given: Mapping[str, Any]) -> RequestMetadata | None:
     return origin if any(origin) else None
 
 
-def metadata_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request's parameters that hold metadata, to pass them on."""
-    return {name: given[name] for name in METADATA_PARAMETERS if given.get(name)}
-
-
 class ClientVersions:
     """Reports each client version that differs from this one to `report`, once."""
 

@@ -25,11 +25,6 @@ from inflight.runtime.triton.request import ResponseOptions
 from inflight.runtime.triton.tensors import tensor, triton_error
 from inflight.text.detokenizer import CONTEXT_TOKENS, PROMPT_CONTEXT_TOKENS
 
-PERF_TENSORS = (
-    *("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns"),
-    *("kv_cache_alloc_total_blocks", "kv_cache_alloc_new_blocks", "kv_cache_reused_blocks"),
-    *("acceptance_rate", "total_accepted_draft_tokens", "total_draft_tokens"),
-)
 UNKNOWN = -1
 """For values that the engine's library does not report: how many of a request's blocks were reused."""
 

@@ -85,9 +85,8 @@ class BeamSearch:
 def check_beam_search(request: GenerationRequest) -> None:
     """Raise RequestError for what changes the distribution, which this search takes as it is."""
     sampling = request.sampling
-    samples = sampling.temperature not in (None, 0.0, 1.0) or sampling.top_k > 1 or sampling.top_p not in (0.0, 1.0)
     for name, used in (
-        ("temperature, top_k or top_p", samples),
+        ("temperature, top_k or top_p", sampling.reshapes),
         ("repetition_penalty", sampling.repetition_penalty != 1),
         ("presence_penalty", sampling.presence_penalty != 0),
         ("frequency_penalty", sampling.frequency_penalty != 0),

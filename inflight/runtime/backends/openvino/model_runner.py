@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from inflight.common.request_error import RequestError
 from inflight.runtime.backends.openvino.beam_search import BeamSearch, check_beam_search
@@ -19,7 +22,6 @@ from inflight.runtime.backends.openvino.sequence import Sequence
 from inflight.runtime.backends.openvino.speculation import Speculation
 from inflight.runtime.backends.openvino.step_cost import StepCost
 from inflight.runtime.engine.interface import EngineOptions, StepOutput
-from inflight.runtime.engine.manifest import EngineManifest
 from inflight.runtime.engine.request_values import check_sampling
 from inflight.runtime.messages import EngineLimits, FinishReason, GenerationRequest, tenant_of
 from inflight.text.tokenizer import load_tokenizer
@@ -37,6 +39,21 @@ class _Planned(NamedTuple):
     length: int
     draft: tuple[int, ...] = ()
     followers: tuple[Sequence, ...] = ()
+
+
+@dataclass(frozen=True)
+class EngineManifest:
+    """The fields of engine.json that the engine uses; `properties` are passed to the library unchanged."""
+
+    vocabulary_size: int
+    max_seq_len: int
+    end_ids: tuple[int, ...]
+    properties: dict[str, Any]
+
+    @classmethod
+    def from_directory(cls, engine_dir: str) -> EngineManifest:
+        content = json.loads((Path(engine_dir) / "engine.json").read_text(encoding="utf-8"))
+        return cls(content["vocab_size"], content["max_seq_len"], tuple(content["end_ids"]), content["properties"])
 
 
 class OpenVinoModelRunner:

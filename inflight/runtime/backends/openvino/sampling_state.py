@@ -33,11 +33,8 @@ class SamplingState:
 
     def __post_init__(self) -> None:
         sampling = self.request.sampling
-        self._penalizes = (*(sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty),) != (
-            1.0,
-            0.0,
-            0.0,
-        )
+        penalties = sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
+        self._penalizes = penalties != (1.0, 0.0, 0.0)
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         temperature = 1.0 if sampling.temperature is None else sampling.temperature
         self.temperature = min(max(temperature, LOWEST_TEMPERATURE), HIGHEST_TEMPERATURE)

@@ -46,7 +46,7 @@ _MAX_PENDING_BYTES = 512 * 2**20
 class EncoderModel:
     """Tokenizes the texts of requests, queues them, and answers each request when all its texts are computed."""
 
-    def __init__(self, args: dict[str, str]) -> None:
+    def initialize(self, args: dict[str, str]) -> None:
         end_with_server()
         bound_strings(pb_utils)
         use_engine_cores()
