@@ -80,12 +80,12 @@ def measure(address: str, streams: int, max_tokens: int, pairs: int, on_message:
     kinds: dict[str, Streams] = {"client": _through_client, "bare": _bare}
     for pair in range(-1, pairs):
         order = ("client", "bare") if pair % 2 == 0 else ("bare", "client")
-        found = {kind: _cost(kinds[kind], address, streams, max_tokens) for kind in order}
-        if found["client"][1] != found["bare"][1]:
+        costs = {kind: _cost(kinds[kind], address, streams, max_tokens) for kind in order}
+        if costs["client"][1] != costs["bare"][1]:
             raise RuntimeError("the client and the bare code received different texts")
         if pair < 0:
             continue
-        for kind, (cost, _) in found.items():
+        for kind, (cost, _) in costs.items():
             spent[kind].append(cost)
         client, bare = spent["client"][-1], spent["bare"][-1]
         on_message(f"pair {pair + 1}: AsyncClient {client:6.1f} us/token, bare {bare:6.1f}, ratio {client / bare:.3f}")

@@ -63,12 +63,12 @@ class Comparison:
 @click.option("--fail-on-regression", is_flag=True, help="Exit with 1 if a figure is worse.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 def main(old: Path, new: Path, alpha: float, fail_on_regression: bool, as_json: bool) -> None:
-    found = compare(_read(old), _read(new), alpha)
+    comparison = compare(_read(old), _read(new), alpha)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
+        click.echo(json.dumps(asdict(comparison), indent=2))
     else:
-        _show(found)
-    sys.exit(fail_on_regression and any(change.verdict == "worse" for change in found.changes))
+        _show(comparison)
+    sys.exit(fail_on_regression and any(change.verdict == "worse" for change in comparison.changes))
 
 
 def compare(old: Results, new: Results, alpha: float = ALPHA) -> Comparison:
@@ -114,7 +114,7 @@ def _read(path: Path) -> Results:
         if file.exists():
             return Results.from_json(json.loads(file.read_text()))
         files = {name: path / file_name(name) for name in BENCHMARKS}
-        figures = {name: read_report(each)[0] for name, each in files.items() if each.exists()}
+        figures = {name: read_report(report)[0] for name, report in files.items() if report.exists()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise click.UsageError(f"{path} can't be read as results ({error}); name a RESULTS.json.") from error
     if not figures:
@@ -122,16 +122,20 @@ def _read(path: Path) -> Results:
     return Results("", {}, {}, figures, {})
 
 
-def _show(found: Comparison) -> None:
+def _show(result: Comparison) -> None:
     console = wide_console()
     table = Table("benchmark", "figure", "old", "new", "change", "p", "")
     styles = {"better": "green", "worse": "red", "changed": "yellow"}
-    for one in found.changes:
+    for one in result.changes:
         change = "" if one.relative is None else f"{one.relative:+.1%}"
         cells: Sequence[Any] = (one.benchmark, one.name, show(one.old), show(one.new), change, f"{one.p:.3f}")
         table.add_row(*cells, one.verdict, style=styles.get(one.verdict))
     console.print(table)
-    for title, lines in (("Different", found.notes), ("Only old", found.only_old), ("Only new", found.only_new)):
+    for title, lines in (
+        ("Different", result.notes),
+        ("Only old", result.only_old),
+        ("Only new", result.only_new),
+    ):
         for line in lines:
             console.print(f"{title}: {line}", markup=False)
 

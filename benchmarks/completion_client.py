@@ -27,10 +27,10 @@ class CompletionClient:
         Return tokens per second, and the median time to the first token.
         """
         began = time.perf_counter()
-        found = await asyncio.gather(*(self._stream(prompt, max_tokens, sampling) for prompt in prompts))
+        results = await asyncio.gather(*(self._stream(prompt, max_tokens, sampling) for prompt in prompts))
         seconds = time.perf_counter() - began
-        assert all(tokens == max_tokens for _, tokens in found), found
-        return len(prompts) * max_tokens / seconds, statistics.median(first for first, _ in found)
+        assert all(tokens == max_tokens for _, tokens in results), results
+        return len(prompts) * max_tokens / seconds, statistics.median(first for first, _ in results)
 
     async def start(
         self, prompt: str, max_tokens: int, sampling: Mapping[str, Any] = GREEDY

@@ -108,20 +108,20 @@ def main(
         kv_cache_tokens=KV_CACHE_TOKENS, max_num_tokens=max_num_tokens, stream_interval=stream_interval
     )
     counts = [int(count) for count in in_flight.split(",")]
-    found: list[EndToEndComparison] = []
+    comparisons: list[EndToEndComparison] = []
     resident = {}
     for each in precision.split(","):
         engine = bench_engine(like, each)  # type: ignore[arg-type]  # building refuses others
         compared, resident[each] = _measure(engine, each, deployment, counts, PairWorkload(**workload))
-        found += compared
+        comparisons += compared
     details = {
         "like": like,
         "stream_interval": stream_interval,
         "resident_mib": resident,
-        "comparisons": [one.details() for one in found],
+        "comparisons": [one.details() for one in comparisons],
     }
-    _show_costs([one.details() for one in found], resident)
-    report(out, [figure for one in found for figure in one.figures()], details)
+    _show_costs([one.details() for one in comparisons], resident)
+    report(out, [figure for one in comparisons for figure in one.figures()], details)
 
 
 def _measure(
@@ -134,12 +134,12 @@ def _measure(
         EngineOptions("openvino", str(engine), KV_CACHE_TOKENS, max_num_tokens=deployment.max_num_tokens)
     )
     with Server(engine, deployment) as server:
-        found = [
+        comparisons = [
             _compare(server, alone, prompts, name, kind, count, workload) for count, kind in product(counts, TRAFFIC)
         ]
         resident = {role: size / 2**20 for role, size in by_name(server, lambda p: float(p.memory_info().rss)).items()}
     alone.close()
-    return found, resident
+    return comparisons, resident
 
 
 def _compare(
@@ -209,10 +209,10 @@ def by_name(server: Server, measure: object) -> dict[str, float]:
     """Return a measure of each of the server's processes, by the role of the process."""
     assert callable(measure)
     root = psutil.Process(server.pid)
-    found: dict[str, float] = {}
+    sizes: dict[str, float] = {}
     for process in [root, *root.children(recursive=True)]:
-        found[_name(process)] = found.get(_name(process), 0.0) + measure(process)
-    return found
+        sizes[_name(process)] = sizes.get(_name(process), 0.0) + measure(process)
+    return sizes
 
 
 def _name(process: psutil.Process) -> str:
@@ -237,8 +237,8 @@ def _show_costs(comparisons: list[dict[str, Any]], resident: dict[str, dict[str,
         table.add_row(one["engine"], str(one["in_flight"]), *costs)
     Console().print(table)
     for engine, sizes in resident.items():
-        each = ", ".join(f"{name} {size:.0f} MiB" for name, size in sorted(sizes.items(), key=lambda item: -item[1]))
-        print(f"Resident memory, {engine}: {each}; together {sum(sizes.values()):.0f} MiB.")
+        parts = ", ".join(f"{name} {size:.0f} MiB" for name, size in sorted(sizes.items(), key=lambda item: -item[1]))
+        print(f"Resident memory, {engine}: {parts}; together {sum(sizes.values()):.0f} MiB.")
 
 
 if __name__ == "__main__":

@@ -37,11 +37,11 @@ class Goal:
     @classmethod
     def parse(cls, text: str) -> Goal:
         """Parse `>= NUMBER`, `<= NUMBER` or `NUMBER to NUMBER`. Raises ValueError."""
-        if found := re.fullmatch(f"([<>])= {_NUMBER}", text):
-            bound = float(found[2])
-            return cls(bound, math.inf) if found[1] == ">" else cls(-math.inf, bound)
-        if found := re.fullmatch(f"{_NUMBER} to {_NUMBER}", text):
-            return cls(float(found[1]), float(found[2]))
+        if match := re.fullmatch(f"([<>])= {_NUMBER}", text):
+            bound = float(match[2])
+            return cls(bound, math.inf) if match[1] == ">" else cls(-math.inf, bound)
+        if match := re.fullmatch(f"{_NUMBER} to {_NUMBER}", text):
+            return cls(float(match[1]), float(match[2]))
         raise ValueError(f"the goal {text!r} can't be read; write `>= 0.98`, `<= 1.3` or `0.95 to 1.05`")
 
     def met_by(self, value: float) -> bool:
@@ -92,9 +92,11 @@ class Figure:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Figure:
+    def from_json(cls, content: dict[str, Any]) -> Figure:
         """Raises KeyError and ValueError for what `as_json` did not write."""
-        figure = cls(found["name"], tuple(map(float, found["values"])), found.get("goal") or "", found.get("unit", ""))
+        figure = cls(
+            content["name"], tuple(map(float, content["values"])), content.get("goal") or "", content.get("unit", "")
+        )
         if not figure.values:
             raise ValueError(f"the figure {figure.name!r} has no values")
         if figure.goal:
@@ -139,8 +141,8 @@ def report(out: Path, figures: Sequence[Figure], details: Any = None) -> None:
         table.add_row(*figure.cells(), style="red" if figure.met is False else None)
     console.print(table)
     out.parent.mkdir(parents=True, exist_ok=True)
-    found = {"commit": _commit(), "figures": [figure.as_json() for figure in figures], "details": details}
-    out.write_text(json.dumps(found, indent=2) + "\n")
+    content = {"commit": _commit(), "figures": [figure.as_json() for figure in figures], "details": details}
+    out.write_text(json.dumps(content, indent=2) + "\n")
     console.print(f"All figures: {out}", markup=False)
 
 

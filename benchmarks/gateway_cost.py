@@ -56,8 +56,8 @@ def main(
     figures = [Figure("processor time per token, gateway / AsyncClient", ratios, "<= 1.3")]
     with Server(bench_engine(model, "bf16")) as server, gateway(server) as front:
         for count in (1, 8, streams):
-            found = [_pair(server.grpc_address, front, count, max_tokens, pair) for pair in range(-1, pairs)][1:]
-            speeds, later_ms = zip(*found, strict=True)
+            measured = [_pair(server.grpc_address, front, count, max_tokens, pair) for pair in range(-1, pairs)][1:]
+            speeds, later_ms = zip(*measured, strict=True)
             figures.append(Figure(f"tokens/s at {count}, gateway / gRPC", speeds, ">= 0.97"))
             if count == 1:
                 figures.append(Figure("time to first token, later by", later_ms, "<= 5", "ms"))
@@ -73,8 +73,8 @@ def _pair(address: str, front: Front, count: int, max_tokens: int, number: int) 
         lambda: asyncio.run(front.client.speed([PROMPT] * count, max_tokens)),
     ]
     order = (0, 1) if number % 2 else (1, 0)
-    found = {place: runs[place]() for place in order}
-    return found[1][0] / found[0][0], (found[1][1] - found[0][1]) * 1e3
+    measured = {place: runs[place]() for place in order}
+    return measured[1][0] / measured[0][0], (measured[1][1] - measured[0][1]) * 1e3
 
 
 class Front:
@@ -99,10 +99,10 @@ class Front:
         before = self.process.memory_info().rss
         opened = [await self.client.start(PROMPT, 4096) for _ in range(count)]
         await asyncio.sleep(15)  # past the first keep-alive
-        found = (self.process.memory_info().rss - before) / 2**20
+        used = (self.process.memory_info().rss - before) / 2**20
         for _, writer in opened:
             writer.close()
-        return found
+        return used
 
 
 @contextmanager

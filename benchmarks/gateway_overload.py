@@ -52,18 +52,18 @@ def main(model: str, minutes: float, max_tokens: int, places: int, out: Path) ->
         Server(bench_engine(model, "int8"), DeploymentOptions(max_queue_size=4 * places)) as server,
         gateway(server, max_in_flight=places) as front,
     ):
-        found = asyncio.run(_measure(front.port, server.model_name, places, max_tokens, minutes * 60))
+        overload = asyncio.run(_measure(front.port, server.model_name, places, max_tokens, minutes * 60))
     figures = [
-        Figure("goodput / peak", [found.goodput], ">= 0.9"),
-        Figure("refused after, 99th percentile", [_p99(found.refused_ms)], "<= 20", "ms"),
-        Figure("admitted after Retry-After, share", [found.admitted_then / max(1, found.came_back)], ">= 0.9"),
-        Figure("requests neither answered nor refused", [found.other], "<= 0"),
+        Figure("goodput / peak", [overload.goodput], ">= 0.9"),
+        Figure("refused after, 99th percentile", [_p99(overload.refused_ms)], "<= 20", "ms"),
+        Figure("admitted after Retry-After, share", [overload.admitted_then / max(1, overload.came_back)], ">= 0.9"),
+        Figure("requests neither answered nor refused", [overload.other], "<= 0"),
     ]
-    report(out, figures, asdict(found))
+    report(out, figures, asdict(overload))
 
 
 async def _measure(port: int, model: str, places: int, max_tokens: int, seconds: float) -> Overload:
-    found, ask = Overload(), _Client(port, model, max_tokens)
+    overload, ask = Overload(), _Client(port, model, max_tokens)
     until = time.monotonic() + min(20.0, seconds / 4)
 
     async def closed() -> int:
@@ -75,35 +75,35 @@ async def _measure(port: int, model: str, places: int, max_tokens: int, seconds:
     await asyncio.gather(*(ask.send(ask.body()) for _ in range(places)))
     began = time.monotonic()
     answers = sum(await asyncio.gather(*(closed() for _ in range(places))))
-    found.peak = answers / (time.monotonic() - began)
+    overload.peak = answers / (time.monotonic() - began)
     tasks = set()
     began = time.monotonic()
     while (elapsed := time.monotonic() - began) < seconds:
-        task = asyncio.create_task(_visit(ask, found, began + seconds))
+        task = asyncio.create_task(_visit(ask, overload, began + seconds))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        due = random.expovariate(2 * found.peak)
+        due = random.expovariate(2 * overload.peak)
         await asyncio.sleep(max(0.0, due - (time.monotonic() - began - elapsed)))
-    found.seconds = time.monotonic() - began
+    overload.seconds = time.monotonic() - began
     await asyncio.gather(*tasks, return_exceptions=True)
-    return found
+    return overload
 
 
-async def _visit(ask: _Client, found: Overload, end: float) -> None:
+async def _visit(ask: _Client, overload: Overload, end: float) -> None:
     began, body = time.monotonic(), ask.body()
     status, wait = await ask.send(body)
     if status == 429:
-        found.refused += 1
-        found.refused_ms.append((time.monotonic() - began) * 1e3)
+        overload.refused += 1
+        overload.refused_ms.append((time.monotonic() - began) * 1e3)
         if time.monotonic() + wait > end:
             return
         await asyncio.sleep(wait)
-        found.came_back += 1
+        overload.came_back += 1
         status, _ = await ask.send(body)
-        found.admitted_then += status == 200
+        overload.admitted_then += status == 200
     if status == 200 and time.monotonic() < end:
-        found.answered += 1
-    found.other += status not in (200, 429)
+        overload.answered += 1
+    overload.other += status not in (200, 429)
 
 
 class _Client:

@@ -105,7 +105,7 @@ def main(
     prompts = Prompts(Tokenizer.from_file(str(engine / "tokenizer.json")), seed=time.time_ns())
     counts = [int(count) for count in streams.split(",")]
     figures: list[Figure] = []
-    found: dict[str, list[tuple[Speed, Speed]]] = {}
+    speeds: dict[str, list[tuple[Speed, Speed]]] = {}
     for peer, serve in peers.items():
         with serve(checkpoint, max(counts)) as theirs:
             theirs.send_signal(signal.SIGSTOP)
@@ -114,11 +114,11 @@ def main(
                 for count, kind in product(counts, TRAFFIC):
                     work = partial(_pair, ours, theirs, prompts, count, max_tokens, prompt_tokens, kind)
                     pair_of = [work(number) for number in range(-1, pairs)][1:]
-                    found[f"{peer}, {count}, {kind}"] = pair_of
+                    speeds[f"{peer}, {count}, {kind}"] = pair_of
                     figures += _speed_figures(Manifest.read(engine).precision, peer, count, kind, pair_of)
     answers = {} if no_quality or not installed() else _answers()
     figures += _quality_figures(answers) if answers else []
-    report(out, figures, {"pairs": found, "answers": answers})
+    report(out, figures, {"pairs": speeds, "answers": answers})
 
 
 def _speed_figures(
@@ -142,12 +142,12 @@ def _answers() -> dict[str, list[str]]:
     checkpoint, engine = bench_checkpoint(DEMO), bench_engine(DEMO, "auto")
     prompts = example_prompts(_QUALITY_PROMPTS)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = {"transformers (fp32)": pool.apply(greedy_answers, (checkpoint, prompts))}
+        answers = {"transformers (fp32)": pool.apply(greedy_answers, (checkpoint, prompts))}
     with _inflight(engine) as ours:
-        found[f"inflight ({Manifest.read(engine).precision})"] = _complete(ours.client, prompts)
+        answers[f"inflight ({Manifest.read(engine).precision})"] = _complete(ours.client, prompts)
     with _vllm(checkpoint) as theirs:
-        found["vLLM (bf16)"] = _complete(theirs.client, prompts)
-    return found
+        answers["vLLM (bf16)"] = _complete(theirs.client, prompts)
+    return answers
 
 
 def _quality_figures(answers: dict[str, list[str]]) -> list[Figure]:
@@ -197,21 +197,21 @@ def _pair(
     number: int,
 ) -> tuple[Speed, Speed]:
     texts = [text for text, _ in prompts.next_prompts(streams, prompt_tokens)]
-    found = {}
+    measured = {}
     for side, idle in ((ours, theirs), (theirs, ours))[:: 1 if number % 2 else -1]:
         idle.send_signal(signal.SIGSTOP)
         try:
-            found[side] = asyncio.run(side.client.speed(texts, max_tokens, TRAFFIC[kind]))
+            measured[side] = asyncio.run(side.client.speed(texts, max_tokens, TRAFFIC[kind]))
         finally:
             idle.send_signal(signal.SIGCONT)
         time.sleep(1)
-    (speed, first), (other, later) = found[ours], found[theirs]
+    (speed, first), (other, later) = measured[ours], measured[theirs]
     print(
         f"{streams} streams, {kind}, pair {number + 1}: inflight {speed:.1f} tokens/s, first token"
         f" {first * 1e3:.0f} ms; the peer {other:.1f}, {later * 1e3:.0f} ms",
         flush=True,
     )
-    return found[ours], found[theirs]
+    return measured[ours], measured[theirs]
 
 
 @contextmanager

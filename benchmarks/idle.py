@@ -29,9 +29,9 @@ def ended_requests(server: Server) -> int:
 def wait_for_ended(server: Server, count: int) -> None:
     """Wait until this many requests have ended; raises TimeoutError with the number that did within some minutes."""
     deadline = time.monotonic() + _TIMEOUT
-    while (found := ended_requests(server)) < count:
+    while (ended := ended_requests(server)) < count:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{found} of {count} requests have ended within {_TIMEOUT:.0f} s")
+            raise TimeoutError(f"{ended} of {count} requests have ended within {_TIMEOUT:.0f} s")
         time.sleep(0.2)
 
 
@@ -39,11 +39,11 @@ def wait_until_idle(server: Server, seconds: float) -> dict[str, float]:
     """Wait until the server is idle; return what is still held after `seconds`, {} for nothing."""
     deadline = time.monotonic() + seconds
     while True:
-        found = held_resources(server)
-        if len(found) == 3 and not any(found.values()):
+        held = held_resources(server)
+        if len(held) == 3 and not any(held.values()):
             return {}
         if time.monotonic() > deadline:
-            return found or {"no gauges on the metrics page": 1.0}
+            return held or {"no gauges on the metrics page": 1.0}
         time.sleep(0.2)
 
 

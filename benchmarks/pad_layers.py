@@ -32,47 +32,47 @@ def pad_layers(source: Path, out: Path, layers: int, progress: BuildProgress | N
     Raises BuildError as `read_checkpoint` does, and `unsupported_architecture` if the layers have no such projections.
     """
     progress = progress or NoBuildProgress()
-    found = read_checkpoint(source)
+    checkpoint = read_checkpoint(source)
     progress.step("Copying the checkpoint")
     with map_read_errors(source):
         shutil.copytree(source, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns(INDEX, ".inflight-*"))
-    places = _tensor_files(found)
-    count = next((key for key in _COUNTS if key in found.config), None)
-    last = {} if count is None else _tensors_of_layer(found, places, found.config[count] - 1)
+    places = _tensor_files(checkpoint)
+    count = next((key for key in _COUNTS if key in checkpoint.config), None)
+    last = {} if count is None else _tensors_of_layer(checkpoint, places, checkpoint.config[count] - 1)
     if count is None or sum(bool(_OUTPUTS.search(name)) for name in last) < 2:
         raise BuildError(
-            f"{source} is a {found.architecture}, which does not support added layers; choose a checkpoint "
+            f"{source} is a {checkpoint.architecture}, which does not support added layers; choose a checkpoint "
             f"of {_FAMILIES}.",
             "unsupported_architecture",
         )
     progress.step(f"Writing {layers} layers")
     size = sum(tensor.nbytes for tensor in last.values())
     for added in range(layers):
-        places |= _write_layer(out, last, found.config[count] + added)
+        places |= _write_layer(out, last, checkpoint.config[count] + added)
         progress.advance((added + 1) * size, layers * size)
     _write_index(out, places)
-    _write_config(out, found.config, count, layers)
+    _write_config(out, checkpoint.config, count, layers)
 
 
-def _tensor_files(found: Checkpoint) -> dict[str, str]:
+def _tensor_files(checkpoint: Checkpoint) -> dict[str, str]:
     """Return the file of each tensor."""
     from safetensors import safe_open
 
     places: dict[str, str] = {}
-    for path in found.weights:
+    for path in checkpoint.weights:
         with safe_open(path, "pt") as tensors:
             places |= dict.fromkeys(tensors.keys(), path.name)
     return places
 
 
-def _tensors_of_layer(found: Checkpoint, places: Mapping[str, str], number: int) -> dict[str, Any]:
+def _tensors_of_layer(checkpoint: Checkpoint, places: Mapping[str, str], number: int) -> dict[str, Any]:
     from safetensors import safe_open
 
     tensors = {}
     for name, file in places.items():
         parts = _LAYER.match(name)
         if parts and int(parts["number"]) == number:
-            with safe_open(found.directory / file, "pt") as shard:
+            with safe_open(checkpoint.directory / file, "pt") as shard:
                 tensors[name] = shard.get_tensor(name)
     return tensors
 

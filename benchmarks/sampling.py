@@ -97,9 +97,9 @@ def main(
             for number in range(-1, rounds):
                 for kind in KINDS:
                     batch = [ids for _, ids in prompts.next_prompts(count, prompt_tokens)]
-                    found = alone.run(batch, max_tokens, kind.fields)
+                    answers = alone.run(batch, max_tokens, kind.fields)
                     if number >= 0:  # the first round warms both up
-                        ours[kind.name].append(found)
+                        ours[kind.name].append(answers)
                     if kind.genai is not None:
                         answer = AloneRun(*peer.call((batch, max_tokens, kind.genai)))
                         if number >= 0:
@@ -110,19 +110,19 @@ def main(
 
 
 def _figures(ours: Runs, theirs: Runs, count: int) -> list[Figure]:
-    found = []
+    figures = []
     for kind in KINDS:
         if kind.name in theirs:
             pairs = zip(ours[kind.name], theirs[kind.name], strict=True)
             speeds = [own.tokens_per_second / other.tokens_per_second for own, other in pairs]
             goal = kind.goal if count > 1 else GREEDY.goal
-            found.append(Figure(f"tokens/s, {kind.name}, {count} in flight / OpenVINO GenAI", speeds, goal))
+            figures.append(Figure(f"tokens/s, {kind.name}, {count} in flight / OpenVINO GenAI", speeds, goal))
         if kind is not GREEDY:
             steps = zip(ours[kind.name], ours[GREEDY.name], strict=True)
             ratios = [_step(own.steps) / _step(greedy.steps) for own, greedy in steps]
             goal = kind.own_goal if count > 1 else ""
-            found.append(Figure(f"median step, {kind.name}, {count} in flight / greedy", ratios, goal))
-    return found
+            figures.append(Figure(f"median step, {kind.name}, {count} in flight / greedy", ratios, goal))
+    return figures
 
 
 def _step(steps: Sequence[float]) -> float:

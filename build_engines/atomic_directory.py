@@ -146,15 +146,15 @@ def _beside(out: Path, purpose: str) -> Path:
 
 
 def _lock(path: Path, on_wait: Callable[[], None]) -> int:
-    told = False
+    reported = False
     while True:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not told:
+            if not reported:
                 on_wait()
-                told = True
+                reported = True
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
@@ -196,23 +196,23 @@ def _put_in_place(partial: Path, out: Path) -> None:
     sync(real.parent)
 
 
-def _exchange(one: Path, other: Path) -> None:
+def _exchange(new: Path, current: Path) -> None:
     """Swap two directories atomically if the file system can; otherwise in two steps, undone if the second fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "renameat2"):
-        names = (os.fsencode(one), os.fsencode(other))
+        names = (os.fsencode(new), os.fsencode(current))
         if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
             return
         number = ctypes.get_errno()
         if number not in (errno.EINVAL, errno.ENOSYS, errno.EXDEV):
-            raise OSError(number, os.strerror(number), str(other))
-    old = _beside(other, "old")
+            raise OSError(number, os.strerror(number), str(current))
+    old = _beside(current, "old")
     _remove(old)
-    other.rename(old)
+    current.rename(old)
     try:
-        one.rename(other)
+        new.rename(current)
     except OSError:
-        old.rename(other)
+        old.rename(current)
         raise
     _remove(old)
 

@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import json
 import shutil
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from build_engines.atomic_directory import atomic_directory, check_replaceable, exclusive_writer
@@ -19,17 +19,17 @@ from build_engines.manifest import (
     ENCODER_TARGETS,
     FILE_NAME,
     GENERATION_TARGETS,
+    CompiledEncoder,
     EncoderManifest,
-    EngineFile,
     EngineManifest,
     EngineSource,
     Manifest,
-    hash_file,
+    hash_files,
     read_manifest,
     verify_engine,
 )
 from build_engines.progress import BuildProgress, NoBuildProgress
-from build_engines.target import BuildOptions, CacheKey, CompiledEncoder, Host, Target, find_target
+from build_engines.target import BuildOptions, CacheKey, Host, Target, find_target
 
 __all__ = ["BuildOptions", "Built", "build_engine", "is_engine"]
 
@@ -70,18 +70,18 @@ def build_engine(
         progress.step(f"Task of the checkpoint: {task}")
         options = replace(options, task=task)
     target = find_target(options)
-    found = read_checkpoint(place, check=target.check_supported)
+    source_checkpoint = read_checkpoint(place, check=target.check_supported)
     name = options.name or checkpoint_name(checkpoint)
     with exclusive_writer(out, progress.step):
-        source = _hash(found, checkpoint, [options.target, name], target.cache_key(), progress)
+        source = _hash(source_checkpoint, checkpoint, [options.target, name], target.cache_key(), progress)
         here = with_inflight_version(target.host())
         if not force and (unchanged := _unchanged(out, source, here, progress)):
             return Built(unchanged, fresh=False, notes=unchanged.notes)
         if not force:
             _check_same_options(out, source)
-        _check_space(target.bytes_needed(found), out)
+        _check_space(target.bytes_needed(source_checkpoint), out)
         with atomic_directory(out, is_ours=is_engine, kind="engine", force=force) as new:
-            return _build(found, new, options.target, target, name, source, here, progress)
+            return _build(source_checkpoint, new, options.target, target, name, source, here, progress)
 
 
 def is_engine(directory: Path) -> bool:
@@ -89,7 +89,7 @@ def is_engine(directory: Path) -> bool:
 
 
 def _build(
-    found: Checkpoint,
+    checkpoint: Checkpoint,
     out: Path,
     target_name: str,
     target: Target,
@@ -98,46 +98,36 @@ def _build(
     host: Host,
     progress: BuildProgress,
 ) -> Built:
-    compiled = target.compile(found, out, progress)
+    compiled = target.compile(checkpoint, out, progress)
     progress.step("Writing the manifest")
-    properties = {field.name: getattr(compiled, field.name) for field in fields(compiled) if field.name != "notes"}
     kind = EncoderManifest if isinstance(compiled, CompiledEncoder) else Manifest
     manifest = kind(
         target=target_name,
         name=name,
-        architecture=found.architecture,
-        **properties,
+        architecture=checkpoint.architecture,
+        **dict(compiled),
         machine=host.machine,
         source=source,
-        files=_files(out),
+        files=hash_files(out),
         versions=host.versions,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        notes=compiled.notes,
     )
     manifest.write(out)
     return Built(manifest, fresh=True, notes=compiled.notes)
-
-
-def _files(out: Path) -> dict[str, EngineFile]:
-    paths = sorted(path for path in out.rglob("*") if path.is_file())
-    return {
-        path.relative_to(out).as_posix(): EngineFile(sha256=hash_file(path), bytes=path.stat().st_size)
-        for path in paths
-    }
 
 
 def _hash_json(values: object) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def _hash(found: Checkpoint, named: str, names: list[str], key: CacheKey, progress: BuildProgress) -> EngineSource:
+def _hash(checkpoint: Checkpoint, named: str, names: list[str], key: CacheKey, progress: BuildProgress) -> EngineSource:
     progress.step("Reading the checkpoint")
-    with map_read_errors(found.directory):
+    with map_read_errors(checkpoint.directory):
         return EngineSource(
             checkpoint=named,
-            weights=found.hash_weights(progress.advance),
-            tokenizer=found.hash_tokenizer(),
-            chat_template=found.hash_chat_template(),
+            weights=checkpoint.hash_weights(progress.advance),
+            tokenizer=checkpoint.hash_tokenizer(),
+            chat_template=checkpoint.hash_chat_template(),
             options=_hash_json([*names, *key.options]),
             files=_hash_json(key.files),
         )
@@ -162,13 +152,13 @@ def _unchanged(
 def _check_same_options(out: Path, source: EngineSource) -> None:
     """Raise BuildError (`output_exists`) for an engine with other options; the files it came from may have changed."""
     try:
-        found = read_manifest(out)
+        built = read_manifest(out)
     except BuildError:  # none, or one that can't be served
         return
-    if found.source.options != source.options:
+    if built.source.options != source.options:
         raise BuildError(
-            f"{out} has an engine of {found.source.checkpoint} with other options ({found.precision} weights, target"
-            f" {found.target}); choose another --out, or say --force to replace it.",
+            f"{out} has an engine of {built.source.checkpoint} with other options ({built.precision} weights, target"
+            f" {built.target}); choose another --out, or say --force to replace it.",
             "output_exists",
         )
 

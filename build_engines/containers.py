@@ -94,8 +94,8 @@ def container_from_release(release: str) -> Container | None:
 
 def container_from_image(image: str) -> Container | None:
     """Return the container of the image `…/tritonserver:26.07-trtllm-python-py3`, None for any other image."""
-    found = re.search(r"tritonserver:(\d\d\.\d\d)-trtllm-python-py3", image)
-    return container_from_release(found[1]) if found else None
+    match = re.search(r"tritonserver:(\d\d\.\d\d)-trtllm-python-py3", image)
+    return container_from_release(match[1]) if match else None
 
 
 def version_line(version: str) -> str:

@@ -64,30 +64,12 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Software:
-    """Versions by name (tensorrt_llm, tensorrt, cuda, transformers, modelopt); missing packages are absent."""
-
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def tensorrt_llm(self) -> str | None:
-        return self.versions.get("tensorrt_llm")
-
-    @property
-    def tensorrt(self) -> str | None:
-        return self.versions.get("tensorrt")
-
-    @property
-    def cuda(self) -> str | None:
-        return self.versions.get("cuda")
-
-
-@dataclass(frozen=True)
 class Machine:
-    """The GPUs, in the order of their indices, and the software."""
+    """The GPUs, in the order of their indices, and versions by name (tensorrt_llm, tensorrt, cuda, transformers,
+    modelopt); missing packages are absent."""
 
     gpus: tuple[Gpu, ...] = ()
-    software: Software = Software()
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def built_on(self) -> GpuMachine | None:
@@ -96,6 +78,16 @@ class Machine:
             return None
         first = self.gpus[0]
         return GpuMachine(gpu=first.name, compute_capability=first.compute_capability, driver=first.driver)
+
+    def several_kinds(self, where: str) -> str | None:
+        """Return a sentence if the GPUs in `where` differ in compute capability."""
+        kinds = sorted({gpu.compute_capability for gpu in self.gpus})
+        if len(kinds) < 2:
+            return None
+        return (
+            f"The GPUs in {where} have compute capability {' and '.join(kinds)}, but an engine runs on one kind only;"
+            " choose one with CUDA_VISIBLE_DEVICES, or with --docker-gpus device=0."
+        )
 
 
 def detect_machine(prefix: Sequence[str] = (), python: Sequence[str] | None = None) -> Machine:
@@ -127,13 +119,13 @@ def parse_gpus(text: str) -> tuple[Gpu, ...]:
     Raises BuildError (`build_failed`) if there is output but no line describes a GPU.
     """
     gpus = [
-        Gpu(int(found[1]), found[2].strip(), found[3], found[4], _memory(found[5]))
+        Gpu(int(fields[1]), fields[2].strip(), fields[3], fields[4], _memory(fields[5]))
         for line in text.splitlines()
-        if (found := _GPU.fullmatch(line.strip()))
+        if (fields := _GPU.fullmatch(line.strip()))
     ]
     if text.strip() and not gpus:
-        said = text.strip().splitlines()[-1]
-        raise BuildError(f"nvidia-smi answers {said!r}, which can't be read; fix the driver.", "build_failed")
+        answer = text.strip().splitlines()[-1]
+        raise BuildError(f"nvidia-smi answers {answer!r}, which can't be read; fix the driver.", "build_failed")
     return tuple(sorted(gpus, key=lambda gpu: gpu.index))
 
 
@@ -142,15 +134,15 @@ def _memory(text: str) -> int:
     return 0 if text.startswith("[") else int(text) * _MIB
 
 
-def find_software(prefix: Sequence[str] = (), python: Sequence[str] | None = None) -> Software:
+def find_software(prefix: Sequence[str] = (), python: Sequence[str] | None = None) -> dict[str, str]:
     """Return the versions that `python` (by default `python_of_tensorrt_llm()`, in a container python3) finds."""
     interpreter = list(python or (["python3"] if prefix else python_of_tensorrt_llm()))
     answer = _run([*prefix, *interpreter, "-c", SOFTWARE_SCRIPT])
-    found: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
     # A container prints its banner first.
     with contextlib.suppress(ValueError, IndexError):
-        found = json.loads(answer.strip().splitlines()[-1])
-    return Software({name: str(version) for name, version in found.items() if version is not None})
+        versions = json.loads(answer.strip().splitlines()[-1])
+    return {name: str(version) for name, version in versions.items() if version is not None}
 
 
 def python_of_tensorrt_llm() -> list[str]:

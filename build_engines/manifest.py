@@ -122,43 +122,22 @@ class SuitedTo(_Frozen):
     alternative: str = ""
 
 
-class EngineManifest(_Frozen):
-    """What the manifests of all engines say: the contract between building and serving.
-
-    `max_seq_len` counts tokens: prompt and answer together, or the special tokens of a text too. `properties` are
-    handed to the engine as they are. `versions` names what built it: packages, and for a TensorRT engine
-    `tensorrt_llm`, `tensorrt`, `cuda` and, where it is known, `container`. `machine` belongs to compiled engines for
-    GPUs.
-    """
-
-    format: Literal[1] = 1
-    target: str
-    name: str
-    architecture: str
+class _CompiledModel(_Frozen):
     max_seq_len: int
     vocab_size: int
     pad_id: int | None
     properties: dict[str, Any]
-    machine: GpuMachine | None = None
     suited_to: SuitedTo | None = None
-    source: EngineSource
-    files: dict[FileName, EngineFile]
-    versions: dict[str, str]
-    created: str
     notes: tuple[str, ...] = ()
     """What the engine can't do, as its build said."""
 
-    def write(self, directory: Path) -> None:
-        (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")
 
-
-class Manifest(EngineManifest):
-    """The manifest of an engine that generates text.
+class CompiledEngine(_CompiledModel):
+    """What its target knows of an engine that generates text.
 
     Any of `end_ids` ends an answer. `limits` and `features` belong to engines for GPUs.
     """
 
-    task: Literal["generate"] = "generate"
     precision: Precision | GpuPrecision | KeptPrecision
     kv_cache_precision: KvPrecision | GpuKvPrecision | KeptKvPrecision
     end_ids: list[int]
@@ -171,18 +150,9 @@ class Manifest(EngineManifest):
     limits: GpuLimits | None = None
     features: GpuFeatures | None = None
 
-    @classmethod
-    def read(cls, directory: Path) -> Manifest:
-        """Read the manifest of an engine directory.
 
-        Raises BuildError: `engine_not_found` if it is missing, `engine_damaged` if it can't be read or parsed,
-        `engine_incompatible` if another version of inflight wrote it, or if it is an encoder's.
-        """
-        return _of_kind(read_manifest(directory), cls, directory)
-
-
-class EncoderManifest(EngineManifest):
-    """The manifest of an engine that embeds, reranks or classifies texts.
+class CompiledEncoder(_CompiledModel):
+    """What its target knows of an engine that embeds, reranks or classifies texts.
 
     The compiled graph has the `inputs` [texts, tokens] and one output [texts, `dimensions`]: a pooled embedding,
     normalized to length 1 with `normalize` (before the checkpoint's truncate_dim), or logits, from which `activation`
@@ -208,6 +178,48 @@ class EncoderManifest(EngineManifest):
     labels: tuple[str, ...] = ()
     limits: EncoderLimits | None = None
     longest_text_bytes: int | None = None
+
+
+class EngineManifest(_CompiledModel):
+    """What the manifests of all engines say: the contract between building and serving.
+
+    `max_seq_len` counts tokens: prompt and answer together, or the special tokens of a text too. `properties` are
+    handed to the engine as they are. `versions` names what built it: packages, and for a TensorRT engine
+    `tensorrt_llm`, `tensorrt`, `cuda` and, where it is known, `container`. `machine` belongs to compiled engines for
+    GPUs.
+    """
+
+    format: Literal[1] = 1
+    target: str
+    name: str
+    architecture: str
+    machine: GpuMachine | None = None
+    source: EngineSource
+    files: dict[FileName, EngineFile]
+    versions: dict[str, str]
+    created: str
+
+    def write(self, directory: Path) -> None:
+        (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")
+
+
+class Manifest(CompiledEngine, EngineManifest):
+    """The manifest of an engine that generates text."""
+
+    task: Literal["generate"] = "generate"
+
+    @classmethod
+    def read(cls, directory: Path) -> Manifest:
+        """Read the manifest of an engine directory.
+
+        Raises BuildError: `engine_not_found` if it is missing, `engine_damaged` if it can't be read or parsed,
+        `engine_incompatible` if another version of inflight wrote it, or if it is an encoder's.
+        """
+        return _of_kind(read_manifest(directory), cls, directory)
+
+
+class EncoderManifest(CompiledEncoder, EngineManifest):
+    """The manifest of an engine that embeds, reranks or classifies texts."""
 
     @classmethod
     def read(cls, directory: Path) -> EncoderManifest:
@@ -248,9 +260,9 @@ def read_manifest(directory: Path) -> Manifest | EncoderManifest:
 def _of_kind(manifest: Manifest | EncoderManifest, kind: type[AnyManifest], directory: Path) -> AnyManifest:
     if isinstance(manifest, kind):
         return manifest
-    wanted = "embeds, reranks or classifies" if kind is EncoderManifest else "generates"
+    needed = "embeds, reranks or classifies" if kind is EncoderManifest else "generates"
     raise BuildError(
-        f"{directory} is an engine with the task {manifest.task}; name one that {wanted} texts.",
+        f"{directory} is an engine with the task {manifest.task}; name one that {needed} texts.",
         "engine_incompatible",
     )
 
@@ -298,7 +310,8 @@ def verify_engine(directory: Path, *, hashes: bool | None = None) -> Manifest | 
         hashes = sum(file.bytes for file in manifest.files.values()) <= _HASH_LIMIT_BYTES
     with _map_read_errors(directory):
         for name, expected in manifest.files.items():
-            _compare(directory / name, expected, hashes)
+            if damage := find_damage(directory / name, expected, hashes, "its manifest"):
+                raise BuildError(f"{directory / name} {damage}; build the engine again.", "engine_damaged")
         _refuse_links_out_of(directory)
     return manifest
 
@@ -316,14 +329,25 @@ def _refuse_links_out_of(directory: Path) -> None:
             )
 
 
-def _compare(path: Path, expected: EngineFile, hashes: bool) -> None:
+def find_damage(path: Path, expected: EngineFile, hashes: bool, source: str) -> str | None:
+    """Return how a file differs from what `source` says of it."""
     if not path.is_file():
-        raise _damaged(path, "is missing")
+        return "is missing"
     size = path.stat().st_size
     if size != expected.bytes:
-        raise _damaged(path, f"has {size:,} bytes where its manifest says {expected.bytes:,}")
+        return f"has {size:,} bytes where {source} says {expected.bytes:,}"
     if hashes and hash_file(path) != expected.sha256:
-        raise _damaged(path, "has another content than its manifest says")
+        return f"has another content than {source} says"
+    return None
+
+
+def hash_files(directory: Path) -> dict[str, EngineFile]:
+    """Return every file below `directory`, by its path, with its size and hash."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {
+        path.relative_to(directory).as_posix(): EngineFile(sha256=hash_file(path), bytes=path.stat().st_size)
+        for path in paths
+    }
 
 
 def hash_file(path: Path) -> str:
@@ -344,7 +368,3 @@ def _map_read_errors(directory: Path) -> Iterator[None]:
             f"The engine {directory} can't be read ({error.strerror or error}); fix that, or build the engine again.",
             "engine_damaged",
         ) from error
-
-
-def _damaged(path: Path, what: str) -> BuildError:
-    return BuildError(f"{path} {what}; build the engine again.", "engine_damaged")

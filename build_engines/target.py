@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -12,19 +12,15 @@ from build_engines.checkpoints.checkpoint import Checkpoint
 from build_engines.errors import BuildError
 from build_engines.manifest import (
     TARGETS,
-    EncoderLimits,
+    CompiledEncoder,
+    CompiledEngine,
     EncoderTask,
-    GpuFeatures,
     GpuKvPrecision,
-    GpuLimits,
     GpuMachine,
     GpuPrecision,
-    KeptKvPrecision,
-    KeptPrecision,
     KvPrecision,
     Pooling,
     Precision,
-    SuitedTo,
 )
 from build_engines.progress import BuildProgress
 
@@ -36,7 +32,11 @@ _MODULES = {
     "tensorrt-llm": "build_engines.tensorrt_llm.target",
     "llmapi": "build_engines.llmapi.target",
 }
-_ENCODERS = "build_engines.encoders.target"
+_ENCODER_MODULES = {
+    "openvino": "build_engines.encoders.openvino_target",
+    "llmapi": "build_engines.encoders.llmapi_target",
+    "tensorrt": "build_engines.encoders.tensorrt_target",
+}
 _FLOATS = ("bf16", "fp16", "fp32")
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "openvino": get_args(Precision),
@@ -84,55 +84,6 @@ class Host:
     machine: GpuMachine | None = None
 
 
-@dataclass(frozen=True)
-class CompiledEngine:
-    """The facts of a compiled engine for its manifest. `notes` are sentences for the user."""
-
-    precision: Precision | GpuPrecision | KeptPrecision
-    kv_cache_precision: KvPrecision | GpuKvPrecision | KeptKvPrecision
-    max_seq_len: int
-    vocab_size: int
-    end_ids: list[int]
-    pad_id: int | None
-    bos_id: int | None
-    layers: int
-    kv_heads: int
-    head_dim: int
-    properties: dict[str, Any] = field(default_factory=dict)
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    limits: GpuLimits | None = None
-    features: GpuFeatures | None = None
-    suited_to: SuitedTo | None = None
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CompiledEncoder:
-    """The facts of a compiled encoder for its manifest. `notes` are sentences for the user."""
-
-    task: EncoderTask
-    precision: Precision
-    max_seq_len: int
-    vocab_size: int
-    pad_id: int | None
-    properties: dict[str, Any]
-    inputs: tuple[str, ...]
-    dimensions: int
-    padding_side: Literal["left", "right"]
-    pooling: Pooling | None
-    normalize: bool
-    matryoshka: tuple[int, ...] | None
-    prompts: dict[str, str]
-    default_prompt: str | None
-    activation: Literal["sigmoid", "softmax", "none"]
-    labels: tuple[str, ...]
-    limits: EncoderLimits | None = None
-    longest_text_bytes: int | None = None
-    suited_to: SuitedTo | None = None
-    notes: tuple[str, ...] = ()
-
-
 class CacheKey(NamedTuple):
     """What affects an engine, as JSON values: the user's options, and fingerprints of files besides the weights."""
 
@@ -165,11 +116,17 @@ def find_target(options: BuildOptions) -> Target:
     Raises BuildError (`invalid_parameter`) as `check_precisions` does, and the target's own errors.
     """
     check_precisions(options)
-    if options.task is None and options.target not in _MODULES:
+    encodes = options.task not in (None, "generate")
+    if not encodes and options.target not in _MODULES:
         raise _wrong_target(options.target, "generate", _MODULES)
-    module = _MODULES[options.target] if options.task in (None, "generate") else _ENCODERS
-    found: Target = importlib.import_module(module).target(options)
-    return found
+    if encodes and options.kv_precision is not None:
+        raise BuildError(
+            f"An engine with the task {options.task} has no KV cache; leave --kv-cache-precision out.",
+            "invalid_parameter",
+        )
+    module = importlib.import_module((_ENCODER_MODULES if encodes else _MODULES)[options.target])
+    target: Target = module.target(options)
+    return target
 
 
 def check_precisions(options: BuildOptions) -> None:

@@ -25,11 +25,12 @@ _PROBE = "a text"
 
 def connect(plan: LoadPlan) -> Client:
     """Return a client without retries, so that every failure is seen. Raises LoadError or InflightError."""
+    files = {name: Path(path) for name in ("ca", "certificate", "key") if (path := getattr(plan, name))}
     return Client(
         plan.server,
         plan.model,
         headers=parse_headers(plan),
-        tls=_tls(plan),
+        tls=Tls(**files) if files else None,
         retry=NO_RETRY,
         chat_template=plan.chat_template,
         metrics_url=plan.metrics_url,
@@ -51,17 +52,13 @@ def find_model(plan: LoadPlan, client: Client) -> ServedModel:
 
     For a model that generates, this asks for its description; an encoder computes a text.
     """
-    if plan.task == "embed":
-        return _encoder(plan, client.embed(_PROBE).model)
+    if plan.task == "generate":
+        found = client.deployment()
+        return ServedModel(found.model, found.kind, found.version, dict(found.served))
     if plan.task == "rerank":
-        return _encoder(plan, client.rerank(_PROBE, [_PROBE]).model)
-    if plan.task == "classify":
-        return _encoder(plan, client.classify(_PROBE).model)
-    found = client.deployment()
-    return ServedModel(found.model, found.kind, found.version, dict(found.served))
-
-
-def _encoder(plan: LoadPlan, model: str) -> ServedModel:
+        model = client.rerank(_PROBE, [_PROBE]).model
+    else:
+        model = (client.embed(_PROBE) if plan.task == "embed" else client.classify(_PROBE)).model
     return ServedModel(model, plan.task, facts={"model": model})
 
 
@@ -81,8 +78,3 @@ def parse_headers(plan: LoadPlan) -> Mapping[str, str]:
         return dict(map(parse_header, plan.header))
     except InflightError as error:
         raise LoadError(str(error), error.code) from None
-
-
-def _tls(plan: LoadPlan) -> Tls | None:
-    files = {name: Path(path) for name in ("ca", "certificate", "key") if (path := getattr(plan, name))}
-    return Tls(**files) if files else None

@@ -25,7 +25,7 @@ def read_object(file: Path) -> dict[str, Any]:
         raise LoadError(f"{file} can't be read: {error}", "run_damaged") from None
     except RecursionError:
         found = None
-    if not isinstance(found, dict) or _is_deep(found, _MAX_DEPTH):
+    if not isinstance(found, dict) or is_deep(found, _MAX_DEPTH):
         raise LoadError(f"{file} must hold one JSON object, and not be nested deeply", "run_damaged")
     return found
 
@@ -70,9 +70,10 @@ def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not valid JSON")
 
 
-def _is_deep(value: Any, max_depth: int) -> bool:
+def is_deep(value: Any, max_depth: int) -> bool:
+    """Return whether objects and arrays are nested at least this deep."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return max_depth == 0 or any(_is_deep(one, max_depth - 1) for one in inner)
+    return max_depth == 0 or any(is_deep(part, max_depth - 1) for part in inner)
 
 
 # Created once, because creating it takes longer than decoding a line.

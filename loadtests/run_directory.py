@@ -36,6 +36,9 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.requests, self.server = path / "requests.jsonl", path / "server.jsonl"
+        self.generator = path / "generator.jsonl"
+        self.log = path / "generator.log"
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
@@ -77,22 +80,6 @@ class RunDirectory:
         except OSError as error:
             code = "disk_full" if error.errno in DISK_FULL_ERRORS else "load_failed"
             raise LoadError(f"the run in {self.path} can't go on: {error.strerror or error}", code) from error
-
-    @property
-    def requests(self) -> Path:
-        return self.path / "requests.jsonl"
-
-    @property
-    def server(self) -> Path:
-        return self.path / "server.jsonl"
-
-    @property
-    def generator(self) -> Path:
-        return self.path / "generator.jsonl"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "generator.log"
 
     def write_plan(self, plan: LoadPlan) -> None:
         (self.path / "plan.json").write_text(plan.model_dump_json(indent=2) + "\n")

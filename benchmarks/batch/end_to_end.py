@@ -83,7 +83,7 @@ def main(
         threads=threads, stream_interval=stream_interval,
     )  # fmt: skip
     alone = EngineAlone(alone_options)
-    found: list[dict[str, BatchRun]] = []
+    results: list[dict[str, BatchRun]] = []
     with Server(engine, deployment) as server:
         for number in range(-1, rounds):
             count = rows if number >= 0 else 16  # the first round is a warm-up for both
@@ -91,18 +91,20 @@ def main(
             batches = {variant: equal_rows(prompts, count, prompt_tokens, max_tokens) for variant in _VARIANTS}
             batches["jsonl"] = batches["alone"]
             turn = number % len(_VARIANTS)
-            one = {}
+            runs = {}
             for variant in (*_VARIANTS[turn:], *_VARIANTS[:turn]):
-                one[variant] = _run(variant, batches[variant], alone, address_with_metrics(server))
+                runs[variant] = _run(variant, batches[variant], alone, address_with_metrics(server))
             if number >= 0:
-                found.append(one)
-                speeds = ", ".join(f"{variant} {one[variant].tokens_per_second:.1f}" for variant in _VARIANTS)
+                results.append(runs)
+                speeds = ", ".join(f"{variant} {runs[variant].tokens_per_second:.1f}" for variant in _VARIANTS)
                 print(f"round {number + 1}, tokens/s: {speeds}", flush=True)
     alone.close()
     shutil.rmtree(_WORK)
-    rounds_found = [{variant: asdict(run) for variant, run in one.items()} for one in found]
+    as_json = [{variant: asdict(run) for variant, run in runs.items()} for runs in results]
     report(
-        out, _figures(found, Manifest.read(engine).precision), {"engine": asdict(alone_options), "rounds": rounds_found}
+        out,
+        _figures(results, Manifest.read(engine).precision),
+        {"engine": asdict(alone_options), "rounds": as_json},
     )
 
 
@@ -110,8 +112,8 @@ def _run(variant: str, rows: list[BenchRow], alone: EngineAlone, address: str) -
     sampling = SAMPLED if variant.endswith("sampled") else GREEDY
     if variant.startswith("alone"):
         fields = {"sampling": SamplingConfig(**sampling)}
-        found = alone.run([row.ids for row in rows], rows[0].max_tokens, fields)
-        return BatchRun(found.tokens_per_second, RunTimings())
+        answers = alone.run([row.ids for row in rows], rows[0].max_tokens, fields)
+        return BatchRun(answers.tokens_per_second, RunTimings())
     shutil.rmtree(_WORK, ignore_errors=True)
     _WORK.mkdir(parents=True)
     if variant == "sqlite":
@@ -126,11 +128,11 @@ def _run(variant: str, rows: list[BenchRow], alone: EngineAlone, address: str) -
     return BatchRun(tokens(rows) / figures.run, figures)
 
 
-def _figures(found: list[dict[str, BatchRun]], precision: str) -> list[Figure]:
-    def ratios(one: str, other: str) -> list[float]:
-        return [run[one].tokens_per_second / run[other].tokens_per_second for run in found]
+def _figures(rounds: list[dict[str, BatchRun]], precision: str) -> list[Figure]:
+    def ratios(variant: str, other: str) -> list[float]:
+        return [run[variant].tokens_per_second / run[other].tokens_per_second for run in rounds]
 
-    timings = [run["jsonl"].figures for run in found]
+    timings = [run["jsonl"].figures for run in rounds]
     processor = [timing.checkpoint_processor / timing.run for timing in timings]
     waits = [timing.checkpoints / timing.run for timing in timings]
     return [

@@ -66,8 +66,8 @@ def main(rows: int, out: Path) -> None:
 def _write(rows: int) -> None:
     with (_WORK / "rows.jsonl").open("w") as file:
         for number in range(rows):
-            one = number if (number + 1) % _DUPLICATE_INTERVAL else number - 7
-            file.write(f'{{"id": "row-{one:07}", "prompt": "Say something of thing {number}."}}\n')
+            source_row = number if (number + 1) % _DUPLICATE_INTERVAL else number - 7
+            file.write(f'{{"id": "row-{source_row:07}", "prompt": "Say something of thing {number}."}}\n')
 
 
 def _run_job(until: int | None, before: int) -> MillionRun:

@@ -143,11 +143,11 @@ def main(pairs: int, like: str, out: Path) -> None:
     running = RunOptions(ephemeral=str(engine), ephemeral_options=options)
     with ephemeral_server(running, print) as address:
         asyncio.run(seconds(mixed(prompts, 0)[:8], running, address))  # warm-up
-        found = [
+        comparisons = [
             compare("documents", documents, prompts, running, address, pairs),
             compare("mixed answers", mixed, prompts, running, address, pairs),
         ]
-    report(out, [one.figure for one in found], [asdict(one) for one in found])
+    report(out, [one.figure for one in comparisons], [asdict(one) for one in comparisons])
 
 
 if __name__ == "__main__":

@@ -41,19 +41,19 @@ def main(equal: int, mixed: int, install_vllm: bool, out: Path) -> None:
     engine = bench_engine(LIKE, "bf16")
     prompts = Prompts(Tokenizer.from_file(str(engine / "tokenizer.json")), seed=1)
     works = {"equal": equal_rows(prompts, equal, 64, 48), "mixed": mixed_rows(prompts, mixed)}
-    found = {"job": _job(engine, works, equal_rows(prompts, 16, 16, 16))}
+    speeds = {"job": _job(engine, works, equal_rows(prompts, 16, 16, 16))}
     peer = Transformers(BENCH_DIRECTORY / LIKE)
-    found["transformers"] = {name: _print_speed("transformers", name, peer.run(rows)) for name, rows in works.items()}
+    speeds["transformers"] = {name: _print_speed("transformers", name, peer.run(rows)) for name, rows in works.items()}
     peer.close()
     if installed():
         vllm = Vllm(BENCH_DIRECTORY / LIKE, BENCH_DIRECTORY / "vllm.log")
-        found["vllm"] = {name: _print_speed("vllm", name, vllm.run(rows)) for name, rows in works.items()}
+        speeds["vllm"] = {name: _print_speed("vllm", name, vllm.run(rows)) for name, rows in works.items()}
         vllm.close()
-    report(out, [_figure(name, peer, found) for name in works for peer in list(found)[1:]], found)
+    report(out, [_figure(name, peer, speeds) for name in works for peer in list(speeds)[1:]], speeds)
 
 
 def _job(engine: Path, works: dict[str, list[BenchRow]], warm: list[BenchRow]) -> dict[str, float]:
-    found = {}
+    measured = {}
     with Server(engine, DeploymentOptions(kv_cache_tokens=KV_CACHE_TOKENS)) as server:
         for name, rows in {"warm": warm, **works}.items():
             shutil.rmtree(_WORK, ignore_errors=True)
@@ -67,9 +67,9 @@ def _job(engine: Path, works: dict[str, list[BenchRow]], warm: list[BenchRow]) -
                 "--order",
                 "arrival",
             )
-            found[name] = _print_speed("job", name, tokens(rows) / run_measured("run", taken, *more).run)
+            measured[name] = _print_speed("job", name, tokens(rows) / run_measured("run", taken, *more).run)
     shutil.rmtree(_WORK)
-    return found
+    return measured
 
 
 def _print_speed(who: str, name: str, speed: float) -> float:
@@ -77,10 +77,10 @@ def _print_speed(who: str, name: str, speed: float) -> float:
     return speed
 
 
-def _figure(rows: str, peer: str, found: dict[str, dict[str, float]]) -> Figure:
+def _figure(rows: str, peer: str, speeds: dict[str, dict[str, float]]) -> Figure:
     return Figure(
         f"tokens/s of {rows} answers, job / {peer}",
-        [found["job"][rows] / found[peer][rows]],
+        [speeds["job"][rows] / speeds[peer][rows]],
         _GOALS[rows] if peer == "transformers" else "",
     )
 

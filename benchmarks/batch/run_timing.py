@@ -47,7 +47,7 @@ def run_measured(*arguments: str) -> RunTimings:
 
 
 def _measured() -> RunTimings:
-    found = RunTimings()
+    timings = RunTimings()
 
     def around(whole: type, name: str, note: Callable[[float, float], None]) -> None:
         inner = getattr(whole, name)
@@ -62,16 +62,16 @@ def _measured() -> RunTimings:
         setattr(whole, name, measured)
 
     def checkpoint(seconds: float, processor: float) -> None:
-        found.checkpoints += seconds
-        found.checkpoint_processor += processor
-        found.checkpoint_count += 1
+        timings.checkpoints += seconds
+        timings.checkpoint_processor += processor
+        timings.checkpoint_count += 1
 
     def add_run(seconds: float, processor: float) -> None:
-        found.run += seconds
+        timings.run += seconds
 
     around(Ledger, "checkpoint", checkpoint)
     around(JobRunner, "run", add_run)
-    return found
+    return timings
 
 
 if __name__ == "__main__":

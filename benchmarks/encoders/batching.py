@@ -82,7 +82,7 @@ def main(
         same: Precision = "fp32" if precision == "fp32" else "bf16"
         started = [Peer(kind, checkpoint, same) for kind in ((SENTENCE_TRANSFORMERS, VLLM) if peers else ())]
         try:
-            found = [] if prepare else _measure(engine, started, texts, rounds)
+            measured = [] if prepare else _measure(engine, started, texts, rounds)
         finally:
             for peer in started:
                 peer.close()
@@ -90,7 +90,11 @@ def main(
             return
         where = f"{find_processor().name}, {find_processor().cores} cores, {datetime.date.today():%d %B %Y}"
         caption = f"MiniLM {precision}, {texts} texts; {where}"
-        report(out, list(_figures(found, precision)), {"caption": caption, "rounds": [_plain(one) for one in found]})
+        report(
+            out,
+            list(_figures(measured, precision)),
+            {"caption": caption, "rounds": [_plain(one) for one in measured]},
+        )
     if charts is not None:
         details = json.loads(out.read_text())["details"]
         for name, chart in _charts(details["caption"], details["rounds"]).items():
@@ -100,7 +104,7 @@ def main(
 
 def _measure(engine: Path, peers: Sequence[Peer], count: int, rounds: int) -> list[dict[str, Way]]:
     maker, loop = TextMaker(engine), EngineLoop(engine)
-    found: list[dict[str, Way]] = []
+    rounds_measured: list[dict[str, Way]] = []
     with (
         embedding_server(engine) as server,
         Client(server.grpc_address) as client,
@@ -115,12 +119,12 @@ def _measure(engine: Path, peers: Sequence[Peer], count: int, rounds: int) -> li
             ways = _ways(loop, dynamic, peers, [text.text for text in corpus], tokens(corpus))
             ways[_PLANNED] = _planned(server, client, [text.text for text in corpus], tokens(corpus))
             turn = number % len(ways)
-            one = {name: ways[name]() for name in (*list(ways)[turn:], *list(ways)[:turn])}
-            one["sorted"] = max((one[f"sorted {budget}"] for budget in SORTED_BUDGETS), key=_speed)
-            found.append(one)
-            speeds = ", ".join(f"{name} {_speed(way):.0f}" for name, way in one.items())
+            measured = {name: ways[name]() for name in (*list(ways)[turn:], *list(ways)[:turn])}
+            measured["sorted"] = max((measured[f"sorted {budget}"] for budget in SORTED_BUDGETS), key=_speed)
+            rounds_measured.append(measured)
+            speeds = ", ".join(f"{name} {_speed(way):.0f}" for name, way in measured.items())
             print(f"round {number + 1}, tokens/s: {speeds}", flush=True)
-    return found
+    return rounds_measured
 
 
 def _ways(
@@ -175,23 +179,23 @@ def _speed(way: Way) -> float:
     return way.tokens_per_second
 
 
-def _figures(found: Sequence[dict[str, Way]], precision: Precision) -> list[Figure]:
+def _figures(rounds: Sequence[dict[str, Way]], precision: Precision) -> list[Figure]:
     goals = {"static": ">= 1.5", "sorted": ">= 0.95", SENTENCE_TRANSFORMERS: ">= 1.2", VLLM: ">= 1.2"}
-    figures = [Figure("padded / real tokens, planned", [one[_PLANNED].padding or 0.0 for one in found], "<= 1.1")]
-    others = [name for name in _NAMES if name != _PLANNED and name in found[0]]
+    figures = [Figure("padded / real tokens, planned", [one[_PLANNED].padding or 0.0 for one in rounds], "<= 1.1")]
+    others = [name for name in _NAMES if name != _PLANNED and name in rounds[0]]
     for name in others:
-        ratios = [_speed(one[_PLANNED]) / _speed(one[name]) for one in found]
+        ratios = [_speed(one[_PLANNED]) / _speed(one[name]) for one in rounds]
         figures.append(Figure(f"tokens/s, planned / {_NAMES[name]}", ratios, goals.get(name, "")))
     for name in (_PLANNED, *others):
-        figures.append(Figure(f"tokens/s, {_NAMES[name]}, {precision}", [_speed(one[name]) for one in found]))
-        paddings = [padding for one in found if (padding := one[name].padding) is not None]
+        figures.append(Figure(f"tokens/s, {_NAMES[name]}, {precision}", [_speed(one[name]) for one in rounds]))
+        paddings = [padding for one in rounds if (padding := one[name].padding) is not None]
         if name != _PLANNED and paddings:
             figures.append(Figure(f"padded / real tokens, {_NAMES[name]}", paddings))
     return figures
 
 
-def _plain(one: dict[str, Way]) -> dict[str, Any]:
-    return {name: vars(way) for name, way in one.items()}
+def _plain(ways: dict[str, Way]) -> dict[str, Any]:
+    return {name: vars(way) for name, way in ways.items()}
 
 
 def _charts(caption: str, rounds: Sequence[dict[str, dict[str, float | None]]]) -> dict[str, str]:
@@ -199,7 +203,7 @@ def _charts(caption: str, rounds: Sequence[dict[str, dict[str, float | None]]]) 
 
     def bars(field: str, form: str) -> list[Bar]:
         values = {name: [one[name][field] for one in rounds if name in one] for name in _NAMES}
-        medians = {name: statistics.median(filter(None, found)) for name, found in values.items() if any(found)}
+        medians = {name: statistics.median(filter(None, numbers)) for name, numbers in values.items() if any(numbers)}
         return [Bar(_NAMES[name], value, format(value, form), name == _PLANNED) for name, value in medians.items()]
 
     return {

@@ -34,7 +34,7 @@ class EngineLoop:
         """Tokens of all texts so far, and positions that were computed for them."""
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        return [found.ids for found in self._tokenizer.encode_batch_fast(list(texts))]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
 
     def compute(self, batch: Sequence[Sequence[int]]) -> Vectors:
         """Return the vectors of one batch, given as token ids."""
@@ -48,8 +48,8 @@ class EngineLoop:
         self.padded_tokens += ids.size
         values = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
         self._request.infer({name: ov.Tensor(values[name]) for name in self._inputs})
-        found: Vectors = self._request.get_output_tensor(0).data.copy()
-        return found
+        vectors: Vectors = self._request.get_output_tensor(0).data.copy()
+        return vectors
 
     def in_order(self, texts: Sequence[str], size: int) -> Vectors:
         """Return the vectors of texts in batches of `size` in the order of the list."""
@@ -60,10 +60,10 @@ class EngineLoop:
         """Return the vectors of texts that are all tokenized first and sorted by length, in batches of at most
         `budget` padded tokens: what an offline job can do that has the whole corpus."""
         ids = self.tokenize(texts)
-        found = np.empty((len(texts), self.dimensions), np.float32)
+        vectors = np.empty((len(texts), self.dimensions), np.float32)
         for rows in _by_budget(ids, budget):
-            found[rows] = self.compute([ids[row] for row in rows])
-        return found
+            vectors[rows] = self.compute([ids[row] for row in rows])
+        return vectors
 
 
 def _by_budget(ids: Sequence[Sequence[int]], budget: int) -> Iterator[list[int]]:

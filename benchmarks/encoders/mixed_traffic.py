@@ -116,20 +116,20 @@ class _Traffic:
                 client.embed(self._texts(BULK_TEXTS))
 
     def _ask(self, end: float) -> list[float]:
-        found: list[float] = []
+        latencies: list[float] = []
         with Client(self._server.grpc_address) as client, ThreadPoolExecutor(32) as pool:
             due = time.monotonic()
             while due < end:
                 time.sleep(max(0.0, due - time.monotonic()))
-                pool.submit(self._query, client, due, found)
+                pool.submit(self._query, client, due, latencies)
                 due += 1 / QUERIES_PER_SECOND
-        return found
+        return latencies
 
-    def _query(self, client: Client, due: float, found: list[float]) -> None:
+    def _query(self, client: Client, due: float, latencies: list[float]) -> None:
         with self._lock:
             text = self._maker.of_lengths([QUERY_TOKENS])[0].text
         client.embed(text, priority=QUERY_PRIORITY)
-        found.append(time.monotonic() - due)
+        latencies.append(time.monotonic() - due)
 
     def _texts(self, count: int) -> list[str]:
         with self._lock:

@@ -67,9 +67,9 @@ def main(requests: int, concurrency: int, out: Path) -> None:
     details: dict[str, Any] = {}
     with Server(engine, options) as server, gateway(server) as front:
         for load in loads:
-            found = _aiperf(load, f"http://127.0.0.1:{front.port}", requests, concurrency, out.with_suffix(".files"))
-            details[load.endpoint] = found
-            figures += _figures(load, found, requests)
+            export = _aiperf(load, f"http://127.0.0.1:{front.port}", requests, concurrency, out.with_suffix(".files"))
+            details[load.endpoint] = export
+            figures += _figures(load, export, requests)
         served = _mteb("--server", server.grpc_address)
         through_gateway = _mteb("--server", f"http://127.0.0.1:{front.port}/v1")
     torch = _mteb("--torch", str(minilm_checkpoint().absolute()))
@@ -99,13 +99,13 @@ def _aiperf(load: Load, url: str, requests: int, concurrency: int, work: Path) -
         *("--artifact-dir", str(directory.absolute()), "--ui", "none", "--no-gpu-telemetry", "--no-server-metrics"),
     ]
     _run(command, directory.parent)  # in offline mode, it would take the tokenizer's path for a name in the hub's cache
-    found: dict[str, Any] = json.loads(next(directory.rglob("profile_export_aiperf.json")).read_text())
-    return found
+    export: dict[str, Any] = json.loads(next(directory.rglob("profile_export_aiperf.json")).read_text())
+    return export
 
 
-def _figures(load: Load, found: Mapping[str, Any], requests: int) -> list[Figure]:
+def _figures(load: Load, export: Mapping[str, Any], requests: int) -> list[Figure]:
     def value(name: str, of: str = "avg") -> float:
-        return float((found.get(name) or {}).get(of) or 0.0)
+        return float((export.get(name) or {}).get(of) or 0.0)
 
     name = f"AIPerf {load.endpoint}"
     return [
@@ -120,8 +120,8 @@ def _mteb(*side: str) -> dict[str, float]:
     packages = ["--requirement", str(EXAMPLE / "requirements.txt")]
     python = shared_environment("mteb-venv", packages, beside=[sentence_transformers_python()])
     output = _run([str(python.absolute()), str(EXAMPLE / "evaluate.py"), *side], BENCH_DIRECTORY, _ENVIRONMENT)
-    found: dict[str, float] = json.loads(output.splitlines()[-1])
-    return found
+    scores: dict[str, float] = json.loads(output.splitlines()[-1])
+    return scores
 
 
 def _run(command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> str:

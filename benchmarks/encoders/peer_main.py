@@ -29,7 +29,7 @@ def vllm(checkpoint: str, precision: str) -> Encode:
     model = library.LLM(model=checkpoint, runner="pooling", dtype=dtype, max_model_len=512)
 
     def encode(texts: list[str]) -> Any:
-        return [found.outputs.embedding for found in model.embed(texts, use_tqdm=False)]
+        return [output.outputs.embedding for output in model.embed(texts, use_tqdm=False)]
 
     return encode
 

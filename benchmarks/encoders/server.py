@@ -38,8 +38,8 @@ class EncoderMetrics:
 
     def total(self, name: str, **labels: str) -> float:
         """Return the sum of the series with this name and these labels."""
-        name, wanted = name.removesuffix("_total"), set(labels.items())
-        return sum(value for (key, *own), value in self._values.items() if key == name and wanted <= set(own))
+        name, pairs = name.removesuffix("_total"), set(labels.items())
+        return sum(value for (key, *own), value in self._values.items() if key == name and pairs <= set(own))
 
     def since(self, before: EncoderMetrics, name: str, **labels: str) -> float:
         return self.total(name, **labels) - before.total(name, **labels)

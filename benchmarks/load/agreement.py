@@ -71,12 +71,12 @@ class Agreement:
     @property
     def throughput(self) -> Figure:
         """Our throughput as a fraction of theirs."""
-        return self._figure("tokens/s", lambda one: one.tokens_per_second)
+        return self._figure("tokens/s", lambda load: load.tokens_per_second)
 
     @property
     def ttft(self) -> Figure:
         """Our median time to the first token as a fraction of theirs."""
-        return self._figure("TTFT p50", lambda one: one.ttft_p50)
+        return self._figure("TTFT p50", lambda load: load.ttft_p50)
 
     def _figure(self, what: str, of: Callable[[MeasuredLoad], float]) -> Figure:
         load = f"{self.load.level} {'users' if self.load.kind == 'users' else 'requests/s'}"
@@ -96,15 +96,19 @@ def main(like: str, step_ms: float, users: int, rate: int, pairs: int, out: Path
     levels: list[tuple[Literal["users", "rate"], int]] = [("users", users), ("rate", rate)]
     loads = [AgreementLoad(kind, level, "tell me about tea", 16, 16 * step_ms / 1e3) for kind, level in levels]
     with Server(bench_engine(like, "fp32"), _engine(step_ms / 1e3)) as server:
-        found = [compare(server.grpc_address, program, load, pairs, print) for load in loads]
-    report(out, [figure for one in found for figure in (one.throughput, one.ttft)], [asdict(one) for one in found])
+        results = [compare(server.grpc_address, program, load, pairs, print) for load in loads]
+    report(
+        out,
+        [figure for one in results for figure in (one.throughput, one.ttft)],
+        [asdict(one) for one in results],
+    )
 
 
 def compare(
     address: str, program: Path, load: AgreementLoad, pairs: int, on_message: Callable[[str], None]
 ) -> Agreement:
     """Measure a server at the gRPC `address` in this many pairs of runs."""
-    found: list[tuple[MeasuredLoad, MeasuredLoad]] = []
+    measured: list[tuple[MeasuredLoad, MeasuredLoad]] = []
     for pair in range(pairs):
         if pair % 2:
             theirs = measure_theirs(address, program, load)
@@ -112,10 +116,10 @@ def compare(
         else:
             ours = measure_ours(address, load)
             theirs = measure_theirs(address, program, load)
-        found.append((ours, theirs))
-        figures = (f"{one.tokens_per_second:.1f} tokens/s, TTFT {one.ttft_p50 * 1e3:.1f} ms" for one in found[-1])
+        measured.append((ours, theirs))
+        figures = (f"{one.tokens_per_second:.1f} tokens/s, TTFT {one.ttft_p50 * 1e3:.1f} ms" for one in measured[-1])
         on_message(f"{load.level} {load.kind}, pair {pair + 1}: " + "; perf_analyzer: ".join(figures))
-    return Agreement(load, found)
+    return Agreement(load, measured)
 
 
 def measure_ours(address: str, load: AgreementLoad) -> MeasuredLoad:

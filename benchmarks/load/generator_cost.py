@@ -64,9 +64,9 @@ def main(
         addresses = {"gRPC": server.grpc_address, "HTTP": f"http://{server.http_address}"}
         plans = {name: _plan(address, tokens_per_second, max_tokens, seconds) for name, address in addresses.items()}
         page = f"http://{server.metrics_address}/metrics"
-        found = [_measure(name, plan, page, WorkerSpec(workers)) for name, plan in plans.items()]
+        costs = [_measure(name, plan, page, WorkerSpec(workers)) for name, plan in plans.items()]
     figures = []
-    for one in found:
+    for one in costs:
         at = f"{one.protocol}, {tokens_per_second} tokens/s asked for"
         figures += [
             Figure(f"tokens/s received, {at}", [one.tokens_per_second]),
@@ -75,7 +75,7 @@ def main(
         ]
         for reason in one.unreliable_reasons:
             print(f"{one.protocol}: {reason}")
-    report(out, figures, [asdict(one) for one in found])
+    report(out, figures, [asdict(one) for one in costs])
 
 
 def _measure(protocol: str, plan: LoadPlan, metrics_url: str, workers: WorkerSpec) -> GeneratorCost:
@@ -106,10 +106,10 @@ def _measure(protocol: str, plan: LoadPlan, metrics_url: str, workers: WorkerSpe
 def _cpu_wait_seconds() -> float | None:
     """Return the seconds since boot in which any process waited for a processor."""
     try:
-        found = re.search(r"some .*total=(\d+)", Path("/proc/pressure/cpu").read_text())
+        match = re.search(r"some .*total=(\d+)", Path("/proc/pressure/cpu").read_text())
     except OSError:
         return None
-    return int(found[1]) / 1e6 if found else None
+    return int(match[1]) / 1e6 if match else None
 
 
 def _plan(address: str, tokens_per_second: int, max_tokens: int, seconds: float) -> LoadPlan:

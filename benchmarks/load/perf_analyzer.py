@@ -79,17 +79,18 @@ def run(program: Path, address: str, inputs: Mapping[str, object], load: list[st
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         if done.returncode != 0 or not export.is_file():
             raise RuntimeError(f"perf_analyzer ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
-        found = json.loads(export.read_text())["experiments"][0]["requests"]
+        records = json.loads(export.read_text())["experiments"][0]["requests"]
     tensors = [
-        MeasuredRequest(one["timestamp"] / 1e9, tuple(at / 1e9 for at in one["response_timestamps"])) for one in found
+        MeasuredRequest(entry["timestamp"] / 1e9, tuple(at / 1e9 for at in entry["response_timestamps"]))
+        for entry in records
     ]
-    return sorted(tensors, key=lambda one: one.sent)
+    return sorted(tensors, key=lambda entry: entry.sent)
 
 
 def _download(folder: Path) -> Path:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
-    wanted = ["--only-binary", ":all:", "--platform", "manylinux1_x86_64", f"tritonclient=={VERSION}"]
-    done = subprocess.run([*pip, *wanted, "--dest", str(folder)], capture_output=True, text=True)
+    arguments = ["--only-binary", ":all:", "--platform", "manylinux1_x86_64", f"tritonclient=={VERSION}"]
+    done = subprocess.run([*pip, *arguments, "--dest", str(folder)], capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode != 0 or not wheels:
         raise PerfAnalyzerMissingError(f"perf_analyzer can't be downloaded: {done.stderr.strip()[-300:]}")
@@ -102,6 +103,6 @@ def _download(folder: Path) -> Path:
 
 def _library(pattern: str) -> Path:
     root = triton.find_triton().root
-    for found in sorted((root.parent.parent / "nvidia_pytriton.libs").glob(pattern)):
-        return found
+    for library in sorted((root.parent.parent / "nvidia_pytriton.libs").glob(pattern)):
+        return library
     raise PerfAnalyzerMissingError(f"{root} has no {pattern}, which perf_analyzer needs; install nvidia-pytriton")

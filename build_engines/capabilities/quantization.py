@@ -50,36 +50,36 @@ def read_quantization(directory: Path, config: dict[str, Any]) -> CheckpointQuan
     path = directory / MODELOPT_FILE
     if path.is_file():
         return _modelopt(path)
-    found = config.get("quantization_config")
-    if not found:
+    section = config.get("quantization_config")
+    if not section:
         return CheckpointQuantization()
-    method = str(found.get("quant_method") or _UNNAMED) if isinstance(found, dict) else _UNNAMED
+    method = str(section.get("quant_method") or _UNNAMED) if isinstance(section, dict) else _UNNAMED
     if method == "fp8":
-        blocks = found.get("weight_block_size")
+        blocks = section.get("weight_block_size")
         if blocks == _BLOCK:
             return CheckpointQuantization("fp8")
         raise _refused(directory, f"fp8 in blocks of {blocks}" if blocks else "fp8 without blocks")
     if method == "mxfp4":  # gpt-oss, as it is published
         return CheckpointQuantization("mxfp4")
     if method == "modelopt":  # newer exports repeat the contents of the separate file here
-        return _named(directory, found.get("quant_algo"), None)
+        return _named(directory, section.get("quant_algo"), None)
     raise _refused(directory, method)
 
 
 def only_in_config(directory: Path, config: dict[str, Any]) -> bool:
     """Return whether ModelOpt's file is missing, which 1.2's release candidates read."""
-    found = config.get("quantization_config")
+    section = config.get("quantization_config")
     return (
-        isinstance(found, dict)
-        and found.get("quant_method") == "modelopt"
+        isinstance(section, dict)
+        and section.get("quant_method") == "modelopt"
         and not (directory / MODELOPT_FILE).is_file()
     )
 
 
 def _modelopt(path: Path) -> CheckpointQuantization:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["quantization"]
-        algorithm, kv = found["quant_algo"], found.get("kv_cache_quant_algo")
+        section = json.loads(path.read_text(encoding="utf-8"))["quantization"]
+        algorithm, kv = section["quant_algo"], section.get("kv_cache_quant_algo")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BuildError(
             f"{path} has no quantization.quant_algo; fetch the checkpoint again.",

@@ -132,8 +132,8 @@ def find_architecture(directory: Path, config: dict[str, Any], line: str = ENGIN
             f"{directory} holds a {name}, which TensorRT-LLM {line} runs in PyTorch alone and can't compile into an "
             f"engine; {_alternative(directory, config)}."
         )
-    found = CAPABILITIES[line].get(name)
-    if found is None:
+    architecture = CAPABILITIES[line].get(name)
+    if architecture is None:
         raise _unsupported(
             f"{directory} holds a {name}, which is not among the architectures that TensorRT-LLM {line} compiles here "
             f"({', '.join(CAPABILITIES[line])}); {_alternative(directory, config)}."
@@ -145,7 +145,7 @@ def find_architecture(directory: Path, config: dict[str, Any], line: str = ENGIN
             f"{directory} is quantized already ({method}), and engines are quantized as they are built; build from the "
             f"original weights{other}."
         )
-    return found
+    return architecture
 
 
 def _alternative(directory: Path, config: dict[str, Any]) -> str:
@@ -173,7 +173,7 @@ def _read_by_llmapi(directory: Path, config: dict[str, Any]) -> bool:
 def refuse_precision(architecture: Architecture, quantization: str, kv_cache_dtype: str) -> None:
     """Raise BuildError (`unsupported_architecture`) for settings that upstream does not support for an architecture."""
     if quantization not in architecture.quantizations:
-        others = [one.name for one in CAPABILITIES[ENGINE_LINE].values() if quantization in one.quantizations]
+        others = [other.name for other in CAPABILITIES[ENGINE_LINE].values() if quantization in other.quantizations]
         raise _unsupported(
             f"TensorRT-LLM {ENGINE_LINE} doesn't build {architecture.name} with quantization {quantization} (it does "
             f"{', '.join(others)}); choose one of {', '.join(architecture.quantizations)}."

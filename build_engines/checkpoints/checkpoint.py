@@ -86,8 +86,8 @@ class Checkpoint:
             names = "".join(path.name for path in further).encode()
             return hashlib.sha256(names + b"".join(path.read_bytes() for path in templates)).hexdigest()
         settings = self.directory / "tokenizer_config.json"
-        found = read_json(settings).get("chat_template") if settings.is_file() else None
-        return None if found is None else hashlib.sha256(json.dumps(found).encode()).hexdigest()
+        template = read_json(settings).get("chat_template") if settings.is_file() else None
+        return None if template is None else hashlib.sha256(json.dumps(template).encode()).hexdigest()
 
 
 @contextmanager
@@ -197,15 +197,15 @@ def _find_weights(directory: Path) -> dict[Path, int]:
     """Return the weight files in order, each with its number of parameters."""
     index, single = directory / _INDEX, directory / _SINGLE
     if index.is_file():
-        found = _read_index(index)
+        shards = _read_index(index)
         # transformers reads the single file then, other libraries all files.
-        if single.is_file() and list(found) != [single]:
+        if single.is_file() and list(shards) != [single]:
             raise BuildError(
                 f"{directory} has weights twice, in {_SINGLE} and in the files that {_INDEX} lists; remove those that"
                 " you don't want.",
                 "not_a_checkpoint",
             )
-        return found
+        return shards
     if single.is_file():
         return {single: sum(check_safetensors(single).values())}
     if any(directory.glob("*.bin")) or any(directory.glob("*.pt")) or any(directory.glob("*.pth")):
@@ -234,7 +234,7 @@ def _read_index(index: Path) -> dict[Path, int]:
             f"({missing[0]}{' and others' if len(missing) > 1 else ''}); fetch the checkpoint again.",
             "checkpoint_damaged",
         )
-    found = {}
+    parameters = {}
     for path in shards:
         tensors = check_safetensors(path)
         absent = {name for name, file in places.items() if file == path.name} - tensors.keys()
@@ -243,8 +243,8 @@ def _read_index(index: Path) -> dict[Path, int]:
                 f"{path} lacks the tensor {min(absent)}, which the index lists; fetch the checkpoint again.",
                 "checkpoint_damaged",
             )
-        found[path] = sum(tensors.values())
-    return found
+        parameters[path] = sum(tensors.values())
+    return parameters
 
 
 @overload

@@ -28,10 +28,10 @@ class ConfigFile:
 
     def size(self, *names: str, least: int = 1, most: int = _MAX_VALUE) -> int:
         """Return the first of `names` that is present, a whole number."""
-        found = self.optional(*names, least=least, most=most)
-        if found is None:
+        value = self.optional(*names, least=least, most=most)
+        if value is None:
             raise self.error(f"{names[0]} is missing")
-        return found
+        return value
 
     def optional(self, *names: str, least: int = 1, most: int = _MAX_VALUE) -> int | None:
         """Return the first of `names` that is present, a whole number; None without any."""
@@ -96,5 +96,5 @@ def _shorten(value: object) -> str:
     """Return a value for an error message: short, on one line, and printable."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
-    said = ascii(value)
-    return said if len(said) <= _MAX_SHOWN else f"{said[:_MAX_SHOWN]}…"
+    text = ascii(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

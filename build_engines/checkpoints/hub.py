@@ -91,7 +91,7 @@ def find_hub_model(name: str, revision: str | None = None, include: Sequence[str
     try:
         if hub.constants.HF_HUB_OFFLINE:
             raise hub.errors.OfflineModeIsEnabled
-        found = hub.HfApi(endpoint=hub.constants.ENDPOINT).model_info(
+        info = hub.HfApi(endpoint=hub.constants.ENDPOINT).model_info(
             name, revision=revision, files_metadata=True, timeout=hub.constants.HF_HUB_ETAG_TIMEOUT
         )
     except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError, OSError) as error:
@@ -102,16 +102,16 @@ def find_hub_model(name: str, revision: str | None = None, include: Sequence[str
         return HubModel(name, revision, downloaded.name, None)
     paths = {
         file.rfilename: file
-        for file in found.siblings or ()
+        for file in info.siblings or ()
         if "/" not in file.rfilename or _MODULE_FILE.fullmatch(file.rfilename)
     }
-    wanted = hub.utils.filter_repo_objects(paths, allow_patterns=list(include), ignore_patterns=_EXCLUDE)
+    selected = hub.utils.filter_repo_objects(paths, allow_patterns=list(include), ignore_patterns=_EXCLUDE)
     files = tuple(
         HubFile(path, file.lfs.sha256 if file.lfs else file.blob_id, file.size)
-        for path in wanted
+        for path in selected
         for file in (paths[path],)
     )
-    return HubModel(name, revision, found.sha, files, any(path.lower().endswith(".gguf") for path in paths))
+    return HubModel(name, revision, info.sha, files, any(path.lower().endswith(".gguf") for path in paths))
 
 
 def download(model: HubModel, progress: BuildProgress) -> Path:
@@ -214,7 +214,7 @@ def _present(blobs: Path, file: HubFile) -> int:
 
 
 def _check_space(name: str, needed: int, storage: Path) -> None:
-    place = next(one for one in storage.parents if one.is_dir())
+    place = next(parent for parent in storage.parents if parent.is_dir())
     free = shutil.disk_usage(place).free
     if needed > free:
         raise BuildError(

@@ -117,8 +117,8 @@ def _dtype(config: dict[str, Any]) -> str:
 
 
 def _end_ids(generation: dict[str, Any], config: dict[str, Any], tokenizer: Any) -> Iterator[list[int]]:
-    for found in (generation.get("eos_token_id"), config.get("eos_token_id"), tokenizer.eos_token_id):
-        yield [] if found is None else sorted({found} if isinstance(found, int) else set(found))
+    for ids in (generation.get("eos_token_id"), config.get("eos_token_id"), tokenizer.eos_token_id):
+        yield [] if ids is None else sorted({ids} if isinstance(ids, int) else set(ids))
 
 
 def _first_id(*ids: int | None) -> int | None:

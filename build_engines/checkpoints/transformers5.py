@@ -44,9 +44,9 @@ def rope_fields(config: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 def _flat(parameters: Mapping[str, Any], thetas: tuple[str, ...]) -> dict[str, Any]:
     moved = {"rope_theta": thetas, "partial_rotary_factor": _PART}
-    found = {name: parameters[one] for one, names in moved.items() if one in parameters for name in names}
+    fields = {name: parameters[key] for key, names in moved.items() if key in parameters for name in names}
     scaling = {name: value for name, value in parameters.items() if name not in moved}
-    return found if scaling.get("rope_type", "default") == "default" else found | {"rope_scaling": scaling}
+    return fields if scaling.get("rope_type", "default") == "default" else fields | {"rope_scaling": scaling}
 
 
 def read_transformers_config(directory: Path) -> Any:

@@ -113,8 +113,8 @@ def _draw(source: random.Random) -> Attributes:
     """Return a random attribute set: most brands are invented, and two to four other attributes are set."""
     product = f"{source.choice(vocabulary.STYLES)} {source.choice(_NAMES)}"
     brand = source.choice(vocabulary.BRANDS) if source.random() < KNOWN_BRANDS else _invent_brand(source)
-    given = source.sample(tuple(_VALUES), source.randint(2, 4))
-    return Attributes(product, brand, **{field: source.choice(_VALUES[field]) for field in given})
+    chosen = source.sample(tuple(_VALUES), source.randint(2, 4))
+    return Attributes(product, brand, **{field: source.choice(_VALUES[field]) for field in chosen})
 
 
 def _invent_brand(source: random.Random) -> str:

@@ -55,9 +55,9 @@ def _check(logger: Any, task: dict[str, Any]) -> None:
         sys.exit(1)
     names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
     types = {name: engine.get_tensor_dtype(name) for name in names}
-    wanted = {**dict.fromkeys(task["inputs"], tensorrt.DataType.INT64), task["output"]: tensorrt.DataType.FLOAT}
-    if types != wanted:
-        sys.exit(f"TypeError: The plan has the tensors {types}, not {wanted}.")
+    expected = {**dict.fromkeys(task["inputs"], tensorrt.DataType.INT64), task["output"]: tensorrt.DataType.FLOAT}
+    if types != expected:
+        sys.exit(f"TypeError: The plan has the tensors {types}, not {expected}.")
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ class EncoderGraph(torch.nn.Module):  # type: ignore[misc]
         mask = self._additive(attention_mask[:, None, None, :] * earlier[None, None])
         # Counted from the first token of the text, so that padding before it changes nothing.
         positions = torch.relu(_count(attention_mask) - 1).to(input_ids.dtype)
-        found = self.base(input_ids=input_ids, attention_mask=mask, position_ids=positions, use_cache=False)
-        return found.last_hidden_state
+        outputs = self.base(input_ids=input_ids, attention_mask=mask, position_ids=positions, use_cache=False)
+        return outputs.last_hidden_state
 
     def _modernbert(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         places = torch.arange(input_ids.shape[1])

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from build_engines.checkpoints.checkpoint import Checkpoint
 from build_engines.encoders.export import EncoderExportTask
 from build_engines.encoders.settings import EncoderSettings, read_settings
-from build_engines.manifest import EncoderLimits, EncoderTask, Pooling, Precision
-from build_engines.target import BuildOptions, CompiledEncoder
+from build_engines.manifest import CompiledEncoder, EncoderTask, Pooling, Precision
+from build_engines.target import BuildOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,27 +70,8 @@ class GraphOptions:
             smoke_test=self.smoke_test,
         )
 
-    def compiled(
-        self,
-        settings: EncoderSettings,
-        facts: dict[str, Any],
-        properties: dict[str, Any],
-        limits: EncoderLimits | None = None,
-    ) -> CompiledEncoder:
-        """Return the facts for the manifest; `facts` are those of an `EncoderExportResult`."""
-        return CompiledEncoder(
-            task=self.task,
-            precision=self.precision,
-            max_seq_len=settings.max_seq_len,
-            properties=properties,
-            pooling=settings.pooling,
-            normalize=settings.normalize,
-            matryoshka=settings.matryoshka,
-            prompts=dict(settings.prompts),
-            default_prompt=settings.default_prompt,
-            activation=settings.activation,
-            labels=settings.labels,
-            limits=limits,
-            notes=settings.notes,
-            **facts | {"inputs": tuple(facts["inputs"])},
-        )
+    def compiled(self, settings: EncoderSettings, facts: dict[str, Any]) -> CompiledEncoder:
+        """Return what the manifest says; `facts` are those of an `EncoderExportResult`, and further ones."""
+        shared = CompiledEncoder.model_fields.keys() & vars(settings)
+        values = {name: getattr(settings, name) for name in shared} | {"precision": self.precision, "properties": {}}
+        return CompiledEncoder.model_validate(values | facts)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from build_engines.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from build_engines.checkpoints.config_file import ConfigFile
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer
 from build_engines.encoders.export import write_encoder_tokenizer
-from build_engines.encoders.settings import EncoderSettings, read_settings
+from build_engines.encoders.graph_options import GraphOptions
+from build_engines.encoders.settings import EncoderSettings
 from build_engines.errors import BuildError
 from build_engines.llmapi.arguments import LlmArguments
 from build_engines.llmapi.target import CHECKPOINT, DTYPES, MODEL_FILE, as_yaml, link_checkpoint
-from build_engines.manifest import EncoderTask, Precision
+from build_engines.manifest import CompiledEncoder, Precision
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, CompiledEncoder, Host
+from build_engines.target import BuildOptions, CacheKey, Host
 
 _EMBEDDER = "Qwen3ForTextEmbedding"
 _CLASSIFIER = "BertForSequenceClassification"
@@ -34,16 +35,14 @@ _NOT_TRIED = (
 class LlmApiEncoderTarget:
     """The target `llmapi` for an encoder. `extra` are further arguments of `LLM`."""
 
-    task: EncoderTask
-    options: BuildOptions
+    options: GraphOptions
     extra: dict[str, Any] = field(default_factory=dict)
 
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         self._settings(directory, config)
 
     def cache_key(self) -> CacheKey:
-        said = self.options
-        return CacheKey([self.task, said.precision, said.max_seq_len, said.pooling, said.normalize, self.extra])
+        return CacheKey([*self.options.cache_key(), self.extra])
 
     def host(self) -> Host:
         return Host({})
@@ -54,70 +53,55 @@ class LlmApiEncoderTarget:
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEncoder:
         progress.step("Copying the checkpoint")
-        settings = self._settings(checkpoint.directory, checkpoint.config)
+        task, settings = self.options.task, self._settings(checkpoint.directory, checkpoint.config)
         tokenizer = read_fast_tokenizer(checkpoint.directory)
         write_encoder_tokenizer(tokenizer, out, settings.lower_case)
         link_checkpoint(checkpoint, out / CHECKPOINT, own_code=False)
-        if self.task == "embed":
+        if task == "embed":
             # By this name the library returns the hidden state of the last token, not the logits of the next one.
             config = checkpoint.config | {"architectures": [_EMBEDDER]}
             (out / CHECKPOINT / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         (out / MODEL_FILE).write_text(as_yaml(self.keywords(checkpoint)), encoding="utf-8")
         file = ConfigFile(checkpoint.config, str(checkpoint.directory), "built")
-        pairs = self.task == "rerank" and (file.optional("type_vocab_size") or 1) > 1
+        pairs = task == "rerank" and (file.optional("type_vocab_size") or 1) > 1
         pad = tokenizer.pad_token_id
-        return CompiledEncoder(
-            task=self.task,
-            precision=self._precision,
-            max_seq_len=settings.max_seq_len,
-            vocab_size=file.size("vocab_size"),
-            pad_id=file.optional("pad_token_id", least=0) if pad is None else pad,
-            properties={},
-            inputs=("input_ids", *["token_type_ids"] * pairs),
-            dimensions=file.size("hidden_size") if self.task == "embed" else len(settings.labels) or 1,
-            padding_side="right",
-            pooling=settings.pooling,
-            normalize=settings.normalize,
-            matryoshka=settings.matryoshka,
-            prompts=dict(settings.prompts),
-            default_prompt=settings.default_prompt,
-            activation=settings.activation,
-            labels=settings.labels,
-            notes=(_NOT_TRIED, *settings.notes),
-        )
+        facts = {
+            "vocab_size": file.size("vocab_size"),
+            "pad_id": file.optional("pad_token_id", least=0) if pad is None else pad,
+            "inputs": ("input_ids", *["token_type_ids"] * pairs),
+            "dimensions": file.size("hidden_size") if task == "embed" else len(settings.labels) or 1,
+            "notes": (_NOT_TRIED, *settings.notes),
+        }
+        return self.options.compiled(settings, facts)
 
     def keywords(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Return the arguments of `LLM`, without the sizes of a micro-batch, which are the deployment's."""
         longest = self._settings(checkpoint.directory, checkpoint.config).max_seq_len
-        return {"encode_only": True, "dtype": DTYPES[self._precision], "max_seq_len": longest, **self.extra}
-
-    @property
-    def _precision(self) -> Precision:
-        # The library computes BERT in fp16, whatever its type.
-        return cast(Precision, self.options.precision or ("bf16" if self.task == "embed" else "fp16"))
+        return {"encode_only": True, "dtype": DTYPES[self.options.precision], "max_seq_len": longest, **self.extra}
 
     def _settings(self, directory: Path, config: dict[str, Any]) -> EncoderSettings:
-        said = self.options
-        found = read_settings(directory, config, self.task, said.pooling, said.normalize, said.max_seq_len)
+        task, precision = self.options.task, self.options.precision
+        settings = self.options.settings(directory, config)
         architecture = str(config["architectures"][0])
-        known = _EMBEDDERS if self.task == "embed" else (_CLASSIFIER,)
+        known = _EMBEDDERS if task == "embed" else (_CLASSIFIER,)
         if architecture not in known:
-            raise _refused(directory, f"the architecture {architecture}", f"only {', '.join(known)} for {self.task}")
-        if self.task == "embed":
-            if found.dense:
-                raise _refused(directory, f"the module {Path(found.dense[0].path).name}", "no layers after the model")
-            if found.truncate_dim is not None:
-                raise _refused(directory, f"the truncate_dim {found.truncate_dim}", "only models with whole vectors")
-            if found.pooling != "last_token":
-                raise _refused(directory, f"the pooling {found.pooling}", "only that of the last token")
+            raise _refused(directory, f"the architecture {architecture}", f"only {', '.join(known)} for {task}")
+        if task == "embed":
+            if settings.dense:
+                module = Path(settings.dense[0].path).name
+                raise _refused(directory, f"the module {module}", "no layers after the model")
+            if settings.truncate_dim is not None:
+                raise _refused(directory, f"the truncate_dim {settings.truncate_dim}", "only models with whole vectors")
+            if settings.pooling != "last_token":
+                raise _refused(directory, f"the pooling {settings.pooling}", "only that of the last token")
         elif (activation := config.get("hidden_act", "gelu")) != "gelu":
             raise _refused(directory, f"the hidden_act {activation}", "BERT only with gelu")
-        elif said.precision not in (None, "fp16"):
+        elif precision != "fp16":
             raise BuildError(
-                f"TensorRT-LLM computes BERT in fp16, so --precision {said.precision} is not possible; leave it out.",
+                f"TensorRT-LLM computes BERT in fp16, so --precision {precision} is not possible; leave it out.",
                 "invalid_parameter",
             )
-        return found
+        return settings
 
 
 def target(options: BuildOptions) -> LlmApiEncoderTarget:
@@ -126,20 +110,21 @@ def target(options: BuildOptions) -> LlmApiEncoderTarget:
     Raises BuildError (`invalid_parameter`) for arguments of the LLM that are not under `extra`.
     """
     arguments = options.settings if isinstance(options.settings, LlmArguments) else LlmArguments()
-    given = arguments.model_dump(exclude_defaults=True, exclude={"extra"})
-    if given:
+    if unknown := arguments.model_dump(exclude_defaults=True, exclude={"extra"}):
         raise BuildError(
-            f"An engine with the task {options.task} has no argument {', '.join(given)}; leave it out, or pass other "
+            f"An engine with the task {options.task} has no argument {', '.join(unknown)}; leave it out, or pass other "
             "arguments of the LLM as extra.NAME.",
             "invalid_parameter",
         )
-    return LlmApiEncoderTarget(cast(EncoderTask, options.task), options, dict(arguments.extra))
+    # The library computes BERT in fp16, whatever its type.
+    default: Precision = "bf16" if options.task == "embed" else "fp16"
+    return LlmApiEncoderTarget(GraphOptions.of(options, default), dict(arguments.extra))
 
 
 def model_yaml(checkpoint: Path, options: BuildOptions) -> str:
     """Return the model.yaml that a build would write. Raises BuildError as the build would; writes nothing."""
-    found = target(options)
-    return as_yaml(found.keywords(read_checkpoint(checkpoint, check=found.check_supported)))
+    encoder = target(options)
+    return as_yaml(encoder.keywords(read_checkpoint(checkpoint, check=encoder.check_supported)))
 
 
 def _refused(directory: Path, what: str, runs: str) -> BuildError:

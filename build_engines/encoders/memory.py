@@ -112,10 +112,10 @@ def plan_encoder(
     formats = weights or [OPENVINO_WEIGHTS[name] for name in on_target.get(target, _PRECISIONS)]
     overhead = GPU_OVERHEAD if on_gpu else OVERHEAD
 
-    def fit(one: WeightFormat) -> EncoderFit:
-        size = int(one.checkpoint_bytes(counts) * total / counts.total)
-        active = activation_bytes(shape, tokens, longest, one.name)
-        return EncoderFit(one.name, size, active, overhead, size + active + overhead <= memory)
+    def fit(precision: WeightFormat) -> EncoderFit:
+        size = int(precision.checkpoint_bytes(counts) * total / counts.total)
+        active = activation_bytes(shape, tokens, longest, precision.name)
+        return EncoderFit(precision.name, size, active, overhead, size + active + overhead <= memory)
 
     return EncoderPlan(
         where=str(directory),
@@ -128,7 +128,7 @@ def plan_encoder(
         batch_tokens=tokens,
         memory=memory,
         device=device,
-        fits=tuple(fit(one) for one in formats),
+        fits=tuple(fit(precision) for precision in formats),
     )
 
 
@@ -144,9 +144,9 @@ def activation_bytes(shape: EncoderShape, tokens: int, longest: int, precision: 
     Fitted to the growth of resident memory (docs/encoders.md): OpenVINO keeps no scores of attention, but the masks of
     models with windows or causal attention, for each pair of tokens of a text.
     """
-    each = 8 * shape.hidden + (4 if shape.gated else 2) * shape.inner + (3 * shape.qkv if shape.rotary else 0)
+    per_token = 8 * shape.hidden + (4 if shape.gated else 2) * shape.inner + (3 * shape.qkv if shape.rotary else 0)
     pairs = tokens * longest * (3 if shape.rotary else 0.5)
-    return int((4 if precision == "fp32" else 2) * (tokens * each + pairs))
+    return int((4 if precision == "fp32" else 2) * (tokens * per_token + pairs))
 
 
 def read_encoder_shape(config: dict[str, Any], where: str, task: EncoderTask) -> tuple[EncoderShape, ParameterCounts]:

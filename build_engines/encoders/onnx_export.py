@@ -96,8 +96,8 @@ def _smoke_test(graph: Any, task: OnnxExportTask, facts: EncoderExportResult) ->
 
     arrays = smoke_test_inputs(Path(task.out), facts)
     with torch.no_grad():
-        found = graph(**{name: torch.from_numpy(array) for name, array in arrays.items()})
-    if not torch.isfinite(found).all():
+        values = graph(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+    if not torch.isfinite(values).all():
         raise BuildError(
             f"{task.checkpoint} computes values that are not finite with --precision {task.precision}; choose another "
             "one, such as bf16.",

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from build_engines.checkpoints.checkpoint import Checkpoint
 from build_engines.encoders.export import EncoderExportTask
 from build_engines.encoders.graph_options import GraphOptions
 from build_engines.encoders.memory import longest_text_bytes
-from build_engines.manifest import Precision
+from build_engines.manifest import CompiledEncoder, Precision
 from build_engines.openvino.export_runner import run_export
-from build_engines.openvino.properties import compute_properties
-from build_engines.openvino.target import builder_versions
+from build_engines.openvino.target import builder_versions, compute_properties
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, CompiledEncoder, Host
+from build_engines.target import BuildOptions, CacheKey, Host
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,14 +49,12 @@ class EncoderTarget:
         return int(checkpoint.parameters * _BYTES[self.options.precision])
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEncoder:
-        of = self.options
-        settings = of.settings(checkpoint.directory, checkpoint.config)
-        needed = longest_text_bytes(
-            checkpoint.config, str(checkpoint.directory), of.task, settings.max_seq_len, of.precision
-        )
-        task = of.export_task(EncoderExportTask, checkpoint, settings, out, self.properties)
-        compiled = of.compiled(settings, run_export(task, progress), self.properties)
-        return replace(compiled, longest_text_bytes=needed)
+        options, place = self.options, str(checkpoint.directory)
+        settings = options.settings(checkpoint.directory, checkpoint.config)
+        needed = longest_text_bytes(checkpoint.config, place, options.task, settings.max_seq_len, options.precision)
+        task = options.export_task(EncoderExportTask, checkpoint, settings, out, self.properties)
+        facts = run_export(task, progress) | {"properties": self.properties, "longest_text_bytes": needed}
+        return options.compiled(settings, facts)
 
 
 def target(options: BuildOptions) -> EncoderTarget:

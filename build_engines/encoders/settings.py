@@ -6,7 +6,8 @@ The files are those of sentence-transformers (`modules.json`, `config_sentence_t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,22 +22,21 @@ DECODERS = ("qwen2", "qwen3", "llama", "mistral")
 """Model types whose tokens attend only to earlier ones; the rest of `MODEL_TYPES` attends in both directions."""
 MODEL_TYPES = ("bert", "roberta", "xlm-roberta", "camembert", "modernbert", *DECODERS)
 
-CONFIG_FILES = (
-    "config.json",
-    "modules.json",
-    "config_sentence_transformers.json",
-    "sentence_*_config.json",
-    "[0-9]_*/config.json",
-)
-"""What a plan needs of a model of the hub."""
-
 _CLASSIFIER = "ForSequenceClassification"
 _HEADLESS = ("Model", "ForMaskedLM")  # and not LMHeadModel, whose types are not in MODEL_TYPES
 _MODULES = "modules.json"
+_MODULE_TYPES = ("Transformer", "Pooling", "Dense", "Normalize")
 _OWN_SETTINGS = "config_sentence_transformers.json"
+CONFIG_FILES = ("config.json", _MODULES, _OWN_SETTINGS, "sentence_*_config.json", "[0-9]_*/config.json")
+"""What a plan needs of a model of the hub."""
 _LONGEST = 1 << 20  # A tokenizer without a limit has a huge number here.
 _POOLINGS: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last_token"}
 _ACTIVATIONS: dict[str, Activation] = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax"}
+_BY_PROBLEM: dict[str, Activation] = {
+    "regression": "none",
+    "multi_label_classification": "sigmoid",
+    "single_label_classification": "softmax",
+}
 _EMBEDDING = "sentence_embedding"  # what a Dense module reads and writes unless it names something else
 _DENSE_ACTIVATIONS = ("Identity", "Tanh")
 
@@ -66,7 +66,7 @@ class EncoderSettings:
     dense: tuple[Dense, ...] = ()
     truncate_dim: int | None = None
     matryoshka: tuple[int, ...] | None = None
-    prompts: tuple[tuple[str, str], ...] = ()
+    prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     activation: Activation = "none"
     labels: tuple[str, ...] = ()
@@ -86,9 +86,10 @@ def detect_task(directory: Path, config: dict[str, Any]) -> Literal["generate"] 
 
     A model without a head, or with one that predicts masked tokens, embeds: nothing else can be done with it.
     """
-    architecture = ConfigFile(config, str(directory), "built").first_identifier("architectures") or ""
+    file = ConfigFile(config, str(directory), "built")
+    architecture = file.first_identifier("architectures") or ""
     if architecture.endswith(_CLASSIFIER):
-        return "rerank" if len(_labels(ConfigFile(config, str(directory), "built"))) == 1 else "classify"
+        return "rerank" if len(_labels(file)) == 1 else "classify"
     if (directory / _MODULES).is_file():
         return "embed"
     known = config.get("model_type") in MODEL_TYPES
@@ -109,91 +110,74 @@ def read_settings(
     Raises BuildError: `unsupported_architecture` for a model or a module that can't be built, `checkpoint_damaged` and
     `not_a_checkpoint` for files that can't be read, `invalid_parameter` for options that don't fit the task.
     """
-    found = _read_task(directory, config, task, pooling, normalize)
-    if max_seq_len is not None and max_seq_len > found.max_seq_len:
-        raise BuildError(
-            f"{directory} can be built for {found.max_seq_len} tokens at most, so --max-seq-len {max_seq_len} is too "
-            "high; lower it.",
-            "invalid_parameter",
-        )
-    return replace(found, max_seq_len=max_seq_len or found.max_seq_len)
-
-
-def _read_task(
-    directory: Path, config: dict[str, Any], task: EncoderTask, pooling: Pooling | None, normalize: bool | None
-) -> EncoderSettings:
     file = ConfigFile(config, str(directory), "built")
     architecture = str(config["architectures"][0])
-    _check_model(directory, file, architecture)
+    for sentence in _unsupported_features(directory, file, architecture):
+        raise _unsupported(sentence)
     if task == "embed":
         if architecture.endswith(_CLASSIFIER):
-            raise BuildError(
+            raise _invalid(
                 f"{directory} has the architecture {architecture}, which gives scores and no embeddings; build it with "
-                "--task rerank or --task classify.",
-                "invalid_parameter",
+                "--task rerank or --task classify."
             )
-        return _read_embedding(directory, file, pooling, normalize)
-    if pooling is not None or normalize is not None:
-        raise BuildError(
-            f"--pooling and --normalize are for --task embed; leave them out of --task {task}.", "invalid_parameter"
+        settings = _read_embedding(directory, file, pooling, normalize)
+    else:
+        if pooling is not None or normalize is not None:
+            raise _invalid(f"--pooling and --normalize are for --task embed; leave them out of --task {task}.")
+        if not architecture.endswith(_CLASSIFIER):
+            raise _unsupported(
+                f"{directory} has the architecture {architecture}, which gives no scores; --task {task} needs a "
+                f"…{_CLASSIFIER}, and --task embed builds this one."
+            )
+        settings = _read_classifier(directory, file, task)
+    if max_seq_len is not None and max_seq_len > settings.max_seq_len:
+        raise _invalid(
+            f"{directory} can be built for {settings.max_seq_len} tokens at most, so --max-seq-len {max_seq_len} is"
+            " too high; lower it."
         )
-    if not architecture.endswith(_CLASSIFIER):
-        raise BuildError(
-            f"{directory} has the architecture {architecture}, which gives no scores; --task {task} needs a "
-            f"…{_CLASSIFIER}, and --task embed builds this one.",
-            "unsupported_architecture",
-        )
-    return _read_classifier(directory, file, task)
+    return replace(settings, max_seq_len=max_seq_len or settings.max_seq_len)
 
 
-def _check_model(directory: Path, file: ConfigFile, architecture: str) -> None:
+def _unsupported_features(directory: Path, file: ConfigFile, architecture: str) -> Iterator[str]:
+    """Yield a sentence for each part of the model that can't be built."""
     kind = file.identifier("model_type")
     if kind not in MODEL_TYPES:
-        raise BuildError(
+        yield (
             f"{directory} has the model_type {kind} ({architecture}), which can't be built as an encoder; choose one "
-            f"of {', '.join(MODEL_TYPES)}.",
-            "unsupported_architecture",
+            f"of {', '.join(MODEL_TYPES)}."
         )
     if quantized := file.part("quantization_config"):
-        raise BuildError(
+        yield (
             f"{directory} is quantized already ({quantized.identifier('quant_method') or 'another method'}); build from"
-            " the original weights, with --precision int8.",
-            "unsupported_architecture",
+            " the original weights, with --precision int8."
         )
-    if file.identifier("position_embedding_type") not in (None, "absolute"):
-        raise BuildError(
-            f"{directory} has the position_embedding_type {file.identifier('position_embedding_type')}; only absolute "
-            "positions can be built.",
-            "unsupported_architecture",
-        )
+    if (positions := file.identifier("position_embedding_type")) not in (None, "absolute"):
+        yield f"{directory} has the position_embedding_type {positions}; only absolute positions can be built."
     own_code = file.part("auto_map")
     if own_code and any(name.startswith("AutoModel") for name in own_code.content):
-        raise BuildError(
+        yield (
             f"{directory} brings its own model code (auto_map in config.json), which is not run, and the {kind} of "
             "transformers may compute something else; choose another checkpoint, or remove auto_map if you know that "
-            "both are the same.",
-            "unsupported_architecture",
+            "both are the same."
         )
-    if kind in DECODERS and (not file.flag("is_causal", True) or file.flag("use_bidirectional_attention", False)):
-        raise BuildError(
+    if kind not in DECODERS:
+        return
+    if not file.flag("is_causal", True) or file.flag("use_bidirectional_attention", False):
+        yield (
             f"{directory} has a decoder with attention in both directions (is_causal or use_bidirectional_attention in "
-            "config.json), which can't be built; choose another checkpoint.",
-            "unsupported_architecture",
+            "config.json), which can't be built; choose another checkpoint."
         )
-    if kind in DECODERS and _uses_windows(file):
-        raise BuildError(
-            f"{directory} has sliding-window attention in a decoder, which can't be built as an encoder; choose "
-            "another checkpoint.",
-            "unsupported_architecture",
-        )
-
-
-def _uses_windows(file: ConfigFile) -> bool:
-    """Return whether a window is shorter than the longest text, so that it changes what is computed."""
+    # A window that no text exceeds changes nothing.
     window = file.optional("sliding_window", most=1 << 40)
-    if window is None or not file.flag("use_sliding_window", file.content["model_type"] == "mistral"):
-        return False
-    return window < file.size("max_position_embeddings")
+    if (
+        window is not None
+        and file.flag("use_sliding_window", kind == "mistral")
+        and window < file.size("max_position_embeddings")
+    ):
+        yield (
+            f"{directory} has sliding-window attention in a decoder, which can't be built as an encoder; choose "
+            "another checkpoint."
+        )
 
 
 def positions(file: ConfigFile) -> int:
@@ -208,44 +192,35 @@ def positions(file: ConfigFile) -> int:
 def _read_embedding(
     directory: Path, file: ConfigFile, pooling: Pooling | None, normalize: bool | None
 ) -> EncoderSettings:
-    own = _own_settings(directory)
+    own = _config_file(directory, directory / _OWN_SETTINGS)
     kind = own.identifier("model_type")
     if kind not in (None, "SentenceTransformer"):
-        raise BuildError(
+        raise _unsupported(
             f"{directory} is a {kind} of sentence-transformers, which can't be built as an embedder; choose a "
-            f"SentenceTransformer, or a CrossEncoder of a …{_CLASSIFIER}.",
-            "unsupported_architecture",
+            f"SentenceTransformer, or a CrossEncoder of a …{_CLASSIFIER}."
         )
+    # Its name is that of the model's kind.
+    path = next(iter(sorted(directory.glob("sentence_*_config.json"))), directory / "sentence_bert_config.json")
+    transformer = _config_file(path, path)
     modules = _read_modules(directory)
-    transformer = _transformer_settings(directory)
-    longest = _longest(directory, file, transformer.optional("max_seq_length") if transformer else None)
-    lower_case = transformer.flag("do_lower_case", False) if transformer else False
-    if modules is None:
-        chosen = pooling or ("last_token" if file.content["model_type"] in DECODERS else "mean")
-        note = (
-            f"The checkpoint has no files of sentence-transformers, so the engine computes the {chosen} pooling "
-            f"{'with' if normalize is not False else 'without'} normalization; check that the model was trained so, "
-            "or pass --pooling and --normalize."
-        )
-        notes = () if pooling and normalize is not None else (note,)
-        return EncoderSettings(
-            *("embed", longest, lower_case, chosen, normalize is not False),
-            matryoshka=_matryoshka(file, None),
-            notes=notes,
-        )
-    prompts, default = _prompts(directory, own)
-    shortened = own.optional("truncate_dim")
+    default = {"pooling": "last_token" if file.content["model_type"] in DECODERS else "mean", "normalize": True}
+    user = {name: value for name, value in (("pooling", pooling), ("normalize", normalize)) if value is not None}
+    chosen = (modules or default) | user
+    note = (
+        f"The checkpoint has no files of sentence-transformers, so the engine computes the {chosen['pooling']} pooling "
+        f"{'with' if chosen['normalize'] else 'without'} normalization; check that the model was trained so, or pass "
+        "--pooling and --normalize."
+    )
+    shortened = own.optional("truncate_dim") if modules else None
     return EncoderSettings(
         "embed",
-        longest,
-        lower_case,
-        pooling or modules.pooling,
-        modules.normalize if normalize is None else normalize,
-        modules.dense,
-        shortened,
-        _matryoshka(file, shortened),
-        prompts,
-        default,
+        _longest(directory, file, transformer.optional("max_seq_length")),
+        transformer.flag("do_lower_case", False),
+        truncate_dim=shortened,
+        matryoshka=_matryoshka(file, shortened),
+        notes=() if modules or user.keys() == default.keys() else (note,),
+        **chosen,
+        **(_prompts(directory, own) if modules else {}),
     )
 
 
@@ -257,107 +232,77 @@ def _matryoshka(file: ConfigFile, shortened: int | None) -> tuple[int, ...] | No
     return () if shortened or file.flag("is_matryoshka", False) else None
 
 
-@dataclass(frozen=True)
-class _Modules:
-    pooling: Pooling
-    dense: tuple[Dense, ...]
-    normalize: bool
-
-
-def _read_modules(directory: Path) -> _Modules | None:
+def _read_modules(directory: Path) -> dict[str, Any] | None:
     """Return what modules.json says; None without it. Its order must be transformer, pooling, dense, normalize."""
     path = directory / _MODULES
     if not path.is_file():
         return None
     modules = read_json(path, list)
-    if not all(isinstance(one, dict) and isinstance(one.get("type"), str) for one in modules):
-        raise BuildError(f"{path} is not a list of modules; fetch the checkpoint again.", "checkpoint_damaged")
-    kinds = [_module_kind(path, one["type"]) for one in modules]
+    if not all(isinstance(module, dict) and isinstance(module.get("type"), str) for module in modules):
+        raise _damaged(f"{path} is not a list of modules")
+    for name in (module["type"] for module in modules):
+        if not name.startswith("sentence_transformers.") or name.rpartition(".")[2] not in _MODULE_TYPES:
+            raise _unsupported(
+                f"{path} lists the module {name[:100]!r}, which can't be built; only Transformer, Pooling, Dense and "
+                "Normalize of sentence-transformers can."
+            )
+    kinds = [module["type"].rpartition(".")[2] for module in modules]
     dense = kinds.count("Dense")
     expected = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * ("Normalize" in kinds)]
     if kinds != expected:
-        raise BuildError(
+        raise _unsupported(
             f"{path} lists the modules {', '.join(kinds)}; only Transformer, Pooling, Dense and Normalize in this order"
-            " can be built.",
-            "unsupported_architecture",
+            " can be built."
         )
-    places = [_module_path(path, one) for one in modules]
+    names = [module.get("path", "") for module in modules]
+    if any(not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts for name in names):
+        raise _damaged(f"{path} has a path outside its directory")
+    places = [directory / name for name in names]
     if places[0] != directory:
-        raise BuildError(
-            f"{path} has the model in {places[0].name}; only a model beside modules.json can be built.",
-            "unsupported_architecture",
-        )
-    pooling = _pooling(places[1] / "config.json")
-    return _Modules(pooling, tuple(_dense(place) for place in places[2 : 2 + dense]), "Normalize" in kinds)
-
-
-def _module_kind(path: Path, name: str) -> str:
-    kind = name.rpartition(".")[2]
-    if not name.startswith("sentence_transformers.") or kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
-        raise BuildError(
-            f"{path} lists the module {name[:100]!r}, which can't be built; only Transformer, Pooling, Dense and "
-            "Normalize of sentence-transformers can.",
-            "unsupported_architecture",
-        )
-    return kind
-
-
-def _module_path(path: Path, module: dict[str, Any]) -> Path:
-    name = module.get("path", "")
-    if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
-        raise BuildError(f"{path} has a path outside its directory; fetch the checkpoint again.", "checkpoint_damaged")
-    return path.parent / name
+        raise _unsupported(f"{path} has the model in {places[0].name}; only a model beside modules.json can be built.")
+    return {
+        "pooling": _pooling(places[1] / "config.json"),
+        "dense": tuple(_dense(place) for place in places[2 : 2 + dense]),
+        "normalize": "Normalize" in kinds,
+    }
 
 
 def _pooling(path: Path) -> Pooling:
     """Return the pooling of a module's config.json: flags, or in newer files the name."""
-    found = read_json(path)
-    named = found.get("pooling_mode")
+    config = read_json(path)
+    named = config.get("pooling_mode")
     modes = [named] if isinstance(named, str) else []
-    for name, value in found.items():
+    for name, value in config.items():
         if name.startswith("pooling_mode_") and value is True:
             modes.append(name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token"))
     if len(modes) != 1 or modes[0] not in _POOLINGS:
-        what = " and ".join(str(mode) for mode in modes) or "nothing"
-        raise BuildError(
-            f"{path} pools {what[:100]}, which can't be built; it must be one of {', '.join(_POOLINGS)}.",
-            "unsupported_architecture",
-        )
-    if found.get("include_prompt", True) is not True:
-        raise BuildError(
+        raise _not_one_of(f"{path} pools {(' and '.join(modes) or 'nothing')[:100]}", _POOLINGS)
+    if config.get("include_prompt", True) is not True:
+        raise _unsupported(
             f"{path} leaves the prompt out of the pooling (include_prompt), which can't be built; choose another "
-            "checkpoint.",
-            "unsupported_architecture",
+            "checkpoint."
         )
     return _POOLINGS[modes[0]]
 
 
 def _dense(place: Path) -> Dense:
     path = place / "config.json"
-    found = read_json(path)
-    names = [found.get(name) for name in ("module_input_name", "module_output_name")]
-    if any(name not in (None, _EMBEDDING) for name in names) or found.get("use_residual"):
-        raise BuildError(
+    config = read_json(path)
+    names = [config.get(name) for name in ("module_input_name", "module_output_name")]
+    if any(name not in (None, _EMBEDDING) for name in names) or config.get("use_residual"):
+        raise _unsupported(
             f"{path} describes a Dense module with another input or output than {_EMBEDDING}, or with a residual, which"
-            " can't be built; choose another checkpoint.",
-            "unsupported_architecture",
+            " can't be built; choose another checkpoint."
         )
-    named = found.get("activation_function")
-    kind = str(named).rpartition(".")[2]
+    activation = str(config.get("activation_function"))
+    kind = activation.rpartition(".")[2]
     if kind not in _DENSE_ACTIVATIONS or not (place / "model.safetensors").is_file():
-        why = f"the activation {str(named)[:100]}" if kind not in _DENSE_ACTIVATIONS else "no model.safetensors"
-        raise BuildError(
+        why = f"the activation {activation[:100]}" if kind not in _DENSE_ACTIVATIONS else "no model.safetensors"
+        raise _unsupported(
             f"{path} describes a Dense module with {why}, which can't be built; it must have model.safetensors and "
-            f"one of {', '.join(_DENSE_ACTIVATIONS)}.",
-            "unsupported_architecture",
+            f"one of {', '.join(_DENSE_ACTIVATIONS)}."
         )
     return Dense(str(place), kind == "Tanh")
-
-
-def _transformer_settings(directory: Path) -> ConfigFile | None:
-    """Return sentence_bert_config.json, or the file with the name of another model."""
-    path = next(iter(sorted(directory.glob("sentence_*_config.json"))), None)
-    return None if path is None else ConfigFile(read_json(path), str(path), "built")
 
 
 def _longest(directory: Path, file: ConfigFile, named: int | None) -> int:
@@ -365,43 +310,35 @@ def _longest(directory: Path, file: ConfigFile, named: int | None) -> int:
     path = directory / "tokenizer_config.json"
     limit = read_json(path).get("model_max_length") if path.is_file() else None
     limits = [positions(file), named, int(limit) if isinstance(limit, int | float) and 0 < limit < _LONGEST else None]
-    return min(one for one in limits if one is not None)
+    return min(limit for limit in limits if limit is not None)
 
 
-def _own_settings(directory: Path) -> ConfigFile:
-    """Return config_sentence_transformers.json; empty without the file."""
-    path = directory / _OWN_SETTINGS
-    return ConfigFile(read_json(path) if path.is_file() else {}, str(directory), "built")
+def _config_file(where: Path, path: Path) -> ConfigFile:
+    """Return the file `path`, empty if it is missing; `where` names it in messages."""
+    return ConfigFile(read_json(path) if path.is_file() else {}, str(where), "built")
 
 
-def _prompts(directory: Path, own: ConfigFile) -> tuple[tuple[tuple[str, str], ...], str | None]:
+def _prompts(directory: Path, own: ConfigFile) -> dict[str, Any]:
     prompts, default = own.content.get("prompts") or {}, own.content.get("default_prompt_name")
     right = isinstance(prompts, dict) and all(isinstance(text, str) for text in prompts.values())
     if not right or not (default is None or (isinstance(default, str) and default in prompts)):
-        raise BuildError(
-            f"{directory / _OWN_SETTINGS} must map prompts' names to strings, and the default must be one of them; "
-            "fetch the checkpoint again.",
-            "checkpoint_damaged",
+        raise _damaged(
+            f"{directory / _OWN_SETTINGS} must map prompts' names to strings, and the default must be one of them"
         )
-    return tuple(prompts.items()), default
+    return {"prompts": prompts, "default_prompt": default}
 
 
 def _read_classifier(directory: Path, file: ConfigFile, task: EncoderTask) -> EncoderSettings:
     labels = _labels(file)
     if task == "rerank" and len(labels) != 1:
-        raise BuildError(
-            f"{directory} has {len(labels)} labels, and a reranker has one; build it with --task classify.",
-            "invalid_parameter",
-        )
-    own = _own_settings(directory)
-    prompts, default = _prompts(directory, own)
+        raise _invalid(f"{directory} has {len(labels)} labels, and a reranker has one; build it with --task classify.")
+    own = _config_file(directory, directory / _OWN_SETTINGS)
     return EncoderSettings(
         task,
         _longest(directory, file, None),
-        prompts=prompts,
-        default_prompt=default,
         activation=_activation(directory, file, own, len(labels)),
         labels=labels if task == "classify" else (),
+        **_prompts(directory, own),
     )
 
 
@@ -434,19 +371,26 @@ def _activation(directory: Path, file: ConfigFile, own: ConfigFile, labels: int)
     if named is not None:
         kind = str(named).rpartition(".")[2]
         if kind not in _ACTIVATIONS:
-            raise BuildError(
-                f"{directory} makes scores with {str(named)[:100]}, which can't be built; it must be one of "
-                f"{', '.join(_ACTIVATIONS)}.",
-                "unsupported_architecture",
-            )
+            raise _not_one_of(f"{directory} makes scores with {str(named)[:100]}", _ACTIVATIONS)
         return _ACTIVATIONS[kind]
-    problem = file.identifier("problem_type")
-    by_problem: dict[str | None, Activation] = {
-        "regression": "none",
-        "multi_label_classification": "sigmoid",
-        "single_label_classification": "softmax",
-        None: "sigmoid" if labels == 1 else "softmax",
-    }
-    if problem not in by_problem:
+    default = "multi_label_classification" if labels == 1 else "single_label_classification"
+    problem = file.identifier("problem_type") or default
+    if problem not in _BY_PROBLEM:
         raise file.error(f"problem_type is {problem}")
-    return by_problem[problem]
+    return _BY_PROBLEM[problem]
+
+
+def _not_one_of(what: str, known: Collection[str]) -> BuildError:
+    return _unsupported(f"{what}, which can't be built; it must be one of {', '.join(known)}.")
+
+
+def _damaged(what: str) -> BuildError:
+    return BuildError(f"{what}; fetch the checkpoint again.", "checkpoint_damaged")
+
+
+def _unsupported(sentence: str) -> BuildError:
+    return BuildError(sentence, "unsupported_architecture")
+
+
+def _invalid(sentence: str) -> BuildError:
+    return BuildError(sentence, "invalid_parameter")

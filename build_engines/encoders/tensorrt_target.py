@@ -10,7 +10,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ from build_engines.encoders.graph_options import GraphOptions
 from build_engines.encoders.onnx_export import MODEL, ONNX_DIRECTORY, OUTPUT, OnnxExportTask
 from build_engines.errors import BuildError
 from build_engines.machine import Machine
-from build_engines.manifest import EncoderLimits, Precision
+from build_engines.manifest import CompiledEncoder, EncoderLimits, Precision
 from build_engines.openvino.export_runner import run_export
 from build_engines.openvino.target import builder_versions
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, CompiledEncoder, Host
+from build_engines.target import BuildOptions, CacheKey, Host
 from build_engines.tensorrt_llm.commands import Command
-from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for
+from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for, program_versions
 from build_engines.tensorrt_llm.run import logging_to, run_command
 from inflight.common.micro_batch import default_batch_tokens
 
@@ -71,17 +71,8 @@ class TensorRtEncoderTarget:
         programs = self.settings.programs
         machine = self.machine = programs.detect()
         _check_machine(machine, programs.where)
-        found = machine.software.versions
-        versions = {name: found[name] for name in ("tensorrt", "cuda") if name in found}
-        container = programs.container()
-        return Host(
-            {
-                **builder_versions("transformers", "torch"),
-                **versions,
-                **({"container": container} if container else {}),
-            },
-            machine.built_on,
-        )
+        versions = builder_versions("transformers", "torch") | program_versions(programs, machine, "tensorrt", "cuda")
+        return Host(versions, machine.built_on)
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         return int(checkpoint.parameters * _BYTES[self.options.precision])
@@ -99,8 +90,8 @@ class TensorRtEncoderTarget:
             command = plan_command(programs, out.resolve())
             run_command(command, programs, {}, [out.resolve()], 1, log, progress)
         shutil.rmtree(between)
-        compiled = self.options.compiled(settings, facts, {}, self.settings.limits)
-        return replace(compiled, notes=(_NOT_TRIED, *compiled.notes))
+        facts |= {"limits": self.settings.limits, "notes": (_NOT_TRIED, *settings.notes)}
+        return self.options.compiled(settings, facts)
 
     def plan_task(self, out: Path, inputs: list[str], max_seq_len: int) -> dict[str, Any]:
         """Return what build_plan.py reads, for the engine directory `out`."""
@@ -159,15 +150,15 @@ def dry_run(directory: Path, out: Path, target: TensorRtEncoderTarget) -> str:
 
 def _check_machine(machine: Machine, where: str) -> None:
     """Raise BuildError: `package_missing` without TensorRT, `invalid_parameter` for an old one, `gpu_missing`."""
-    found = machine.software.tensorrt
-    if found is None:
+    version = machine.versions.get("tensorrt")
+    if version is None:
         raise BuildError(
             f"There is no TensorRT in {where}; run inflight in {DEFAULT_CONTAINER.image}, or pass --docker.",
             "package_missing",
         )
-    if tuple(int(part) for part in found.split(".")[:2]) < _OLDEST:
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
         raise BuildError(
-            f"{where} has TensorRT {found}, and encoders need {'.'.join(map(str, _OLDEST))} or newer; use "
+            f"{where} has TensorRT {version}, and encoders need {'.'.join(map(str, _OLDEST))} or newer; use "
             f"{DEFAULT_CONTAINER.image}.",
             "invalid_parameter",
         )
@@ -177,10 +168,5 @@ def _check_machine(machine: Machine, where: str) -> None:
             "serves the engine.",
             "gpu_missing",
         )
-    kinds = sorted({gpu.compute_capability for gpu in machine.gpus})
-    if len(kinds) > 1:
-        raise BuildError(
-            f"The GPUs in {where} have compute capability {' and '.join(kinds)}, but an engine runs on one kind only; "
-            "choose one with CUDA_VISIBLE_DEVICES, or with --docker-gpus device=0.",
-            "invalid_parameter",
-        )
+    if sentence := machine.several_kinds(where):
+        raise BuildError(sentence, "invalid_parameter")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from build_engines.settings_file import invalid, parse_value, read_settings_file
+from inflight.common.suggestions import nearest
 
 # Strict, since YAML's true would count as 1.
 Count = Annotated[int, Field(gt=0, strict=True)]
@@ -95,15 +100,47 @@ class LlmArguments(ArgumentsSection):
 
     def keywords(self, max_seq_len: int) -> dict[str, Any]:
         """Return the arguments for `LLM`, without null and auto: older versions don't know all names."""
-        said = self.model_dump(mode="json", exclude={"extra"}, exclude_none=True)
+        arguments = self.model_dump(mode="json", exclude={"extra"}, exclude_none=True)
         cache = self.kv_cache_config
-        said["max_seq_len"] = max_seq_len
+        arguments["max_seq_len"] = max_seq_len
         if cache.dtype == "auto":
-            del said["kv_cache_config"]["dtype"]
+            del arguments["kv_cache_config"]["dtype"]
         for switch in ("enable_lora", "trust_remote_code"):
-            if not said[switch]:
-                del said[switch]
+            if not arguments[switch]:
+                del arguments[switch]
         if self.max_beam_width > 1:
             # TensorRT-LLM 1.2 needs these for beam search (docs/source/features/sampling.md).
-            said |= {"disable_overlap_scheduler": True, "cuda_graph_config": None}
-        return said | self.extra
+            arguments |= {"disable_overlap_scheduler": True, "cuda_graph_config": None}
+        return arguments | self.extra
+
+
+def read_arguments(path: Path | None, overrides: Iterable[str] = ()) -> LlmArguments:
+    """Return the arguments in the file `path`, replaced by each `name=value` of `overrides`. Values are YAML.
+
+    A dotted name sets a nested field: `kv_cache_config.max_tokens=65536`. Raises BuildError (`invalid_parameter`) with
+    one sentence that names the field and suggests the nearest name for an unknown one.
+    """
+    return read_settings_file(
+        LlmArguments,
+        path,
+        _pairs(overrides),
+        source="the arguments",
+        noun="argument",
+        form="; write arguments by name",
+        advice=_nearest,
+    )
+
+
+def _pairs(overrides: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    for override in overrides:
+        name, equals, value = override.partition("=")
+        if not equals or not name:
+            raise invalid(f"{override!r} is not an argument; write name=value.")
+        yield name, parse_value(name, value)
+
+
+def _nearest(names: list[str]) -> str:
+    part: type[BaseModel] = KvCacheArguments if len(names) > 1 else LlmArguments
+    if (close := nearest(names[-1], part.model_fields)) is not None:
+        return f"did you mean {'.'.join([*names[:-1], close])}?"
+    return "put other arguments of tensorrt_llm.LLM under extra." if len(names) == 1 else "leave it out."

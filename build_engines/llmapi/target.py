@@ -14,14 +14,17 @@ from typing import Any
 
 import yaml
 
+from build_engines.capabilities.llmapi import LATER_ARCHITECTURES, SUPPORTED_ARCHITECTURES
 from build_engines.capabilities.quantization import CheckpointQuantization, only_in_config, read_quantization
+from build_engines.capabilities.tensorrt_llm import CAPABILITIES
 from build_engines.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_special_ids
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
+from build_engines.containers import ENGINE_LINE
 from build_engines.errors import BuildError
 from build_engines.llmapi.arguments import LlmArguments
-from build_engines.llmapi.supported_models import check_architecture
 from build_engines.manifest import (
+    CompiledEngine,
     GpuFeatures,
     GpuKvPrecision,
     GpuLimits,
@@ -32,8 +35,9 @@ from build_engines.manifest import (
     hash_file,
 )
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, CompiledEngine, Host
+from build_engines.target import BuildOptions, CacheKey, Host
 
+_GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 
 
@@ -46,9 +50,9 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     name = next((name for name in _TEXT_SECTIONS if isinstance(config.get(name), dict)), None)
     if name is None or "num_hidden_layers" in config:
         return config
-    said = {key: value for key, value in config[name].items() if value is not None}
+    section = {key: value for key, value in config[name].items() if value is not None}
     of_the_whole = {key: value for key, value in config.items() if key not in _TEXT_SECTIONS and value is not None}
-    return {**_transformers_defaults(config), **said, **of_the_whole}
+    return {**_transformers_defaults(config), **section, **of_the_whole}
 
 
 def _transformers_defaults(config: dict[str, Any]) -> dict[str, Any]:
@@ -89,6 +93,39 @@ _OWN_CODE = (
 )
 
 
+def check_architecture(directory: Path, config: dict[str, Any], trust_remote_code: bool) -> tuple[str, ...]:
+    """Return notes for the user about a supported architecture; `trust_remote_code` allows an unknown one.
+
+    Raises BuildError (`unsupported_architecture`) if the model is not a text decoder or if no version of the library
+    lists it; the message names a target that supports it.
+    """
+    name = str(config["architectures"][0])
+    if config.get("is_encoder_decoder"):
+        raise _unsupported(
+            f"{directory} holds a {name}, which has an encoder, and only decoders can be built; "
+            "use a decoder-only model that generates text (…ForCausalLM)."
+        )
+    if name in SUPPORTED_ARCHITECTURES:
+        return ()
+    if name in LATER_ARCHITECTURES:
+        return (f"TensorRT-LLM 1.2 doesn't support {name}: it needs the container of a later version.",)
+    if not name.endswith(_GENERATORS):
+        raise _unsupported(
+            f"{directory} holds a {name}, and only models that generate text (…ForCausalLM) can be built."
+        )
+    if trust_remote_code:
+        return (f"TensorRT-LLM doesn't list {name}: the engine loads only if the version that serves it supports it.",)
+    other = "build it with --target tensorrt-llm" if name in CAPABILITIES[ENGINE_LINE] else "use another model"
+    raise _unsupported(
+        f"{directory} holds a {name}, which TensorRT-LLM's LLM API doesn't list; {other}, or pass --llm-argument "
+        "trust_remote_code=true if the version that will serve it supports it."
+    )
+
+
+def _unsupported(message: str) -> BuildError:
+    return BuildError(message, "unsupported_architecture")
+
+
 @dataclass
 class LlmApiTarget:
     """The target `llmapi`: the user's settings, and the checkpoint's after `check_supported` has read them."""
@@ -119,8 +156,8 @@ class LlmApiTarget:
 
     def cache_key(self) -> CacheKey:
         kept = self.quantization
-        said = self.arguments.model_dump(mode="json")
-        return CacheKey([said, self.precision, self.kv_precision, kept.precision, kept.kv], [self.own_files])
+        arguments = self.arguments.model_dump(mode="json")
+        return CacheKey([arguments, self.precision, self.kv_precision, kept.precision, kept.kv], [self.own_files])
 
     def host(self) -> Host:
         return Host({})
@@ -139,11 +176,12 @@ class LlmApiTarget:
         write_fast_tokenizer(tokenizer, out)
         (out / MODEL_FILE).write_text(as_yaml(keywords), encoding="utf-8")
         special = read_special_ids(checkpoint.directory, config, tokenizer)
-        said = self.arguments
+        arguments = self.arguments
         dtype = facts.dtype if keywords.get("dtype", "auto") == "auto" else keywords["dtype"]
         return CompiledEngine(
             precision=self.quantization.precision or _PRECISIONS[dtype],
             kv_cache_precision=self._kv() or _KV_PRECISIONS[dtype],
+            properties={},
             max_seq_len=keywords["max_seq_len"],
             vocab_size=facts.vocab_size,
             end_ids=special.end_ids,
@@ -152,20 +190,20 @@ class LlmApiTarget:
             layers=facts.layers,
             kv_heads=facts.kv_heads,
             head_dim=facts.head_dim,
-            tensor_parallel=said.tensor_parallel_size,
-            pipeline_parallel=said.pipeline_parallel_size,
+            tensor_parallel=arguments.tensor_parallel_size,
+            pipeline_parallel=arguments.pipeline_parallel_size,
             limits=GpuLimits(
-                max_batch_size=said.max_batch_size,
-                max_num_tokens=said.max_num_tokens,
+                max_batch_size=arguments.max_batch_size,
+                max_num_tokens=arguments.max_num_tokens,
                 max_input_len=keywords["max_seq_len"] - 1,
-                max_beam_width=said.max_beam_width,
+                max_beam_width=arguments.max_beam_width,
             ),
             features=GpuFeatures(
-                kv_cache_reuse=said.kv_cache_config.enable_block_reuse,
-                chunked_context=said.enable_chunked_prefill,
-                lora=said.enable_lora,
-                speculative_decoding_mode=(said.speculative_config or {}).get("decoding_type"),
-                max_draft_len=(said.speculative_config or {}).get("max_draft_len") or 0,
+                kv_cache_reuse=arguments.kv_cache_config.enable_block_reuse,
+                chunked_context=arguments.enable_chunked_prefill,
+                lora=arguments.enable_lora,
+                speculative_decoding_mode=(arguments.speculative_config or {}).get("decoding_type"),
+                max_draft_len=(arguments.speculative_config or {}).get("max_draft_len") or 0,
             ),
             notes=(_NOT_TRIED, *self.notes, *self._notes(checkpoint, facts)),
         )
@@ -179,14 +217,14 @@ class LlmApiTarget:
                 " too high; lower it.",
                 "invalid_parameter",
             )
-        said = self.arguments.keywords(length)
+        keywords = self.arguments.keywords(length)
         if self.precision in DTYPES:
-            said["dtype"] = DTYPES[self.precision]
+            keywords["dtype"] = DTYPES[self.precision]
         elif self._narrows(facts):
-            said["dtype"] = "bfloat16"
+            keywords["dtype"] = "bfloat16"
         if self.kv_precision is not None:
-            said["kv_cache_config"]["dtype"] = self.kv_precision
-        return said
+            keywords["kv_cache_config"]["dtype"] = self.kv_precision
+        return keywords
 
     def _narrows(self, facts: ModelFacts) -> bool:
         """Return whether the engine computes float32 weights in bfloat16 by default, without a type from the user."""
@@ -232,14 +270,14 @@ def target(options: BuildOptions) -> LlmApiTarget:
 
 def model_yaml(checkpoint: Path, options: BuildOptions) -> str:
     """Return the model.yaml that a build would write. Raises BuildError as the build would; writes nothing."""
-    found = target(options)
-    read = read_checkpoint(checkpoint, check=found.check_supported)
-    return as_yaml(found.keywords(read, read_facts(read.directory, text_config(read.config))))
+    llmapi = target(options)
+    source = read_checkpoint(checkpoint, check=llmapi.check_supported)
+    return as_yaml(llmapi.keywords(source, read_facts(source.directory, text_config(source.config))))
 
 
 def as_yaml(keywords: dict[str, Any]) -> str:
-    said = yaml.safe_dump(json.loads(json.dumps(keywords)), sort_keys=False, allow_unicode=True)
-    return f"# Arguments of tensorrt_llm.LLM except the model; the checkpoint is in {CHECKPOINT}/.\n{said}"
+    text = yaml.safe_dump(json.loads(json.dumps(keywords)), sort_keys=False, allow_unicode=True)
+    return f"# Arguments of tensorrt_llm.LLM except the model; the checkpoint is in {CHECKPOINT}/.\n{text}"
 
 
 def link_checkpoint(checkpoint: Checkpoint, into: Path, own_code: bool) -> None:

@@ -139,17 +139,17 @@ class ModelCache:
             return []
         except OSError as error:
             raise self._error(error) from error
-        found = [CachedEngine(path, record) for path in directories if (record := _read_record(path))]
-        return sorted(found, key=lambda entry: (entry.record.name, -entry.last_used))
+        entries = [CachedEngine(path, record) for path in directories if (record := _read_record(path))]
+        return sorted(entries, key=lambda entry: (entry.record.name, -entry.last_used))
 
     def find(self, name: str) -> list[CachedEngine]:
         """Return the engines of a model. Raises BuildError (`engine_not_found`) if there are none."""
         entries = self.entries()
-        wanted = {name, str(Path(os.path.expanduser(name)).resolve())}
-        if found := [entry for entry in entries if entry.record.name in wanted]:
-            return found
+        possible_names = {name, str(Path(os.path.expanduser(name)).resolve())}
+        if matching := [entry for entry in entries if entry.record.name in possible_names]:
+            return matching
         names = list(dict.fromkeys(entry.record.name for entry in entries))
-        short = {one.rpartition("/")[2].lower(): one for one in names}
+        short = {full.rpartition("/")[2].lower(): full for full in names}
         near = nearest(name, names) or short.get(nearest(name.lower(), short) or "")
         then = f"did you mean {near}?" if near else "`inflight list` shows those it has."
         raise BuildError(f"The cache {self.root} has no engine of {name}; {then}", "engine_not_found")
@@ -166,11 +166,11 @@ class ModelCache:
         entry = CachedEngine(self.root / _directory_name(record.name, key), record)
         with ExitStack() as held:
             try:
-                found = self._acquire(entry, build, on_message, held)
+                engine = self._acquire(entry, build, on_message, held)
             except OSError as error:
                 raise self._error(error) from error
-            found.touch()
-            yield found
+            engine.touch()
+            yield engine
 
     def _acquire(
         self, entry: CachedEngine, build: Callable[[Path], None], on_message: Callable[[str], None], held: ExitStack
@@ -184,10 +184,10 @@ class ModelCache:
         while True:
             with ExitStack() as shared:
                 shared.enter_context(_locked(entry.directory, fcntl.LOCK_SH, waiting))
-                found = replace(entry)
-                if found.manifest is not None:
+                engine = replace(entry)
+                if engine.manifest is not None:
                     held.push(shared.pop_all())
-                    return found
+                    return engine
             with _locked(entry.directory, fcntl.LOCK_EX, waiting):
                 if replace(entry).manifest is None:
                     write_atomic(entry.directory / _RECORD, entry.record.model_dump_json(indent=2) + "\n")

@@ -119,8 +119,8 @@ def _download(model: HubModel, options: BuildOptions, progress: BuildProgress) -
     if model.files is not None:
         config = tuple(file for file in model.files if _describes_model(file.path))
         directory = download(replace(model, files=config), NoBuildProgress())
-        found = replace(options, task=options.task or find_task(directory))
-        find_target(found).check_supported(directory, read_config(directory))
+        with_task = replace(options, task=options.task or find_task(directory))
+        find_target(with_task).check_supported(directory, read_config(directory))
     return download(model, progress)
 
 

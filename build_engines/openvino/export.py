@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES
+from build_engines.checkpoints.model_facts import read_special_ids
 from build_engines.checkpoints.tokenizer_files import TOKENIZER_FILES, read_fast_tokenizer, write_fast_tokenizer
 from build_engines.checkpoints.transformers5 import read_transformers_config
 from build_engines.errors import BuildError
@@ -111,24 +112,7 @@ def _convert(checkpoint: Path, config: Any, out: Path, dtype: Any) -> None:
     from optimum.intel.openvino import OVConfig
     from transformers import AutoModelForCausalLM
 
-    model, loading = AutoModelForCausalLM.from_pretrained(
-        checkpoint,
-        config=config,
-        dtype=dtype,
-        trust_remote_code=False,
-        local_files_only=True,
-        use_safetensors=True,
-        low_cpu_mem_usage=True,
-        output_loading_info=True,
-    )
-    # transformers only warns about missing weights and fills them with random ones.
-    absent = [*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])]
-    if absent:
-        raise BuildError(
-            f"{checkpoint} has no weights for {len(absent)} tensors of its config.json "
-            f"({min(absent)}); fetch the checkpoint again.",
-            "checkpoint_damaged",
-        )
+    model = load_model(AutoModelForCausalLM, checkpoint, config=config, dtype=dtype, low_cpu_mem_usage=True)
     export_from_model(
         model=model,
         output=out,
@@ -139,6 +123,30 @@ def _convert(checkpoint: Path, config: Any, out: Path, dtype: Any) -> None:
         patch_16bit_model=dtype != _torch().float32,
         device="cpu",
     )
+
+
+def load_model(kind: Any, checkpoint: Path, unread: tuple[str, ...] = (), **arguments: Any) -> Any:
+    """Return a checkpoint's model of transformers' class `kind`.
+
+    Raises BuildError (`checkpoint_damaged`) for missing weights, except those whose names begin with `unread`.
+    """
+    model, loading = kind.from_pretrained(
+        checkpoint,
+        trust_remote_code=False,
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+        **arguments,
+    )
+    # transformers only warns about missing weights and fills them with random ones.
+    names = [*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])]
+    if absent := [name for name in names if not name.startswith(unread)]:
+        raise BuildError(
+            f"{checkpoint} has no weights for {len(absent)} tensors of its config.json "
+            f"({min(absent)}); fetch the checkpoint again.",
+            "checkpoint_damaged",
+        )
+    return model
 
 
 def _compress(out: Path, precision: str) -> None:
@@ -187,16 +195,11 @@ def _keep_own_files(checkpoint: Path, out: Path) -> None:
 
 
 def _result(config: Any, out: Path, tokenizer: Any, length: int, notes: list[str]) -> ExportResult:
-    from transformers import GenerationConfig
-
-    generation = GenerationConfig.from_pretrained(out, local_files_only=True)
     heads = config.num_attention_heads
     return ExportResult(
         max_seq_len=length,
         vocab_size=config.vocab_size,
-        end_ids=next((ids for ids in _end_ids(generation, config, tokenizer) if ids), []),
-        pad_id=_first_id(generation.pad_token_id, config.pad_token_id, tokenizer.pad_token_id),
-        bos_id=_first_id(generation.bos_token_id, config.bos_token_id, tokenizer.bos_token_id),
+        **asdict(read_special_ids(out, config.to_dict(), tokenizer)),
         layers=config.num_hidden_layers,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
@@ -217,16 +220,6 @@ def _notes(config: Any) -> list[str]:
             "beyond them, and a running batch can't switch."
         )
     return notes
-
-
-def _end_ids(generation: Any, config: Any, tokenizer: Any) -> Iterator[list[int]]:
-    """Yield the end ids from each source, the most reliable first."""
-    for found in (generation.eos_token_id, config.eos_token_id, tokenizer.eos_token_id):
-        yield [] if found is None else sorted({found} if isinstance(found, int) else set(found))
-
-
-def _first_id(*ids: int | None) -> int | None:
-    return next((number for number in ids if number is not None), None)
 
 
 def _sequence_length(task: ExportTask, config: Any, tokenizer: Any) -> int:
@@ -276,7 +269,7 @@ def _smoke_test(out: Path, properties: dict[str, Any], facts: ExportResult) -> N
     values = {"input_ids": [facts.bos_id or 0], "subsequence_begins": [0, 1], "block_indices_begins": [0, 1]}
     for port in compiled.inputs:
         name, dimensions = port.get_any_name(), port.partial_shape
-        shape = [1 if each.is_dynamic else each.get_length() for each in dimensions]  # of a cache: one block
+        shape = [1 if size.is_dynamic else size.get_length() for size in dimensions]  # of a cache: one block
         if name in values:
             shape = [len(values[name])]
         tensor = openvino.Tensor(port.element_type, openvino.Shape(shape))

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from build_engines.checkpoints.checkpoint import Checkpoint, check_buildable
-from build_engines.manifest import GpuKvPrecision, GpuPrecision, KvPrecision, Precision, SuitedTo
+from build_engines.manifest import CompiledEngine, GpuKvPrecision, GpuPrecision, KvPrecision, Precision, SuitedTo
 from build_engines.openvino.export import ExportTask
 from build_engines.openvino.export_runner import run_export
-from build_engines.openvino.properties import compute_properties
 from build_engines.processor import PrecisionChoice, choose_precision, find_processor
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, CompiledEngine, Host
+from build_engines.target import BuildOptions, CacheKey, Host
 
+_HINTS = {"fp32": "f32", "fp16": "f16"}
+_ACTIVATIONS_PER_SCALE = 128
+"""How many activations OpenVINO quantizes with one scale before it multiplies them with int8 weights.
+
+With its default of 32, steps take a quarter longer (docs/internals/measurements.md). Not measured with AMX.
+"""
 PACKAGES = ("openvino", "optimum-intel", "transformers", "torch", "nncf")
 # Peak bytes per parameter on disk during a build; integer weights and bf16 weights exist at the same time.
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 3.1, "int4": 2.8}
@@ -71,7 +77,7 @@ class OpenVinoTarget:
             kv_cache_precision=self.kv_precision,
             properties=self.properties,
             suited_to=self.suited_to,
-            **facts | {"notes": tuple(facts["notes"])},
+            **facts,
         )
 
 
@@ -84,12 +90,18 @@ def target(options: BuildOptions) -> OpenVinoTarget:
     return OpenVinoTarget(precision, kv_precision, options.max_seq_len, options.smoke_test, choice)
 
 
+def compute_properties(precision: str) -> dict[str, Any]:
+    """Return properties for compiling a model with these weights; what integers do not compute is computed in bf16."""
+    properties: dict[str, Any] = {"INFERENCE_PRECISION_HINT": _HINTS.get(precision, "bf16")}
+    if precision == "int8" and not find_processor().has_amx:
+        properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _ACTIVATIONS_PER_SCALE
+    return properties
+
+
 def builder_versions(*packages: str) -> dict[str, str]:
     """Return the versions of those of `packages` that are installed."""
-    found = {}
+    versions = {}
     for package in packages:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from build_engines.plan.footprint import BLOCK, Footprint
+from build_engines.kv_cache import BLOCK
+from build_engines.plan.footprint import Footprint
 from build_engines.plan.formats import KvFormat, WeightFormat
 from build_engines.plan.gpu_memory import Split
 
@@ -135,7 +136,10 @@ def choose_fit(weights: WeightFormat, kv: KvFormat, choices: Choices, measure: M
     for split in choices.splits:
         for tokens in choices.step_tokens:
             for batch in sizes:
-                found = fit(split, batch, tokens)
-                if found.sequences >= batch:
-                    return found
-    return min((fit(split, sizes[-1], choices.step_tokens[-1]) for split in choices.splits), key=lambda one: one.needed)
+                chosen = fit(split, batch, tokens)
+                if chosen.sequences >= batch:
+                    return chosen
+    return min(
+        (fit(split, sizes[-1], choices.step_tokens[-1]) for split in choices.splits),
+        key=lambda chosen: chosen.needed,
+    )

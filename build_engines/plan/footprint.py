@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-BLOCK = 32
-"""Tokens of one block of the paged KV cache: TensorRT-LLM's default (`--tokens_per_block 32`) and OpenVINO's on
-CPUs."""
-
 KV_CACHE_FRACTION = 0.9
 """Share of the free memory for the KV cache: TensorRT-LLM's default of `kv_cache_free_gpu_mem_fraction`
 (docs/source/reference/memory.md, "KV cache will by default allocate 90% of the remaining free GPU memory")."""
@@ -48,8 +44,3 @@ class Footprint:
     def needed(self, sequences: int, tokens: int) -> int:
         """Return the memory that this many sequences of this length need."""
         return self.fixed + int(sequences * self.sequence(tokens) / KV_CACHE_FRACTION)
-
-
-def round_up_to_blocks(tokens: int) -> int:
-    """Return the tokens rounded up to whole blocks."""
-    return -(-tokens // BLOCK) * BLOCK

@@ -50,8 +50,8 @@ class KvFormat:
 # scale for each channel, SmoothQuant a 32-bit one; AWQ one of 16 bits for each group of 128 (`--awq_block_size 128`);
 # NVFP4 one of 8 bits for each 16 numbers. Compute capabilities: Transformer Engine's support matrix.
 GPU_WEIGHTS = {
-    one.name: one
-    for one in (
+    fmt.name: fmt
+    for fmt in (
         WeightFormat("bf16", 2.0),
         WeightFormat("fp16", 2.0),
         WeightFormat("fp8", 1.0, min_sm=89),
@@ -64,14 +64,14 @@ GPU_WEIGHTS = {
     )
 }
 GPU_KV = {
-    one.name: one for one in (KvFormat("bf16", 2), KvFormat("fp16", 2), KvFormat("fp8", 1, 89), KvFormat("int8", 1))
+    fmt.name: fmt for fmt in (KvFormat("bf16", 2), KvFormat("fp16", 2), KvFormat("fp8", 1, 89), KvFormat("int8", 1))
 }
 
 # NNCF, as build_engines.openvino.export calls it: int8 applies to all matrices, with a 16-bit scale and an 8-bit zero
 # point per row; int4 has these per group of 128, and leaves embedding and output at int8.
 OPENVINO_WEIGHTS = {
-    one.name: one
-    for one in (
+    fmt.name: fmt
+    for fmt in (
         WeightFormat("fp32", 4.0, tables=4.0, rest=4.0),
         WeightFormat("bf16", 2.0),
         WeightFormat("fp16", 2.0),
@@ -80,7 +80,7 @@ OPENVINO_WEIGHTS = {
     )
 }
 OPENVINO_KV = {
-    one.name: one for one in (KvFormat("u8", 1), KvFormat("f16", 2), KvFormat("bf16", 2), KvFormat("f32", 4))
+    fmt.name: fmt for fmt in (KvFormat("u8", 1), KvFormat("f16", 2), KvFormat("bf16", 2), KvFormat("f32", 4))
 }
 
 _ALIASES = {"int8": "int8_wo", "int4": "int4_awq", "awq": "int4_awq", "float16": "fp16", "bfloat16": "bf16"}

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
-from build_engines.plan.footprint import BLOCK, Footprint, round_up_to_blocks
+from build_engines.kv_cache import BLOCK, round_up_to_blocks
+from build_engines.plan.footprint import Footprint
 from build_engines.plan.formats import KvFormat, WeightFormat
 from build_engines.plan.parameters import ParameterCounts
 from build_engines.plan.shape import ModelShape
@@ -43,7 +44,7 @@ def splits(shape: ModelShape, max_gpus: int) -> list[Split]:
     stage has the same number of layers.
     """
     widths = {shape.inner} | ({shape.experts.inner} if shape.experts else set())
-    found = [
+    possible = [
         Split(tensor, pipeline)
         for tensor in range(1, max_gpus + 1)
         if shape.heads % tensor == 0
@@ -52,7 +53,7 @@ def splits(shape: ModelShape, max_gpus: int) -> list[Split]:
         for pipeline in range(1, max_gpus // tensor + 1)
         if shape.layers % pipeline == 0
     ]
-    return sorted(found, key=lambda split: (split.gpus, split.pipeline))
+    return sorted(possible, key=lambda split: (split.gpus, split.pipeline))
 
 
 def footprint(

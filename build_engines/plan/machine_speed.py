@@ -87,9 +87,9 @@ def measure_machine(precisions: Iterable[str]) -> MachineSpeed:
         raise _failed(str(error)) from error
     if done.returncode:
         raise _failed((done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1])
-    found = json.loads(done.stdout)
-    operation = found.pop("operation")
-    matrices = {name: MatrixSpeed(tuple(one["large"]), tuple(one["small"])) for name, one in found.items()}
+    measured = json.loads(done.stdout)
+    operation = measured.pop("operation")
+    matrices = {name: MatrixSpeed(tuple(rate["large"]), tuple(rate["small"])) for name, rate in measured.items()}
     return MachineSpeed(operation, _cache_bytes(), matrices)
 
 

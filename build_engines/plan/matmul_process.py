@@ -17,7 +17,7 @@ import numpy as np
 import openvino
 from openvino import opset13
 
-from build_engines.openvino.properties import compute_properties
+from build_engines.openvino.target import compute_properties
 from build_engines.plan.machine_speed import ROWS
 from inflight.common.process_guard import die_with_parent
 
@@ -54,10 +54,10 @@ def _measure(precisions: list[str]) -> dict[str, Any]:
             for chain in small.values():
                 for _ in range(_SMALL_RUNS):
                     chain.run(rows)
-    found: dict[str, Any] = {
+    speeds: dict[str, Any] = {
         name: {"large": large[name].per_weight(), "small": small[name].per_weight()} for name in precisions
     }
-    return found | {"operation": operation.best[1] / _TINY_COUNT}
+    return speeds | {"operation": operation.best[1] / _TINY_COUNT}
 
 
 class _Chain:
@@ -69,11 +69,11 @@ class _Chain:
         self.best: dict[int, float] = {}
 
     def run(self, rows: int) -> None:
-        given = [np.ones((rows, self._columns), np.float32)]
+        inputs = [np.ones((rows, self._columns), np.float32)]
         if rows not in self.best:
-            self._request.infer(given)
+            self._request.infer(inputs)
         started = time.perf_counter()
-        self._request.infer(given)
+        self._request.infer(inputs)
         self.best[rows] = min(self.best.get(rows, math.inf), time.perf_counter() - started)
 
     def per_weight(self) -> list[float]:
@@ -84,13 +84,13 @@ def _compile(precision: str, size: tuple[int, int], count: int) -> Any:
     """Return a chain of `count` matrices, alternately of `size` and transposed, compiled as the engine is."""
     rows, columns = size
     numbers = np.random.default_rng(0).integers(0, 256, rows * columns * 4 + count * 64, dtype=np.uint8)
-    given = opset13.parameter([-1, columns], np.float32)
-    chain: Any = given
+    parameter = opset13.parameter([-1, columns], np.float32)
+    chain: Any = parameter
     for number in range(count):
         shape = (rows, columns) if number % 2 == 0 else (columns, rows)
         # Other bytes for each matrix, so that OpenVINO doesn't share one copy of them.
         chain = opset13.matmul(chain, _matrix(precision, shape, numbers[number * 64 :]), False, True)
-    model = openvino.Model([chain], [given], "matrices")
+    model = openvino.Model([chain], [parameter], "matrices")
     return openvino.Core().compile_model(model, "CPU", compute_properties(precision))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from build_engines.errors import BuildError
 from build_engines.plan import gpu_memory, openvino_memory
@@ -94,12 +96,12 @@ def make_plan(model: PlannedModel, request: PlanRequest) -> MemoryPlan:
     request = replace(
         request, weights=request.weights or _default_weights(request, builder), kv=request.kv or _default_kv(request)
     )
-    settled = _FitChooser(model, length, builder)
-    fits = tuple(settled(request, weights, kv) for weights in request.weights for kv in request.kv)
+    choose = partial(_choose_fit, model, length, builder)
+    fits = tuple(choose(request, weights, kv) for weights in request.weights for kv in request.kv)
     # On a processor, the precision that a build chooses there, if it was not left out.
     suited = choose_precision(find_processor()).precision if request.is_openvino else None
     recommended = next((fit for fit in sorted(fits, key=lambda fit: fit.weights.name != suited) if fit.fits), None)
-    advice = None if recommended else _advice(settled, request, fits)
+    advice = None if recommended else _advice(choose, length, request, fits)
     return MemoryPlan(model, request, length, fits, recommended, advice, (*model.notes, *builder.notes))
 
 
@@ -122,21 +124,13 @@ def _default_kv(wish: PlanRequest) -> tuple[KvFormat, ...]:
     return tuple(GPU_KV[name] for name in (("bf16", "fp8") if wish.target == "llmapi" else ("bf16", "fp8", "int8")))
 
 
-@dataclass(frozen=True)
-class _FitChooser:
-    """Returns the fit of given formats for the model and length."""
-
-    model: PlannedModel
-    length: int
-    builder: TargetSupport
-
-    def __call__(self, wish: PlanRequest, weights: WeightFormat, kv: KvFormat) -> Fit:
-        return _choose_fit(self.model, wish, self.length, self.builder, weights, kv)
+Chooser = Callable[[PlanRequest, WeightFormat, KvFormat], Fit]
 
 
 def _choose_fit(
-    model: PlannedModel, wish: PlanRequest, length: int, builder: TargetSupport, weights: WeightFormat, kv: KvFormat
+    model: PlannedModel, length: int, builder: TargetSupport, wish: PlanRequest, weights: WeightFormat, kv: KvFormat
 ) -> Fit:
+    """Return the fit of given formats for the model and length."""
     shape, parameters = model.shape, model.parameters
 
     def embedded_footprint(split: Split, batch: int, tokens: int) -> Footprint:
@@ -149,20 +143,19 @@ def _choose_fit(
     if wish.is_openvino:
         choices = Choices([Split()], openvino_memory.BATCH_SIZES, (openvino_memory.MAX_NUM_TOKENS,))
         return choose_fit(weights, kv, choices, embedded_footprint, asked)
-    return choose_fit(
-        weights, kv, _choices(gpu_memory.splits(shape, wish.devices), wish, builder, weights, kv), gpu_footprint, asked
-    )
+    choices = _choices(gpu_memory.splits(shape, wish.devices), wish, builder, weights, kv)
+    return choose_fit(weights, kv, choices, gpu_footprint, asked)
 
 
 def _choices(
     splits: list[Split], wish: PlanRequest, builder: TargetSupport, weights: WeightFormat, kv: KvFormat
 ) -> Choices:
     """Return the splits that the target builds, or all of them with a refusal if it builds none."""
-    for one in (weights, kv):
-        if wish.sm is not None and one.min_sm > wish.sm:
-            reason = f"{wish.device} has compute capability {wish.sm / 10:.1f}, and {one.name} needs"
-            reason += f" {one.min_sm / 10:.1f}"
-            return Choices(splits, refusal=Refusal(f"no {one.name} here", reason))
+    for fmt in (weights, kv):
+        if wish.sm is not None and fmt.min_sm > wish.sm:
+            reason = f"{wish.device} has compute capability {wish.sm / 10:.1f}, and {fmt.name} needs"
+            reason += f" {fmt.min_sm / 10:.1f}"
+            return Choices(splits, refusal=Refusal(f"no {fmt.name} here", reason))
     verdicts = {split: builder.check(weights, kv, split) for split in splits}
     built = [split for split, verdict in verdicts.items() if verdict.reason is None]
     if not built:
@@ -171,31 +164,30 @@ def _choices(
     return Choices(built, notes=verdicts[built[0]].notes)
 
 
-def _advice(settled: _FitChooser, wish: PlanRequest, fits: tuple[Fit, ...]) -> str:
+def _advice(choose: Chooser, length: int, wish: PlanRequest, fits: tuple[Fit, ...]) -> str:
     """Return a sentence with the missing memory and each single change that is sufficient."""
-    length = settled.length
     able = [fit for fit in fits if fit.refusal is None]
     ways = []
-    if other := _other_format(settled, wish):
+    if other := _other_format(choose, wish):
         ways.append(f"--precision {other.weights.name} --kv-cache-precision {other.kv.name}")
-    if not wish.is_openvino and (more := _more_devices(settled, wish)):
+    if not wish.is_openvino and (more := _more_devices(choose, wish)):
         ways.append(f"--gpus {more.split.gpus} ({more.weights.name} weights)")
     if longest := max((fit.longest(length) for fit in able), default=0):
         ways.append(f"--max-seq-len {longest}")
     if fewer := max((fit.sequences for fit in able), default=0):
         ways.append(f"--max-num-sequences {fewer}")
-    found = _shortfall(wish, length, able) if able else f"Nothing fits: {fits[0].reason}"
-    return f"{found}; it would fit with {_either(ways)}." if ways else f"{found}; use a smaller model."
+    problem = _shortfall(wish, length, able) if able else f"Nothing fits: {fits[0].reason}"
+    return f"{problem}; it would fit with {_either(ways)}." if ways else f"{problem}; use a smaller model."
 
 
 def _shortfall(wish: PlanRequest, length: int, able: list[Fit]) -> str:
     least = min(able, key=lambda fit: fit.needed)
-    each = "" if wish.is_openvino else " on each GPU" if wish.devices > 1 else " on the GPU"
+    place = "" if wish.is_openvino else " on each GPU" if wish.devices > 1 else " on the GPU"
     what = f"1 sequence of {length:,} tokens needs"
     if least.wanted > 1:
         what = f"{least.wanted:,} sequences of {length:,} tokens need"
     return (
-        f"Nothing fits: {what} at least {format_size(least.needed)}{each} ({least.weights.name} weights, "
+        f"Nothing fits: {what} at least {format_size(least.needed)}{place} ({least.weights.name} weights, "
         f"{least.kv.name} KV cache), and {wish.device} has {format_size(wish.memory)}"
     )
 
@@ -204,15 +196,15 @@ def _either(ways: list[str]) -> str:
     return ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])} or {ways[-1]}"
 
 
-def _other_format(settled: _FitChooser, wish: PlanRequest) -> Fit | None:
+def _other_format(choose: Chooser, wish: PlanRequest) -> Fit | None:
     """Return the first format that fits, most precise first."""
     weights, kv = (OPENVINO_WEIGHTS, OPENVINO_KV) if wish.is_openvino else (GPU_WEIGHTS, GPU_KV)
-    fits = (settled(wish, one, other) for one in weights.values() for other in kv.values())
+    fits = (choose(wish, one, other) for one in weights.values() for other in kv.values())
     return next((fit for fit in fits if fit.fits), None)
 
 
-def _more_devices(settled: _FitChooser, wish: PlanRequest) -> Fit | None:
+def _more_devices(choose: Chooser, wish: PlanRequest) -> Fit | None:
     """Return the fit with the fewest GPUs for one of the requested formats."""
     many = replace(wish, devices=_MAX_GPUS)
-    fits = [settled(many, weights, kv) for weights in wish.weights for kv in wish.kv]
+    fits = [choose(many, weights, kv) for weights in wish.weights for kv in wish.kv]
     return min((fit for fit in fits if fit.fits), key=lambda fit: fit.split.gpus, default=None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from build_engines.plan.footprint import BLOCK, Footprint, round_up_to_blocks
+from build_engines.kv_cache import round_up_to_blocks, token_bytes
+from build_engines.plan.footprint import Footprint
 from build_engines.plan.formats import KvFormat, WeightFormat
 from build_engines.plan.parameters import ParameterCounts
 from build_engines.plan.shape import ModelShape
@@ -29,15 +30,15 @@ def footprint(
     max_num_tokens: int = MAX_NUM_TOKENS,
 ) -> Footprint:
     """Return the footprint of all processes of the server."""
-    each = token_bytes(shape, kv)
+    per_token = token_bytes(shape, kv.name)
     return Footprint(
         weights=private_bytes(parameters, weights) + weights.table_bytes(parameters.embedding),
         activations=activation_bytes(shape, max_num_tokens),
         runtime=2 * max_num_sequences * shape.vocab * 4,
         overhead=OVERHEAD,
-        kv_token=each,
+        kv_token=per_token,
         # The paged cache keeps whole sequences, sliding windows or not.
-        sequence=lambda tokens: round_up_to_blocks(tokens) * each,
+        sequence=lambda tokens: round_up_to_blocks(tokens) * per_token,
         mapped=weights.checkpoint_bytes(parameters),
     )
 
@@ -49,20 +50,6 @@ def private_bytes(parameters: ParameterCounts, weights: WeightFormat) -> int:
     twice.
     """
     return weights.layers_bytes(parameters) + weights.table_bytes(parameters.output or parameters.embedding)
-
-
-def token_bytes(shape: ModelShape, kv: KvFormat) -> int:
-    """Return the bytes of one token in the KV cache of all layers.
-
-    u8 has a scale and a zero point, 4 bytes each: for values by head and token, for keys by channel and block of 32
-    tokens (openvinotoolkit/openvino#29023 lays a block out as [block size + 2 * sizeof(float), head size], #30166 makes
-    it the default).
-    """
-    if kv.name == "u8":
-        head = shape.head_dim + shape.head_dim * 8 // BLOCK + shape.head_dim + 8
-    else:
-        head = 2 * shape.head_dim * kv.number
-    return shape.layers * shape.kv_heads * head
 
 
 def activation_bytes(shape: ModelShape, max_num_tokens: int) -> int:

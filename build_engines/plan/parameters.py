@@ -52,9 +52,9 @@ def count_parameters(shape: ModelShape) -> ParameterCounts:
     other = shape.layers * small + norm * (2 if family.embedding_norm else 1)
     other += dense_layers * ((matrices - 1) * inner + hidden) if mlp_bias else 0
     if experts := shape.experts:
-        each = experts.count * experts.inner + experts.shared_inner
-        linear += experts.layers * 3 * hidden * each
-        channels += experts.layers * (2 * each + (experts.count + bool(experts.shared_inner)) * hidden)
+        inner_of_experts = experts.count * experts.inner + experts.shared_inner
+        linear += experts.layers * 3 * hidden * inner_of_experts
+        channels += experts.layers * (2 * inner_of_experts + (experts.count + bool(experts.shared_inner)) * hidden)
         other += experts.layers * (experts.count + bool(experts.shared_inner)) * hidden
     if family.positions_table is not None:
         other += (shape.positions + family.positions_table) * hidden

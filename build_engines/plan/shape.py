@@ -211,5 +211,5 @@ def _experts(file: ConfigFile, kind: str, layers: int) -> Experts | None:
 
 
 def _quantized(file: ConfigFile) -> str | None:
-    found = file.part("quantization_config")
-    return None if found is None else found.identifier("quant_method") or "quantized"
+    section = file.part("quantization_config")
+    return None if section is None else section.identifier("quant_method") or "quantized"

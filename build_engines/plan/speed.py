@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from build_engines.kv_cache import token_bytes
 from build_engines.manifest import Manifest
 from build_engines.plan.fit import Fit
 from build_engines.plan.formats import KvFormat, WeightFormat, kv_format, weight_format
 from build_engines.plan.machine_speed import MachineSpeed, measure_machine
 from build_engines.plan.memory_plan import MemoryPlan
 from build_engines.plan.model import read_model
-from build_engines.plan.openvino_memory import MAX_NUM_SEQUENCES, MAX_NUM_TOKENS, token_bytes
+from build_engines.plan.openvino_memory import MAX_NUM_SEQUENCES, MAX_NUM_TOKENS
 from build_engines.plan.parameters import ParameterCounts
 from build_engines.plan.shape import ModelShape
 
@@ -75,13 +76,13 @@ class SpeedModel:
             # Tokens choose experts evenly: with few tokens, some experts aren't read.
             used = min(experts.count, step.tokens * experts.per_token)
             rows = step.tokens * experts.per_token / used
-            each = 3 * shape.hidden * experts.inner * experts.layers
-            seconds += matrices.seconds(used * each, rows, cached=cached)
+            weights_of_expert = 3 * shape.hidden * experts.inner * experts.layers
+            seconds += matrices.seconds(used * weights_of_expert, rows, cached=cached)
         seconds += matrices.seconds(output, step.sampled, cached=cached)
         numbers = step.tokens * shape.layers * (4 * shape.hidden + shape.qkv + shape.feed_forward)
         # Each number between two operations is written and read.
         traffic = 2 * self.weights.rest * numbers
-        traffic += step.sampled * (context * token_bytes(shape, self.kv) + _LOGIT_READS * 4 * shape.vocab)
+        traffic += step.sampled * (context * token_bytes(shape, self.kv.name) + _LOGIT_READS * 4 * shape.vocab)
         operations = _STEP_OPERATIONS + _LAYER_OPERATIONS * shape.layers + _TOKEN_OPERATIONS * step.sampled
         return seconds + traffic / bandwidth + operations * machine.operation
 
@@ -127,11 +128,11 @@ def plan_speed(plan: MemoryPlan, prompt: int, answer: int) -> SpeedPlan:
     machine = measure_machine(fit.weights.name for fit in fits)
     many = plan.request.max_num_sequences or MAX_NUM_SEQUENCES
     workloads = tuple(Workload(count, prompt, answer) for count in dict.fromkeys((1, many)))
-    found = {}
+    speeds = {}
     for fit in fits:
         model = SpeedModel(plan.model.shape, plan.model.parameters, fit.weights, fit.kv, machine)
-        found[fit.weights.name, fit.kv.name] = tuple(model.tokens_per_second(one) for one in workloads)
-    return SpeedPlan(machine, workloads, found)
+        speeds[fit.weights.name, fit.kv.name] = tuple(model.tokens_per_second(workload) for workload in workloads)
+    return SpeedPlan(machine, workloads, speeds)
 
 
 @cache
@@ -159,7 +160,7 @@ def scheduled_steps(workload: Workload, max_tokens: int = MAX_NUM_TOKENS) -> Ite
         generating = [place for place, left in enumerate(prompts) if not left][:max_tokens]
         room = max_tokens - len(generating)
         sampled = list(generating)
-        for place in sorted((place for place, left in enumerate(prompts) if left), key=lambda one: prompts[one]):
+        for place in sorted((place for place, left in enumerate(prompts) if left), key=lambda index: prompts[index]):
             part = min(room, prompts[place])
             prompts[place] -= part
             room -= part

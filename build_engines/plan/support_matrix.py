@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -127,7 +126,7 @@ class LlmApiSupport:
 
     def __init__(self, model: PlannedModel, sm: int | None) -> None:
         from build_engines.capabilities.quantization import read_quantization
-        from build_engines.llmapi.supported_models import check_architecture
+        from build_engines.llmapi.target import check_architecture
 
         directory = Path(model.where)
         self.notes = check_architecture(
@@ -143,9 +142,8 @@ class LlmApiSupport:
             )
 
     def check(self, weights: WeightFormat, kv: KvFormat, split: Split) -> FormatSupport:
-        for rule in _LLM_API_RULES:
-            if reason := rule(self, weights, kv):
-                return FormatSupport(reason)
+        if (reason := self._unsupported(weights, kv)) is not None:
+            return FormatSupport(reason)
         if self._has is None and weights.name not in _DTYPES:
             return FormatSupport(
                 notes=(
@@ -155,25 +153,18 @@ class LlmApiSupport:
             )
         return FormatSupport()
 
-    def _kept_weights(self, weights: WeightFormat, kv: KvFormat) -> str | None:
-        if self._has is None or weights is self.kept:
-            return None
-        return f"the checkpoint's weights are quantized to {self._has}"
-
-    def _kept_cache(self, weights: WeightFormat, kv: KvFormat) -> str | None:
-        if self._kv is None or kv.name == self._kv:
-            return None
-        return f"the checkpoint's KV cache is quantized to {self._kv}"
-
-    def _read(self, weights: WeightFormat, kv: KvFormat) -> str | None:
+    def _unsupported(self, weights: WeightFormat, kv: KvFormat) -> str | None:
         if weights.name not in _LLM_API_WEIGHTS:
             return f"the LLM API doesn't read checkpoints quantized to {weights.name}"
-        return f"the LLM API has no KV cache in {kv.name}" if kv.name == "int8" else None
-
-    def _computed(self, weights: WeightFormat, kv: KvFormat) -> str | None:
-        if self._sm is None or self._sm < _BLACKWELL or "awq" not in weights.name:
-            return None
-        return f"the LLM API has no {weights.name} for compute capability {self._sm / 10:.1f}"
+        if kv.name == "int8":
+            return f"the LLM API has no KV cache in {kv.name}"
+        if self._has is not None and weights is not self.kept:
+            return f"the checkpoint's weights are quantized to {self._has}"
+        if self._kv is not None and kv.name != self._kv:
+            return f"the checkpoint's KV cache is quantized to {self._kv}"
+        if self._sm is not None and self._sm >= _BLACKWELL and "awq" in weights.name:
+            return f"the LLM API has no {weights.name} for compute capability {self._sm / 10:.1f}"
+        return None
 
 
 # Formats of read_quantization that the plan knows, and unquantized ones.
@@ -181,18 +172,12 @@ _LLM_API_WEIGHTS = (*_DTYPES, "fp8", "nvfp4", "int4_awq", "w4a8_awq")
 # The hardware support matrix in docs/source/features/quantization.md of NVIDIA/TensorRT-LLM (09d4c79b): AWQ up to
 # Hopper.
 _BLACKWELL = 100
-_LLM_API_RULES: tuple[Callable[[LlmApiSupport, WeightFormat, KvFormat], str | None], ...] = (
-    LlmApiSupport._read,
-    LlmApiSupport._kept_weights,
-    LlmApiSupport._kept_cache,
-    LlmApiSupport._computed,
-)
 
 
 def _without_advice(error: BuildError) -> str:
     """Return the error without its advice and its list of other models: the plan has its own advice."""
-    said = str(error).removesuffix(".")
-    return re.sub(r" \([^()]*\)$", "", said.rpartition("; ")[0] or said)
+    sentence = str(error).removesuffix(".")
+    return re.sub(r" \([^()]*\)$", "", sentence.rpartition("; ")[0] or sentence)
 
 
 def _plain_config(model: PlannedModel) -> dict[str, Any]:
@@ -217,7 +202,7 @@ def _machine(device: str, sm: int | None) -> Machine | None:
     if sm is None:
         return None
     from build_engines.containers import ENGINE_LINE
-    from build_engines.machine import Gpu, Machine, Software
+    from build_engines.machine import Gpu, Machine
 
     gpu = Gpu(index=0, name=device, compute_capability=f"{sm // 10}.{sm % 10}", driver="", memory_bytes=0)
-    return Machine((gpu,), Software({"tensorrt_llm": f"{ENGINE_LINE}.0"}))
+    return Machine((gpu,), {"tensorrt_llm": f"{ENGINE_LINE}.0"})

@@ -73,15 +73,15 @@ def _template(shape: CheckpointShape, texts: dict[int, str]) -> Any:
 def _specials(shape: CheckpointShape) -> dict[str, int]:
     """Return the ids of special tokens by text. Each id has one text; an id that is both end and start is an end."""
     names = ["<|endoftext|>", *(f"<|end_{number}|>" for number in range(1, len(shape.end_ids)))]
-    found = dict(zip(shape.end_ids, names, strict=True))
+    texts = dict(zip(shape.end_ids, names, strict=True))
     if shape.start_id is not None:
-        found.setdefault(shape.start_id, "<|startoftext|>")
+        texts.setdefault(shape.start_id, "<|startoftext|>")
     if shape.pad_id is not None:
-        found.setdefault(shape.pad_id, "<|pad|>")
-    free = (number for number in itertools.count() if number not in found)
+        texts.setdefault(shape.pad_id, "<|pad|>")
+    free = (number for number in itertools.count() if number not in texts)
     for text in ("<|im_start|>", "<|im_end|>"):
-        found[next(free)] = text
-    return {text: number for number, text in sorted(found.items())}
+        texts[next(free)] = text
+    return {text: number for number, text in sorted(texts.items())}
 
 
 def _vocabulary(size: int, specials: dict[str, int]) -> tuple[dict[str, int], list[tuple[str, str]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress, NoBuildProgress
 from build_engines.synthetic.encoder_shapes import ENCODERS
-from build_engines.synthetic.shapes import SHAPES, CheckpointShape
+from build_engines.synthetic.shapes import SHAPES, CheckpointShape, EncoderFiles
 
 ALL_SHAPES: dict[str, CheckpointShape] = SHAPES | ENCODERS
 
 SHARD_BYTES = 2 << 30
+_MODULE_TYPE = "sentence_transformers.models."
+_MODULES = (("0", "", "Transformer"), ("1", "1_Pooling", "Pooling"), ("2", "2_Normalize", "Normalize"))
 
 
 def write_synthetic_checkpoint(
@@ -35,7 +38,6 @@ def write_synthetic_checkpoint(
     import torch
     from transformers import AutoConfig, GenerationConfig
 
-    from build_engines.synthetic.encoder_files import write_encoder_files
     from build_engines.synthetic.tokenizer import write_tokenizer
     from build_engines.synthetic.weights import write_weights
 
@@ -62,7 +64,7 @@ def write_synthetic_checkpoint(
     if shape.encoder is None:
         GenerationConfig(**ids).save_pretrained(out)
     else:
-        write_encoder_files(shape.encoder, config.hidden_size, out)
+        _write_encoder_files(shape.encoder, config.hidden_size, out)
     write_tokenizer(shape, out)
     progress.step("Writing random weights")
     write_weights(config, kind, out, seed=seed, shard_bytes=shard_bytes, report=progress.advance)
@@ -82,3 +84,26 @@ def _model_class(config: object, shape: CheckpointShape) -> Any:
     task = "generate" if shape.encoder is None else shape.encoder.task
     classes = {"generate": MODEL_FOR_CAUSAL_LM_MAPPING, "embed": MODEL_MAPPING}
     return classes.get(task, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING)[type(config)]
+
+
+def _write_encoder_files(files: EncoderFiles, hidden: int, out: Path) -> None:
+    """Write modules.json and what it names, for a model that embeds; a cross-encoder or a classifier needs none."""
+    if files.task != "embed":
+        return
+    modules = [
+        {"idx": number, "name": name, "path": path, "type": _MODULE_TYPE + kind}
+        for number, (name, path, kind) in enumerate(_MODULES)
+    ]
+    mode = {"mean": "mean_tokens", "cls": "cls_token", "lasttoken": "lasttoken"}[files.pooling]
+    modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+    pooling = {"word_embedding_dimension": hidden, **{f"pooling_mode_{name}": name == mode for name in modes}}
+    prompts = {"prompts": files.prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    _write_json(out / "modules.json", modules)
+    (out / "1_Pooling").mkdir()
+    _write_json(out / "1_Pooling" / "config.json", pooling | {"include_prompt": True})
+    _write_json(out / "sentence_bert_config.json", {"max_seq_length": files.max_seq_length, "do_lower_case": False})
+    _write_json(out / "config_sentence_transformers.json", prompts)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")

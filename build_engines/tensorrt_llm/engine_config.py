@@ -122,8 +122,8 @@ def _check_requests(config: EngineConfig, recipe: Recipe) -> None:
     ):
         if asked and not has:
             raise _MismatchError(f"it does not support {name}")
-    said = recipe.speculation
-    mode, length = (said.mode, said.max_draft_len) if said else (None, 0)
+    speculation = recipe.speculation
+    mode, length = (speculation.mode, speculation.max_draft_len) if speculation else (None, 0)
     if config.speculation not in (_MODES[mode], (mode or "none").upper()):
         raise _MismatchError(f"its speculative_decoding_mode is {config.speculation} instead of {mode or 'none'}")
     if config.limits.get("max_draft_len", 0) != length:

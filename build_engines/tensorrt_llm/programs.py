@@ -60,8 +60,8 @@ class Native:
         return detect_machine()
 
     def container(self) -> str | None:
-        found = container_from_release(os.environ.get(_RELEASE, ""))
-        return found.image if found else None
+        container = container_from_release(os.environ.get(_RELEASE, ""))
+        return container.image if container else None
 
     def paths(self, model: Path, checkpoint: Path, engine: Path) -> BuildPaths:
         return BuildPaths(model, checkpoint, engine, self.examples, tuple(python_of_tensorrt_llm()))
@@ -120,8 +120,8 @@ class Docker:
             )
 
     def container(self) -> str | None:
-        found = container_from_image(self.image)
-        return found.image if found else self.image
+        container = container_from_image(self.image)
+        return container.image if container else self.image
 
     def paths(self, model: Path, checkpoint: Path, engine: Path) -> BuildPaths:
         return BuildPaths(model, checkpoint, engine, self.examples)
@@ -152,6 +152,13 @@ class Docker:
             )
 
 
+def program_versions(programs: Programs, machine: Machine, *names: str) -> dict[str, str]:
+    """Return the versions of these packages, those that there are, and the container of the programs."""
+    container = programs.container()
+    versions = {name: machine.versions[name] for name in names if name in machine.versions}
+    return versions | ({"container": container} if container else {})
+
+
 def docker_for(out: Path, docker: Docker) -> Docker:
     """Return `docker` with a container name for the output, which has only one writer."""
     digest = hashlib.sha256(os.fsencode(out.resolve())).hexdigest()[:12]
@@ -160,12 +167,12 @@ def docker_for(out: Path, docker: Docker) -> Docker:
 
 def _mounted(paths: list[Path]) -> list[Path]:
     """Return the directories to mount: `paths`, and the targets of their links, as in the hub's cache."""
-    wanted = set[Path]()
+    directories = set[Path]()
     for path in paths:
-        wanted.add(path)
+        directories.add(path)
         with contextlib.suppress(OSError):
-            wanted.update(_behind_links(path))
-    return sorted(one for one in wanted if not any(other in one.parents for other in wanted))
+            directories.update(_behind_links(path))
+    return sorted(place for place in directories if not any(other in place.parents for other in directories))
 
 
 def _behind_links(directory: Path) -> Iterator[Path]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import types
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from build_engines.settings_file import read_settings_file
+from inflight.common.suggestions import nearest
 
 # Strict, since YAML's true would count as 1.
 Count = Annotated[int, Field(gt=0, strict=True)]
@@ -198,3 +203,44 @@ class Recipe(RecipeSection):
     def needs_calibration(self) -> bool:
         """Whether the quantization reads calibration texts; weight-only quantization does not."""
         return self.quantization not in ("none", "int8_wo", "int4_wo") or self.kv_cache_dtype != "auto"
+
+
+def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
+    """Return the recipe of the file `path`, overridden by `flags`, whose keys are dotted ("limits.max_batch_size").
+
+    Raises BuildError (`invalid_parameter`), which names the field and suggests similar names for an unknown one.
+    """
+    return read_settings_file(
+        Recipe,
+        path,
+        flags.items(),
+        source="the recipe",
+        noun="field",
+        form=", and a recipe is a mapping of fields to values",
+        advice=_nearest,
+    )
+
+
+def recipe_fields(part: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, type[BaseModel], str]]:
+    """Yield the dotted name of each field, its section, and its name; sections themselves are skipped."""
+    for name, field in part.model_fields.items():
+        inner = _section_type(field.annotation)
+        if inner is None:
+            yield prefix + name, part, name
+        else:
+            yield from recipe_fields(inner, f"{prefix}{name}.")
+
+
+def _section_type(annotation: Any) -> type[BaseModel] | None:
+    """Return the section in an annotation (`Lora | None`); None for a plain field."""
+    choices = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return next((choice for choice in choices if isinstance(choice, type) and issubclass(choice, BaseModel)), None)
+
+
+def _nearest(names: list[str]) -> str:
+    fields = [name for name, _, _ in recipe_fields()]
+    last_parts = [name.rpartition(".")[2] for name in fields]
+    for known, name in ((fields, ".".join(names)), (last_parts, names[-1])):
+        if (close := nearest(name, known, cutoff=0.75)) is not None:
+            return f"did you mean {fields[known.index(close)]}?"
+    return f"its fields are {', '.join(Recipe.model_fields)}."

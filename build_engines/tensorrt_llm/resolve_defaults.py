@@ -18,12 +18,12 @@ def resolve_defaults(recipe: Recipe, facts: ModelFacts) -> tuple[Recipe, tuple[s
     dtype = _AUTO_DTYPES.get(facts.dtype, facts.dtype) if recipe.dtype == "auto" else recipe.dtype
     recipe = _absolute(recipe).model_copy(update={"dtype": dtype, "plugins": _plugins(recipe)})
     pages = _pages(recipe)
-    wanted = recipe.paged_context_fmha if recipe.paged_context_fmha is not None else pages
+    paged = recipe.paged_context_fmha if recipe.paged_context_fmha is not None else pages
     settled = recipe.model_copy(
         update={
-            "paged_context_fmha": wanted,
-            "kv_cache_reuse": recipe.kv_cache_reuse if recipe.kv_cache_reuse is not None else wanted,
-            "chunked_context": recipe.chunked_context if recipe.chunked_context is not None else wanted,
+            "paged_context_fmha": paged,
+            "kv_cache_reuse": recipe.kv_cache_reuse if recipe.kv_cache_reuse is not None else paged,
+            "chunked_context": recipe.chunked_context if recipe.chunked_context is not None else paged,
             "fp8_context_fmha": (
                 recipe.fp8_context_fmha if recipe.fp8_context_fmha is not None else _fp8_attention(recipe)
             ),

@@ -53,19 +53,19 @@ class OutputParser:
             self._progress.step(f"Compiling rank 1 of {self._ranks}")
 
     def feed(self, line: str) -> None:
-        said = _PREFIX.sub("", line).strip()
-        self.disk_full = self.disk_full or _FULL in said
-        if _ERROR.match(said) and not (self.reason and _ELSEWHERE in said):
-            self.reason = said[:_MAX_REASON]
+        message = _PREFIX.sub("", line).strip()
+        self.disk_full = self.disk_full or _FULL in message
+        if _ERROR.match(message) and not (self.reason and _ELSEWHERE in message):
+            self.reason = message[:_MAX_REASON]
         elif logged := _LOGGED_ERROR.search(line):
             self.reason = logged[1].strip()[:_MAX_REASON]
-        if found := _SERIALIZING.search(said):
-            rank = int(found[1])
+        if serialized := _SERIALIZING.search(message):
+            rank = int(serialized[1])
             self._progress.step(f"Writing rank {rank + 1} of {self._ranks}")
             if rank + 1 < self._ranks:
                 self._progress.step(f"Compiling rank {rank + 2} of {self._ranks}")
-        for saying, sentence in _STEP_PATTERNS:
-            if saying.search(said):
+        for pattern, sentence in _STEP_PATTERNS:
+            if pattern.search(message):
                 self._progress.step(sentence)
 
 
@@ -133,14 +133,16 @@ def run_command(
     Raises BuildError: `disk_full`, or `build_failed` with the program's last error and the log's path.
     """
     listener = OutputParser(command.step, ranks, progress)
-    line = programs.line(command, environment, paths)
+    program = programs.line(command, environment, paths)
     log.write(f"$ {command.shell()}")
     listener.start(_STEP_MESSAGES[command.step])
-    with _guarded(line, programs.stop_command, os.environ | dict(environment) | dict(command.environment)) as process:
+    with _guarded(
+        program, programs.stop_command, os.environ | dict(environment) | dict(command.environment)
+    ) as process:
         assert process.stdout is not None
-        for said in process.stdout:
-            log.write(said.rstrip("\n"))
-            listener.feed(said)
+        for line in process.stdout:
+            log.write(line.rstrip("\n"))
+            listener.feed(line)
         code = process.wait()
     if code == 0:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,21 +12,28 @@ from pathlib import Path
 from typing import Any, cast
 
 from build_engines.capabilities.tensorrt_llm import Architecture, find_architecture, refuse_precision
-from build_engines.checkpoints.checkpoint import Checkpoint
+from build_engines.checkpoints.checkpoint import Checkpoint, map_read_errors, read_config
 from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_special_ids
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 from build_engines.errors import BuildError
 from build_engines.machine import Machine
-from build_engines.manifest import GpuFeatures, GpuKvPrecision, GpuLimits, GpuPrecision, KvPrecision, Precision
+from build_engines.manifest import (
+    CompiledEngine,
+    GpuFeatures,
+    GpuKvPrecision,
+    GpuLimits,
+    GpuPrecision,
+    KvPrecision,
+    Precision,
+)
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, CompiledEngine, Host
+from build_engines.target import BuildOptions, CacheKey, Host
 from build_engines.tensorrt_llm.commands import BuildPaths, Command, commands
 from build_engines.tensorrt_llm.engine_config import EngineConfig, check_engine
-from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for
+from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for, program_versions
 from build_engines.tensorrt_llm.recipe import Recipe
 from build_engines.tensorrt_llm.resolve_defaults import resolve_defaults
-from build_engines.tensorrt_llm.rules.calibration import check_calibration, check_path
-from build_engines.tensorrt_llm.rules.machine import check_machine
+from build_engines.tensorrt_llm.rules.machine import check_calibration, check_machine, check_path
 from build_engines.tensorrt_llm.rules.recipe import check_model, check_recipe
 from build_engines.tensorrt_llm.run import logging_to, run_command
 
@@ -45,12 +53,12 @@ def write_xgrammar_tokenizer_info(tokenizer: Any, end_ids: Sequence[int], out: P
     texts = [""] * (max(vocabulary.values()) + 1)
     for token, token_id in vocabulary.items():
         texts[token_id] = token
-    told = {
+    info = {
         "encoded_vocab": texts,
         "tokenizer_str": tokenizer.backend_tokenizer.to_str(),
         "stop_token_ids": list(end_ids),
     }
-    (out / FILE_NAME).write_text(json.dumps(told), encoding="utf-8")
+    (out / FILE_NAME).write_text(json.dumps(info), encoding="utf-8")
 
 
 # The checkpoint in TensorRT-LLM's format; removed from the engine directory at the end.
@@ -96,17 +104,15 @@ class TensorRtLlmTarget:
         plan_build(self.recipe, directory, config)
 
     def cache_key(self) -> CacheKey:
-        said = self.recipe.model_dump(mode="json", exclude=set(_WITHOUT_EFFECT))
-        return CacheKey([said], _stamps(self.recipe))
+        recipe = self.recipe.model_dump(mode="json", exclude=set(_WITHOUT_EFFECT))
+        return CacheKey([recipe], _stamps(self.recipe))
 
     def host(self) -> Host:
         machine = self.machine = self.programs.detect()
         check_machine(self.recipe, machine, self.programs.where)
         check_calibration(self.recipe)
-        names = ("tensorrt_llm", "tensorrt", "cuda")
-        versions = {name: machine.software.versions[name] for name in names if name in machine.software.versions}
-        container = self.programs.container()
-        return Host(versions | ({"container": container} if container else {}), machine.built_on)
+        versions = program_versions(self.programs, machine, "tensorrt_llm", "tensorrt", "cuda")
+        return Host(versions, machine.built_on)
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         """Return the size of TensorRT-LLM's checkpoint and the engine, which exist at the same time."""
@@ -135,14 +141,14 @@ class TensorRtLlmTarget:
         steps = plan.commands(places)
         script = next(part for part in steps[0].arguments if part.endswith(".py"))
         programs.check(script.removeprefix(f"{places.examples}/"))
-        found = self.machine or programs.detect()
+        machine = self.machine or programs.detect()
         between.mkdir()
         paths = [model, out.resolve(), *read_paths(plan.recipe)]
         with logging_to(out) as log:
             for step in steps:
                 run_command(step, programs, environment(plan.recipe), paths, plan.recipe.world_size, log, progress)
             progress.step("Checking the engine")
-            config = check_engine(out, plan.recipe, found.software.tensorrt_llm, log.path)
+            config = check_engine(out, plan.recipe, machine.versions.get("tensorrt_llm"), log.path)
         shutil.rmtree(between)
         return config
 
@@ -217,6 +223,7 @@ def _compiled(
     return CompiledEngine(
         precision=cast(Precision | GpuPrecision, precision),
         kv_cache_precision=cast(KvPrecision | GpuKvPrecision, cache),
+        properties={},
         max_seq_len=recipe.limits.max_seq_len or facts.positions,
         vocab_size=facts.vocab_size,
         end_ids=end_ids,
@@ -255,3 +262,37 @@ def _differences(recipe: Recipe, config: EngineConfig) -> Iterator[str]:
             "trtllm-build switched paged_context_fmha off (see build.log), so prefixes are not reused and long prompts "
             "not computed in chunks."
         )
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The commands of a build, the environment variables of all of them, and the same as shell lines."""
+
+    environment: dict[str, str]
+    commands: tuple[Command, ...]
+    lines: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def dry_run(directory: Path, out: Path, target: TensorRtLlmTarget) -> DryRun:
+    """Return what `target` would run to build the checkpoint `directory` into `out`.
+
+    A real build writes beside `out` until the engine is complete. Raises BuildError as a build does, except for
+    errors of the machine.
+    """
+    with map_read_errors(directory):
+        plan = plan_build(target.recipe, directory, read_config(directory))
+    model, engine = directory.resolve(), out.resolve()
+    programs: Programs = target.programs
+    if isinstance(programs, Docker):
+        programs = docker_for(out, programs)
+    commands = plan.commands(programs.paths(model, engine / CHECKPOINT, engine))
+    variables = environment(plan.recipe)
+    if isinstance(programs, Docker):
+        paths = [model, engine, *read_paths(plan.recipe)]
+        lines = [f"mkdir -p {shlex.quote(str(engine))}"]
+        lines += [shlex.join(programs.line(command, variables, paths)) for command in commands]
+    else:
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+        lines += [command.shell() for command in commands]
+    return DryRun(variables, commands, tuple(lines), plan.notes)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.gateway import gateway_options, gateway_settings
 from inflight.commands.options.numbers import Seconds
 from inflight.commands.options.quiet import quiet_option
@@ -20,27 +20,33 @@ from inflight.gateway.processes import GatewayProcesses
 
 
 @click.command(cls=SectionedCommand, short_help="An OpenAI-compatible API in front of Triton servers.")
-@click.option(
-    "--server",
-    multiple=True,
-    default=("127.0.0.1:8001",),
-    show_default=True,
-    help="Triton server: HOST:PORT for gRPC (repeatable); requests go to the one with the fewest in flight.",
-)
-@click.option(
-    "--tokenizer",
-    type=click.Path(),
-    help="Checkpoint's directory with tokenizer.json.  [default: that of an engine on this machine]",
-)
-@click.option(
-    "--served-model-name", metavar="NAME", help="Name of the model for applications.  [default: the server's]"
+@section(
+    "Servers and model",
+    click.option(
+        "--server",
+        multiple=True,
+        default=("127.0.0.1:8001",),
+        show_default=True,
+        help="Triton server: HOST:PORT for gRPC (repeatable); requests go to the one with the fewest in flight.",
+    ),
+    click.option(
+        "--tokenizer",
+        type=click.Path(),
+        help="Checkpoint's directory with tokenizer.json.  [default: that of an engine on this machine]",
+    ),
+    click.option(
+        "--served-model-name", metavar="NAME", help="Name of the model for applications.  [default: the server's]"
+    ),
 )
 @gateway_options("--host")
-@click.option(
-    "--drain-seconds", type=Seconds(), default=30.0, show_default=True, help="Time for open requests to finish."
+@section(
+    "Output and lifetime",
+    click.option("--json", "as_json", is_flag=True, help="Print the address as one line of JSON."),
+    quiet_option,
+    click.option(
+        "--drain-seconds", type=Seconds(), default=30.0, show_default=True, help="Time for open requests to finish."
+    ),
 )
-@quiet_option
-@click.option("--json", "as_json", is_flag=True, help="Print the address as one line of JSON.")
 def command(
     server: tuple[str, ...],
     host: str,

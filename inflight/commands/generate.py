@@ -12,7 +12,7 @@ from inflight_client.model_defaults import as_conversation, with_model_defaults
 from inflight_client.validation import check_utf8
 
 from inflight.commands.chat.conversation import read_messages
-from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.call import call_options, call_options_from
 from inflight.commands.options.connection import connection_options, open_client
 from inflight.commands.terminal.answer_format import answer_line, delta_line, final_line, summary_line
@@ -21,31 +21,37 @@ from inflight.commands.terminal.standard_streams import printable, standard_inpu
 
 @click.command(cls=SectionedCommand, short_help="Send a prompt to a server and stream the answer.")
 @click.argument("prompt", required=False)
-@click.option(
-    "--messages",
-    metavar="FILE",
-    help="Send a conversation instead: a JSON list of objects with role and content, as /save of inflight chat writes "
-    "it; - reads standard input.",
-)
-@click.option("--raw", is_flag=True, help="Send PROMPT as a text, without the model's chat template.")
 @connection_options
-@call_options(max_tokens=128)
-@click.option("--stream/--no-stream", default=True, help="Print the text as it is generated, or all at the end.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON objects, one per line: the text of each step, and at the end finish_reason, usage, timings "
-    "(seconds) and request_id; with --no-stream one object.",
+@section(
+    "Prompt",
+    click.option(
+        "--messages",
+        metavar="FILE",
+        help="Send a conversation instead: a JSON list of objects with role and content, as /save of inflight chat "
+        "writes it; - reads standard input.",
+    ),
+    click.option("--raw", is_flag=True, help="Send PROMPT as a text, without the model's chat template."),
 )
-@click.option("--log-probs", is_flag=True, help="With --json: include the log probability of each token.")
-@click.option(
-    "--top-log-probs",
-    type=click.IntRange(0, 20),
-    default=0,
-    help="With --json: also those of this many likeliest tokens at each place, by their ids.",
+@call_options("Prompt", max_tokens=128)
+@section(
+    "Output",
+    click.option("--stream/--no-stream", default=True, help="Print the text as it is generated, or all at the end."),
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print JSON objects, one per line: the text of each step, and at the end finish_reason, usage, timings "
+        "(seconds) and request_id; with --no-stream one object.",
+    ),
+    click.option("--log-probs", is_flag=True, help="With --json: include the log probability of each token."),
+    click.option(
+        "--top-log-probs",
+        type=click.IntRange(0, 20),
+        default=0,
+        help="With --json: also those of this many likeliest tokens at each place, by their ids.",
+    ),
+    click.option("--token-ids", is_flag=True, help="With --json: include the id of each token."),
 )
-@click.option("--token-ids", is_flag=True, help="With --json: include the id of each token.")
 def command(
     prompt: str | None,
     messages: str | None,

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,7 +18,7 @@ import click
 from build_engines.atomic_directory import in_use
 from build_engines.manifest import EncoderTask
 from inflight.commands.models.argument import kind_of
-from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.config_file import config_option
 from inflight.commands.options.deployment import deployment_options, deployment_options_from
 from inflight.commands.options.engine import (
@@ -35,9 +35,8 @@ from inflight.commands.terminal.build_progress import show_build_progress
 from inflight.commands.terminal.messages import print_message
 from inflight.deploy.repository.engine_set import verify_encoder_for
 from inflight.deploy.repository.options import DeploymentOptions
-from inflight.deploy.server import ports
 from inflight.deploy.server.grpc_tls import GrpcTls
-from inflight.deploy.server.process_layout import MULTI_GPU_MODES, MultiGpuMode
+from inflight.deploy.server.process_layout import MULTI_GPU_MODES
 from inflight.deploy.server.server import Server, ServerSettings
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.settings import GatewaySettings
@@ -80,86 +79,94 @@ class ServeSignals:
 
 @click.command(cls=SectionedCommand, short_help="Serve a model, a checkpoint or an engine on Triton.")
 @click.argument("model", required=False)
-@config_option({"engine": "model"})
-@target_option("Target of the engine to build.  [default: openvino]", default=None)
-@precision_option(PRECISION_HELP)
-@revision_option()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
-@click.option("--http-host", help="Address for HTTP.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
-@click.option("--metrics-host", help="Address for metrics.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
-@click.option(
-    "--behind-proxy",
-    is_flag=True,
-    help="Confirm that a proxy or gateway checks requests from other machines; required for addresses other than "
-    "loopback.",
+@section(
+    "Model",
+    config_option({"engine": "model"}),
+    target_option("Target of the engine to build.  [default: openvino]", default=None),
+    precision_option(PRECISION_HELP),
+    revision_option(),
 )
-@click.option(
-    "--http-port",
-    type=click.IntRange(0, 65535),
-    help="Port of Triton's own HTTP API; 0: any free port.  [default: 8000; with the gateway any free port, since web "
-    "pages of any origin could use a known one]",
-)
-@click.option("--grpc-port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free port.")
-@click.option(
-    "--metrics-port", type=click.IntRange(0, 65535), default=8002, show_default=True, help="0: any free port."
-)
-@click.option(
-    "--multi-gpu",
-    type=click.Choice(MULTI_GPU_MODES),
-    help="How to start the ranks of a multi-GPU engine. leader: each as a server, of which the first one serves. "
-    "orchestrator: as workers of one server, which can have several instances (--set gpu_device_ids=0,1;2,3).  "
-    "[default: leader]",
-)
-@click.option("--grpc-tls-certificate", type=click.Path(path_type=Path), help="TLS certificate for gRPC.")
-@click.option("--grpc-tls-key", type=click.Path(path_type=Path), help="Private key of the certificate.")
-@click.option(
-    "--grpc-tls-ca",
-    type=click.Path(path_type=Path),
-    help="Accept only clients with a certificate signed by these CAs.",
-)
-@click.option(
-    "--request-log",
-    type=click.Path(path_type=Path),
-    help="Append one JSON line per answer to this file: request id, tenant, tokens, times; no prompts or answers.",
-)
-@click.option(
-    "--gateway/--no-gateway", default=True, help="Start the OpenAI-compatible API beside Triton.  [default: on]"
+@section(
+    "OpenAI-compatible API",
+    click.option(
+        "--gateway/--no-gateway", default=True, help="Start the OpenAI-compatible API beside Triton.  [default: on]"
+    ),
 )
 @gateway_options("--gateway-host")
 @deployment_options("serve")
-@click.option(
-    "--drain-seconds",
-    type=Seconds(),
-    default=30.0,
-    show_default=True,
-    help="Time for running requests to finish after SIGTERM, in seconds.",
+@section(
+    "Triton's own ports",
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all."),
+    click.option("--http-host", help="Address for HTTP.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]"),
+    click.option("--metrics-host", help="Address for metrics.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]"),
+    click.option(
+        "--behind-proxy",
+        is_flag=True,
+        help="Confirm that a proxy or gateway checks requests from other machines; required for addresses other than "
+        "loopback.",
+    ),
+    click.option(
+        "--http-port",
+        type=click.IntRange(0, 65535),
+        help="Port of Triton's own HTTP API; 0: any free port.  [default: 8000; with the gateway any free port, since "
+        "web pages of any origin could use a known one]",
+    ),
+    click.option(
+        "--grpc-port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free port."
+    ),
+    click.option(
+        "--metrics-port", type=click.IntRange(0, 65535), default=8002, show_default=True, help="0: any free port."
+    ),
+    click.option("--grpc-tls-certificate", type=click.Path(path_type=Path), help="TLS certificate for gRPC."),
+    click.option("--grpc-tls-key", type=click.Path(path_type=Path), help="Private key of the certificate."),
+    click.option(
+        "--grpc-tls-ca",
+        type=click.Path(path_type=Path),
+        help="Accept only clients with a certificate signed by these CAs.",
+    ),
 )
-@click.option("--start-timeout", type=Seconds(1), default=900.0, show_default=True, help="Startup timeout, in seconds.")
-@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
-@quiet_option
-@click.option("--verbose", is_flag=True, help="Show all of Triton's log, not only warnings and errors.")
+@section(
+    "GPU only",
+    click.option(
+        "--multi-gpu",
+        type=click.Choice(MULTI_GPU_MODES),
+        help="How to start the ranks of a multi-GPU engine. leader: each as a server, of which the first one serves. "
+        "orchestrator: as workers of one server, which can have several instances (--set gpu_device_ids=0,1;2,3).  "
+        "[default: leader]",
+    ),
+)
+@section(
+    "Output and lifetime",
+    click.option(
+        "--request-log",
+        type=click.Path(path_type=Path),
+        help="Append one JSON line per answer to this file: request id, tenant, tokens, times; no prompts or answers.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON."),
+    quiet_option,
+    click.option("--verbose", is_flag=True, help="Show all of Triton's log, not only warnings and errors."),
+    click.option(
+        "--drain-seconds",
+        type=Seconds(),
+        default=30.0,
+        show_default=True,
+        help="Time for running requests to finish after SIGTERM, in seconds.",
+    ),
+    click.option(
+        "--start-timeout", type=Seconds(1), default=900.0, show_default=True, help="Startup timeout, in seconds."
+    ),
+)
 def command(
     model: str | None,
     target: str | None,
     precision: str | None,
     revision: str | None,
-    host: str,
-    http_host: str | None,
-    metrics_host: str | None,
-    behind_proxy: bool,
-    http_port: int | None,
-    grpc_port: int,
-    metrics_port: int,
     drain_seconds: float,
-    start_timeout: float,
     as_json: bool,
     quiet: bool,
-    verbose: bool,
-    multi_gpu: MultiGpuMode | None,
     grpc_tls_certificate: Path | None,
     grpc_tls_key: Path | None,
     grpc_tls_ca: Path | None,
-    request_log: Path | None,
     gateway: bool,
     gateway_host: str,
     **options: Any,
@@ -194,23 +201,12 @@ def command(
       inflight serve s3://models/my-model/v1
       inflight serve --config serve.yaml
     """  # fmt: skip
-    settings = ServerSettings(
-        host,
-        http_port,
-        grpc_port,
-        metrics_port,
-        start_timeout=start_timeout,
-        verbose=verbose,
-        multi_gpu=multi_gpu,
-        grpc_tls=GrpcTls.from_options(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca),
-        request_log=request_log,
-        http_host=http_host,
-        metrics_host=metrics_host,
-        behind_proxy=behind_proxy,
-    )
+    of_server = {field.name: options.pop(field.name) for field in fields(ServerSettings) if field.name in options}
+    tls = GrpcTls.from_options(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca)
+    settings = ServerSettings(grpc_tls=tls, **of_server)
     wanted = gateway_settings(options, (), gateway_host, drain_seconds=drain_seconds)
     has_gateway = gateway and grpc_tls_certificate is None
-    if http_port is None:
+    if settings.http_port is None:
         settings = replace(settings, http_port=0 if has_gateway else _HTTP_PORT)
     deployment = replace(deployment_options_from(options), generation_config=wanted.generation_config)
     named = {"target": target, "precision": precision, "revision": revision}
@@ -267,7 +263,7 @@ def _engine(model: str, build: dict[str, str], settings: ServerSettings, quiet: 
     check_precision(chosen)
     # Before minutes of building; the server checks both again.
     settings.check()
-    ports.choose_ports(settings.hosts, settings.http_port, settings.grpc_port, settings.metrics_port)
+    settings.choose_ports()
     with ExitStack() as held:
         with show_build_progress(quiet) as progress:
             found = held.enter_context(obtain_engine(ModelCache.default(), model, chosen, progress, revision))

@@ -22,6 +22,11 @@ class ServerHangError(DeployError):
     """tritonserver hung before it generated a token: a retry may succeed."""
 
 
+def invalid(sentence: str) -> DeployError:
+    """Return the error for what a user has given."""
+    return DeployError(sentence, "invalid_parameter")
+
+
 def system_error(error: Exception) -> DeployError:
     """Convert an OSError or memory error of a server start to a DeployError."""
     # shutil.copytree combines errors into one without an errno.

@@ -35,13 +35,13 @@ from inflight.gateway.http import (
     Response,
     Scope,
     Send,
+    log_request,
 )
 from inflight.gateway.keys import Caller
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.openapi import openapi
 from inflight.gateway.pages import chat_page, docs_page
 from inflight.gateway.quotas import KeyQuotas
-from inflight.gateway.request_log import log_request
 from inflight.gateway.server_pool import ServedModel, ServerPool
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.spans import Spans

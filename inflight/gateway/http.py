@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import sys
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -286,6 +289,32 @@ class Request:
                     size += len(part)
                     if size > _DISCARD_BYTES:
                         return
+
+
+def log_request(request: Request, tenant: str, seconds: float, began: float) -> None:
+    """Print one line of JSON, without prompts and answers."""
+    outcome = request.outcome
+    first = outcome.first_token_at
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "request_id": request.request_id,
+        "method": request.method,
+        "path": request.path,
+        "status": request.status,
+        "tenant": tenant,
+        "client": request.client,
+        "model": outcome.model or None,
+        "stream": request.has_events,
+        "code": outcome.error or None,
+        "param": outcome.param,
+        "finish_reasons": [reason for _, reason in sorted(outcome.finish_reasons.items())],
+        **({"texts": outcome.texts} if outcome.texts else {}),
+        "input_tokens": outcome.input_tokens,
+        "output_tokens": outcome.output_tokens,
+        "first_token_seconds": None if first is None else round(first - began, 6),
+        "total_seconds": round(seconds, 6),
+    }
+    print(json.dumps(line), file=sys.stderr, flush=True)
 
 
 def _loads(raw: bytes, most_values: int) -> Any:

@@ -44,8 +44,8 @@ class EngineAlone:
 
         `sampling` has temperature and top_p. The first answers of `users` requests are a warm-up. Raises DeployError.
         """
-        found = self.ask({"speed": {"requests": requests, "users": users, "seconds": seconds, "sampling": sampling}})
-        return found["tokens_per_second"], found["steps"]
+        answer = self.ask({"speed": {"requests": requests, "users": users, "seconds": seconds, "sampling": sampling}})
+        return answer["tokens_per_second"], answer["steps"]
 
     def greedy(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> GreedyAnswers:
         """Return greedy answers of `max_tokens` tokens to prompts in token ids. Raises DeployError."""

@@ -46,11 +46,11 @@ def headline(result: TuneResult) -> str:
 
 def frontier(trials: Sequence[ServedTrial], quantity: str) -> list[ServedTrial]:
     """Return the trials that no other one beats in both throughput and latency, by throughput."""
-    found: list[ServedTrial] = []
-    for trial in sorted(trials, key=lambda one: (-one.tokens_per_second, one.p99[quantity])):
-        if not found or trial.p99[quantity] < found[-1].p99[quantity]:
-            found.append(trial)
-    return found[::-1]
+    unbeaten: list[ServedTrial] = []
+    for trial in sorted(trials, key=lambda trial: (-trial.tokens_per_second, trial.p99[quantity])):
+        if not unbeaten or trial.p99[quantity] < unbeaten[-1].p99[quantity]:
+            unbeaten.append(trial)
+    return unbeaten[::-1]
 
 
 def _measured(result: TuneResult, quantity: str) -> list[ServedTrial]:
@@ -96,9 +96,9 @@ def _quality_chart(result: TuneResult) -> Chart:
 
 
 def _quality(result: TuneResult, trial: ServedTrial) -> Quality:
-    found = result.quality_of(trial.settings.build)
-    assert found is not None
-    return found
+    quality = result.quality_of(trial.settings.build)
+    assert quality is not None
+    return quality
 
 
 def _points(
@@ -169,12 +169,12 @@ def _served_table(result: TuneResult) -> Table:
 def _quality_table(result: TuneResult) -> Table:
     rows: list[Row] = [
         [
-            str(one.build),
-            percent(one.equal_tokens),
-            f"{one.equal_beginning:.1f}",
-            "" if one.log_prob_gap is None else f"{one.log_prob_gap:.4f}",
+            str(quality.build),
+            percent(quality.equal_tokens),
+            f"{quality.equal_beginning:.1f}",
+            "" if quality.log_prob_gap is None else f"{quality.log_prob_gap:.4f}",
         ]
-        for one in result.quality
+        for quality in result.quality
     ]
     return Table(("engine", "equal tokens", "equal tokens at the beginning", "gap of log probabilities"), rows)
 

@@ -88,11 +88,11 @@ def compare_answers(build: EngineBuild, ours: GreedyAnswers, reference: GreedyAn
     gaps: list[float] = []
     answers = zip(ours.tokens, ours.log_probs, reference.tokens, reference.log_probs, strict=True)
     for tokens, log_probs, theirs, their_log_probs in answers:
-        same = [one == other for one, other in zip(tokens, theirs, strict=False)]
+        same = [ours_at == theirs_at for ours_at, theirs_at in zip(tokens, theirs, strict=False)]
         beginning = same.index(False) if False in same else len(same)
         equal, total, beginnings = equal + sum(same), total + max(len(tokens), len(theirs)), beginnings + beginning
         pairs = zip(log_probs[:beginning], their_log_probs[:beginning], strict=True)
-        gaps += [abs(one - other) for one, other in pairs]
+        gaps += [abs(ours_at - theirs_at) for ours_at, theirs_at in pairs]
     gap = math.fsum(gaps) / len(gaps) if gaps else None
     return Quality(build, equal / total if total else 1.0, beginnings / max(1, len(ours.tokens)), gap)
 
@@ -121,18 +121,18 @@ class TrialRecords:
         now = time.monotonic()
         took, self._since = now - self._since, now
         self.seconds += took
-        found = {"trial": _name(kind, key), "took": took, **value}
+        record = {"trial": _name(kind, key), "took": took, **value}
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(found) + "\n")
+            file.write(json.dumps(record) + "\n")
         self._found[_name(kind, key)] = dict(value)
 
     def _read(self) -> None:
         lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
         for line in lines:
             try:
-                found = json.loads(line)
-                self.seconds += found.pop("took")
-                self._found[found.pop("trial")] = found
+                record = json.loads(line)
+                self.seconds += record.pop("took")
+                self._found[record.pop("trial")] = record
             except (ValueError, KeyError, AttributeError, TypeError):
                 continue  # cut off when the run was killed; it is measured again
         if lines and not lines[-1].endswith("\n"):
@@ -191,23 +191,23 @@ class TuneResult:
     def notes(self) -> list[str]:
         """Return sentences about how sure the best settings are."""
         repeated = [trial for trial in self.served if trial.speeds]
-        found = [
+        notes = [
             f"{trial.settings}: {min(trial.speeds):.1f} to {max(trial.speeds):.1f} output tokens/s in"
             f" {len(trial.speeds)} runs"
             for trial in repeated
         ]
         others = [trial for trial in repeated if trial.settings != self.best.settings]
         if any(max(other.speeds) >= min(self.best.speeds, default=math.inf) for other in others):
-            found.append("these ranges overlap, so which of them is faster is not shown; raise --seconds")
+            notes.append("these ranges overlap, so which of them is faster is not shown; raise --seconds")
         if (share := max(trial.foreign_share for trial in self.served)) > MAX_FOREIGN_SHARE:
-            found.append(
+            notes.append(
                 f"other programs used up to {share:.0%} of this machine meanwhile; stop them and tune into another"
                 " --out"
             )
-        return found
+        return notes
 
     def quality_of(self, build: EngineBuild) -> Quality | None:
-        return next((one for one in self.quality if one.build == build), None)
+        return next((quality for quality in self.quality if quality.build == build), None)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

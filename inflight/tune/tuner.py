@@ -138,7 +138,7 @@ class Tuner:
         except (BuildError, DeployError, LoadError, InflightError) as error:
             self._failed[str(settings)] = str(error)
             self._progress.step(f"{settings} is left out: {error}")
-            if all(str(one) in self._failed for one in self._plan.grid.engines()):
+            if all(str(candidate) in self._failed for candidate in self._plan.grid.engines()):
                 raise
 
     def _finalists(self, alone: Sequence[AloneTrial]) -> list[Settings]:
@@ -157,18 +157,18 @@ class Tuner:
 
     def _alone(self, settings: Settings, seconds: float, place: str) -> AloneTrial:
         key = ("alone", replace(settings, stream_interval=1), f"{seconds:g} s")
-        if (found := self._records.get(*key)) is None:
+        if (record := self._records.get(*key)) is None:
             with self._loaded(settings) as engine:
                 self._progress.step(f"Engine alone, {place}: {settings}, {seconds:g} s")
                 sampling = {name: getattr(self._plan.load, name) for name in ("temperature", "top_p")}
                 speed, steps = engine.speed(self._tokenized(settings), self._plan.users, seconds, sampling)
-            found = {
+            record = {
                 "tokens_per_second": speed,
                 "p99_step": float(np.percentile(steps, 99)),
                 "meets_slo": _steps_meet(self._slo, steps),
             }
-            self._records.add(*key, value=found)
-        trial = AloneTrial(settings, seconds, **found)
+            self._records.add(*key, value=record)
+        trial = AloneTrial(settings, seconds, **record)
         self._alone_speeds[settings] = trial.tokens_per_second
         return trial
 
@@ -225,20 +225,20 @@ class Tuner:
             place = f"again, {number * len(best) + runs.index(again) + 1} of {total}"
             with self._skip_failed(settings):
                 again.append(self._served(settings, place, number + 2))
-        return [ServedTrial.combined(each) if len(each) > 1 else each[0] for each in runs]
+        return [ServedTrial.combined(trials) if len(trials) > 1 else trials[0] for trials in runs]
 
     def _served(self, settings: Settings, place: str, number: int = 1) -> ServedTrial:
         """Return the measurement of settings with this number, counted from 1."""
         key = (settings, number) if number > 1 else (settings,)
-        if (found := self._records.get("served", *key)) is None:
+        if (record := self._records.get("served", *key)) is None:
             engine = self._engine(settings)
             load = self._load_plan(settings)
             self._progress.step(f"Through the server, {place}: {settings}, {load.warmup:.0f} and {load.seconds:.0f} s")
             before = ProcessorTimes.now()
-            found = self._load(settings, engine, load)
-            found["foreign_share"] = ProcessorTimes.now().foreign_share(before, os.cpu_count() or 1)
-            self._records.add("served", *key, value=found)
-        return ServedTrial(settings, **found)
+            record = self._load(settings, engine, load)
+            record["foreign_share"] = ProcessorTimes.now().foreign_share(before, os.cpu_count() or 1)
+            self._records.add("served", *key, value=record)
+        return ServedTrial(settings, **record)
 
     def _load_plan(self, settings: Settings) -> LoadPlan:
         """Return the load test of a candidate: it lasts for two answers of each user, after one as a warm-up.
@@ -259,7 +259,7 @@ class Tuner:
         with Server(engine, deployment_options(self._plan.target, settings), on_message=self._progress.step) as server:
             plan = load.model_copy(update={"server": server.grpc_address, "model": None})
             run = RunDirectory.create(directory)
-            if run_load_test(plan, run, WorkerSpec(), lambda found: None):
+            if run_load_test(plan, run, WorkerSpec(), lambda interval: None):
                 raise KeyboardInterrupt
         summary, _ = write_run_report(run, self._directory / "runs")
         lost = summary.requests.due - summary.requests.completed - summary.requests.cancelled
@@ -288,14 +288,14 @@ class Tuner:
         return [compare_answers(build, self._greedy(build), reference) for build in builds]
 
     def _greedy(self, build: EngineBuild) -> GreedyAnswers:
-        if (found := self._records.get("greedy", build)) is None:
+        if (record := self._records.get("greedy", build)) is None:
             settings = Settings(build, max_num_sequences=self._plan.quality_prompts)
             with self._loaded(settings) as engine:
                 self._progress.step(f"Answers of {build}")
                 prompts = [ids for ids, _ in self._tokenized(settings)][: self._plan.quality_prompts]
-                found = asdict(engine.greedy(prompts, self._plan.quality_tokens))
-            self._records.add("greedy", build, value=found)
-        return GreedyAnswers(**found)
+                record = asdict(engine.greedy(prompts, self._plan.quality_tokens))
+            self._records.add("greedy", build, value=record)
+        return GreedyAnswers(**record)
 
     # Engines
 
@@ -308,7 +308,7 @@ class Tuner:
 
     def _engine_of_weights(self, build: EngineBuild) -> Path:
         """Return an engine with these weights; the KV cache's precision is chosen when it is loaded."""
-        same = [one for one in self._plan.grid.builds if one.precision == build.precision]
+        same = [other for other in self._plan.grid.builds if other.precision == build.precision]
         return self._engine(Settings(same[0] if same else build))
 
     def _engine(self, settings: Settings) -> Path:
@@ -336,7 +336,7 @@ def _conditions(plan: TunePlan) -> dict[str, Any]:
 def _fingerprint(path: Path) -> list[list[Any]]:
     """Return the sizes and times of a file or of the files in a directory; nothing for a name of the hub."""
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
-    return [[file.name, (found := file.stat()).st_size, found.st_mtime_ns] for file in files if file.is_file()]
+    return [[file.name, (status := file.stat()).st_size, status.st_mtime_ns] for file in files if file.is_file()]
 
 
 def deployment_options(target: str, settings: Settings) -> DeploymentOptions:

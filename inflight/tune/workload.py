@@ -28,18 +28,18 @@ def tokenized_requests(plan: LoadPlan, engine: Path, max_seq_len: int, count: in
     # As a load test does with the tokenizer of its server: generated prompts have exactly the chosen lengths.
     digest = hashlib.sha256((engine / "tokenizer.json").read_bytes()).hexdigest()
     plan = with_server_tokenizer(plan, {"engine_dir": str(engine), "tokenizer": digest})
-    found: list[TokenizedRequest] = []
+    tokenized: list[TokenizedRequest] = []
     for request in _first_requests(plan, count):
         text = _text(request, engine)
         ids = encode(tokenizer, [text], isinstance(request.prompt, str))[0]
         tokens = min(request.max_tokens, max_seq_len - len(ids))
         if ids and tokens > 0:
-            found.append((ids, tokens))
-    if not found:
+            tokenized.append((ids, tokens))
+    if not tokenized:
         raise LoadError(
             f"no prompt of the workload fits the engine's {max_seq_len} tokens; name shorter ones", "workload_invalid"
         )
-    return found
+    return tokenized
 
 
 def _first_requests(plan: LoadPlan, count: int) -> Iterator[RequestSpec]:

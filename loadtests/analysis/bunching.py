@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from loadtests.analysis.columns import Floats, Ints
-from loadtests.analysis.distribution import summarize_values
-from loadtests.analysis.latencies import Latencies
+from loadtests.analysis.latencies import Latencies, summarize_values
 from loadtests.analysis.summary import ServerSide
 
 BUNCH_GAP = 0.0002

@@ -24,6 +24,11 @@ UNKNOWN = -1
 """The value for a missing count."""
 
 _FIELDS = frozenset(field.name for field in fields(RequestRecord))
+_MOMENTS = ("due", "sent", "ended")
+_NUMBERS = ("worker", "session", "turn", "max_tokens")
+_COUNTS = ("input_tokens", "output_tokens")
+_TEXTS = {"finish": "finish_reason", "code": "code", "message": "message"}
+"""The fields of a record by the columns that index its texts."""
 _MAX_SECONDS = 1e8
 """Seconds. No run takes three years, but a damaged file may say so."""
 
@@ -131,59 +136,38 @@ class _ColumnReader:
     """Collects records from the file in compact arrays."""
 
     def __init__(self) -> None:
-        self.numbers = {name: array("q") for name in ("worker", "session", "turn", "max_tokens")}
-        self.counts = {name: array("q") for name in ("input_tokens", "output_tokens")}
-        self.moments = {name: array("d") for name in ("due", "sent", "ended")}
-        self.outcome = array("q")
-        self.texts_asked = array("q")
-        self.chunks = array("d")
-        self.responses = array("q")
-        self.texts: dict[str, int] = {"": 0}
-        self.named = {name: array("q") for name in ("finish_reason", "code", "message")}
+        own = {field.name for field in fields(Columns)} - {"offsets", "chunks", "texts"}
+        self._columns = {name: array("d" if name in _MOMENTS else "q") for name in own}
+        self._chunks = array("d")
+        self._responses = array("q")
+        self._texts: dict[str, int] = {"": 0}
 
     def add(self, values: dict[str, Any]) -> None:
         """Raises TypeError, KeyError, ValueError or OverflowError for anything that is not a record."""
         if unknown := values.keys() - _FIELDS:
             raise ValueError(f"{min(unknown)} is unknown")
-        outcome = OUTCOMES.index(RequestOutcome(values["outcome"]))
-        for name, column in self.numbers.items():
-            column.append(values[name])
-        for name, moments in self.moments.items():
-            moments.append(values[name])
-        for name, counts in self.counts.items():
-            count = values.get(name)
-            counts.append(UNKNOWN if count is None else count)
-        for name, column in self.named.items():
-            column.append(self.texts.setdefault(values.get(name, ""), len(self.texts)))
-        self.texts_asked.append(values.get("texts", 0))
+        row = {name: values[name] for name in (*_MOMENTS, *_NUMBERS)}
+        row |= {name: UNKNOWN if values.get(name) is None else values[name] for name in _COUNTS}
+        row |= {name: self._texts.setdefault(values.get(key, ""), len(self._texts)) for name, key in _TEXTS.items()}
+        row |= {"outcome": OUTCOMES.index(RequestOutcome(values["outcome"])), "texts_asked": values.get("texts", 0)}
+        for name, value in row.items():
+            self._columns[name].append(value)
         chunks = values.get("chunks", ())
-        self.chunks.extend(array("d", chunks))
-        self.responses.append(len(chunks))
-        self.outcome.append(outcome)
+        self._chunks.extend(array("d", chunks))
+        self._responses.append(len(chunks))
 
     def columns(self) -> Columns:
-        moments = {name: np.frombuffer(column, dtype=float) for name, column in self.moments.items()}
-        numbers = {name: np.frombuffer(column, dtype=np.int64) for name, column in (self.numbers | self.counts).items()}
-        order = np.lexsort((numbers["turn"], numbers["session"], moments["due"]))
-        responses = np.frombuffer(self.responses, dtype=np.int64)
-        chunks = np.frombuffer(self.chunks, dtype=float)
+        columns = {name: np.frombuffer(column, dtype=column.typecode) for name, column in self._columns.items()}
+        order = np.lexsort((columns["turn"], columns["session"], columns["due"]))
+        responses = np.frombuffer(self._responses, dtype=np.int64)
+        chunks = np.frombuffer(self._chunks, dtype=float)
         begins = np.cumsum(responses) - responses
         offsets = np.concatenate(([0], np.cumsum(responses[order])))
         if np.any(order[1:] < order[:-1]):
             moved = np.repeat(begins[order] - offsets[:-1], responses[order])
             chunks = chunks[moved + np.arange(len(chunks))]
-        named = {name: np.frombuffer(column, dtype=np.int64)[order] for name, column in self.named.items()}
-        return Columns(
-            **{name: column[order] for name, column in (moments | numbers).items()},
-            outcome=np.frombuffer(self.outcome, dtype=np.int64)[order],
-            texts_asked=np.frombuffer(self.texts_asked, dtype=np.int64)[order],
-            finish=named["finish_reason"],
-            code=named["code"],
-            message=named["message"],
-            offsets=offsets,
-            chunks=chunks,
-            texts=tuple(self.texts),
-        )
+        ordered = {name: column[order] for name, column in columns.items()}
+        return Columns(**ordered, offsets=offsets, chunks=chunks, texts=tuple(self._texts))
 
 
 def read_columns(file: Path) -> Columns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from loadtests.analysis.bunching import BUNCH_GAP, bunched_fraction, mean_without_bunching, values_without_bunching
 from loadtests.analysis.columns import Columns, Flags, Floats
 from loadtests.analysis.latencies import QUANTITIES, Latencies
-from loadtests.analysis.summary import Requests, SloResult
+from loadtests.analysis.summary import Goodput, Requests, SloResult
 from loadtests.errors import LoadError
 from loadtests.record import RequestOutcome
 
@@ -152,3 +153,34 @@ def _percentile(values: Floats, lost: int, level: float) -> float | None:
     if math.ceil(level / 100 * samples - 1e-9) > len(values):
         return None
     return float(np.percentile(np.concatenate((values, np.full(lost, values.max()))), level))
+
+
+def good_requests(slos: Iterable[Slo], columns: Columns, latencies: Latencies) -> Flags | None:
+    """Return which requests were completed within all latency limits; None if no SLO limits a latency.
+
+    If a quantity has several limits, the widest applies. A stream with a single response has no gaps and no TPOT, and
+    cannot miss those limits. A unary answer has no TTFT either, so it is never good if one of these is limited.
+    """
+    limits: dict[str, Slo] = {}
+    for slo in slos:
+        other = limits.get(slo.quantity)
+        if slo.statistic and (other is None or other.limit < slo.limit):
+            limits[slo.quantity] = slo
+    if not limits:
+        return None
+    good = columns.with_outcome(RequestOutcome.COMPLETED)
+    streamed = ~np.isnan(latencies.ttft)
+    for quantity, slo in limits.items():
+        values = latencies.per_request(quantity)
+        good &= slo.met_by(values) | (np.isnan(values) & streamed)
+    return good
+
+
+def goodput(good: Flags, requests: Requests, seconds: float) -> Goodput:
+    count = int(good.sum())
+    return Goodput(
+        good=count,
+        per_second=count / seconds if seconds else 0.0,
+        of_sent=count / requests.not_cancelled if requests.not_cancelled else 0.0,
+        of_completed=count / requests.completed if requests.completed else 0.0,
+    )

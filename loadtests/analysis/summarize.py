@@ -11,14 +11,13 @@ import numpy as np
 
 from loadtests.analysis.bunching import bunching_notes
 from loadtests.analysis.columns import UNKNOWN, Columns, Flags
-from loadtests.analysis.goodput import goodput
 from loadtests.analysis.latencies import Latencies
 from loadtests.analysis.outcomes import count_requests, count_texts, count_tokens, work_within
 from loadtests.analysis.run_data import RunData
 from loadtests.analysis.server.counters import ServerCounters
-from loadtests.analysis.server.encoder import encoder_side, reconcile_texts
-from loadtests.analysis.server.figures import server_side
+from loadtests.analysis.server.figures import encoder_side, reconcile_texts, server_side
 from loadtests.analysis.server.reconciliation import reconcile
+from loadtests.analysis.slo import goodput
 from loadtests.analysis.summary import Cost, LoadPhase, Requests, Summary, TextCost
 from loadtests.analysis.timeline import timeline
 from loadtests.analysis.window import MeasurementWindow
@@ -115,7 +114,7 @@ def summarize(directory: RunDirectory) -> Summary:
     ended early. Raises LoadError `run_not_found` for a missing run, `run_damaged` for a damaged file.
     """
     data = RunData.read(directory)
-    server = ServerCounters(directory.server_samples())
+    server = ServerCounters.read(directory.server_samples())
     plan, run, part, measured = data.plan, data.columns, data.measured_columns, data.window
     requests, seconds = count_requests(part), measured.seconds
     generated = None if plan.encodes else server_side(server, measured)

@@ -261,10 +261,6 @@ class Validity:
     notes: tuple[str, ...] = ()
     """Remarks about the figures that are not the generator's fault, such as tokens that came in bunches."""
 
-    @property
-    def reliable(self) -> bool:
-        return not self.reasons
-
 
 @dataclass(frozen=True)
 class Timeline:

@@ -9,13 +9,12 @@ from itertools import pairwise
 import numpy as np
 
 from loadtests.analysis.columns import Columns, Floats, Ints
-from loadtests.analysis.generator_samples import GeneratorSample
 from loadtests.analysis.latencies import Latencies
 from loadtests.analysis.outcomes import work_moments
 from loadtests.analysis.server.counters import ServerCounters
-from loadtests.analysis.server.encoder import WAITING_TEXTS, model_label
-from loadtests.analysis.server.figures import KV_BLOCK_GAUGES, REQUEST_GAUGES
+from loadtests.analysis.server.figures import KV_BLOCK_GAUGES, REQUEST_GAUGES, WAITING_TEXTS, model_label
 from loadtests.analysis.summary import Timeline
+from loadtests.analysis.window import GeneratorSample
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome
 

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from loadtests.analysis.columns import Columns
-from loadtests.analysis.distribution import summarize_values
-from loadtests.analysis.generator_samples import GeneratorSample
+from loadtests.analysis.latencies import summarize_values
 from loadtests.analysis.summary import DistributionSummary, Validity
-from loadtests.analysis.window import MeasurementWindow
-from loadtests.arrivals.schedule import due_times
+from loadtests.analysis.window import GeneratorSample, MeasurementWindow, count_due
 from loadtests.plan import LoadPlan
 
 MAX_SCHEDULE_LAG = 0.010
@@ -131,7 +129,7 @@ def _missing_sessions(plan: LoadPlan, run: Columns, measured: MeasurementWindow)
     if plan.arrivals.kind != "rate":
         return
     until = measured.end - _END_TOLERANCE if measured.cut_short else plan.end
-    due = sum(1 for _ in due_times(plan.arrivals, plan.seed, until))
+    due = count_due(plan, until)
     due = min(due, plan.sessions or due)
     started = np.unique(run.session[(run.turn == 0) & (run.due < until)])
     had_no_more = measured.exhausted and len(started) > 0 and len(started) == started[-1] + 1

@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from loadtests.analysis.columns import Columns, Flags, Floats
-from loadtests.analysis.generator_samples import GeneratorSample
 from loadtests.arrivals.schedule import due_times
+from loadtests.errors import LoadError
+from loadtests.json_files import finite
 from loadtests.plan import LoadPlan
+
+
+@dataclass(frozen=True)
+class GeneratorSample:
+    """One process in one second, as in generator.jsonl."""
+
+    worker: str
+    t: float
+    cpu: float
+    lag: float
+    open: int
+    sent: int
+    lost: bool = False
+    """The master reports that it lost the process; the other figures are then 0."""
+    exhausted: bool = False
+    """The process has no more sessions to start."""
+
+
+def generator_samples(lines: Iterable[Mapping[str, Any]]) -> list[GeneratorSample]:
+    """Read samples. Raises LoadError `run_damaged` for a line that is not a sample."""
+    try:
+        return [
+            GeneratorSample(
+                *(str(line["worker"]), finite(line["t"]), finite(line["cpu"]), finite(line["lag"])),
+                *(int(line.get("open", 0)), int(line.get("sent", 0))),
+                *(bool(line.get("lost")), bool(line.get("exhausted"))),
+            )
+            for line in lines
+        ]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise LoadError(f"generator.jsonl has a line that is not a sample: {error}", "run_damaged") from None
+
 
 _SAMPLE_SECONDS = 2.0
 """The generator is sampled once a second, so its last sample may be this long before its end."""
@@ -53,19 +87,16 @@ def measurement_window(
         return MeasurementWindow(
             plan.warmup, min(plan.end, traces_end), cut_short=traces_end < plan.end, interrupted=True
         )
-    if _all_made(plan, columns):
+    started = len(np.unique(columns.session))
+    if plan.sessions is not None and started >= plan.sessions:
         return MeasurementWindow(plan.warmup, min(plan.end, last_end), exhausted=True)
     if traces_end >= plan.end - _SAMPLE_SECONDS:
         return MeasurementWindow(plan.warmup, plan.end)
     if not _nothing_left(generator):
         return MeasurementWindow(plan.warmup, traces_end, cut_short=True)
-    if plan.arrivals.kind == "rate" and _started_sessions(columns) == _due(plan):
+    if plan.arrivals.kind == "rate" and started == count_due(plan, plan.end):
         return MeasurementWindow(plan.warmup, plan.end)  # nothing more was due
     return MeasurementWindow(plan.warmup, last_end, exhausted=True)
-
-
-def _all_made(plan: LoadPlan, columns: Columns) -> bool:
-    return plan.sessions is not None and _started_sessions(columns) >= plan.sessions
 
 
 def _nothing_left(generator: Sequence[GeneratorSample]) -> bool:
@@ -74,9 +105,6 @@ def _nothing_left(generator: Sequence[GeneratorSample]) -> bool:
     return bool(last) and all(sample.exhausted for sample in last.values())
 
 
-def _started_sessions(columns: Columns) -> int:
-    return len(np.unique(columns.session))
-
-
-def _due(plan: LoadPlan) -> int:
-    return sum(1 for _ in due_times(plan.arrivals, plan.seed, plan.end))
+def count_due(plan: LoadPlan, end: float) -> int:
+    """Return how many sessions of an open loop are due before `end`."""
+    return sum(1 for _ in due_times(plan.arrivals, plan.seed, end))

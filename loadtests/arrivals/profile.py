@@ -77,14 +77,14 @@ class Profile:
         If the level is 0 for a while, this is the end of that while: nothing is due in it. Rounding may put a time a
         few units in the last place before that of a lower total.
         """
-        at = np.maximum(np.searchsorted(self._totals, integrals, side="right") - 1, 0)
-        first, slope, start = (column[at] for column in self._columns)
-        rest = np.maximum(integrals - np.asarray(self._totals)[at], 0.0)
+        at = np.maximum(np.searchsorted(self._columns[-1], integrals, side="right") - 1, 0)
+        first, slope, start, length, before = (column[at] for column in self._columns)
+        rest = np.maximum(integrals - before, 0.0)
         # The root of first * u + slope * u^2 / 2 = rest, in a form without cancellation for small slopes.
         below = first + np.sqrt(np.maximum(first * first + 2.0 * slope * rest, 0.0))
         with np.errstate(divide="ignore", invalid="ignore"):
-            after = np.where(below > 0.0, 2.0 * rest / below, np.where(np.isinf(self._lengths[at]), np.inf, 0.0))
-        return np.asarray(start + np.minimum(after, self._lengths[at]), dtype=np.float64)
+            after = np.where(below > 0.0, 2.0 * rest / below, np.where(np.isinf(length), np.inf, 0.0))
+        return np.asarray(start + np.minimum(after, length), dtype=np.float64)
 
     @cached_property
     def changes(self) -> tuple[float, ...]:
@@ -96,21 +96,11 @@ class Profile:
         return self._users[bisect_right(self._users, (max(t, 0.0), math.inf)) - 1][1]
 
     @cached_property
-    def _totals(self) -> list[float]:
-        """Return the integral at the start of each stage."""
-        totals = [0.0]
-        for stage in self.stages[:-1]:
-            totals.append(totals[-1] + stage.total)
-        return totals
-
-    @cached_property
-    def _lengths(self) -> npt.NDArray[np.float64]:
-        return np.array([stage.length for stage in self.stages])
-
-    @cached_property
     def _columns(self) -> tuple[npt.NDArray[np.float64], ...]:
-        rows = [(stage.first, stage.slope, stage.start) for stage in self.stages]
-        return tuple(np.array(column) for column in zip(*rows, strict=True))
+        """Return the first level, slope, start and length of each stage, and the integral at its start."""
+        rows = [(stage.first, stage.slope, stage.start, stage.length) for stage in self.stages]
+        totals = np.cumsum([0.0, *(stage.total for stage in self.stages[:-1])])
+        return (*(np.array(column) for column in zip(*rows, strict=True)), totals)
 
     @cached_property
     def _users(self) -> list[tuple[float, int]]:

@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import gevent
+import grpc.experimental.gevent as grpc_gevent
 from gevent.event import Event
 from inflight_client import InflightError
 from locust.env import Environment
 
 from loadtests.errors import LoadError
-from loadtests.generator.result_files import ResultSink
 from loadtests.generator.shard_runner import ShardRunner
 from loadtests.plan import LoadPlan
+from loadtests.run_directory import RunDirectory
+
+
+class ResultFiles:
+    """Appends to a run directory's `requests.jsonl` and `generator.jsonl`; added lines survive a kill."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._requests = directory.requests.open("a", encoding="utf-8")
+        self._generator = directory.generator.open("a", encoding="utf-8")
+
+    def add(self, records: list[str], samples: list[dict[str, Any]]) -> None:
+        for file, lines in ((self._requests, records), (self._generator, map(json.dumps, samples))):
+            file.writelines(f"{line}\n" for line in lines)
+            file.flush()
+
+    def close(self) -> None:
+        for file in (self._requests, self._generator):
+            with suppress(OSError):  # `add` has raised it already
+                file.close()
+
 
 logger = logging.getLogger(__name__)
 
 
 class LoadTestSpec(NamedTuple):
-    """What a test does, the files that its plan names, and where its results go."""
+    """What a test does, the files that its plan names, and where its results go (None: nowhere)."""
 
     plan: LoadPlan
     files: Mapping[str, bytes]
-    results: ResultSink
+    results: ResultFiles | None
 
 
 MakeSpec = Callable[[], LoadTestSpec]
@@ -52,7 +74,8 @@ class LoadTest:
     def add(self, records: list[str], samples: list[dict[str, Any]]) -> None:
         """Store lines of the current test."""
         try:
-            self._results.add(records, samples)
+            if self._results is not None:
+                self._results.add(records, samples)
         except OSError as error:
             self.fail(f"the run's files cannot be written: {error.strerror}", "disk_full")
 
@@ -93,3 +116,18 @@ class LocalLoadTest(LoadTest):
         self.add(records, samples)
         if last:
             self.finished.set()
+
+
+_MOST_THREADS = 100_000
+
+
+def init_grpc() -> None:
+    """Let gRPC calls yield to other greenlets while they wait. Call this before the first channel is created.
+
+    Each call waits for its next event in a native thread of gevent's pool, which has ten threads by default. With more
+    streams than threads, some would receive their tokens only after another stream had received one: late by as much as
+    the server's gaps between tokens, while no event loop was delayed. So the pool has no practical limit; threads are
+    created when they are needed.
+    """
+    grpc_gevent.init_gevent()
+    gevent.get_hub().threadpool.maxsize = _MOST_THREADS

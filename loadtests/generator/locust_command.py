@@ -19,14 +19,12 @@ from locust.runners import MasterRunner, WorkerRunner
 from inflight.common.schema.cli_options import FieldOption
 from loadtests.connection import connect, without_secrets
 from loadtests.errors import LoadError
-from loadtests.generator.grpc_gevent import init_grpc
-from loadtests.generator.load_test import LoadTestSpec, LocalLoadTest
+from loadtests.generator.load_test import LoadTestSpec, LocalLoadTest, ResultFiles, init_grpc
 from loadtests.generator.master import MasterLoadTest, WorkerLoadTest
-from loadtests.generator.result_files import NullResultSink, ResultFiles
 from loadtests.generator.users import user_class_for
 from loadtests.plan import LoadPlan
 from loadtests.plan_options import plan_from_options, plan_options
-from loadtests.run.metadata import collect_metadata
+from loadtests.run.controller import collect_metadata
 from loadtests.run.plan_check import check_plan, check_workload
 from loadtests.run.server_metrics import ServerMetricsRecorder
 from loadtests.run_directory import RunDirectory
@@ -177,7 +175,7 @@ class LocustCommand:
         files = load_files(plan.workload)
         self._tests += 1
         if not self._options.out:
-            return LoadTestSpec(plan, files, NullResultSink())
+            return LoadTestSpec(plan, files, None)
         out = Path(self._options.out)
         # The web page starts one test after another; each has its own directory.
         place = out if self._tests == 1 else out.with_name(f"{out.name}-{self._tests}")

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import gevent
@@ -23,7 +24,7 @@ from locust.exception import RPCError
 
 from loadtests.connection import with_secrets
 from loadtests.errors import LoadError
-from loadtests.generator.grpc_gevent import init_grpc
+from loadtests.generator.load_test import init_grpc
 from loadtests.generator.master import WorkerLoadTest
 from loadtests.generator.run import run_plan
 from loadtests.generator.users import USER_CLASSES
@@ -34,12 +35,8 @@ from loadtests.workloads.files import load_files
 _LOOK_SECONDS = 0.5
 
 
-def watch_parent() -> None:
+def _watch_parent(parent: int) -> None:
     """Send SIGTERM to this process when its parent is gone, since nothing else would stop it."""
-    gevent.spawn(_watch, os.getppid())
-
-
-def _watch(parent: int) -> None:
     while os.getppid() == parent:
         gevent.sleep(_LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -48,25 +45,21 @@ def _watch(parent: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, nargs="?")
-    parser.add_argument("--workers", type=int, default=WorkerSpec.workers, help="worker processes on this machine")
-    parser.add_argument("--expect", type=int, default=WorkerSpec.expected, help="workers on other machines to wait for")
-    parser.add_argument("--bind", default=WorkerSpec.bind, help="address of the master for workers")
-    parser.add_argument(
-        "--join-timeout", type=float, default=WorkerSpec.join_timeout, help="how long to wait for workers"
-    )
+    for field in fields(WorkerSpec):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
     parser.add_argument("--worker-of", metavar="HOST:PORT", help="run as a worker of the master at this address")
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     init_grpc()
-    watch_parent()
+    gevent.spawn(_watch_parent, os.getppid())
     if given.worker_of:
         run_worker(given.worker_of)
         return
     directory = RunDirectory(given.directory)
     try:
         plan = with_secrets(directory.plan())
-        team = WorkerSpec(given.workers, given.expect, given.bind, given.join_timeout)
-        run_plan(directory, plan, load_files(plan.workload), team)
+        workers = WorkerSpec(*(getattr(given, field.name) for field in fields(WorkerSpec)))
+        run_plan(directory, plan, load_files(plan.workload), workers)
     except (LoadError, InflightError) as error:
         print(json.dumps({"message": str(error), "code": error.code}), flush=True)
         sys.exit(1)

@@ -13,8 +13,7 @@ from locust.runners import STATE_MISSING, MasterRunner, WorkerNode
 
 from loadtests.errors import LoadError
 from loadtests.generator.load_test import LoadTest, LoadTestSpec, MakeSpec
-from loadtests.generator.monitor import lost_sample
-from loadtests.generator.shard_runner import START_DELAY, ShardRunner
+from loadtests.generator.shard_runner import START_DELAY, ShardRunner, lost_sample
 from loadtests.plan import LoadPlan
 
 _HELLO, _PLAN, _READY = "inflight_hello", "inflight_plan", "inflight_ready"

@@ -3,16 +3,50 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import gevent
 from inflight_client import Client, Delta, InflightError, Sampling
 
-from loadtests.generator.clock import RunClock
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
 from loadtests.workloads.interface import AnyRequest, RequestSpec, TextsRequest
+
+
+class RunClock:
+    """Seconds since the run's start, on the monotonic clock; negative before it."""
+
+    def __init__(self, seconds_ahead: float) -> None:
+        self.start = time.monotonic() + seconds_ahead
+
+    def now(self) -> float:
+        return time.monotonic() - self.start
+
+    def sleep_until(self, moment: float) -> None:
+        """Let other greenlets run until then; return at once if the time has passed."""
+        left = moment - self.now()
+        if left > 0:
+            gevent.sleep(left)
+
+    def start_at(self, moment: float, work: Callable[..., Any], *arguments: Any) -> gevent.Greenlet:
+        """Start work in its own greenlet at that time.
+
+        A separate timer starts it before everything that is waiting for its turn by then. Tokens of many answers arrive
+        at the same time, and after them the work would be late by the time that they all take.
+        """
+        loop = gevent.get_hub().loop
+        timer = loop.timer(max(0.0, moment - self.now()), priority=loop.MAXPRI)
+        greenlet = gevent.Greenlet(work, *arguments)
+
+        def begin() -> None:
+            timer.close()
+            greenlet.switch()
+
+        timer.start(begin, update=True)
+        return greenlet
+
 
 _OUTCOMES = {"overloaded": RequestOutcome.REJECTED, "deadline_exceeded": RequestOutcome.TIMED_OUT}
 _MAX_MESSAGE_CHARACTERS = 500
@@ -36,7 +70,7 @@ class RequestSender:
         self._clock = clock
         self._worker = worker
         self._on_record = on_record
-        self._call: _Call = _Encoder(client, plan) if plan.encodes else _Generator(client, plan, clock)
+        self._call = _encoding(client, plan) if plan.encodes else _generation(client, plan, clock)
 
     def send(self, request: AnyRequest, session: int, turn: int, due: float) -> str | None:
         """Send the request now, report its record, and return the answer's text; None without a complete answer.
@@ -82,53 +116,45 @@ class RequestSender:
         return "".join(answer.texts) if outcome is RequestOutcome.COMPLETED else None
 
 
-class _Call(Protocol):
-    """Sends a request of one task and completes its answer. Raises InflightError."""
-
-    def __call__(self, request: Any, answer: _PartialAnswer) -> None: ...
+_Call = Callable[[Any, "_PartialAnswer"], None]
+"""Sends a request of one task and completes its answer. Raises InflightError."""
 
 
-class _Generator:
-    """Generates the answer to a prompt."""
+def _generation(client: Client, plan: LoadPlan, clock: RunClock) -> _Call:
+    """Return the call that generates the answer to a prompt."""
+    top_p = plan.top_p if plan.temperature else None
+    sampling = Sampling(temperature=plan.temperature, top_p=top_p, end_id=-1 if plan.ignore_eos else None)
+    options: dict[str, Any] = {"timeout": plan.timeout, "tenant": plan.tenant, "sampling": sampling}
 
-    def __init__(self, client: Client, plan: LoadPlan, clock: RunClock) -> None:
-        self._client = client
-        self._clock = clock
-        self._stream = plan.streams
-        top_p = plan.top_p if plan.temperature else None
-        sampling = Sampling(temperature=plan.temperature, top_p=top_p, end_id=-1 if plan.ignore_eos else None)
-        self._options: dict[str, Any] = {"timeout": plan.timeout, "tenant": plan.tenant, "sampling": sampling}
+    def unary(request: RequestSpec, answer: _PartialAnswer) -> None:
+        whole = client.generate(request.prompt, max_tokens=request.max_tokens, **options)
+        answer.set_complete(whole.text, whole.finish_reason, whole.input_tokens, whole.output_tokens)
 
-    def __call__(self, request: RequestSpec, answer: _PartialAnswer) -> None:
-        if not self._stream:
-            whole = self._client.generate(request.prompt, max_tokens=request.max_tokens, **self._options)
-            answer.set_complete(whole.text, whole.finish_reason, whole.input_tokens, whole.output_tokens)
-            return
-        now = self._clock.now
-        with self._client.stream(request.prompt, max_tokens=request.max_tokens, **self._options) as stream:
-            for delta in stream:
-                answer.add_delta(delta, now())
+    def stream(request: RequestSpec, answer: _PartialAnswer) -> None:
+        with client.stream(request.prompt, max_tokens=request.max_tokens, **options) as deltas:
+            for delta in deltas:
+                answer.add_delta(delta, clock.now())
+
+    return stream if plan.streams else unary
 
 
-class _Encoder:
-    """Has the texts of a request embedded, reranked or classified. The first text with an error fails the request."""
+def _encoding(client: Client, plan: LoadPlan) -> _Call:
+    """Return the call that embeds, reranks or classifies texts. The first text with an error fails the request."""
+    options: dict[str, Any] = {"timeout": plan.timeout, "priority": plan.priority}
+    if plan.task == "embed":
+        options["input_type"] = plan.input_type
 
-    def __init__(self, client: Client, plan: LoadPlan) -> None:
-        self._client = client
-        self._task = plan.task
-        self._options: dict[str, Any] = {"timeout": plan.timeout, "priority": plan.priority}
-        if plan.task == "embed":
-            self._options["input_type"] = plan.input_type
-
-    def __call__(self, request: TextsRequest, answer: _PartialAnswer) -> None:
-        client, texts = self._client, list(request.texts)
-        if self._task == "rerank":
-            tokens = client.rerank(request.query, texts, **self._options).input_tokens
-        elif self._task == "embed":
-            tokens = client.embed(texts, **self._options).input_tokens
+    def encode(request: TextsRequest, answer: _PartialAnswer) -> None:
+        texts = list(request.texts)
+        if plan.task == "rerank":
+            tokens = client.rerank(request.query, texts, **options).input_tokens
+        elif plan.task == "embed":
+            tokens = client.embed(texts, **options).input_tokens
         else:
-            tokens = client.classify(texts, **self._options).input_tokens
+            tokens = client.classify(texts, **options).input_tokens
         answer.set_complete("", "", sum(tokens), None)
+
+    return encode
 
 
 class _PartialAnswer:

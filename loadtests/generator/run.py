@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 
 import gevent
@@ -15,11 +14,11 @@ from locust.exception import RPCError
 from locust.runners import MasterRunner
 from zmq import ZMQError
 
+from inflight.common.child_process import python_module
 from loadtests.arrivals.profile import Profile
 from loadtests.errors import LoadError
-from loadtests.generator.load_test import LoadTest, LoadTestSpec, LocalLoadTest
+from loadtests.generator.load_test import LoadTest, LoadTestSpec, LocalLoadTest, ResultFiles
 from loadtests.generator.master import MasterLoadTest
-from loadtests.generator.result_files import ResultFiles
 from loadtests.generator.users import user_class_for
 from loadtests.plan import LoadPlan
 from loadtests.run.worker_spec import WorkerSpec
@@ -48,7 +47,10 @@ def run_plan(directory: RunDirectory, plan: LoadPlan, files: Mapping[str, bytes]
             _start_workers(runner, workers, processes)
         stopped = Event()
         gevent.signal_handler(signal.SIGTERM, _stop, environment, stopped)
-        users = _max_users(plan) if plan.arrivals.kind == "users" else workers.total
+        users = workers.total
+        if plan.arrivals.kind == "users":
+            profile = Profile.parse(plan.arrivals.profile)
+            users = max([1, *(profile.users(moment) for moment in profile.changes if moment < plan.end)])
         environment.runner.start(users, spawn_rate=users)
         if _wait_for_start(test, stopped):
             _wait_for_end(test, plan, processes)
@@ -77,11 +79,6 @@ def _stop_processes(processes: list[subprocess.Popen[bytes]]) -> None:
         process.kill()
 
 
-def _max_users(plan: LoadPlan) -> int:
-    profile = Profile.parse(plan.arrivals.profile)
-    return max([1, *(profile.users(moment) for moment in profile.changes if moment < plan.end)])
-
-
 def _create_master(environment: Environment, workers: WorkerSpec) -> MasterRunner:
     host, _, port = workers.bind.rpartition(":")
     try:
@@ -93,15 +90,9 @@ def _create_master(environment: Environment, workers: WorkerSpec) -> MasterRunne
 def _start_workers(runner: MasterRunner, workers: WorkerSpec, processes: list[subprocess.Popen[bytes]]) -> None:
     """Start this machine's workers, and wait until all have connected."""
     host, bound = workers.bind.rpartition(":")[0], runner.server.port
+    local = "127.0.0.1" if host in ("", "*", "0.0.0.0", "::") else host
     for _ in range(workers.workers):
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "loadtests.generator.main",
-            "--worker-of",
-            f"{_local_address(host)}:{bound}",
-        ]
+        command = python_module("loadtests.generator.main", "--worker-of", f"{local}:{bound}")
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
     with gevent.Timeout(workers.join_timeout, False):
         while len(runner.clients.ready) < workers.total and all(process.poll() is None for process in processes):
@@ -114,11 +105,6 @@ def _start_workers(runner: MasterRunner, workers: WorkerSpec, processes: list[su
             f"listens at {host}:{bound}",
             "load_failed",
         )
-
-
-def _local_address(host: str) -> str:
-    """Return the address that this machine's own workers connect to."""
-    return "127.0.0.1" if host in ("", "*", "0.0.0.0", "::") else host
 
 
 def _wait_for_start(test: LoadTest, stopped: Event) -> bool:

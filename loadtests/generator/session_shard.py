@@ -14,8 +14,7 @@ from gevent.pool import Group
 from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_times
 from loadtests.connection import connect, find_model
-from loadtests.generator.clock import RunClock
-from loadtests.generator.request_sender import RequestSender, RunEnded
+from loadtests.generator.request_sender import RequestSender, RunClock, RunEnded
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestRecord
 from loadtests.workloads.interface import AnyRequest, Session, Workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loadtests.analysis.comparison.result import Change, ChangeVerdict, Comparison
+from loadtests.analysis.comparison.compare import Change, ChangeVerdict, Comparison
 from loadtests.report.chart import Chart, axis, legend, legend_below, rounded
 from loadtests.report.formats import NOTHING, count, number, percent, seconds, text
 from loadtests.report.tables import Cell, Row, Table

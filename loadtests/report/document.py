@@ -56,10 +56,10 @@ def document(
             policy=_policy(nonce, script) if library else _policy("", plotly, script),
             library=library,
             nonce=nonce,
-            style=_safe_markup(_file("style.css")),
-            figures=_safe_markup(figures.replace("<", "\\u003c")) if charts else None,
-            plotly=_safe_markup(plotly),
-            script=_safe_markup(script),
+            style=Markup(_file("style.css")),
+            figures=Markup(figures.replace("<", "\\u003c")) if charts else None,
+            plotly=Markup(plotly),
+            script=Markup(script),
             **content,
         )
     )
@@ -76,17 +76,9 @@ def _policy(nonce: str, *scripts: str) -> str:
     """Return the page's content security policy: run only these scripts, and load only the script with the nonce. (A
     hash would be stricter, but Chromium does not support hashes for scripts from files.)"""
     named = f" 'nonce-{nonce}'" if nonce else ""
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {hashes}{named}; style-src 'unsafe-inline'; img-src data: blob:"
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _safe_markup(text: str) -> Markup:
-    """Return text of our own files or of plotly, to insert unescaped."""
-    return Markup(text)
 
 
 def _file(name: str) -> str:

@@ -37,7 +37,9 @@ def headline(summary: Summary) -> str:
     if summary.slo:
         parts.append(_slo_sentence(summary))
     else:
-        parts.append(f"{_completed(summary)} of the requests were completed, and no SLO was given")
+        staying = requests.not_cancelled
+        completed = percent(requests.completed / staying if staying else None)
+        parts.append(f"{completed} of the requests were completed, and no SLO was given")
     if requests.error_rate:
         parts.append(f"{percent(requests.error_rate)} of the requests were lost and are not in these latencies")
     if words := cost_text(summary):
@@ -129,11 +131,6 @@ def _slo_sentence(summary: Summary) -> str:
     return f"the SLO {'could not be evaluated' if found == 'not evaluated' else f'was {found}'} ({bounds})"
 
 
-def _completed(summary: Summary) -> str:
-    staying = summary.requests.not_cancelled
-    return percent(summary.requests.completed / staying) if staying else percent(None)
-
-
 def _token_tiles(summary: Summary, tokens: Tokens) -> Iterator[Tile]:
     yield Tile("Output tokens", f"{number(tokens.per_second)}/s", "of all requests together")
     if tokens.input_per_request is not None:
@@ -172,7 +169,7 @@ def tiles(summary: Summary) -> Sequence[Tile]:
     made.append(
         Tile(
             "Lost",
-            percent(requests.error_rate) if requests.not_cancelled else percent(None),
+            percent(requests.error_rate if requests.not_cancelled else None),
             f"{lost:,} of {count(requests.not_cancelled, 'request')}",
             "bad" if lost else "",
         )

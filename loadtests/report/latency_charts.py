@@ -120,7 +120,8 @@ def _throughput_chart(name: str, points: Sequence[LoadPoint], bound: SloResult |
     hover: dict[str, Any] = {"customdata": names, "hovertemplate": template}
     plain = all(point.met is None for point in points)
     mode = {"mode": "lines+markers", "marker": {"size": 8}} if plain else {"mode": "lines"}
-    data = [line(_label(upper), along, unit.scale(highest[place] for place in places), "--blue", **mode, **hover)]
+    label = "p99.9" if upper == "p999" else upper
+    data = [line(label, along, unit.scale(highest[place] for place in places), "--blue", **mode, **hover)]
     if upper != "p50":
         medians = unit.scale(lowest[place] for place in places)
         data.insert(0, line("p50", along, medians, "--blue", dash="dot", mode="lines+markers", **hover))
@@ -153,10 +154,6 @@ def _decades(least: float, most: float) -> dict[str, Any]:
     powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
     ticks = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
-
-
-def _label(field: str) -> str:
-    return "p99.9" if field == "p999" else field
 
 
 def _marks(points: Sequence[LoadPoint], x: Values, y: Values, template: str) -> Iterator[dict[str, Any]]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadtests.analysis.comparison.result import Comparison
+from loadtests.analysis.comparison.compare import Comparison
 from loadtests.analysis.summary import Summary
-from loadtests.analysis.sweep.result import Sweep
+from loadtests.analysis.sweep import Sweep
 from loadtests.report import tables
 from loadtests.report.comparison import change_charts, changes_table, comparison_headline, notes
 from loadtests.report.definitions import definitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from loadtests.analysis.summary import SloResult
-from loadtests.analysis.sweep.result import USERS, Sweep, SweepStep, actual_session_rate
+from loadtests.analysis.sweep import USERS, Sweep, SweepStep, actual_session_rate
 from loadtests.report.formats import count, number, percent, text
 from loadtests.report.headline import Tile, cost_text, tiles
 from loadtests.report.latency_charts import LoadPoint

@@ -119,9 +119,7 @@ def error_table(requests: Requests) -> Table:
 
 def latency_table(found: Mapping[str, DistributionSummary]) -> Table:
     rows: list[Row] = [
-        [called, f"{found[name].count:,}", *(seconds(getattr(found[name], column)) for column in TIMES)]
-        for name, called in LATENCIES.items()
-        if name in found
+        [called, *_distribution_cells(found[name])] for name, called in LATENCIES.items() if name in found
     ]
     return Table(("latency", "count", *TIME_HEADS), rows)
 
@@ -169,49 +167,49 @@ def _encoder_table(server: EncoderSide) -> Table:
 
 
 def reconciliation_table(found: Sequence[CountComparison]) -> Table:
+    """Return the counts of both sides. Red marks differences without an explanation; explained ones have no colour."""
     rows: list[Row] = [
         [
             text(match.name),
             text(match.note),
             f"{match.client:,}",
             f"{match.server:,}",
-            Cell(signed(match.difference), _tone(match)),
+            Cell(signed(match.difference), "bad" if not match.consistent else "" if match.difference else "good"),
         ]
         for match in found
     ]
     return Table(("count over the whole run", "what is counted", "clients", "server", "difference"), rows, words=2)
 
 
-def _tone(match: CountComparison) -> str:
-    """Red marks differences without an explanation; explained ones have no colour."""
-    return "bad" if not match.consistent else "" if match.difference else "good"
+_COSTS = {
+    TextCost: {
+        "a million texts": "per_million_texts",
+        "a million input tokens": "per_million_tokens",
+        "a million texts of good requests": "per_million_good_texts",
+    },
+    Cost: {
+        "a million output tokens": "per_million_output",
+        "a million tokens, input and output together": "per_million_total",
+        "a million output tokens of good requests": "per_million_good_output",
+    },
+}
 
 
-def cost_table(found: Cost | TextCost) -> Table:
-    rows: list[Row]
-    if isinstance(found, TextCost):
-        rows = [
-            ["a million texts", money(found.per_million_texts, found.currency)],
-            ["a million input tokens", money(found.per_million_tokens, found.currency)],
-            ["a million texts of good requests", money(found.per_million_good_texts, found.currency)],
-        ]
-    else:
-        rows = [
-            ["a million output tokens", money(found.per_million_output, found.currency)],
-            ["a million tokens, input and output together", money(found.per_million_total, found.currency)],
-            ["a million output tokens of good requests", money(found.per_million_good_output, found.currency)],
-        ]
-    return Table((f"at {money(found.price_per_hour, found.currency)} an hour", "cost"), rows)
+def cost_table(cost: Cost | TextCost) -> Table:
+    rows = [[words, money(getattr(cost, name), cost.currency)] for words, name in _COSTS[type(cost)].items()]
+    return Table((f"at {money(cost.price_per_hour, cost.currency)} an hour", "cost"), rows)
 
 
 def lag_table(grade: Validity) -> Table | None:
     """Return how late requests were sent."""
     if grade.schedule_lag is None:
         return None
-    times = [seconds(getattr(grade.schedule_lag, column)) for column in TIMES]
-    return Table(
-        ("from due to sent", "count", *TIME_HEADS), [["schedule lag", f"{grade.schedule_lag.count:,}", *times]]
-    )
+    rows = [["schedule lag", *_distribution_cells(grade.schedule_lag)]]
+    return Table(("from due to sent", "count", *TIME_HEADS), rows)
+
+
+def _distribution_cells(distribution: DistributionSummary) -> list[str]:
+    return [f"{distribution.count:,}", *(seconds(getattr(distribution, name)) for name in TIMES)]
 
 
 def process_table(grade: Validity) -> Table:

@@ -2,27 +2,84 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
+import platform
 import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Any
 
+import psutil
+from inflight_client import Client
+from inflight_client.errors import InflightError
+
 from inflight.common.child_process import child_process, python_module
-from loadtests.connection import connect, without_secrets
+from loadtests.connection import connect, find_model, without_secrets
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
-from loadtests.run.metadata import collect_metadata
 from loadtests.run.server_metrics import ServerMetricsRecorder
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 from loadtests.served_model import tokenizer_hash, with_server_tokenizer
+
+_PACKAGES = ("inflight", "locust", "gevent", "grpcio", "tritonclient", "numpy")
+
+
+def collect_metadata(plan: LoadPlan, client: Client) -> dict[str, Any]:
+    """Collect what is known before the first request. Raises InflightError if the server is not ready."""
+    found = find_model(plan, client)
+    return {
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "deployment": {"kind": found.kind, "model": found.name, "version": found.version},
+        "served": dict(found.facts),
+        "models": _models(client),
+        "machine": {  # that generates the load
+            "system": f"{platform.system()} {platform.release()}",
+            "processor": _processor(),
+            "cores": len(os.sched_getaffinity(0)),
+            "memory_bytes": psutil.virtual_memory().total,
+            "load_average": [round(value, 2) for value in os.getloadavg()],
+        },
+        "versions": {"python": platform.python_version(), **_versions()},
+        "server": plan.server,
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _models(client: Client) -> list[dict[str, str]]:
+    """Return the server's models; none if it does not list them."""
+    try:
+        return [{"name": model.name, "version": model.version, "state": model.state} for model in client.models()]
+    except InflightError:
+        return []
+
+
+def _processor() -> str:
+    """Return the processor's name from Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
 
 _POLL_SECONDS = 0.25
 _IDLE_TIMEOUT = 10.0
@@ -57,7 +114,9 @@ def run_load_test(
     watch = ServerMetricsRecorder(plan, directory)
     facts["workers"] = {"workers": workers.workers, "expected": workers.expected}
     try:
-        with _generator(directory, workers, secrets) as generator:
+        command = python_module("loadtests.generator.main", str(directory.path), *workers.arguments())
+        environment = {**os.environ, "GRPC_VERBOSITY": "NONE", **secrets}
+        with directory.log.open("w") as log, child_process(command, log, environment) as generator:
             facts["interrupted"] = _wait_for_generator(generator, directory, watch, on_progress)
     finally:
         try:
@@ -152,16 +211,3 @@ class _GeneratorSamples:
         self._read += len(whole)
         for line in whole.splitlines():
             yield json.loads(line)
-
-
-@contextmanager
-def _generator(
-    directory: RunDirectory, workers: WorkerSpec, secrets: Mapping[str, str]
-) -> Iterator[subprocess.Popen[str]]:
-    """Start the generator in its own process group, so that a Ctrl-C at the terminal reaches only this process."""
-    command = python_module("loadtests.generator.main", str(directory.path), *workers.arguments())
-    with (
-        directory.log.open("w") as log,
-        child_process(command, log, {**os.environ, "GRPC_VERBOSITY": "NONE", **secrets}) as process,
-    ):
-        yield process

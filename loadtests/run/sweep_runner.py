@@ -11,14 +11,12 @@ from typing import Literal, Protocol
 
 from inflight_client import InflightError
 
-from loadtests.analysis.report_file import read_sweep
 from loadtests.analysis.summary import Summary
-from loadtests.analysis.sweep.result import USERS, Sweep, SweepStep
-from loadtests.analysis.sweep.search import RateSearch
+from loadtests.analysis.sweep import USERS, RateSearch, Sweep, SweepStep
 from loadtests.errors import LoadError
 from loadtests.plan import Arrivals, LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
-from loadtests.report.write_reports import write_run_report
+from loadtests.report.write_reports import read_figures, write_run_report
 from loadtests.run.controller import RunProgress, run_load_test
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
@@ -144,8 +142,8 @@ class SweepRunner:
 
 
 def reevaluate_sweep(directory: Path, evaluate: Callable[[RunDirectory], Summary]) -> Sweep:
-    """Return the sweep in `directory` with its runs evaluated by `evaluate`. Raises LoadError as `read_sweep` does."""
-    sweep = read_sweep(directory / "sweep.json")
+    """Return the sweep in `directory`, its runs evaluated by `evaluate`. Raises LoadError as `read_figures` does."""
+    sweep = read_figures(directory / "sweep.json", Sweep)
     if not sweep.steps:
         return sweep
     search = RateSearch(sweep.steps[0].rate, sweep.tolerance, len(sweep.steps), integral=sweep.unit == USERS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,4 @@ class WorkerSpec:
 
     def arguments(self) -> list[str]:
         """Return the arguments of `loadtests.generator.main`."""
-        return [
-            f"--workers={self.workers}",
-            f"--expect={self.expected}",
-            f"--bind={self.bind}",
-            f"--join-timeout={self.join_timeout}",
-        ]
+        return [f"--{name.replace('_', '-')}={value}" for name, value in asdict(self).items()]

@@ -1,22 +1,23 @@
-"""Creates a workload from its spec."""
+"""Creates a workload from its spec, or synthetic prompts and conversations, each different, with random lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 from loadtests.errors import LoadError
-from loadtests.workloads.distributions import Distribution, parse_distribution
-from loadtests.workloads.empirical import file_and_column, read_numbers
+from loadtests.workloads.distributions import Distribution, file_and_column, parse_distribution, read_numbers
 from loadtests.workloads.interface import Workload
-from loadtests.workloads.prompt_file import PromptFile, PromptOptions
-from loadtests.workloads.scripted_conversation import ClientCancellation
+from loadtests.workloads.prompt_file import PromptFile
+from loadtests.workloads.scripted_conversation import ClientCancellation, ScriptedConversation, Turn, user
 from loadtests.workloads.spec import WorkloadSpec
-from loadtests.workloads.synthetic import PrefixPool, SyntheticWorkload
-from loadtests.workloads.text_generator import EstimatedTextGenerator, TextGenerator
+from loadtests.workloads.text_generator import EstimatedTextGenerator, TextGenerator, prompt_text
 from loadtests.workloads.texts import SyntheticTexts, TextFile, TextsWorkload
 from loadtests.workloads.trace_formats import read_trace
-from loadtests.workloads.trace_replay import TraceFit, TraceReplay
+from loadtests.workloads.trace_replay import TraceReplay
 
+_PREFIXES_KEPT = 256
 _ALL = {"output_tokens", "max_output_tokens", "prompt_format", "cancel_fraction", "cancel_after"}
 _SYNTHETIC = {"max_input_tokens", "tokenizer", "tokens_per_word"}
 _PREFIX = {"prefix_tokens", "prefix_count", "prefix_fraction"}
@@ -41,60 +42,77 @@ def make_workload(spec: WorkloadSpec, files: Mapping[str, bytes], seed: int) -> 
     trace is in the trace's own seconds: divide it by the arrivals' speed to replay it faster. Raises LoadError.
     """
     _check_fields(spec)
-    numbers = _Distributions(spec, files)
-    leaving = ClientCancellation(spec.cancel_fraction, numbers.parse("cancel_after"))
+
+    def numbers(field: str) -> Distribution:
+        def observed(reference: str) -> Sequence[float]:
+            return read_numbers(files[file_and_column(reference)[0]], reference, field)
+
+        return parse_distribution(getattr(spec, field), field, observed)
+
+    cancellation = ClientCancellation(spec.cancel_fraction, numbers("cancel_after"))
     if spec.task != "generate":
         rerank = spec.task == "rerank"
         source = (
             TextFile(files[spec.prompts], spec.prompts, rerank, spec.repeat is not False)
             if spec.prompts is not None
-            else SyntheticTexts(
-                _text_generator(spec, files), numbers.parse("text_tokens"), numbers.parse("query_tokens")
-            )
+            else SyntheticTexts(_text_generator(spec, files), numbers("text_tokens"), numbers("query_tokens"))
         )
-        return TextsWorkload(source, numbers.parse("texts_per_request"), rerank, leaving, seed)
+        return TextsWorkload(source, numbers("texts_per_request"), rerank, cancellation, seed)
     if spec.prompts is not None:
-        manner = PromptOptions(
-            numbers.parse("output_tokens"), numbers.parse("think_time"), leaving, spec.prompt_format,
-            spec.max_output_tokens, spec.order == "shuffled", spec.repeat is not False,
-        )  # fmt: skip
-        return PromptFile(files[spec.prompts], spec.prompts, manner, seed)
+        output_tokens, think_time = numbers("output_tokens"), numbers("think_time")
+        return PromptFile(files[spec.prompts], spec, output_tokens, think_time, cancellation, seed)
     texts = _text_generator(spec, files)
-    chat = spec.prompt_format == "messages"
     if spec.trace is not None:
         trace = read_trace(files[spec.trace], spec.trace, spec.trace_format)
-        fit = TraceFit(
-            spec.input_scale, spec.output_scale, spec.max_input_tokens, spec.max_output_tokens, spec.block_tokens
-        )
-        return TraceReplay(trace, spec.trace, fit, spec.trace_start, spec.repeat is True, texts, leaving, chat, seed)
-    return SyntheticWorkload(
-        input_tokens=numbers.parse("input_tokens"),
-        output_tokens=numbers.parse("output_tokens", spec.max_output_tokens),
-        turn_tokens=numbers.parse("turn_tokens" if spec.turn_tokens is not None else "input_tokens"),
-        turns=numbers.parse("turns"),
-        think_time=numbers.parse("think_time"),
-        cancellation=leaving,
-        prefixes=PrefixPool(spec.prefix_tokens, spec.prefix_count, spec.prefix_fraction, texts, seed),
-        texts=texts,
-        chat=chat,
-        max_input_tokens=spec.max_input_tokens,
-        seed=seed,
-    )
+        return TraceReplay(trace, spec, texts, cancellation, seed)
+    return SyntheticWorkload(spec, numbers, texts, cancellation, seed)
 
 
-class _Distributions:
-    """The distributions in a spec's fields."""
+class SyntheticWorkload:
+    """Sessions of synthetic prompts, without end; `numbers` returns the distribution of a field of `spec`.
 
-    def __init__(self, spec: WorkloadSpec, files: Mapping[str, bytes]) -> None:
+    `max_input_tokens` limits a session's tokens as requested: answers count as their maximum.
+    """
+
+    def __init__(
+        self, spec: WorkloadSpec, numbers: Callable[[str], Distribution], texts: TextGenerator,
+        cancellation: ClientCancellation, seed: int,
+    ) -> None:  # fmt: skip
         self._spec = spec
-        self._files = files
+        self._input_tokens = numbers("input_tokens")
+        self._output_tokens = numbers("output_tokens").at_most(spec.max_output_tokens)
+        self._turn_tokens = self._input_tokens if spec.turn_tokens is None else numbers("turn_tokens")
+        self._turns, self._think_time = numbers("turns"), numbers("think_time")
+        self._texts = texts
+        self._cancellation = cancellation
+        self._seed = seed
+        self._prefix = lru_cache(_PREFIXES_KEPT)(self._make_prefix)
 
-    def parse(self, field: str, maximum: int | None = None) -> Distribution:
-        def seen(reference: str) -> Sequence[float]:
-            return read_numbers(self._files[file_and_column(reference)[0]], reference, field)
+    def session(self, number: int) -> ScriptedConversation:
+        spec, source = self._spec, random.Random(f"{self._seed}/{number}")
+        has_prefix = spec.prefix_tokens and source.random() < spec.prefix_fraction
+        prefix = self._prefix(source.randrange(spec.prefix_count)) if has_prefix else ""
+        held = spec.prefix_tokens if has_prefix else 0
+        turns: list[Turn] = []
+        for turn in range(self._turns.draw_integer(source)):
+            tokens = (self._turn_tokens if turn else self._input_tokens).draw_integer(source)
+            if spec.max_input_tokens is not None:
+                if turn and held + tokens > spec.max_input_tokens:
+                    break
+                tokens = min(tokens, spec.max_input_tokens - held)
+            if turn:
+                text = self._texts.piece(tokens, source, first=True)
+            else:
+                text = prompt_text(self._texts, tokens, source, prefix, held)
+            max_tokens = self._output_tokens.draw_integer(source)
+            think = self._think_time.draw_number(source) if turn else 0.0
+            turns.append(Turn(user(text), max_tokens, think, self._cancellation.draw(source)))
+            held += tokens + max_tokens
+        return ScriptedConversation(number, turns, chat=spec.prompt_format == "messages")
 
-        found = parse_distribution(getattr(self._spec, field), field, seen)
-        return found if maximum is None else found.at_most(maximum)
+    def _make_prefix(self, number: int) -> str:
+        source = random.Random(f"{self._seed}/prefix/{number}")
+        return self._texts.piece(self._spec.prefix_tokens, source, first=True)
 
 
 def _text_generator(spec: WorkloadSpec, files: Mapping[str, bytes]) -> TextGenerator:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadtests.errors import LoadError
-from loadtests.workloads.distributions import trace_reference
-from loadtests.workloads.empirical import file_and_column
+from loadtests.workloads.distributions import file_and_column, trace_reference
 from loadtests.workloads.spec import WorkloadSpec
 
 _SAMPLES = Path(__file__).parent.parent / "samples"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from loadtests.errors import LoadError
+from loadtests.json_files import is_deep
 
 _BOM = b"\xef\xbb\xbf"
 # Maximum nesting: deeper than any request, and far below the interpreter's recursion limit.
@@ -61,7 +64,7 @@ class JsonLines:
             raise self.error(row, f"can't be read: {_TOO_LONG}") from None
         except RecursionError:
             raise self.error(row, "is nested too deeply") from None
-        if line.count(b"[") + line.count(b"{") > _MAX_DEPTH and _is_deep(found):
+        if line.count(b"[") + line.count(b"{") > _MAX_DEPTH and is_deep(found, _MAX_DEPTH):
             raise self.error(row, "is nested too deeply")
         if not isinstance(found, dict):
             raise self.error(row, "is not a JSON object")
@@ -104,6 +107,17 @@ def decoded(data: bytes, name: str) -> str:
         raise LoadError(f"{name}, line {line}, is not UTF-8; write the file in UTF-8", "workload_invalid") from None
 
 
+def csv_rows(data: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the non-empty rows of a CSV file, each with its line number. Raises LoadError, with the line."""
+    reader = csv.reader(io.StringIO(decoded(data, name), newline=""))
+    try:
+        for row in reader:
+            if row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise LoadError(f"{name}, line {reader.line_num}, is not valid CSV: {error}", "workload_invalid") from None
+
+
 def _as_lines(data: bytes, name: str) -> bytes:
     """Return the data without a byte order mark, and a JSON array as one line per entry."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -118,16 +132,3 @@ def _as_lines(data: bytes, name: str) -> bytes:
         raise LoadError(f"{name} begins as a JSON array but is not valid JSON: {error}", "workload_invalid") from None
     except ValueError:
         raise LoadError(f"{name} can't be read: {_TOO_LONG}", "workload_invalid") from None
-
-
-def _is_deep(value: object) -> bool:
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [inner for outer in level for inner in _strip_array(outer)]
-        if not level:
-            return False
-    return True
-
-
-def _strip_array(value: object) -> Iterable[object]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -83,7 +83,8 @@ class TextFile:
     def _parse(self, values: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         if self._rerank:
             query, documents = values.get("query"), values.get("documents")
-            if isinstance(query, str) and isinstance(documents, list) and documents and _are_texts(documents):
+            texts = isinstance(documents, list) and all(isinstance(document, str) for document in documents)
+            if isinstance(query, str) and documents and texts:
                 return query, tuple(documents)
             raise RowError("has no `query`, or no `documents` that are a list of texts")
         text = next((values[name] for name in ("text", "text_input", "prompt") if name in values), None)
@@ -110,7 +111,3 @@ class TextsWorkload:
             return None
         query = self.source.query(number, random_source) if self.rerank else ""
         return TextsSession(number, TextsRequest(texts, query, 0.0, self.cancellation.draw(random_source)))
-
-
-def _are_texts(values: list[object]) -> bool:
-    return all(isinstance(value, str) for value in values)

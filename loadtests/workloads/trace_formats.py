@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtests.errors import LoadError
-from loadtests.workloads.json_lines import JsonLines, decoded, shorten
+from loadtests.workloads.json_lines import JsonLines, csv_rows, shorten
 
 _MAX_TOKENS = 10_000_001
 # A bound for times: nanoseconds since 1970 are below 2e18.
@@ -94,25 +92,21 @@ def _detect_format(data: bytes, name: str) -> str:
 
 
 def _csv(data: bytes, name: str, columns: _Columns) -> Trace:
-    reader = csv.reader(io.StringIO(decoded(data, name), newline=""))
+    rows = csv_rows(data, name)
+    _, first = next(rows, (1, []))
+    header = [field.strip() for field in first]
+    at = _positions(header, columns, name)
     due, lengths_in, lengths_out = array("d"), array("q"), array("q")
-    try:
-        header = [field.strip() for field in next(reader, [])]
-        at = _positions(header, columns, name)
-        for row in reader:
-            if not row:
-                continue
-            try:
-                seconds, tokens_in, tokens_out = columns.seconds(row[at[0]]), int(row[at[1]]), int(row[at[2]])
-                if not (abs(seconds) <= _MAX_TIME and 0 <= tokens_in < _MAX_TOKENS and 0 <= tokens_out < _MAX_TOKENS):
-                    raise ValueError
-            except (IndexError, ValueError, OverflowError, TypeError):
-                raise _line_error(name, reader.line_num, _csv_error(row, header, at, columns)) from None
-            due.append(seconds)
-            lengths_in.append(tokens_in)
-            lengths_out.append(tokens_out)
-    except csv.Error as error:
-        raise _line_error(name, reader.line_num, f"is not valid CSV: {error}") from None
+    for line, row in rows:
+        try:
+            seconds, tokens_in, tokens_out = columns.seconds(row[at[0]]), int(row[at[1]]), int(row[at[2]])
+            if not (abs(seconds) <= _MAX_TIME and 0 <= tokens_in < _MAX_TOKENS and 0 <= tokens_out < _MAX_TOKENS):
+                raise ValueError
+        except (IndexError, ValueError, OverflowError, TypeError):
+            raise _line_error(name, line, _csv_error(row, header, at, columns)) from None
+        due.append(seconds)
+        lengths_in.append(tokens_in)
+        lengths_out.append(tokens_out)
     none = np.zeros(len(due) + 1, dtype=np.int64)
     return _sorted_trace(name, np.array(due), np.array(lengths_in), np.array(lengths_out), none, none[:0])
 

@@ -119,8 +119,8 @@ def test_a_changed_build_begins_anew_and_the_old_engine_stays_until_it_is_whole(
         build(checkpoint, engine, heard)
     assert {path.name: path.read_bytes() for path in engine.iterdir()} == before
     assert names(engine.parent) == ["checkpoint", "engine"]
-    said = any("openvino_model.bin has 0 bytes" in line for line in heard.sentences)
-    assert said == (change is damage_the_engine)
+    reported = any("openvino_model.bin has 0 bytes" in line for line in heard.sentences)
+    assert reported == (change is damage_the_engine)
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def test_the_default_is_the_newest_one_of_the_engine_line() -> None:
     [("1.2.1", "26.07"), ("1.2.0", "26.03"), ("1.1.0", "26.02"), ("0.17.0.post1", "25.02"), ("1.2.9", None)],
 )
 def test_an_engine_names_the_newest_container_of_its_very_version(version: str, release: str | None) -> None:
-    found = container_for(version)
-    assert (found and found.release) == release
+    container = container_for(version)
+    assert (container and container.release) == release
 
 
 def test_an_image_is_known_by_its_tag_also_from_a_mirror() -> None:

@@ -11,9 +11,8 @@ from build_engines.checkpoints.hub import HubModel
 from build_engines.checkpoints.locate import locate_checkpoint
 from build_engines.checkpoints.model_facts import read_facts
 from build_engines.checkpoints.safetensors_header import check_safetensors
-from build_engines.llmapi.arguments import LlmArguments
-from build_engines.llmapi.arguments_file import read_arguments
-from build_engines.llmapi.supported_models import check_architecture
+from build_engines.llmapi.arguments import LlmArguments, read_arguments
+from build_engines.llmapi.target import check_architecture
 from build_engines.machine import parse_gpus
 from build_engines.manifest import EncoderTask
 from build_engines.model_cache.cache import ModelCache
@@ -23,7 +22,7 @@ from build_engines.plan.size import parse_size
 from build_engines.progress import NoBuildProgress
 from build_engines.target import BuildOptions, check_precisions, find_target
 from build_engines.tensorrt_llm.engine_config import check_engine
-from build_engines.tensorrt_llm.rules.calibration import check_calibration, check_path
+from build_engines.tensorrt_llm.rules.machine import check_calibration, check_path
 from tests.build_engines.checkpoints.test_model_facts import SIZES
 from tests.build_engines.encoders.test_settings import UNSUITABLE, WRONG_TASKS, Edit, settings
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, recipe_of

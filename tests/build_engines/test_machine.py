@@ -27,8 +27,8 @@ def test_gpus_and_versions_of_this_machine(nvidia_programs: NvidiaPrograms) -> N
     machine = detect_machine()
     assert [gpu.index for gpu in machine.gpus] == [0, 1]
     assert machine.gpus[1] == Gpu(1, "NVIDIA H100 80GB HBM3", "9.0", "590.48.01", 81559 * MIB)
-    found = machine.software
-    assert (found.tensorrt_llm, found.tensorrt, found.cuda) == ("1.2.1", "10.14.1.48", "13.1.0.036")
+    versions = [machine.versions.get(name) for name in ("tensorrt_llm", "tensorrt", "cuda")]
+    assert versions == ["1.2.1", "10.14.1.48", "13.1.0.036"]
     assert machine.built_on == GpuMachine(gpu="NVIDIA H100 80GB HBM3", compute_capability="9.0", driver="590.48.01")
 
 
@@ -37,7 +37,7 @@ def test_a_container_is_asked_through_docker(nvidia_programs: NvidiaPrograms) ->
     image = nvidia_programs.images[0]
     machine = detect_machine(["docker", "run", "--rm", "--gpus", "all", image])
     assert machine.gpus[0].compute_capability == "10.0"
-    assert machine.software.tensorrt_llm == "1.2.1"
+    assert machine.versions.get("tensorrt_llm") == "1.2.1"
     assert all(image in run for run in nvidia_programs.docker_runs())
     assert detect_machine(["docker", "run", "--rm", "some/other:image"]) == Machine()
 
@@ -52,7 +52,7 @@ def test_a_machine_without_nvidia_s_programs_has_nothing(monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert find_gpus() == ()
     assert python_of_tensorrt_llm() == ["python3"]
-    assert detect_machine().software.tensorrt_llm is None
+    assert detect_machine().versions.get("tensorrt_llm") is None
 
 
 def test_the_python_that_is_asked_is_the_one_of_trtllm_build(nvidia_programs: NvidiaPrograms) -> None:

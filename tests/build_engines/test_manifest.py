@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,34 +92,27 @@ def test_what_was_written_is_read_again(engine: Path) -> None:
     assert manifest.files["openvino_model.bin"].bytes == 1000
 
 
-def test_no_such_directory(tmp_path: Path) -> None:
-    error = refusal(tmp_path / "nowhere")
-    assert error.code == "engine_not_found"
-    assert "nowhere" in str(error)
-
-
-def test_a_directory_that_is_no_engine(tmp_path: Path) -> None:
-    assert refusal(tmp_path).code == "engine_not_found"
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 1}', '{"format": "x"}'])
-def test_a_garbled_manifest_is_damaged(engine: Path, content: str) -> None:
-    (engine / "engine.json").write_text(content)
-    assert refusal(engine).code == "engine_damaged"
-
-
-def test_a_manifest_of_another_format_is_foreign(engine: Path) -> None:
-    change(engine, format=2, something="new")
+@pytest.mark.parametrize(
+    ("change_engine", "code", "naming"),
+    [
+        *(
+            (lambda engine, content=content: (engine / "engine.json").write_text(content), "engine_damaged", "read")
+            for content in ("", "{", "[]", "{}", '{"format": 1}', '{"format": "x"}')
+        ),
+        (lambda engine: change(engine, format=2, something="new"), "engine_incompatible", "format 2"),
+        (lambda engine: change(engine, target="tensorrt_llm"), "engine_incompatible", "tensorrt_llm"),
+        (lambda engine: (engine / "engine.json").unlink(), "engine_not_found", "no engine.json"),
+        (lambda engine: engine.rename(engine.with_name("other")), "engine_not_found", "No engine directory"),
+        (lambda engine: (engine / "openvino_model.bin").unlink(), "engine_damaged", "openvino_model.bin is missing"),
+    ],
+)
+def test_what_is_no_engine_is_refused(
+    engine: Path, change_engine: Callable[[Path], object], code: str, naming: str
+) -> None:
+    change_engine(engine)
     error = refusal(engine)
-    assert error.code == "engine_incompatible"
-    assert "format 2" in str(error)
-
-
-def test_an_engine_for_another_target_is_foreign(engine: Path) -> None:
-    change(engine, target="tensorrt_llm")
-    error = refusal(engine)
-    assert error.code == "engine_incompatible"
-    assert "tensorrt_llm" in str(error)
+    assert error.code == code
+    assert naming in str(error)
 
 
 @pytest.mark.parametrize("name", ["engine.json", "openvino_model.bin"])
@@ -131,13 +125,6 @@ def test_a_file_that_the_system_can_not_read_is_one_sentence(engine: Path, name:
     error = refusal(engine)
     assert error.code == "engine_damaged"
     assert "can't be read (Input/output error)" in str(error)
-
-
-def test_a_missing_file_is_named(engine: Path) -> None:
-    (engine / "openvino_model.bin").unlink()
-    error = refusal(engine)
-    assert error.code == "engine_damaged"
-    assert "openvino_model.bin is missing" in str(error)
 
 
 @pytest.mark.parametrize("hashes", [None, False, True])

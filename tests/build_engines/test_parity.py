@@ -39,8 +39,8 @@ def load(checkpoint: Path) -> Any:
 def generate_alone(model: Any, prompt: list[int]) -> list[int]:
     ids = torch.tensor([prompt])
     mask = torch.ones_like(ids)
-    given = model.generate(ids, attention_mask=mask, max_new_tokens=NEW_TOKENS, do_sample=False)
-    return list(given[0, len(prompt) :].tolist())
+    generated = model.generate(ids, attention_mask=mask, max_new_tokens=NEW_TOKENS, do_sample=False)
+    return list(generated[0, len(prompt) :].tolist())
 
 
 def is_greedy(model: Any, prompt: list[int], answer: list[int], end_ids: list[int]) -> bool:

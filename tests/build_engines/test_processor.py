@@ -31,9 +31,9 @@ def test_the_precision_follows_from_the_features(flags: str | None, features: tu
 
 @pytest.mark.parametrize("precision", [None, "bf16", "fp32"])
 def test_a_named_precision_is_kept_and_no_choice_is_recorded(precision: str | None) -> None:
-    found = target(BuildOptions(precision=precision))  # type: ignore[arg-type]
-    assert found.precision == (precision or choose_precision(find_processor()).precision)
-    assert (found.choice is None) == (precision is not None)
+    chosen = target(BuildOptions(precision=precision))  # type: ignore[arg-type]
+    assert chosen.precision == (precision or choose_precision(find_processor()).precision)
+    assert (chosen.choice is None) == (precision is not None)
 
 
 def test_a_chosen_precision_is_recorded_with_reason_and_alternative() -> None:

@@ -43,7 +43,7 @@ def test_every_target_of_encoders_is_there_with_its_precisions(target: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "named"),
     [
         (
             BuildOptions(precision="fp8"),
@@ -55,8 +55,8 @@ def test_every_target_of_encoders_is_there_with_its_precisions(target: str) -> N
         (BuildOptions(target="vulkan"), ("vulkan", "openvino, tensorrt-llm, llmapi")),
     ],
 )
-def test_what_a_target_lacks_is_refused_naming_one_that_has_it(options: BuildOptions, said: str) -> None:
-    with raises(BuildError, "invalid_parameter", naming=said) as caught:
+def test_what_a_target_lacks_is_refused_naming_one_that_has_it(options: BuildOptions, named: str) -> None:
+    with raises(BuildError, "invalid_parameter", naming=named) as caught:
         check_precisions(options)
     assert "\n" not in str(caught.value)
 

@@ -12,8 +12,8 @@ from inflight.deploy.repository.model_configs import load, set_parameters
 from inflight.deploy.repository.option_checks import check_options
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.grpc_tls import GrpcTls
+from inflight.deploy.server.preflight import request_log_environment
 from inflight.deploy.server.process_layout import choose_layout
-from inflight.deploy.server.request_log import request_log_environment
 from inflight.deploy.server.run_directory import ServerRunDirectory
 from tests.deploy.repository.tensorrt_llm.example_engines import gpu_manifest
 from tests.deploy.repository.test_model_configs import BROKEN_WIRING, check_broken

@@ -58,7 +58,7 @@ def test_built_assembled_moved_and_served_by_two_ranks(
 
 
 @pytest.mark.parametrize(
-    ("here", "code", "said"),
+    ("here", "code", "messages"),
     [
         (
             {"versions": {"tensorrt_llm": "1.1.0", "tensorrt": "10.13.3.9"}},
@@ -78,12 +78,12 @@ def test_on_a_machine_that_it_does_not_fit_nothing_is_started(
     tmp_path: Path,
     here: dict[str, Any],
     code: str,
-    said: tuple[str, ...],
+    messages: tuple[str, ...],
 ) -> None:
     monkeypatch.setattr("inflight.deploy.server.launcher.TritonProcess", lambda *_: pytest.fail("it was started"))
     (tmp_path / "machine").mkdir()
     gpu_machine(monkeypatch, tmp_path / "machine", **{"gpus": [H100] * 2, **here})
-    with raises(DeployError, code, naming=said):
+    with raises(DeployError, code, naming=messages):
         Server(gpu_engine("llama", tensor_parallel=2), on_message=silent).start()
 
 
@@ -94,10 +94,10 @@ def test_doctor_says_the_same_of_an_engine(
     gpu_machine(monkeypatch, tmp_path / "machine", gpus=[A100])
     monkeypatch.setattr("inflight.deploy.checks.doctor._smoke_test", lambda: Finding("smoke test", "ok", ""))
     engine = gpu_engine("llama", tensor_parallel=2)
-    found = {(one.state, one.found.split(" (")[0]) for one in run_checks(engine) if one.name == "engine"}
-    assert ("missing", "This Triton has no backend tensorrtllm") in found
-    assert any(state == "missing" and "compiled on NVIDIA H100" in what for state, what in found)
-    assert any(state == "missing" and "needs 2 GPUs" in what for state, what in found)
+    findings = {(one.state, one.found.split(" (")[0]) for one in run_checks(engine) if one.name == "engine"}
+    assert ("missing", "This Triton has no backend tensorrtllm") in findings
+    assert any(state == "missing" and "compiled on NVIDIA H100" in what for state, what in findings)
+    assert any(state == "missing" and "needs 2 GPUs" in what for state, what in findings)
 
 
 def test_a_rank_that_can_not_load_its_engine_ends_the_start_in_its_own_words(

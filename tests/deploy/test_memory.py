@@ -43,6 +43,6 @@ def test_without_a_limit_it_is_the_machines(tmp_path: Path, most: str) -> None:
     own = tmp_path / "own"
     own.write_text("0::/\n")
     before = psutil.virtual_memory().available
-    found = available_bytes(tmp_path, own)
+    available = available_bytes(tmp_path, own)
     after = psutil.virtual_memory().available
-    assert 0.8 * min(before, after) <= found <= 1.2 * max(before, after)
+    assert 0.8 * min(before, after) <= available <= 1.2 * max(before, after)

@@ -25,13 +25,6 @@ def demo_server(young_demo_engine: DemoEngine) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def trained_server(demo_engine: DemoEngine) -> Iterator[Server]:
-    """The demo model at fp32 as `make demo` has it, for slow tests; shared, so no test may harm it."""
-    with shared_server(demo_engine("fp32")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def cpp_engine(gpu_engine: GpuEngine) -> Path:
     """Its model has two end tokens, of which the backend gets one."""
     ends = [TOKENIZER.token_to_id(SPECIAL), TOKENIZER.token_to_id(ADDED)]

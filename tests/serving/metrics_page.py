@@ -1,19 +1,17 @@
-"""Triton's metrics page, read strictly: Prometheus' text format 0.0.4."""
+"""Triton's metrics page."""
 
 from __future__ import annotations
 
-import re
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from inflight.deploy.server.server import Server
 
 SOON = 60.0
-_SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([a-z_]+="[^"\\]*"(?:,[a-z_]+="[^"\\]*")*)\})? (\S+)$')
-_LABEL = re.compile(r'([a-z_]+)="([^"\\]*)"')
-_SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -77,34 +75,19 @@ def text_of(server: Server) -> str:
 
 
 def parse(text: str) -> MetricsPage:
-    """Raises AssertionError for an invalid line, a sample without its family before it, or one that comes twice."""
+    """Raises for an invalid line, and AssertionError for a family or a sample that comes twice."""
     page = MetricsPage()
-    family = ""
-    for line in text.splitlines():
-        if line.startswith("# HELP "):
-            family = line.split(" ")[2]
-        elif line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ")
-            assert name == family, line
-            assert name not in page.kinds, f"{name} comes twice"
-            page.kinds[name] = kind
-        else:
-            _add(page, family, line)
+    for family in text_string_to_metric_families(text):
+        # The parser has all counters without their suffix, and their samples with it; Triton's own have none.
+        suffix = "_total" if f"# TYPE {family.name}_total counter\n" in text else ""
+        name = family.name + suffix
+        assert name not in page.kinds, f"{name} comes twice"
+        page.kinds[name] = family.type
+        for sample in family.samples:
+            key = name if family.type == "counter" else sample.name, tuple(sorted(sample.labels.items()))
+            assert key not in page.samples, key
+            page.samples[key] = sample.value
     return page
-
-
-def _add(page: MetricsPage, family: str, line: str) -> None:
-    sample = _SAMPLE.match(line)
-    assert sample, line
-    name, raw_labels, value = sample.groups(default="")
-    suffix = _SUFFIX.sub("", name) if page.kinds[family] in ("histogram", "summary") else name
-    assert suffix == family, line
-    labels = tuple(sorted(_LABEL.findall(raw_labels)))
-    assert (name, labels) not in page.samples, line
-    try:
-        page.samples[name, labels] = float(value)
-    except ValueError as error:
-        raise AssertionError(line) from error
 
 
 def page_of(server: Server) -> MetricsPage:

@@ -18,7 +18,8 @@ from tests.serving.raw_requests import GrpcConnection, request
 
 ENSEMBLE, BLS, DIRECT = "ensemble", "tensorrt_llm_bls", "tensorrt_llm"
 TEXT_MODELS = (ENSEMBLE, BLS)
-MODELS = (ENSEMBLE, BLS, DIRECT)
+MODELS = (ENSEMBLE, DIRECT)
+"""Those with paths of their own: `tensorrt_llm_bls` is the ensemble under another name (test_bls.py)."""
 
 DIRECT_NAMES = {
     "max_tokens": "request_output_len",
@@ -136,6 +137,15 @@ def once(server: Server, sent: Any) -> Reply:
 def prompt_for(server: Server, model: str, text: str) -> Any:
     """The text itself, or its token ids for the engine's model."""
     return text if model != DIRECT else ids_of(server.engine, text)
+
+
+def generate_body(server: Server, model: str, text: str, **values: Any) -> dict[str, Any]:
+    """JSON for Triton's generate endpoints, by the ensemble's names."""
+    prompt = prompt_for(server, model, text)
+    if model != DIRECT:
+        return {"text_input": prompt, **values}
+    values = {DIRECT_NAMES.get(name, name): value for name, value in values.items()}
+    return {"input_ids": prompt, "input_lengths": len(prompt), **values}
 
 
 def whole(found: Sequence[Reply], model: str) -> Any:

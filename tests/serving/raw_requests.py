@@ -16,34 +16,18 @@ import numpy as np
 from inflight_client._grpc.channel import options
 from inflight_client.address import Address
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+from tritonclient.grpc.model_config_pb2 import DataType
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor, triton_to_np_dtype
+
+from inflight.deploy.repository.configure import committed_repository
+from inflight.deploy.repository.model_configs import load
 
 TYPES: dict[str, Any] = {
-    **dict.fromkeys(
-        (
-            *("max_tokens", "request_output_len", "input_lengths", "end_id", "pad_id", "min_tokens", "min_length"),
-            *("top_k", "runtime_top_k", "beam_width", "num_return_sequences", "priority", "deadline_ms"),
-        ),
-        np.int32,
-    ),
-    **dict.fromkeys(
-        (
-            *("temperature", "top_p", "runtime_top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-            *("length_penalty", "len_penalty"),
-        ),
-        np.float32,
-    ),
-    **dict.fromkeys(("seed", "random_seed", "lora_task_id"), np.uint64),
-    **dict.fromkeys(
-        (
-            *("stream", "streaming", "exclude_input_in_output", "stop", "early_stopping"),
-            *("return_log_probs", "return_perf_metrics", "return_context_logits", "return_generation_logits"),
-            *("return_num_input_tokens", "return_num_output_tokens", "use_draft_logits"),
-            "return_token_ids",
-        ),
-        np.bool_,
-    ),
+    tensor.name: triton_to_np_dtype(DataType.Name(tensor.data_type).removeprefix("TYPE_").replace("STRING", "BYTES"))
+    for config in load(committed_repository()).values()
+    for tensor in config.input
 }
+"""Of each input of the models."""
 TIMEOUT = 60.0
 
 

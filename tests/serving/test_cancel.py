@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tokenizers import Tokenizer
 
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
+from tests.serving.model_replies import MODELS, generate_body, message, prompt_for
 from tests.serving.raw_requests import GrpcConnection, events, post
 
 pytestmark = pytest.mark.alone
@@ -31,43 +31,32 @@ def narrow_server(tiny_engine: TinyEngine) -> Iterator[Server]:
         yield running
 
 
-def grpc_close(server: Server, connection: GrpcConnection, model: str) -> float:
-    call = connection.text(PROMPT, 500) if model == "ensemble" else connection.tokens(ids_of(server), 500)
-    call.wait_for(2)
-    return call.cancel()
-
-
-def http_close(server: Server, connection: GrpcConnection, model: str) -> float:
-    ids = ids_of(server)
-    values = {
-        "ensemble": {"text_input": PROMPT, "max_tokens": 500, "stream": True},
-        "tensorrt_llm": {
-            "input_ids": ids,
-            "input_lengths": len(ids),
-            "request_output_len": 500,
-            "streaming": True,
-        },
-    }[model]
-    with post(server.http_address, f"/v2/models/{model}/generate_stream", values) as response:
+def leave(server: Server, connection: GrpcConnection, model: str, protocol: str) -> float:
+    """Close a stream just after its second token, and say when."""
+    if protocol == "grpc":
+        call = connection.send(message(model, prompt_for(server, model, PROMPT), 500, stream=True))
+        call.wait_for(2)
+        return call.cancel()
+    body = generate_body(server, model, PROMPT, max_tokens=500, stream=True)
+    with post(server.http_address, f"/v2/models/{model}/generate_stream", body) as response:
         arriving = events(response)
         for _ in range(2):
             next(arriving)
     return time.monotonic()
 
 
-def ids_of(server: Server) -> list[int]:
-    ids: list[int] = Tokenizer.from_file(str(server.engine / "tokenizer.json")).encode(PROMPT).ids
-    return ids
-
-
-@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm"])
-@pytest.mark.parametrize("close", [grpc_close, http_close])
-def test_a_closed_connection_frees_the_place_within_two_steps(narrow_server: Server, model: str, close: object) -> None:
-    assert callable(close)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_closed_connection_frees_the_place_within_two_steps(narrow_server: Server, model: str, protocol: str) -> None:
+    steps = []
     with GrpcConnection(narrow_server.grpc_address) as connection:
         other = connection.text(PROMPT, 2000)
         other.wait_for(1)
-        steps = [steps_until_the_next_begins(narrow_server, connection, close, model) for _ in range(3)]
+        for _ in range(3):
+            closed_at = leave(narrow_server, connection, model, protocol)
+            first = connection.text(PROMPT, 2).finish()[0]  # it waits for its place
+            assert first.error is None
+            steps.append((first.at - closed_at) / STEP_SECONDS)
         assert not other.ended.is_set()
         count = len(other.responses)
         other.wait_for(count + 3)
@@ -76,14 +65,3 @@ def test_a_closed_connection_frees_the_place_within_two_steps(narrow_server: Ser
     # The place is free within two steps; the next one's first token takes another, and some time to arrive. A place
     # that came free one step later would make it four.
     assert statistics.median(steps) < 3.5, steps
-
-
-def steps_until_the_next_begins(server: Server, connection: GrpcConnection, close: object, model: str) -> float:
-    """Decode steps from the close of one stream, just after a token, to the first token of one that waits for its
-    place."""
-    assert callable(close)
-    closed_at = close(server, connection, model)
-    waiting = connection.text(PROMPT, 2)
-    first = waiting.finish()[0]
-    assert first.error is None
-    return float((first.at - closed_at) / STEP_SECONDS)

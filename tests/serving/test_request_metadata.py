@@ -17,7 +17,7 @@ from tests.fixtures.errors import raises
 from tests.fixtures.server import ENDLESS, paced
 from tests.fixtures.waiting import wait_until
 from tests.serving.metrics_page import page_of
-from tests.serving.model_replies import BLS, ENSEMBLE, MODELS, message, prompt_for, stream_of
+from tests.serving.model_replies import ENSEMBLE, MODELS, message, prompt_for, stream_of
 from tests.serving.raw_requests import GrpcConnection, post
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -92,36 +92,30 @@ def test_cancels_and_refusals_are_logged(logged: LoggedServer) -> None:
         call.cancel()
         line = logged.line("left")
     assert (line["reason"], line["tenant"]) == ("cancelled", "team c")
-    send(logged, BLS, "too long", 10 * ENDLESS, tenant="team c")
+    send(logged, ENSEMBLE, "too long", 10 * ENDLESS, tenant="team c")
     line = logged.line("too long")
     assert (line["reason"], line["code"], line["tenant"]) == ("rejected", "prompt_too_long", "team c")
     assert line["total_seconds"] is None
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", ["tenant", "traceparent", "inflight_client"])
-def test_what_is_no_string_is_refused(logged: LoggedServer, model: str, name: str) -> None:
-    (reply,) = send(logged, model, "", **{name: 7})
+def test_what_is_no_string_is_refused_and_a_malformed_trace_ignored(logged: LoggedServer, model: str) -> None:
+    (reply,) = send(logged, model, "", tenant=7)
     assert reply.error is not None
-    assert f"{name} is of type int; it must be a string [invalid_parameter]" in reply.error
-
-
-@pytest.mark.parametrize("model", [ENSEMBLE, BLS])
-def test_a_text_may_come_without_special_tokens(logged: LoggedServer, model: str) -> None:
-    counts = []
-    for name, more in {"with": {}, "without": {"add_special_tokens": False}}.items():
-        send(logged, model, f"{name}-{model}", **more)
-        counts.append(logged.line(f"{name}-{model}")["input_tokens"])
-    assert counts[0] == counts[1] + 1
-    (reply,) = send(logged, model, "", add_special_tokens="no")
-    assert reply.error is not None
-    assert "[invalid_parameter]" in reply.error
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_malformed_trace_is_ignored(logged: LoggedServer, model: str) -> None:
+    assert "tenant is of type int; it must be a string [invalid_parameter]" in reply.error
     send(logged, model, f"trace-{model}", traceparent="nonsense")
     assert logged.line(f"trace-{model}")["traceparent"] == ""
+
+
+def test_a_text_may_come_without_special_tokens(logged: LoggedServer) -> None:
+    counts = []
+    for name, more in {"with": {}, "without": {"add_special_tokens": False}}.items():
+        send(logged, ENSEMBLE, name, **more)
+        counts.append(logged.line(name)["input_tokens"])
+    assert counts[0] == counts[1] + 1
+    (reply,) = send(logged, ENSEMBLE, "", add_special_tokens="no")
+    assert reply.error is not None
+    assert "[invalid_parameter]" in reply.error
 
 
 def test_they_come_through_the_generate_endpoint_as_keys_or_parameters(logged: LoggedServer) -> None:

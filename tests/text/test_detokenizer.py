@@ -1,4 +1,7 @@
-"""Streamed text, joined, equals decoding all tokens at once: for several kinds of tokenizer, any cut, any text."""
+"""Streamed text, joined, equals decoding all tokens at once: for several kinds of tokenizer, any cut, any text.
+
+An answer's text continues that of its prompt.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.text.detokenizer import CONTEXT_TOKENS, REPLACEMENT, Chunk
+from inflight.text.text_stream import TextStream
 from tests.text.example_tokenizers import (
     ADDED,
-    BYTE_FALLBACK_KINDS,
+    BYTE_FALLBACK,
     FRAGMENTS,
     KINDS,
     SPECIAL,
     detokenizer_of,
+    ids_of,
     sizes_of_chunks,
     texts,
     tokenizer_of,
@@ -49,7 +54,7 @@ def streamed(kind: str, token_ids: list[int], sizes: list[int], skip: bool = Tru
 @settings(max_examples=400, deadline=None)
 def test_streamed_text_equals_the_whole(kind: str, parts: list[tuple[str, str]], sizes: list[int], skip: bool) -> None:
     text = "x" + "".join(text + special for text, special in parts)
-    token_ids = tokenizer_of(kind).encode(text, add_special_tokens=False).ids
+    token_ids = ids_of(kind, text)
     pieces = streamed(kind, token_ids, sizes, skip)
     assert "".join(pieces) == whole(kind, token_ids, skip)
     if REPLACEMENT not in text:
@@ -67,7 +72,7 @@ def test_byte_level_pieces_may_come_in_any_order(data: st.DataObject, sizes: lis
 
 
 @given(
-    kind=st.sampled_from(BYTE_FALLBACK_KINDS),
+    kind=st.sampled_from(sorted(BYTE_FALLBACK)),
     before=st.sampled_from(["the tea", "中 the two", "日本語 é"]),
     garbage=st.lists(st.integers(0x80, 0xFF), min_size=1, max_size=20),
     after=st.sampled_from(["", " the tea", "中中"]),
@@ -89,9 +94,8 @@ def test_bytes_that_are_no_text_harm_nothing_else(
     assert ADDED in text
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_character_of_several_tokens_comes_whole_and_at_once(kind: str) -> None:
-    token_ids = tokenizer_of(kind).encode("tea 🍵 two", add_special_tokens=False).ids
+    token_ids = ids_of(kind, "tea 🍵 two")
     pieces = streamed(kind, token_ids, [1])
     assert [piece for piece in pieces if "🍵" in piece], pieces
     assert "".join(pieces) == "tea 🍵 two"
@@ -99,27 +103,15 @@ def test_a_character_of_several_tokens_comes_whole_and_at_once(kind: str) -> Non
     assert pieces[-1] == ""
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_cut_in_mid_character_ends_with_a_replacement(kind: str) -> None:
-    token_ids = tokenizer_of(kind).encode("tea 🍵🍵", add_special_tokens=False).ids[:-1]
+    token_ids = ids_of(kind, "tea 🍵🍵")[:-1]
     for sizes in ([1], [3], [len(token_ids)]):
         assert "".join(streamed(kind, token_ids, sizes)) == "tea 🍵" + REPLACEMENT
     assert detokenizer_of(kind, True).texts([Chunk(token_ids, [], final=True)]) == ["tea 🍵" + REPLACEMENT]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_alone_in_the_context_cost_no_space(kind: str) -> None:
-    token_ids = tokenizer_of(kind).encode("the" + SPECIAL * 10 + " tea", add_special_tokens=False).ids
-    assert "".join(streamed(kind, token_ids, [1])) == whole(kind, token_ids)
-    assert whole(kind, token_ids).endswith(" tea")
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_chunks_of_many_streams_in_one_call_do_not_mix(kind: str) -> None:
-    answers = [
-        chunks_of(tokenizer_of(kind).encode(text, add_special_tokens=False).ids, [size])
-        for size, text in enumerate(FRAGMENTS, start=1)
-    ]
+    answers = [chunks_of(ids_of(kind, text), [size]) for size, text in enumerate(FRAGMENTS, start=1)]
     detokenizer = detokenizer_of(kind, True)
     together = detokenizer.texts([chunk for answer in answers for chunk in answer])
     alone = [detokenizer.texts([chunk])[0] for answer in answers for chunk in answer]
@@ -127,14 +119,36 @@ def test_chunks_of_many_streams_in_one_call_do_not_mix(kind: str) -> None:
     assert detokenizer.texts([]) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_single_response_is_decoded_whole(kind: str) -> None:
-    token_ids = tokenizer_of(kind).encode("日本語のお茶 café  👩‍👩‍👧‍👦", add_special_tokens=False).ids
-    text = detokenizer_of(kind, True).texts([Chunk(token_ids, [], final=True)])
-    assert text == [whole(kind, token_ids)]
+def continued(kind: str, prompt: list[int], ids: list[int], sizes: list[int]) -> list[str]:
+    stream = TextStream(tokenizer_of(kind), detokenizer_of(kind, True), prompt)
+    pieces, start = list[str](), 0
+    while start < len(ids):
+        end = start + sizes[len(pieces) % len(sizes)]
+        pieces.append(stream.decode(ids[start:end], False, 0))
+        start = end
+    return [*pieces, stream.decode([], True, 0)]
 
 
-def test_special_tokens_show_only_where_they_are_asked_for() -> None:
-    token_ids = tokenizer_of("byte_level").encode(f"tea{SPECIAL}", add_special_tokens=False).ids
-    assert "".join(streamed("byte_level", token_ids, [1], skip=True)) == "tea"
-    assert "".join(streamed("byte_level", token_ids, [1], skip=False)) == f"tea{SPECIAL}"
+@given(kind=st.sampled_from(KINDS), prompt=texts, answer=texts, sizes=sizes_of_chunks)
+@settings(max_examples=300, deadline=None)
+def test_an_answer_continues_its_prompt(kind: str, prompt: str, answer: str, sizes: list[int]) -> None:
+    ids = ids_of(kind, f"a tea {prompt}. {answer}")
+    prompt_ids, answer_ids = ids[: len(ids) // 2], ids[len(ids) // 2 :]
+    pieces = continued(kind, prompt_ids, answer_ids, sizes)
+    before = "".join(continued(kind, [], prompt_ids, [1])).rstrip("\ufffd")
+    assert (before + "".join(pieces)).replace("\ufffd", "") == whole(kind, ids).replace("\ufffd", "")
+
+
+def test_a_character_that_is_never_whole_is_not_lost_behind_many_end_tokens() -> None:
+    tokenizer = tokenizer_of("byte_level")
+    ids = [*tokenizer.encode("tea 🍵", add_special_tokens=False).ids[:-1], *[tokenizer.token_to_id(SPECIAL)] * 20]
+    text = "".join(continued("byte_level", [], ids, [1]))
+    assert text.endswith("\ufffd")
+    assert text == whole("byte_level", ids)
+
+
+@pytest.mark.parametrize("dropped", [0, 3])
+def test_characters_of_a_stop_word_are_dropped(dropped: int) -> None:
+    ids = ids_of("gemma", "the tea")
+    stream = TextStream(tokenizer_of("gemma"), detokenizer_of("gemma", True), [])
+    assert stream.decode(ids, True, dropped) == "the tea"[: 7 - dropped]

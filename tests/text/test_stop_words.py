@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from inflight.runtime.engine.scheduler import cut_beam
 from inflight.runtime.messages import Beam
 from inflight.text.detokenizer import CONTEXT_TOKENS, Chunk, Detokenizer
-from inflight.text.stop_words import Released, StopWords
+from inflight.text.stop_words import AhoCorasick, Released, StopWords
 from tests.text.example_tokenizers import (
     ADDED,
-    BYTE_FALLBACK_KINDS,
+    BYTE_FALLBACK,
     FRAGMENTS,
     KINDS,
     SPECIAL,
     detokenizer_of,
+    ids_of,
     sizes_of_chunks,
     texts,
     tokenizer_of,
@@ -34,11 +35,6 @@ def stop_words_of(
     kind: str = "", ids: Sequence[Sequence[int]] = (), texts: Sequence[str] = (), min_tokens: int = 0, skip: bool = True
 ) -> StopWords:
     return StopWords(ids, texts, min_tokens, (lambda: detokenizer_of(kind, skip)) if kind else unused)
-
-
-def ids_of(kind: str, text: str) -> list[int]:
-    ids: list[int] = tokenizer_of(kind).encode(text, add_special_tokens=False).ids
-    return ids
 
 
 def fed(stop_words: StopWords, token_ids: list[int], sizes: Sequence[int] = (1,)) -> list[Released]:
@@ -140,9 +136,7 @@ def test_nothing_waits_longer_than_it_must(data: st.DataObject, kind: str) -> No
         sent += len(passed.token_ids)
         (text,) = detokenizer_of(kind, True).texts([Chunk(token_ids[:count], [], final=False)])
         boundaries.append(len(text))
-        undecided = next(
-            start for start in range(len(text) + 1) if any(word.startswith(text[start:]) for word in [*words, ""])
-        )
+        undecided = undecided_from(text, words)
         first = first_of(text, words)
         assert passed.found == (first is not None and first <= undecided)
         if passed.found:
@@ -163,7 +157,7 @@ def test_any_byte_level_tokens_are_cut_alike(data: st.DataObject, sizes: list[in
     assert shown("byte_level", passed) == text[: first_of(text, [word])]
 
 
-@given(data=st.data(), kind=st.sampled_from(BYTE_FALLBACK_KINDS), sizes=sizes_of_chunks)
+@given(data=st.data(), kind=st.sampled_from(sorted(BYTE_FALLBACK)), sizes=sizes_of_chunks)
 @settings(max_examples=300, deadline=None)
 def test_bytes_that_are_no_text_harm_nobody(data: st.DataObject, kind: str, sizes: list[int]) -> None:
     """Byte tokens that make no character decode otherwise the more there are; still all that is sent is decoded."""
@@ -218,47 +212,10 @@ def test_ids_that_may_belong_to_a_word_wait_until_it_is_decided() -> None:
     assert out == [(4,), (), (), (5, 6), (), (5, 6, 8)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_word_may_straddle_tokens_and_begin_within_one(kind: str) -> None:
-    token_ids = ids_of(kind, "the tea tin two")
-    passed = fed(stop_words_of(kind, texts=["a t"]), token_ids)
-    assert shown(kind, passed) == "the te"
-    assert passed[-1].found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_piece_of_a_character_is_left_of_a_word_that_begins_with_it(kind: str) -> None:
-    token_ids = ids_of(kind, "tea 🍵 two")
-    passed = fed(stop_words_of(kind, texts=["🍵"]), token_ids)
-    assert shown(kind, passed) == "tea "
-    assert "\ufffd" not in shown_whole(kind, passed)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_special_token_within_a_word_does_not_hide_it(kind: str) -> None:
-    token_ids = ids_of(kind, f"the tea{SPECIAL} tin")
-    passed = fed(stop_words_of(kind, texts=[whole(kind, token_ids).removeprefix("the ")]), token_ids)
-    assert shown(kind, passed) == "the "
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_word_that_is_the_first_token_leaves_nothing(kind: str) -> None:
     token_ids = ids_of(kind, "the tea")
     (passed,) = fed(stop_words_of(kind, texts=[whole(kind, token_ids[:1])]), token_ids)
     assert passed == Released((), (), found=True)
-
-
-def test_a_word_that_never_becomes_whole_is_sent_in_the_end() -> None:
-    passed = fed(stop_words_of("byte_level", texts=["tea tin two three"]), ids_of("byte_level", "the tea tin two"))
-    assert not passed[-1].found
-    assert shown("byte_level", passed) == "the tea tin two"
-    assert passed[-1].token_ids
-
-
-def test_empty_words_are_no_words() -> None:
-    token_ids = ids_of("byte_level", "the tea")
-    passed = fed(stop_words_of(ids=[(), ()], texts=["", ""]), token_ids)
-    assert [one.token_ids for one in passed] == [(token_id,) for token_id in token_ids] + [()]
 
 
 @pytest.mark.parametrize(
@@ -297,3 +254,49 @@ def test_beams_are_cut_each_of_its_own() -> None:
 
 def test_a_cut_beam_without_log_probs_keeps_its_sum() -> None:
     assert cut_beam(Beam((5, 6, 7), (), -3.0), stop_words_of(ids=[(6,)])) == Beam((5,), (), -3.0)
+
+
+short_words = st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=5)
+
+
+def undecided_from(text: str, words: list[str]) -> int:
+    """Where the longest end of the text starts that a word begins with, or is."""
+    return next(start for start in range(len(text) + 1) if any(word.startswith(text[start:]) for word in [*words, ""]))
+
+
+@given(words=short_words, text=st.text("abcd", max_size=40))
+@settings(max_examples=500, deadline=None)
+def test_after_each_symbol_it_knows_what_looking_through_the_whole_would_show(words: list[str], text: str) -> None:
+    search = AhoCorasick(words)
+    for taken, symbol in enumerate(text, start=1):
+        decided = search.feed(symbol)
+        seen = text[:taken]
+        first = first_of(seen, words)
+        assert search.found == first
+        assert search.undecided == undecided_from(seen, words)
+        assert decided == (first is not None and first <= search.undecided)
+        if decided:
+            assert first_of(text, words) == first
+            return
+
+
+class _CountedSymbol(str):
+    """A symbol that counts how often any of them is looked up."""
+
+    looked_up = 0
+
+    def __hash__(self) -> int:
+        _CountedSymbol.looked_up += 1
+        return str.__hash__(self)
+
+    __eq__ = str.__eq__
+
+
+@pytest.mark.parametrize("text", ["ab" * 2_000, "a" * 4_000, ("a" * 799 + "c") * 5], ids=["ab", "a", "ac"])
+def test_a_long_word_costs_no_more_a_symbol_than_a_short_one(text: str) -> None:
+    """Whatever the text, each symbol is looked at a few times on average; there is no nesting to run out of."""
+    search = AhoCorasick(["a" * 800 + "b", "a" * 10 + "c" * 800])
+    symbols = list(map(_CountedSymbol, text))
+    before = _CountedSymbol.looked_up
+    assert not any(map(search.feed, symbols))
+    assert _CountedSymbol.looked_up - before < 5 * len(text)

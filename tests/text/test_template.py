@@ -208,47 +208,34 @@ def test_a_template_that_is_none_is_told(
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "map_file"),
     [
-        {"chat_template": [1]},
-        {"chat_template": 5},
-        {"chat_template": {"default": None}},
-        {"chat_template": [{"name": [], "template": "x"}]},
-        {"chat_template": "\ud800"},
-        {"chat_template": "x", "additional_special_tokens": 5},
-        {"chat_template": "{{ " + "(" * 5000 + ")" * 5000 + " }}"},
+        *(({"chat_template": wrong}, None) for wrong in ([1], 5, {"default": None}, "\ud800")),
+        ({"chat_template": [{"name": [], "template": "x"}]}, None),
+        ({"chat_template": "x", "additional_special_tokens": 5}, None),
+        ({"chat_template": "{{ " + "(" * 5000 + ")" * 5000 + " }}"}, None),
+        ({"chat_template": "x"}, '{"additional_special_tokens": 3}'),
+        (None, None),
     ],
 )
-def test_wrong_types_in_the_configuration_are_told(tmp_path: Path, settings: dict[str, Any]) -> None:
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+def test_a_configuration_that_is_damaged_or_of_wrong_types_is_told(
+    tmp_path: Path, settings: dict[str, Any] | None, map_file: str | None
+) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{" if settings is None else json.dumps(settings))
+    if map_file is not None:
+        (tmp_path / "special_tokens_map.json").write_text(map_file)
     with raises(RequestError, "no_chat_template"):
         ChatRenderer.from_directory(tmp_path)
 
 
-def test_wrong_types_in_the_special_tokens_are_told(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "x"}')
-    (tmp_path / "special_tokens_map.json").write_text('{"additional_special_tokens": 3}')
-    with raises(RequestError, "no_chat_template"):
-        ChatRenderer.from_directory(tmp_path)
-
-
-def test_a_damaged_configuration_is_told(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer_config.json").write_text("{")
-    with raises(RequestError, "no_chat_template"):
-        ChatRenderer.from_directory(tmp_path)
-
-
-@pytest.mark.parametrize("version", ["3.0", "3.1.5", "2.11.3"])
-def test_a_jinja2_whose_sandbox_leaks_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda package: version)
-    with raises(RequestError, "no_chat_template"):
-        ChatRenderer({"default": CHATML}, {})
-
-
-@pytest.mark.parametrize("version", ["3.1.6", "3.1.10", "4.0.0rc1"])
-def test_later_ones_are_taken(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda package: version)
-    assert ChatRenderer({"default": "{{ messages | length }}"}, {}).render([USER]) == "1"
+def test_a_jinja2_whose_sandbox_leaks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in ("3.0", "3.1.5", "2.11.3"):
+        monkeypatch.setattr(importlib.metadata, "version", lambda package, version=version: version)
+        with raises(RequestError, "no_chat_template"):
+            ChatRenderer({"default": CHATML}, {})
+    for version in ("3.1.6", "3.1.10", "4.0.0rc1"):
+        monkeypatch.setattr(importlib.metadata, "version", lambda package, version=version: version)
+        assert ChatRenderer({"default": "{{ messages | length }}"}, {}).render([USER]) == "1"
 
 
 def test_no_jinja2_whose_sandbox_leaks_is_asked_for() -> None:

@@ -22,20 +22,20 @@ from loadtests.plan import LoadPlan
 def test_the_commands_of_a_candidate_are_commands_with_its_settings(target: str, build: EngineBuild) -> None:
     settings = Settings(build, 512, 16)
     plan = TunePlan("./my checkpoint", target, False, Grid([build], [512], [16]), LoadPlan(), 16, 6.0, 4)
-    found = {}
+    parsed = {}
     for line in plan.commands(settings, "out"):
         program, name, *arguments = shlex.split(line)
         assert program == "inflight"
         with cli.make_context("inflight", [name, *arguments]) as group:
             command = cli.get_command(group, name)
             assert command is not None
-            found[name] = command.make_context(name, arguments, parent=group).params
-    assert found["build"]["checkpoint"] == "./my checkpoint"
-    assert found["build"]["precision"] == build.precision
-    assert found["build"]["kv_precision"] == (build.kv_precision or None)
-    assert str(found["build"]["out"]) == found["serve"]["model"]
-    limits = (found["build"]["max_num_tokens"], found["build"]["max_batch_size"])
-    served = (found["serve"]["max_num_tokens"], found["serve"]["max_num_sequences"])
+            parsed[name] = command.make_context(name, arguments, parent=group).params
+    assert parsed["build"]["checkpoint"] == "./my checkpoint"
+    assert parsed["build"]["precision"] == build.precision
+    assert parsed["build"]["kv_precision"] == (build.kv_precision or None)
+    assert str(parsed["build"]["out"]) == parsed["serve"]["model"]
+    limits = (parsed["build"]["max_num_tokens"], parsed["build"]["max_batch_size"])
+    served = (parsed["serve"]["max_num_tokens"], parsed["serve"]["max_num_sequences"])
     assert (limits if target == "tensorrt-llm" else served) == (512, 16)
 
 

@@ -67,9 +67,9 @@ class DynamicBatchingServer:
         """Embed texts, which so many callers send one at a time, each after its last answer; return padded tokens."""
 
         def one(text: str) -> int:
-            given = grpc.InferInput("text_input", [1, 1], "BYTES")
-            given.set_data_from_numpy(np.array([[text.encode()]], dtype=object))
-            answer = self._client.infer(MODEL, [given])
+            tensor = grpc.InferInput("text_input", [1, 1], "BYTES")
+            tensor.set_data_from_numpy(np.array([[text.encode()]], dtype=object))
+            answer = self._client.infer(MODEL, [tensor])
             return int(answer.as_numpy("padded_tokens")[0, 0])
 
         with ThreadPoolExecutor(callers) as pool:

@@ -1,11 +1,13 @@
-"""Checks whether this machine, or the container on it, can build a recipe."""
+"""Checks whether this machine, or the container on it, can build a recipe, and what quantize.py reads there."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import get_args
 
-from build_engines.capabilities.tensorrt_llm import MIN_CAPABILITY, is_computed
+from build_engines.capabilities.tensorrt_llm import MIN_CAPABILITY, Architecture, is_computed
 from build_engines.containers import DEFAULT_CONTAINER, ENGINE_LINE, version_line
 from build_engines.errors import BuildError
 from build_engines.machine import Gpu, Machine
@@ -15,6 +17,11 @@ from build_engines.tensorrt_llm.recipe import Recipe
 _OLDEST = (8, 0)
 _BLACKWELL = (10, 0)
 _HOPPER = (9, 0)
+# quantize.py detects MPT and VILA by the letters of the path (quantize_by_modelopt.py, get_hf_config).
+_NAMED_MODELS = {"mpt": "mpt", "vila": "vila", "llava-onevision-qwen2": "llava"}
+_CNN = "cnn_dailymail"
+# Datasets with special columns and splits, detected by name (quantize_by_modelopt.py, get_calib_dataloader).
+_NAMED_DATASETS = (_CNN, "pileval", "scienceqa", "science_qa")
 
 
 def check_machine(recipe: Recipe, machine: Machine, where: str) -> None:
@@ -28,15 +35,15 @@ def check_machine(recipe: Recipe, machine: Machine, where: str) -> None:
 
 
 def _check_software(machine: Machine, where: str) -> None:
-    found = machine.software.tensorrt_llm
-    if found is None:
+    version = machine.versions.get("tensorrt_llm")
+    if version is None:
         raise BuildError(
             f"There is no TensorRT-LLM in {where}; run inflight in {DEFAULT_CONTAINER.image}, or pass --docker.",
             "package_missing",
         )
-    if version_line(found) != ENGINE_LINE:
+    if version_line(version) != ENGINE_LINE:
         raise BuildError(
-            f"{where} has TensorRT-LLM {found}, but engines are built with {ENGINE_LINE}; use "
+            f"{where} has TensorRT-LLM {version}, but engines are built with {ENGINE_LINE}; use "
             f"{DEFAULT_CONTAINER.image}, or build with --target llmapi.",
             "invalid_parameter",
         )
@@ -48,12 +55,8 @@ def _gpus(recipe: Recipe, machine: Machine, where: str) -> Iterator[str]:
             f"nvidia-smi finds no GPU in {where}, which trtllm-build needs to tune kernels; --dry-run prints the"
             " commands for a machine with one."
         )
-    kinds = sorted({gpu.compute_capability for gpu in machine.gpus})
-    if len(kinds) > 1:
-        yield (
-            f"The GPUs in {where} have compute capability {' and '.join(kinds)}, but an engine runs on one kind only;"
-            " choose one with CUDA_VISIBLE_DEVICES, or with --docker-gpus device=0."
-        )
+    if sentence := machine.several_kinds(where):
+        yield sentence
     if recipe.workers > len(machine.gpus) > 0:
         yield f"workers {recipe.workers} is more than the {len(machine.gpus)} GPUs in {where}; lower it."
 
@@ -61,27 +64,69 @@ def _gpus(recipe: Recipe, machine: Machine, where: str) -> Iterator[str]:
 def _features(recipe: Recipe, gpu: Gpu | None) -> Iterator[str]:
     if gpu is None:
         return
-    said = f"{gpu.name} has compute capability {gpu.compute_capability}"
+    gpu_capability = f"{gpu.name} has compute capability {gpu.compute_capability}"
     capability = _numbers(gpu)
     if capability < _OLDEST:
-        yield f"{said}, but TensorRT-LLM {ENGINE_LINE} needs 8.0; choose another GPU."
+        yield f"{gpu_capability}, but TensorRT-LLM {ENGINE_LINE} needs 8.0; choose another GPU."
     for name, precision in (("quantization", recipe.quantization), ("kv_cache_dtype", recipe.kv_cache_dtype)):
         if not is_computed(precision, capability):
             begin = MIN_CAPABILITY.get(precision, _OLDEST)
             why = f"needs {begin[0]}.{begin[1]}" if capability < begin else "is not supported there by trtllm-build"
-            yield f"{said}, but {name} {precision} {why}; choose {', '.join(_others(name, capability))}."
+            yield f"{gpu_capability}, but {name} {precision} {why}; choose {', '.join(_others(name, capability))}."
     plugins = recipe.plugins
     if plugins.gemm_swiglu != "disable" and capability != _HOPPER:
-        yield f"{said}, but plugins.gemm_swiglu is for 9.0 (Hopper); leave it out."
+        yield f"{gpu_capability}, but plugins.gemm_swiglu is for 9.0 (Hopper); leave it out."
     for name in ("low_latency_gemm", "low_latency_gemm_swiglu"):
         if getattr(plugins, name) != "disable" and capability == _BLACKWELL:
-            yield f"{said}, but plugins.{name} has no kernel there; leave it out."
+            yield f"{gpu_capability}, but plugins.{name} has no kernel there; leave it out."
 
 
 def _others(name: str, capability: tuple[int, ...]) -> Iterator[str]:
-    every = Recipe.model_fields[name].annotation
-    return (one for one in get_args(every) if is_computed(one, capability))
+    annotation = Recipe.model_fields[name].annotation
+    return (value for value in get_args(annotation) if is_computed(value, capability))
 
 
 def _numbers(gpu: Gpu) -> tuple[int, ...]:
     return tuple(int(part) for part in gpu.compute_capability.split("."))
+
+
+def check_path(recipe: Recipe, architecture: Architecture, directory: Path) -> None:
+    """Raise BuildError (`invalid_parameter`) for the path of a checkpoint that quantize.py would misread."""
+    if not recipe.needs_calibration:
+        return
+    path = str(directory.resolve())
+    for letters, name in _NAMED_MODELS.items():
+        if letters in path and name not in architecture.name.lower():
+            raise BuildError(
+                f"quantize.py treats a path with {letters!r} as a model of that kind; move {path}.",
+                "invalid_parameter",
+            )
+
+
+def check_calibration(recipe: Recipe) -> None:
+    """Raise BuildError (`invalid_parameter`) if the calibration dataset is missing or would be misread."""
+    dataset = recipe.calibration.dataset
+    if not recipe.needs_calibration:
+        return
+    if os.path.isdir(dataset):
+        _check_texts(os.path.realpath(dataset))
+    elif _CNN not in dataset:
+        raise BuildError(
+            f"calibration.dataset {dataset} is not a directory, and only {_CNN} can be downloaded; check the path.",
+            "invalid_parameter",
+        )
+    elif os.environ.get("HF_HUB_OFFLINE") == "1":
+        raise BuildError(
+            f"calibration.dataset {dataset} can't be downloaded, since HF_HUB_OFFLINE is set; give a dataset directory"
+            " whose train split has a text column.",
+            "invalid_parameter",
+        )
+
+
+def _check_texts(path: str) -> None:
+    for name in _NAMED_DATASETS:
+        if name in path.lower():
+            raise BuildError(
+                f"quantize.py treats a path with {name!r} as that dataset; move {path}.",
+                "invalid_parameter",
+            )

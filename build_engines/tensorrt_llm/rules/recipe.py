@@ -12,9 +12,8 @@ from itertools import chain
 from build_engines.capabilities.tensorrt_llm import WEIGHT_ONLY, Architecture
 from build_engines.checkpoints.model_facts import ModelFacts
 from build_engines.errors import BuildError
-from build_engines.tensorrt_llm.recipe import Recipe
+from build_engines.tensorrt_llm.recipe import Recipe, SpeculationOptions
 from build_engines.tensorrt_llm.resolve_defaults import FP8_PRODUCTS
-from build_engines.tensorrt_llm.rules.speculation import DRAFTING, drafting, speculation
 
 # builder.py ignores these for other models, with a warning.
 _FUSIONS = {
@@ -23,6 +22,23 @@ _FUSIONS = {
     "user_buffer": ("LlamaForCausalLM",),
     "pp_reduce_scatter": ("MixtralForCausalLM",),
 }
+# Architectures that each converter of examples/{medusa,eagle,redrafter} reads.
+DRAFTING = {
+    "medusa": ("LlamaForCausalLM", "MixtralForCausalLM", "Qwen2ForCausalLM"),
+    "eagle": ("LlamaForCausalLM",),
+    "explicit_draft_tokens": ("LlamaForCausalLM",),
+}
+_QUANTIZATIONS = {
+    "medusa": ("none", "int8_wo", "int4_wo"),
+    "eagle": ("none", "int8_wo", "int4_wo"),
+    "explicit_draft_tokens": ("none",),
+}
+# Verification reads drafts from the cache: upstream's README files of draft_target_model and prompt_lookup require
+# this, and builder.py enables it for EAGLE.
+_PAGED_MODES = ("draft_tokens_external", "eagle")
+# Asserted in builder.py, the second in examples/eagle/convert_checkpoint.py too.
+_EAGLE_REQUESTS = 512
+_EAGLE_DRAFTS = 256
 
 
 def sizes(recipe: Recipe, facts: ModelFacts) -> Iterator[str]:
@@ -88,12 +104,12 @@ _PRODUCTS = ("gemm", "gemm_swiglu", "low_latency_gemm", "low_latency_gemm_swiglu
 
 def check_recipe(recipe: Recipe) -> None:
     """Raise BuildError (`invalid_parameter`) for fields that conflict."""
-    _refuse(rule(recipe) for rule in (_limits, _context, _types, speculation, _plugins, _streaming, _adapters))
+    _refuse(rule(recipe) for rule in (_limits, _context, _types, _speculation, _plugins, _streaming, _adapters))
 
 
 def check_model(recipe: Recipe, architecture: Architecture, facts: ModelFacts) -> None:
     """Raise BuildError (`invalid_parameter`) for settings that this model does not support."""
-    _refuse([sizes(recipe, facts), family(recipe, architecture), drafting(recipe, architecture)])
+    _refuse([sizes(recipe, facts), family(recipe, architecture), _drafting(recipe, architecture)])
 
 
 def _refuse(rules: Iterable[Iterator[str]]) -> None:
@@ -229,3 +245,66 @@ def _adapters(recipe: Recipe) -> Iterator[str]:
             yield f"lora.directories names {directory}, which has no adapter_config.json; check the path."
     if lora.plugin not in ("auto", recipe.dtype):
         yield f"lora.plugin {lora.plugin} differs from the engine's dtype {recipe.dtype}; leave it at auto."
+
+
+def _speculation(recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence for each conflict within the recipe."""
+    if recipe.speculation is None:
+        return
+    if recipe.gather_context_logits:
+        yield "gather_context_logits and speculation exclude each other; leave one of them out."
+    if recipe.limits.max_beam_width > 1:
+        yield f"speculation needs limits.max_beam_width 1, not {recipe.limits.max_beam_width}; leave one of them out."
+    mode = recipe.speculation.mode
+    if mode in _PAGED_MODES and not recipe.paged_context_fmha:
+        yield (
+            f"speculation.mode {mode} takes paged_context_fmha, which is off; switch it on, with a kv_cache_dtype and "
+            "quantization that allow it, or choose another mode."
+        )
+    yield from _drafting_model(recipe.speculation)
+    yield from _draft_lengths(recipe, recipe.speculation)
+
+
+def _drafting_model(options: SpeculationOptions) -> Iterator[str]:
+    loads = options.mode in DRAFTING
+    if loads and options.model is None:
+        yield f"speculation.mode {options.mode} needs speculation.model, the directory of the draft model; add it."
+    if loads and options.model is not None and not (options.model / "config.json").is_file():
+        yield f"speculation.model {options.model} has no config.json; check the path."
+    if not loads and options.model is not None:
+        yield (
+            f"speculation.mode {options.mode} compiles no drafting model into the engine; leave speculation.model out, "
+            "and serve the other engine with --draft-engine."
+        )
+
+
+def _draft_lengths(recipe: Recipe, options: SpeculationOptions) -> Iterator[str]:
+    if options.mode == "explicit_draft_tokens" and options.max_draft_len % options.beams:
+        yield (
+            f"speculation.max_draft_len {options.max_draft_len} is no multiple of speculation.beams {options.beams}, "
+            "and each beam drafts as many tokens; change one of them."
+        )
+    if options.mode == "eagle" and options.max_draft_len > _EAGLE_DRAFTS:
+        yield f"speculation.max_draft_len {options.max_draft_len} is more than the {_EAGLE_DRAFTS} of eagle; lower it."
+    if options.mode == "eagle" and recipe.limits.max_batch_size > _EAGLE_REQUESTS:
+        yield (
+            f"limits.max_batch_size {recipe.limits.max_batch_size} is more than the {_EAGLE_REQUESTS} requests of "
+            "speculation.mode eagle; lower it."
+        )
+
+
+def _drafting(recipe: Recipe, architecture: Architecture) -> Iterator[str]:
+    """Yield a sentence for each setting that upstream's converters of draft models do not support."""
+    if recipe.speculation is None or recipe.speculation.mode not in DRAFTING:
+        return
+    mode, name = recipe.speculation.mode, architecture.name
+    if name not in DRAFTING[mode]:
+        yield f"speculation.mode {mode} is for {', '.join(DRAFTING[mode])}, not {name}; choose another mode."
+    quantizations = _QUANTIZATIONS[mode]
+    if recipe.quantization not in quantizations or recipe.kv_cache_dtype != "auto":
+        yield (
+            f"speculation.mode {mode} is converted with quantization {', '.join(quantizations)} and kv_cache_dtype "
+            f"auto alone, not with {recipe.quantization} and {recipe.kv_cache_dtype}; choose one of those."
+        )
+    if mode != "medusa" and recipe.pipeline_parallel > 1:
+        yield f"speculation.mode {mode} can't be split by layers; leave pipeline_parallel at 1."

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,35 +16,27 @@ from inflight.batch.reporting.display import job_display, print_line
 from inflight.batch.reporting.metrics import metrics_publisher
 from inflight.batch.reporting.progress import JobProgress, JobState
 from inflight.batch.reporting.status import resume_command
+from inflight.commands.option_sections import section
 from inflight.commands.options.quiet import quiet_option
 from inflight.commands.terminal.standard_streams import ignore_closed_output
 
 if TYPE_CHECKING:
     from inflight.batch.runner import JobResult, JobRunner
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-
-def result_options(function: Decorated) -> Decorated:
-    """Add the options for the display and for the failures that are allowed; `execute_job` takes them."""
-    options = [
-        click.option(
-            "--allow-failed",
-            metavar="N|P%",
-            help="Exit with 0 if at most this number or percentage of rows failed.  [default: 0]",
-        ),
-        click.option(
-            "--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics; 0: any free port."
-        ),
-        click.option(
-            "--metrics-file", type=click.Path(path_type=Path), help="Write metrics to a file for node_exporter."
-        ),
-        quiet_option,
-        click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+result_options = section(
+    "Reports",
+    click.option(
+        "--allow-failed",
+        metavar="N|P%",
+        help="Exit with 0 if at most this number or percentage of rows failed.  [default: 0]",
+    ),
+    click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics; 0: any free port."),
+    click.option("--metrics-file", type=click.Path(path_type=Path), help="Write metrics to a file for node_exporter."),
+    quiet_option,
+    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+)
+"""Adds the options for the display and for the failures that are allowed; `execute_job` takes them."""
 
 
 def execute_job(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import click
 from inflight_client import InflightError, Sampling
@@ -24,66 +23,71 @@ from inflight.batch.job.spec import (
     Task,
 )
 from inflight.batch.storage.addresses import is_database
+from inflight.commands.option_sections import section
 from inflight.common.schema.cli_options import Lines, collect_options, model_options, usage_error
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _INPUT = {"format": "input_format"}
 _OUTPUT = {"format": "output_format", "table": "output_table"}
 _RUNNING = {"servers": "server", "retrieve_servers": "retrieve_server"}
 _RETRIEVAL = {name: f"retrieve_{name}" for name in RetrievalSpec.model_fields} | {"address": "retrieve"}
-_EPHEMERAL = ("kv_cache_tokens", "max_num_sequences", "max_num_tokens")
+_EPHEMERAL = {
+    "kv_cache_tokens": "KV cache size in tokens",
+    "max_num_sequences": "maximum concurrent requests",
+    "max_num_tokens": "maximum tokens per step",
+}
 _SAMPLING = set(GenerationDefaults.model_fields) & set(Sampling.__dataclass_fields__)
 
 
-def job_options(function: Decorated) -> Decorated:
-    """Add the options that define a job; `job_from_options` reads them."""
-    options = [
-        click.option(
-            "--task",
-            type=click.Choice(get_args(Task)),
-            default="generate",
-            show_default=True,
-            help="What the model does with a row: generate an answer, embed or classify a text, rerank documents.",
-        ),
-        model_options(InputSpec, _INPUT),
-        click.option("--out", required=True, metavar="OUTPUT", help="Output: a path, an address or a database URL."),
-        model_options(OutputSpec, _OUTPUT),
-        click.option(
-            "--write",
-            type=Lines(),
-            metavar="VALUE=COLUMN",
-            multiple=True,
-            help="Write another value of the answer to a column (repeatable): output_tokens=tokens.",
-        ),
-        model_options(GenerationDefaults),
-        model_options(EncodeSpec),
-        model_options(RetrievalSpec, _RETRIEVAL),
-    ]  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+job_options = section(
+    "Input",
+    model_options(InputSpec, _INPUT),
+    click.option("--out", required=True, metavar="OUTPUT", help="Output: a path, an address or a database URL."),
+    model_options(OutputSpec, _OUTPUT),
+    click.option(
+        "--write",
+        type=Lines(),
+        metavar="VALUE=COLUMN",
+        multiple=True,
+        help="Write another value of the answer to a column (repeatable): output_tokens=tokens.",
+    ),
+    model_options(RetrievalSpec, _RETRIEVAL),
+    click.option(
+        "--task",
+        type=click.Choice(get_args(Task)),
+        default="generate",
+        show_default=True,
+        help="What the model does with a row: generate an answer, embed or classify a text, rerank documents.",
+    ),
+    model_options(EncodeSpec),
+    model_options(GenerationDefaults),
+    starts={"out": "Output", "retrieve": "Retrieval", "task": "Task", "max_tokens": "Sampling"},
+)
+"""Adds the options that define a job; `job_from_options` reads them."""
 
 
-def running_options(function: Decorated) -> Decorated:
-    """Add the options for running rows; `run_options_from` reads them."""
-    whole = click.IntRange(1)
-    options = [
-        model_options(RunOptions, _RUNNING),
-        click.option(
-            "--header",
-            type=Lines(),
-            metavar="NAME: VALUE",
-            multiple=True,
-            help="Header for every request (repeatable); not stored.",
-        ),
-        click.option("--kv-cache-tokens", type=whole, help="For --ephemeral: KV cache size in tokens."),
-        click.option("--max-num-sequences", type=whole, help="For --ephemeral: maximum concurrent requests."),
-        click.option("--max-num-tokens", type=whole, help="For --ephemeral: maximum tokens per step."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+running_options = section(
+    "Servers",
+    model_options(RunOptions, _RUNNING),
+    click.option(
+        "--header",
+        type=Lines(),
+        metavar="NAME: VALUE",
+        multiple=True,
+        help="Header for every request (repeatable); not stored.",
+    ),
+    *(
+        click.option(f"--{name.replace('_', '-')}", type=click.IntRange(1), help=f"For --ephemeral: {help}.")
+        for name, help in _EPHEMERAL.items()
+    ),
+    starts={
+        "retrieve_server": "Retrieval",
+        "ephemeral": "Servers",
+        "runner": "Job",
+        "price_per_hour": "Reports",
+        "header": "Servers",
+    },
+)
+"""Adds the options for running rows; `run_options_from` reads them."""
 
 
 def job_from_options(address: str, options: dict[str, Any]) -> Job:

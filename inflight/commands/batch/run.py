@@ -12,19 +12,22 @@ from inflight.batch.storage.addresses import is_local, local_path
 from inflight.batch.storage.secret_address import password_warning
 from inflight.commands.batch.execute import execute_job, result_options
 from inflight.commands.batch.options import job_from_options, job_options, running_options
-from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.option_sections import SectionedCommand, section
 
 
 @click.command(cls=SectionedCommand, short_help="Send every row of an input to a model.")
 @click.argument("input_address", metavar="INPUT")
 @job_options
-@click.option(
-    "--job",
-    type=click.Path(path_type=Path),
-    help="Directory of the job's state; outputs that differ only by their suffix need one each."
-    "  [default: NAME.job beside a local output, else in the current folder]",
-)
 @running_options
+@section(
+    "Job",
+    click.option(
+        "--job",
+        type=click.Path(path_type=Path),
+        help="Directory of the job's state; outputs that differ only by their suffix need one each."
+        "  [default: NAME.job beside a local output, else in the current folder]",
+    ),
+)
 @result_options
 def command(input_address: str, job: Path | None, **options: Any) -> None:
     """Send every row of INPUT to a model: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table.

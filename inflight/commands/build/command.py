@@ -17,7 +17,7 @@ from inflight.commands.build.tensorrt_llm_options import (
     tensorrt_llm_options,
     tensorrt_llm_settings,
 )
-from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.engine import (
     PRECISION_HELP,
     TargetPrecision,
@@ -31,20 +31,21 @@ from inflight.commands.terminal.build_progress import show_build_progress
 TARGET = "llmapi"
 
 
-def llmapi_options(command: Any) -> Any:
-    """Add `--llm-arguments` and `--llm-argument` to a command; `llmapi_settings` reads them."""
-    file = click.option(
+llmapi_options = section(
+    "GPU only: LLM API",
+    click.option(
         "--llm-arguments",
         type=click.Path(path_type=Path),
         help="llmapi: a YAML file with arguments of tensorrt_llm.LLM; see docs/llmapi.md.",
-    )
-    one = click.option(
+    ),
+    click.option(
         "--llm-argument",
         multiple=True,
         metavar="NAME=VALUE",
         help="llmapi: one such argument, which overrides the file (repeatable): kv_cache_config.max_tokens=65536.",
-    )
-    return file(one(command))
+    ),
+)
+"""Adds both options to a command; `llmapi_settings` reads them."""
 
 
 def llmapi_settings(target: str, llm_arguments: Path | None, llm_argument: tuple[str, ...]) -> object:
@@ -59,7 +60,7 @@ def llmapi_settings(target: str, llm_arguments: Path | None, llm_argument: tuple
             )
         return None
     from build_engines.errors import BuildError
-    from build_engines.llmapi.arguments_file import read_arguments
+    from build_engines.llmapi.arguments import read_arguments
 
     try:
         return read_arguments(llm_arguments, llm_argument)
@@ -69,55 +70,66 @@ def llmapi_settings(target: str, llm_arguments: Path | None, llm_argument: tuple
 
 @click.command("build", cls=SectionedCommand)
 @click.argument("checkpoint")
-@click.option("--out", type=click.Path(path_type=Path), help="Engine directory to write.  [required]")
-@target_option()
-@click.option(
-    "--task",
-    type=click.Choice(TASKS),
-    help="What the engine is for.  [default: what the checkpoint is for: generate for a causal language model, embed "
-    "for a directory of sentence-transformers, rerank for a sequence classifier with one label, classify with more]",
+@section(
+    "Engine",
+    click.option("--out", type=click.Path(path_type=Path), help="Engine directory to write.  [required]"),
+    target_option(),
+    click.option(
+        "--task",
+        type=click.Choice(TASKS),
+        help="What the engine is for.  [default: what the checkpoint is for: generate for a causal language model, "
+        "embed for a directory of sentence-transformers, rerank for a sequence classifier with one label, classify "
+        "with more]",
+    ),
+    precision_option(PRECISION_HELP),
+    click.option(
+        "--kv-cache-precision",
+        "kv_precision",
+        type=TargetPrecision(KV_PRECISIONS),
+        help="KV cache precision. openvino: u8 (default), f32 (default with --precision fp32), f16, bf16. "
+        "tensorrt-llm: the type of the weights (default), fp8, int8.",
+    ),
+    click.option(
+        "--max-seq-len",
+        type=click.IntRange(min=2),
+        help="Maximum tokens of prompt and answer together, or of a text with its special tokens. [default: the "
+        "model's]",
+    ),
+    click.option("--name", help="Name of the engine. [default: the hub name, or the name of the directory]"),
+    click.option(
+        "--force",
+        is_flag=True,
+        help="Rebuild even if nothing changed, and replace an engine that is in use or has other options.",
+    ),
+    click.option("--no-smoke-test", is_flag=True, help="Skip the test load of the new engine (saves memory)."),
 )
-@precision_option(PRECISION_HELP)
-@click.option(
-    "--kv-cache-precision",
-    "kv_precision",
-    type=TargetPrecision(KV_PRECISIONS),
-    help="KV cache precision. openvino: u8 (default), f32 (default with --precision fp32), f16, bf16. "
-    "tensorrt-llm: the type of the weights (default), fp8, int8.",
-)
-@click.option(
-    "--max-seq-len",
-    type=click.IntRange(min=2),
-    help="Maximum tokens of prompt and answer together, or of a text with its special tokens. [default: the model's]",
-)
-@click.option(
-    "--pooling",
-    type=click.Choice(get_args(Pooling)),
-    help="embed: how the vectors of the tokens become one.  [default: the checkpoint's; without one mean, last_token "
-    "for a causal language model]",
-)
-@click.option(
-    "--normalize/--no-normalize",
-    default=None,
-    help="embed: scale embeddings to length 1.  [default: the checkpoint's; without one --normalize]",
-)
-@click.option("--name", help="Name of the engine. [default: the hub name, or the name of the directory]")
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Rebuild even if nothing changed, and replace an engine that is in use or has other options.",
-)
-@click.option("--no-smoke-test", is_flag=True, help="Skip the test load of the new engine (saves memory).")
-@quiet_option
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest at the end.")
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Write nothing. tensorrt-llm, tensorrt: print the commands that would run (needs no GPU). llmapi: print the "
-    "model.yaml.",
+@section(
+    "Embeddings",
+    click.option(
+        "--pooling",
+        type=click.Choice(get_args(Pooling)),
+        help="embed: how the vectors of the tokens become one.  [default: the checkpoint's; without one mean, "
+        "last_token for a causal language model]",
+    ),
+    click.option(
+        "--normalize/--no-normalize",
+        default=None,
+        help="embed: scale embeddings to length 1.  [default: the checkpoint's; without one --normalize]",
+    ),
 )
 @tensorrt_llm_options
 @llmapi_options
+@section(
+    "Output",
+    click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Write nothing. tensorrt-llm, tensorrt: print the commands that would run (needs no GPU). llmapi: print "
+        "the model.yaml.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the manifest at the end."),
+    quiet_option,
+)
 def command(
     checkpoint: str,
     out: Path | None,

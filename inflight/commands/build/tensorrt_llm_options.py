@@ -14,7 +14,9 @@ from typing import Any
 import click
 
 from build_engines.containers import DEFAULT_CONTAINER
-from build_engines.tensorrt_llm.recipe import Recipe
+from build_engines.settings_file import parse_value
+from build_engines.tensorrt_llm.recipe import Recipe, read_recipe
+from inflight.commands.option_sections import section
 from inflight.common.schema.cli_options import nested_options
 
 TARGET = "tensorrt-llm"
@@ -50,9 +52,8 @@ _OF_ENCODERS = (*_LIMITS, *(name for name in _PROGRAM_OPTIONS if name != "exampl
 
 def tensorrt_llm_options(command: Any) -> Any:
     """Add the target's flags to a command; `tensorrt_llm_settings` reads them."""
-    for option in reversed([*_recipe_options(), *_program_options()]):
-        command = option(command)
-    return command
+    starts = {"docker": "GPU only: where it is built"}
+    return section("GPU only: TensorRT-LLM", *_recipe_options(), *_program_options(), starts=starts)(command)
 
 
 def _recipe_options() -> list[Callable[[Any], Any]]:
@@ -143,7 +144,6 @@ def _refuse_duplicates(given: dict[str, Any], options: dict[str, Any]) -> None:
 
 
 def _settings(given: dict[str, Any]) -> object:
-    from build_engines.tensorrt_llm.recipe_file import read_recipe
     from build_engines.tensorrt_llm.target import TensorRtLlmSettings
 
     fields = dict(_pair(one) for one in given.get("recipe_fields", ()))
@@ -154,8 +154,6 @@ def _settings(given: dict[str, Any]) -> object:
 
 
 def _pair(one: str) -> tuple[str, Any]:
-    from build_engines.tensorrt_llm.recipe_file import parse_value
-
     name, equals, value = one.partition("=")
     if not equals or not name:
         raise click.UsageError(f"--set {one} is not of the form FIELD=VALUE.")
@@ -180,8 +178,7 @@ def _programs(given: dict[str, Any]) -> Any:
 def show_commands(directory: Path, out: Path, options: Any, as_json: bool) -> None:
     """Print the commands that build the checkpoint `directory` into `out`, as shell lines or as JSON."""
     from build_engines.target import find_target
-    from build_engines.tensorrt_llm.dry_run import dry_run
-    from build_engines.tensorrt_llm.target import TensorRtLlmTarget
+    from build_engines.tensorrt_llm.target import TensorRtLlmTarget, dry_run
 
     target = find_target(options)
     assert isinstance(target, TensorRtLlmTarget)

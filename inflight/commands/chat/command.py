@@ -11,7 +11,7 @@ from inflight_client.call import CallOptions
 from inflight_client.model_defaults import with_model_defaults
 
 from inflight.commands.chat.conversation import Conversation
-from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.call import call_options, call_options_from
 from inflight.commands.options.connection import connection_options, open_client
 from inflight.commands.terminal.answer_format import answer_line
@@ -20,14 +20,20 @@ from inflight.commands.terminal.standard_streams import is_interactive, standard
 
 @click.command(cls=SectionedCommand, short_help="Chat with a model.")
 @connection_options
-@click.option("--system", default="", help="System message for the model.")
-@call_options(max_tokens=512)
-@click.option("--no-history", is_flag=True, help="Do not read or write the history file.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Read messages from standard input, one per line, and print each answer as a JSON object.",
+@section(
+    "Conversation",
+    click.option("--system", default="", help="System message for the model."),
+    click.option("--no-history", is_flag=True, help="Do not read or write the history file."),
+)
+@call_options("Conversation", max_tokens=512)
+@section(
+    "Output",
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Read messages from standard input, one per line, and print each answer as a JSON object.",
+    ),
 )
 def command(
     system: str, no_history: bool, as_json: bool, retry_timeout: float, chat_template: str | None, **arguments: Any

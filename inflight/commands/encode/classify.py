@@ -8,18 +8,21 @@ from typing import Any
 import click
 
 from inflight.commands.encode.texts import Summary, encoder_options, in_blocks, json_line, read_texts, shown
-from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.connection import open_client
 
 
 @click.command(cls=SectionedCommand, short_help="Print the classes of texts.")
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @encoder_options("texts")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON objects, one per line: index, label, score, scores of all labels, input_tokens and truncated.",
+@section(
+    "Output",
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print JSON objects, one per line: index, label, score, scores of all labels, input_tokens and truncated.",
+    ),
 )
 def command(
     texts: tuple[str, ...],

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from inflight.commands.encode.texts import Summary, encoder_options, in_blocks, json_line, read_texts
-from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.connection import open_client
 from inflight.commands.terminal.standard_streams import stdout_is_terminal
 
@@ -18,13 +18,21 @@ _SHOWN_VALUES = 6
 @click.command(cls=SectionedCommand, short_help="Print the embeddings of texts.")
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @encoder_options("texts")
-@click.option("--dimensions", type=click.IntRange(min=1), help="Size of the vectors, if the model can shorten them.")
-@click.option("--input-type", help="Prompt of the model to put before the texts, such as query or document.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON objects, one per line: index, embedding, input_tokens and truncated.",
+@section(
+    "Texts",
+    click.option("--input-type", help="Prompt of the model to put before the texts, such as query or document."),
+)
+@section(
+    "Output",
+    click.option(
+        "--dimensions", type=click.IntRange(min=1), help="Size of the vectors, if the model can shorten them."
+    ),
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print JSON objects, one per line: index, embedding, input_tokens and truncated.",
+    ),
 )
 def command(
     texts: tuple[str, ...],

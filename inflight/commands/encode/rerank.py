@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from inflight.commands.encode.texts import Summary, encoder_options, json_line, read_texts, shown
-from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.connection import open_client
 
 
@@ -16,8 +16,13 @@ from inflight.commands.options.connection import open_client
 @click.argument("query")
 @click.argument("documents", metavar="[DOCUMENT]...", nargs=-1)
 @encoder_options("documents")
-@click.option("--top-n", type=click.IntRange(min=1), help="How many documents to print.  [default: all]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON objects, one per line: index, score and document.")
+@section(
+    "Output",
+    click.option("--top-n", type=click.IntRange(min=1), help="How many documents to print.  [default: all]"),
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON objects, one per line: index, score and document."
+    ),
+)
 def command(
     query: str,
     documents: tuple[str, ...],

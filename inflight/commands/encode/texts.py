@@ -15,7 +15,8 @@ import click
 from inflight_client import InflightError
 from inflight_client.encodings import Encodings
 
-from inflight.commands.options.call import RETRY_TIMEOUT, Decorated
+from inflight.commands.option_sections import Decorated, section
+from inflight.commands.options.call import RETRY_TIMEOUT
 from inflight.commands.options.connection import connection_options
 from inflight.commands.options.numbers import Seconds
 from inflight.commands.terminal.standard_streams import printable, standard_input, stdout_is_terminal
@@ -28,7 +29,8 @@ Found = TypeVar("Found", bound=Encodings)
 
 def encoder_options(texts: str) -> Callable[[Decorated], Decorated]:
     """Add the options of all three commands; `texts` is what the input has a line for."""
-    options = [
+    return section(
+        texts.capitalize(),
         click.option(
             "--input",
             type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
@@ -40,14 +42,8 @@ def encoder_options(texts: str) -> Callable[[Decorated], Decorated]:
         click.option("--timeout", type=Seconds(exclusive=True), help="Timeout for each 1,024 texts, in seconds."),
         click.option("--priority", type=int, default=0, show_default=True, help="Higher goes first in the queue."),
         RETRY_TIMEOUT,
-    ]
-
-    def decorate(function: Decorated) -> Decorated:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
+        starts={"timeout": "Time limits"},
+    )
 
 
 def read_texts(given: Sequence[str], input_file: Path | None, name: str) -> Iterator[str]:

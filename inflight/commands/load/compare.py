@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.analysis.comparison.compare import compare
-from loadtests.analysis.comparison.result import Change, Comparison
+from loadtests.analysis.comparison.compare import Comparison, compare
+from loadtests.report.comparison import changes_table
 from loadtests.report.page import comparison_page
 from loadtests.run_directory import RunDirectory
 
@@ -74,50 +74,28 @@ def command(
     sys.exit(1 if found.regressions else 0)
 
 
-def _print_comparison(found: Comparison, console: Console) -> None:
-    for warning in found.warnings:
+def _print_comparison(comparison: Comparison, console: Console) -> None:
+    for warning in comparison.warnings:
         console.print(Text(f"Warning: {warning}", style="yellow"))
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for name in ("before", "after", "change", f"{found.confidence:.0%} interval"):
+    report = changes_table(comparison)
+    table = Table("", box=None, pad_edge=False)
+    for name in report.head[1:5]:
         table.add_column(name, justify="right")
     table.add_column("")
-    for change in found.changes:
-        style = (
-            "bold red" if change.regression else {"better": "green", "worse": "yellow"}.get(change.verdict.value, "")
-        )
-        word = "REGRESSION" if change.regression else change.verdict.label
-        table.add_row(change.metric, *_cells(change), Text(word, style=style))
+    for change, (metric, before, after, *interval, _, verdict) in zip(comparison.changes, report.cells, strict=True):
+        colours = {"better": "green", "worse": "yellow"}
+        style = "bold red" if change.regression else colours.get(change.verdict.value, "")
+        word = verdict.text.upper() if change.regression else verdict.text
+        table.add_row(*(cell.text for cell in (metric, before, after, *interval)), Text(word, style=style))
     console.print(table)
-    if found.plans_differ:
+    if comparison.plans_differ:
         return
-    many = len(found.regressions)
-    if found.inconclusive:
+    many = len(comparison.regressions)
+    if comparison.inconclusive:
         console.print(
             "INCONCLUSIVE: there are too few requests to judge most figures; run both longer, or several times, or pass"
             " --allow-inconclusive."
         )
         return
-    words = f"worse by more than {found.threshold:.0%} with confidence"
+    words = f"worse by more than {comparison.threshold:.0%} with confidence"
     console.print(f"{many} figure{'s' if many != 1 else ''} {words}" if many else f"No figure is {words}.")
-
-
-def _cells(change: Change) -> tuple[str, str, str, str]:
-    interval = (
-        "" if change.low is None else f"{_change_text(change, change.low)} to {_change_text(change, change.high)}"
-    )
-    return _value(change, change.before), _value(change, change.after), _change_text(change, change.change), interval
-
-
-def _value(change: Change, value: float | None) -> str:
-    if value is None:
-        return ""
-    if change.unit == "s":
-        return f"{value * 1e3:.1f} ms"
-    return f"{value:.1%}" if change.unit == "share" else f"{value:.4g} {change.unit}"
-
-
-def _change_text(change: Change, value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value - 1:+.1%}" if change.relative else f"{value * 100:+.2f} pp"

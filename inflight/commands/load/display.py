@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.analysis.summary import DistributionSummary, EncoderSide, Summary
-from loadtests.analysis.sweep.result import USERS, Sweep, actual_session_rate
+from loadtests.analysis.summary import EncoderSide, Summary
+from loadtests.analysis.sweep import USERS, Sweep, actual_session_rate
 from loadtests.plan import LoadPlan
 from loadtests.report.formats import seconds
 from loadtests.report.headline import cost_text, input_length_mismatch, input_text, missing_figures_text
@@ -131,7 +131,8 @@ def show_summary(summary: Summary, console: Console) -> None:
         f"{requests.due} requests due in {summary.measured_seconds:.1f} s: "
         + ", ".join(f"{count} {name}" for name, count in ended.items() if count)
     )
-    done = f"{summary.completed_per_second:.2f} requests/s completed, {_throughput(summary)}"
+    throughput = summary.throughput
+    done = f"{summary.completed_per_second:.2f} requests/s completed, {throughput.value:.1f} {throughput.unit}"
     if summary.texts is not None:
         done += f", {summary.texts.tokens_per_second:.1f} tokens/s"
     console.print(done)
@@ -159,10 +160,6 @@ def show_summary(summary: Summary, console: Console) -> None:
         console.print(Text(f"NOTE: {note}", style="yellow"))
     for reason in summary.validity.reasons:
         console.print(Text(f"UNRELIABLE: {reason}", style="bold red"))
-
-
-def _throughput(summary: Summary) -> str:
-    return f"{summary.throughput.value:.1f} {summary.throughput.unit}"
 
 
 def show_sweep(sweep: Sweep, console: Console) -> None:
@@ -195,24 +192,12 @@ def show_sweep(sweep: Sweep, console: Console) -> None:
 
 
 def _latencies(summary: Summary) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for name in ("mean", "p50", "p90", "p95", "p99", "max"):
+    columns = ("mean", "p50", "p90", "p95", "p99", "max")
+    table = Table("", box=None, pad_edge=False)
+    for name in columns:
         table.add_column(name, justify="right")
     for key, name in _ROWS.items():
         distribution = summary.latencies.get(key)
         if distribution is not None and distribution.count:
-            table.add_row(name, *_cells(distribution))
+            table.add_row(name, *(f"{getattr(distribution, column) * 1e3:.1f} ms" for column in columns))
     return table
-
-
-def _cells(distribution: DistributionSummary) -> list[str]:
-    values = (
-        distribution.mean,
-        distribution.p50,
-        distribution.p90,
-        distribution.p95,
-        distribution.p99,
-        distribution.max,
-    )
-    return [f"{value * 1e3:.1f} ms" for value in values]

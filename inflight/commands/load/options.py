@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from pydantic import ValidationError
 
+from inflight.commands.option_sections import Decorated, section
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.plan_options import describe_error, plan_from_options, plan_options
 from loadtests.run.plan_check import check_plan, check_workload
 from loadtests.run.worker_spec import WorkerSpec
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+# In the order of the plan's fields.
+_SECTIONS_BY_FIRST_OPTION = {
+    "task": "Encoders",
+    "input_tokens": "Requests",
+    "prompts": "Prompts and traces from files",
+    "server": "Connection",
+    "input_type": "Encoders",
+    "warmup": "Arrivals",
+    "drain_seconds": "Connection",
+    "temperature": "Requests",
+    "tenant": "Connection",
+    "seed": "Requests",
+    "slo": "Verdict and report",
+    "plan": "Plan and machines",
+}
 
 
 def load_options(*without: str) -> Callable[[Decorated], Decorated]:
     """Add the load options, except those in `without`; `plan_from_command` and `worker_spec_from_options` read them."""
 
-    def decorate(function: Decorated) -> Decorated:
-        ours = [option for option in plan_options() if option.name not in without]
-        for decorator in reversed([*(option.add_to for option in ours), *_worker_options()]):
-            function = decorator(function)
-        return function
-
-    return decorate
+    options = [option.add_to for option in plan_options() if option.name not in without]
+    return section("Arrivals", *options, *_worker_options(), starts=_SECTIONS_BY_FIRST_OPTION)
 
 
 def plan_from_command(options: dict[str, Any]) -> LoadPlan:
@@ -67,35 +78,26 @@ def worker_spec_from_options(options: dict[str, Any]) -> WorkerSpec:
 
 
 def _worker_options() -> list[Callable[[Any], Any]]:
-    whole = click.IntRange(0)
+    shown = partial(click.option, show_default=True)
+    positive = click.FloatRange(0, min_open=True)
     return [
         click.option(
             "--plan",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="plan.json of an earlier run to repeat; other options override it.",
         ),
-        click.option(
-            "--workers",
-            type=click.IntRange(1),
-            default=1,
-            show_default=True,
-            help="Number of processes that send requests.",
-        ),
-        click.option(
+        shown("--workers", type=click.IntRange(1), default=1, help="Number of processes that send requests."),
+        shown(
             "--expect-workers",
-            type=whole,
+            type=click.IntRange(0),
             default=0,
-            show_default=True,
             help="Number of workers on other machines to wait for (`inflight load worker`).",
         ),
-        click.option(
-            "--bind", default=WorkerSpec.bind, show_default=True, help="Address where the master listens for workers."
-        ),
-        click.option(
+        shown("--bind", default=WorkerSpec.bind, help="Address where the master listens for workers."),
+        shown(
             "--join-timeout",
-            type=click.FloatRange(0, min_open=True),
+            type=positive,
             default=WorkerSpec.join_timeout,
-            show_default=True,
             help="How long to wait for all workers to connect.",
         ),
     ]

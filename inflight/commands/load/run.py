@@ -11,7 +11,7 @@ import click
 
 from inflight.commands.load.display import print_results, show_progress, show_summary
 from inflight.commands.load.options import load_options, plan_from_command, worker_spec_from_options
-from inflight.commands.option_sections import SectionedCommand
+from inflight.commands.option_sections import SectionedCommand, section
 from loadtests.analysis.summary import Summary
 from loadtests.report.write_reports import write_run_report
 from loadtests.run.controller import run_load_test
@@ -20,12 +20,15 @@ from loadtests.run_directory import RunDirectory
 
 @click.command(cls=SectionedCommand, short_help="Run a load test and write a report.")
 @load_options()
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="New directory for the run.  [default: load-DATE-TIME]",
+@section(
+    "Verdict and report",
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        help="New directory for the run.  [default: load-DATE-TIME]",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object."),
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object.")
 def command(out: Path | None, as_json: bool, **options: Any) -> None:
     """Run a load test: print the figures and write a report as one HTML file.
 

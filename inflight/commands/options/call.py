@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import click
 from inflight_client import InflightError, Sampling
 from inflight_client.call import Call, CallOptions
 from inflight_client.sampling import PARAMETERS
 
+from inflight.commands.option_sections import Decorated, section
 from inflight.commands.options.numbers import Seconds
 from inflight.common.schema.cli_options import Lines
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 RETRY_TIMEOUT = click.option(
     "--retry-timeout",
@@ -44,9 +43,10 @@ class JsonObject(click.ParamType[dict[str, Any]]):
         return found
 
 
-def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
+def call_options(template_section: str, max_tokens: int) -> Callable[[Decorated], Decorated]:
     """Add the call options; `call_options_from` reads them."""
-    options = [
+    return section(
+        "Sampling",
         click.option(
             "--max-tokens",
             type=click.IntRange(1, 2**31 - 1),
@@ -55,8 +55,8 @@ def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
             help="Maximum tokens to generate.",
         ),
         *(
-            click.option(f"--{name.replace('_', '-')}", type=int if each.whole else float, help=each.help)
-            for name, each in PARAMETERS.items()
+            click.option(f"--{name.replace('_', '-')}", type=int if parameter.whole else float, help=parameter.help)
+            for name, parameter in PARAMETERS.items()
             if name != "end_id"
         ),
         click.option(
@@ -84,14 +84,8 @@ def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
             metavar="JSON",
             help="Further arguments of the chat template, as a JSON object: tools, enable_thinking and others.",
         ),
-    ]
-
-    def decorate(function: Decorated) -> Decorated:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
+        starts={"timeout": "Time limits", "tenant": "Connection", "chat_template": template_section},
+    )
 
 
 def call_options_from(arguments: dict[str, Any]) -> CallOptions:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from inflight_client import Client, InflightError
@@ -15,37 +15,33 @@ from inflight_client.address import Tls, parse_header
 from inflight_client.retry import NO_RETRY, Retry
 from inflight_client.versions import VersionWarning
 
+from inflight.commands.option_sections import section
 from inflight.common.schema.cli_options import Lines
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-def connection_options(function: Decorated) -> Decorated:
-    """Add the connection options; `open_client` reads them."""
-    options = [
-        click.option(
-            "--server",
-            default="127.0.0.1:8001",
-            show_default=True,
-            help="Server: HOST:PORT for gRPC, a grpc, grpcs, http or https URL, or a gateway's URL that ends in /v1.",
-        ),
-        click.option("--model", help="Name of the model.  [default: the server's model for the task]"),
-        click.option(
-            "--header",
-            type=Lines(),
-            metavar="NAME: VALUE",
-            multiple=True,
-            help="Header for every request (repeatable); in the environment one per line.",
-        ),
-        click.option("--ca", type=_FILE, help="CA certificates (PEM) to trust instead of the system's."),
-        click.option("--certificate", type=_FILE, help="Client certificate (PEM)."),
-        click.option("--key", type=_FILE, help="Private key of --certificate (PEM)."),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+connection_options = section(
+    "Connection",
+    click.option(
+        "--server",
+        default="127.0.0.1:8001",
+        show_default=True,
+        help="Server: HOST:PORT for gRPC, a grpc, grpcs, http or https URL, or a gateway's URL that ends in /v1.",
+    ),
+    click.option("--model", help="Name of the model.  [default: the server's model for the task]"),
+    click.option(
+        "--header",
+        type=Lines(),
+        metavar="NAME: VALUE",
+        multiple=True,
+        help="Header for every request (repeatable); in the environment one per line.",
+    ),
+    click.option("--ca", type=_FILE, help="CA certificates (PEM) to trust instead of the system's."),
+    click.option("--certificate", type=_FILE, help="Client certificate (PEM)."),
+    click.option("--key", type=_FILE, help="Private key of --certificate (PEM)."),
+)
+"""Adds the connection options; `open_client` reads them."""
 
 
 @contextmanager

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from build_engines.manifest import EncoderTask
+from inflight.commands.option_sections import Decorated, section
 from inflight.commands.options.config_file import ModelName
 from inflight.commands.options.numbers import Ratio
-from inflight.deploy.repository import parameters_file
 from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
+from inflight.deploy.repository.typed_parameters import load_parameters_file
 
 _ENCODERS: Mapping[EncoderTask, str] = {
     "embed": "that embeds texts",
@@ -21,12 +22,12 @@ _ENCODERS: Mapping[EncoderTask, str] = {
     "classify": "that classifies texts",
 }
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
 
 def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
     """Add the deployment options to the function of `command`; `deployment_options_from` reads them."""
-    options = [
+    prefix = f"INFLIGHT_{command.upper()}"
+    return section(
+        "Engine",
         click.option("--kv-cache-tokens", type=click.IntRange(1), help="Size of the KV cache.  [default: by memory]"),
         click.option("--max-num-sequences", type=click.IntRange(1), help="Maximum concurrent requests."),
         click.option("--max-num-tokens", type=click.IntRange(1), help="Maximum tokens per step."),
@@ -64,7 +65,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option(
             "--lora",
             "adapters",
-            envvar=f"INFLIGHT_{command.upper()}_LORA",
+            envvar=f"{prefix}_LORA",
             type=click.Path(path_type=Path),
             multiple=True,
             help="LoRA adapter (directory of PEFT, or safetensors; repeatable); the first is lora_task_id 1.",
@@ -72,7 +73,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option(
             "--lora-dir",
             "adapter_directory",
-            envvar=f"INFLIGHT_{command.upper()}_LORA_DIR",
+            envvar=f"{prefix}_LORA_DIR",
             type=click.Path(path_type=Path),
             help="Directory of LoRA adapters that may be loaded while the server runs (/v1/load_lora_adapter).",
         ),
@@ -103,7 +104,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option(
             "--encoder-batch-tokens",
             "max_batch_tokens",
-            envvar=f"INFLIGHT_{command.upper()}_ENCODER_BATCH_TOKENS",
+            envvar=f"{prefix}_ENCODER_BATCH_TOKENS",
             type=click.IntRange(1),
             help="Maximum tokens of an encoder's micro-batch: its texts times the longest of them."
             "  [default: 256 for each thread; on a GPU 8192, or the engine's limit]",
@@ -111,28 +112,28 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option(
             "--encoder-batch-texts",
             "max_batch_texts",
-            envvar=f"INFLIGHT_{command.upper()}_ENCODER_BATCH_TEXTS",
+            envvar=f"{prefix}_ENCODER_BATCH_TEXTS",
             type=click.IntRange(1),
             help="Maximum texts of an encoder's micro-batch.  [default: 256]",
         ),
         click.option(
             "--encoder-queue-size",
             "max_queue_texts",
-            envvar=f"INFLIGHT_{command.upper()}_ENCODER_QUEUE_SIZE",
+            envvar=f"{prefix}_ENCODER_QUEUE_SIZE",
             type=click.IntRange(1),
             help="Maximum texts that wait for an encoder.  [default: 16384]",
         ),
         click.option(
             "--encoder-max-wait-ms",
             "max_wait_ms",
-            envvar=f"INFLIGHT_{command.upper()}_ENCODER_MAX_WAIT_MS",
+            envvar=f"{prefix}_ENCODER_MAX_WAIT_MS",
             type=click.IntRange(1),
             help="A text that has waited for so many milliseconds goes first.  [default: 5000]",
         ),
         click.option(
             "--encoder-requests",
             "num_requests",
-            envvar=f"INFLIGHT_{command.upper()}_ENCODER_REQUESTS",
+            envvar=f"{prefix}_ENCODER_REQUESTS",
             type=click.IntRange(1),
             help="Micro-batches that an encoder computes at the same time, on the same threads.  [default: 1]",
         ),
@@ -150,7 +151,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "--set",
             "settings",
             metavar="NAME=VALUE",
-            envvar=f"INFLIGHT_{command.upper()}_SET",
+            envvar=f"{prefix}_SET",
             multiple=True,
             help="Parameter by its TensorRT-LLM name (repeatable): kv_cache_free_gpu_mem_fraction=0.8.",
         ),
@@ -158,18 +159,12 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "--parameters",
             "settings_file",
             metavar="FILE.yaml",
-            envvar=f"INFLIGHT_{command.upper()}_PARAMETERS",
+            envvar=f"{prefix}_PARAMETERS",
             type=click.Path(path_type=Path),
             help="YAML file with parameters by their TensorRT-LLM names; --set overrides it.",
         ),
-    ]
-
-    def decorate(function: Decorated) -> Decorated:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
+        starts={"embed": "Encoders", "served_model_name": "Model", "settings": "GPU only"},
+    )
 
 
 def deployment_options_from(options: dict[str, Any]) -> DeploymentOptions:
@@ -178,7 +173,7 @@ def deployment_options_from(options: dict[str, Any]) -> DeploymentOptions:
     Raises DeployError `invalid_parameter` for a parameter file that cannot be read, click's errors for --set.
     """
     file: Path | None = options.pop("settings_file")
-    settings = {} if file is None else parameters_file.load_parameters_file(file)
+    settings = {} if file is None else load_parameters_file(file)
     settings |= _pairs(options.pop("settings"))
     of_encoders = {one.name: options.pop(one.name) for one in fields(EncoderOptions)}
     named = {task: Path(of_encoders.pop(task)) for task in _ENCODERS if of_encoders[task] is not None}

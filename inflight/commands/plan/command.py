@@ -25,12 +25,12 @@ from build_engines.plan.formats import (
     weight_format,
 )
 from build_engines.plan.gpus import GPUS, GpuModel, find_gpu
-from build_engines.plan.machine_memory import available_bytes
 from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
 from build_engines.plan.size import parse_size
 from build_engines.plan.speed import ANSWER_TOKENS, PROMPT_TOKENS, SpeedPlan, plan_speed
 from build_engines.target import TASKS, BuildOptions, Task, find_target
 from inflight.commands.options.engine import check_precision
+from inflight.deploy.memory import available_bytes
 
 T = TypeVar("T")
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _PACKAGES = ("tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
 # The package that loads an engine, by target; tensorrt-llm needs a backend of Triton instead of a package.
 _LIBRARIES = {"openvino": "openvino", "llmapi": "tensorrt_llm", "tensorrt": "tensorrt"}
-_ENCODER_LIBRARIES = _LIBRARIES | {"openvino": "openvino"}
 _INSTALL_REMEDY = "`make setup`, or `pip install '.[serve]'` in a checkout"
 _CONTAINER_REMEDY = "serve it in NVIDIA's container with TensorRT-LLM"
 _ENCODE_REMEDY = "serve it where TensorRT-LLM 1.3 or later is installed"
@@ -62,25 +61,25 @@ def run_checks(location: str | Path | None = None) -> Iterator[Finding]:
 
 
 def _packages() -> Finding:
-    found = {package: _version(package) for package in _PACKAGES}
-    absent = [package for package, version in found.items() if version is None]
+    versions = {package: _version(package) for package in _PACKAGES}
+    absent = [package for package, version in versions.items() if version is None]
     if absent:
         return Finding("packages", "missing", f"no {', '.join(absent)}", _INSTALL_REMEDY)
-    return Finding("packages", "ok", ", ".join(f"{package} {version}" for package, version in found.items()))
+    return Finding("packages", "ok", ", ".join(f"{package} {version}" for package, version in versions.items()))
 
 
 def _engines() -> Finding:
     """Check for which targets engines can be loaded here; one suffices, since no machine serves all."""
     from inflight.deploy.repository.model_names import CPP_BACKEND
 
-    found = [f"{target} ({name} {version})" for target, name in _LIBRARIES.items() if (version := _version(name))]
+    loadable = [f"{target} ({name} {version})" for target, name in _LIBRARIES.items() if (version := _version(name))]
     backends = _backends()
     if backends is not None and (backends / CPP_BACKEND).is_dir():
-        found.append(f"tensorrt-llm (Triton's backend {CPP_BACKEND})")
-    if not found:
+        loadable.append(f"tensorrt-llm (Triton's backend {CPP_BACKEND})")
+    if not loadable:
         here = "no library that loads an engine: neither OpenVINO nor TensorRT-LLM"
         return Finding("engines", "missing", here, f"{_INSTALL_REMEDY}; for GPUs NVIDIA's container with TensorRT-LLM")
-    return Finding("engines", "ok", f"of target {', '.join(found)}")
+    return Finding("engines", "ok", f"of target {', '.join(loadable)}")
 
 
 def _version(package: str) -> str | None:
@@ -104,13 +103,13 @@ def _python() -> Finding:
     from inflight.deploy.server.triton import find_triton, shared_python
 
     def look() -> str:
-        found = f"{platform.python_version()} at {sys.executable}"
+        python = f"{platform.python_version()} at {sys.executable}"
         try:
             container = not find_triton().wheel
         except DeployError:
             container = False
         # A container's stub has its own Python library.
-        return found if container else f"{found}, shared library in {shared_python()}"
+        return python if container else f"{python}, shared library in {shared_python()}"
 
     return _missing_on_error("python", look)
 
@@ -136,31 +135,31 @@ def _shared_memory() -> Finding:
     if not os.path.isdir("/dev/shm"):
         return Finding("shared memory", "missing", "there is no /dev/shm", "mount a tmpfs there")
     free = shutil.disk_usage("/dev/shm").free
-    found = f"{free / _MEBI:,.0f} MiB free in /dev/shm"
+    space = f"{free / _MEBI:,.0f} MiB free in /dev/shm"
     if free < 16 * _MEBI:
-        return Finding("shared memory", "missing", found, "give the container more, as with --shm-size=1g")
+        return Finding("shared memory", "missing", space, "give the container more, as with --shm-size=1g")
     if free < 256 * _MEBI:
-        return Finding("shared memory", "warning", found, "give the container more, as with --shm-size=1g")
-    return Finding("shared memory", "ok", found)
+        return Finding("shared memory", "warning", space, "give the container more, as with --shm-size=1g")
+    return Finding("shared memory", "ok", space)
 
 
 def _memory() -> Finding:
     from inflight.deploy.memory import available_bytes
 
     available = available_bytes()
-    found = f"{available / _GIBI:.1f} GiB available"
+    amount = f"{available / _GIBI:.1f} GiB available"
     if available < 2 * _GIBI:
-        return Finding("memory", "warning", found, "close other programs, or serve a smaller engine")
-    return Finding("memory", "ok", found)
+        return Finding("memory", "warning", amount, "close other programs, or serve a smaller engine")
+    return Finding("memory", "ok", amount)
 
 
 def _processor() -> Finding:
     processor = find_processor()
     choice = choose_precision(processor)
-    found = f"{processor}; {choice.precision} weights suit it: {choice.reason}"
+    description = f"{processor}; {choice.precision} weights suit it: {choice.reason}"
     if not processor.features:
-        return Finding("processor", "warning", found, "expect the embedded engine to be slow")
-    return Finding("processor", "ok", found)
+        return Finding("processor", "warning", description, "expect the embedded engine to be slow")
+    return Finding("processor", "ok", description)
 
 
 def _ports() -> Finding:
@@ -170,10 +169,10 @@ def _ports() -> Finding:
     if not taken:
         return Finding("ports", "ok", "8000, 8001 and 8002 are free")
     users = {port: _listener(port) for port in taken}
-    found = ", ".join(f"{port} in use by {user}" for port, (user, _) in users.items())
+    uses = ", ".join(f"{port} in use by {user}" for port, (user, _) in users.items())
     ours = all(is_ours for _, is_ours in users.values())
     choose = "choose others with --http-port, --grpc-port, --metrics-port (0: any free one)"
-    return Finding("ports", "ok" if ours else "warning", found, f"for another server {choose}" if ours else choose)
+    return Finding("ports", "ok" if ours else "warning", uses, f"for another server {choose}" if ours else choose)
 
 
 def _listener(port: int) -> tuple[str, bool]:
@@ -185,7 +184,8 @@ def _listener(port: int) -> tuple[str, bool]:
     try:
         listening = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
         process = next(
-            (psutil.Process(one.pid) for one in listening if one.laddr and one.laddr.port == port and one.pid), None
+            (psutil.Process(one.pid) for one in listening if one.laddr and one.laddr.port == port and one.pid),
+            None,
         )
         if process is None:
             return "a program of another user", False
@@ -202,8 +202,8 @@ def _leftovers() -> Finding:
 
     left = stale_run_directories()
     if left:
-        found = f"{len(left)} of dead servers in {default_base_directory()}"
-        return Finding("leftovers", "warning", found, "nothing: the next start removes them")
+        count = f"{len(left)} of dead servers in {default_base_directory()}"
+        return Finding("leftovers", "warning", count, "nothing: the next start removes them")
     return Finding("leftovers", "ok", f"none in {default_base_directory()}")
 
 
@@ -234,14 +234,13 @@ def _engine(location: str | Path) -> Iterator[Finding]:
         source = find_source(location, DeploymentOptions())
         backends = _backends()
         for manifest in source.engines.all:
-            libraries = _LIBRARIES if manifest.task == "generate" else _ENCODER_LIBRARIES
-            library = libraries.get(manifest.target)
+            library = _LIBRARIES.get(manifest.target)
             if library is not None and _version(library) is None:
                 fit = False
-                found = f"{manifest.name} is for target {manifest.target}, which needs the package {library}"
+                reason = f"{manifest.name} is for target {manifest.target}, which needs the package {library}"
                 encodes = manifest.task != "generate" and manifest.target == "llmapi"
                 on_gpu = _ENCODE_REMEDY if encodes else _CONTAINER_REMEDY
-                yield Finding("engine", "missing", found, _INSTALL_REMEDY if manifest.target == "openvino" else on_gpu)
+                yield Finding("engine", "missing", reason, _INSTALL_REMEDY if manifest.target == "openvino" else on_gpu)
             for problem in find_problems(manifest, machine.detect_machine(), backends) if backends else ():
                 fit = fit and not problem.code
                 finding = _missing("engine", problem.sentence)
@@ -294,5 +293,5 @@ def _missing_on_error(name: str, look: Callable[[], str]) -> Finding:
 
 
 def _missing(name: str, sentence: str) -> Finding:
-    found, semicolon, remedy = sentence.rpartition("; ")
-    return Finding(name, "missing", found if semicolon else sentence, remedy.rstrip(".") if semicolon else "")
+    problem, semicolon, remedy = sentence.rpartition("; ")
+    return Finding(name, "missing", problem if semicolon else sentence, remedy.rstrip(".") if semicolon else "")

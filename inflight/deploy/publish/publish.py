@@ -91,10 +91,10 @@ def _publish_to_s3(
 
 def _check_no_unlisted(out: Path) -> None:
     """Refuse to replace a repository with files that its manifest does not list."""
-    found = cards.unlisted_files(out) if is_repository(out) else []
-    if found:
+    unlisted = cards.unlisted_files(out) if is_repository(out) else []
+    if unlisted:
         raise DeployError(
-            f"{out} holds {found[0]}, which its {cards.MANIFEST_FILE} does not list; choose another --out, or"
+            f"{out} holds {unlisted[0]}, which its {cards.MANIFEST_FILE} does not list; choose another --out, or"
             " remove it.",
             "output_exists",
         )
@@ -103,9 +103,9 @@ def _check_no_unlisted(out: Path) -> None:
 def _check_not_nested(out: Path) -> None:
     """Refuse to replace a directory that contains a repository or an engine."""
     for place in out.resolve().parents:
-        for name, said in ((cards.MANIFEST_FILE, "the repository"), (ENGINE_FILE, "the engine directory")):
+        for name, noun in ((cards.MANIFEST_FILE, "the repository"), (ENGINE_FILE, "the engine directory")):
             if (place / name).is_file():
-                raise DeployError(f"{out} is inside {said} {place}; choose another --out.", "output_exists")
+                raise DeployError(f"{out} is inside {noun} {place}; choose another --out.", "output_exists")
 
 
 def _reusable_manifest(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository.options import check_readable
 
 _ENDPOINTED = re.compile(r"(?:(https?)://)?([0-9a-zA-Z.-]+):([0-9]+)/(.*)")
@@ -36,19 +36,18 @@ class S3Address:
         DeployError `invalid_parameter`.
         """
         rest = address[len(_SCHEME) :] if is_s3(address) else address
-        if found := _ENDPOINTED.fullmatch(rest):
-            scheme, host, port, path = found.groups()
+        if match := _ENDPOINTED.fullmatch(rest):
+            scheme, host, port, path = match.groups()
             if endpoint_url is not None:
-                raise DeployError(
-                    f"{address} names its endpoint already; leave --endpoint-url out, or give s3://bucket/path.",
-                    "invalid_parameter",
+                raise invalid(
+                    f"{address} names its endpoint already; leave --endpoint-url out, or give s3://bucket/path."
                 )
             endpoint: str | None = f"{scheme or 'http'}://{host}:{port}"
         elif "://" in rest:
             raise _invalid_address(address, "its endpoint needs a port, as in s3://https://host:443/bucket/path")
         else:
-            given = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-            endpoint, path = _endpoint(given) if given else None, rest
+            configured = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+            endpoint, path = _endpoint(configured) if configured else None, rest
         bucket, *keys = [part for part in path.split("/") if part] or [""]
         if not _BUCKET.fullmatch(bucket):
             raise _invalid_address(address, f"{bucket!r} is not a bucket name (3 to 63 of a-z, 0-9, dots and hyphens)")
@@ -76,24 +75,20 @@ def is_s3(address: str) -> bool:
     return address.lower().startswith(_SCHEME)
 
 
-def parse_location(given: str | Path, endpoint_url: str | None = None) -> Path | S3Address:
+def parse_location(location: str | Path, endpoint_url: str | None = None) -> Path | S3Address:
     """Parse a directory or an address on S3. Raises DeployError `invalid_parameter`."""
-    text = str(given)
+    text = str(location)
     if is_s3(text):
         return S3Address.parse(text, endpoint_url)
     if endpoint_url is not None:
-        raise DeployError(
+        raise invalid(
             f"--endpoint-url {endpoint_url} is for a place on S3, and {text} is a directory; leave it out, or give"
-            " s3://bucket/path.",
-            "invalid_parameter",
+            " s3://bucket/path."
         )
     check_readable(text)
     if _URL.match(text):
-        raise DeployError(
-            f"{text!r} is neither a directory nor an address on S3; give a path, or s3://bucket/path.",
-            "invalid_parameter",
-        )
-    return Path(given)
+        raise invalid(f"{text!r} is neither a directory nor an address on S3; give a path, or s3://bucket/path.")
+    return Path(location)
 
 
 def _endpoint(url: str) -> str:
@@ -104,14 +99,9 @@ def _endpoint(url: str) -> str:
     except ValueError:
         port = -1
     if parts.scheme not in _PORTS or not parts.hostname or port == -1 or parts.path.strip("/"):
-        raise DeployError(
-            f"The S3 endpoint {url!r} is invalid; give it as http://host:port or https://host:port.",
-            "invalid_parameter",
-        )
+        raise invalid(f"The S3 endpoint {url!r} is invalid; give it as http://host:port or https://host:port.")
     return f"{parts.scheme}://{parts.hostname}:{port or _PORTS[parts.scheme]}"
 
 
 def _invalid_address(address: str, why: str) -> DeployError:
-    return DeployError(
-        f"{address!r} is not an address of a repository on S3: {why}; give s3://bucket/path.", "invalid_parameter"
-    )
+    return invalid(f"{address!r} is not an address of a repository on S3: {why}; give s3://bucket/path.")

@@ -51,8 +51,8 @@ def map_s3_errors(address: S3Address) -> Iterator[None]:
 
 
 def _from_client_error(error: ClientError, address: S3Address) -> DeployError:
-    said = error.response.get("Error", {})
-    code, words = said.get("Code", ""), said.get("Message", "")
+    details = error.response.get("Error", {})
+    code, words = details.get("Code", ""), details.get("Message", "")
     if code in _ABSENT:
         return DeployError(
             f"There is no bucket {address.bucket!r} for {address}; create it, or name another.", "storage_not_found"

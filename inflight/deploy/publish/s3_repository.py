@@ -45,8 +45,8 @@ class UploadMarker:
     def parse(cls, content: bytes) -> UploadMarker:
         """Parse a marker; an unreadable one lists nothing."""
         try:
-            found = json.loads(content)
-            return cls(frozenset(map(str, found["names"])), str(found["owner"]))
+            marker = json.loads(content)
+            return cls(frozenset(map(str, marker["names"])), str(marker["owner"]))
         except (ValueError, KeyError, TypeError, RecursionError):
             return cls(frozenset(), "")
 
@@ -90,7 +90,7 @@ class S3Repository:
                 )
             card = RepositoryManifest.parse(self.read(cards.MANIFEST_FILE), f"{self.address}/{cards.MANIFEST_FILE}")
             hashed = 0
-            for name, file in sorted(card.files.items(), key=lambda one: one[1].bytes):
+            for name, file in sorted(card.files.items(), key=lambda item: item[1].bytes):
                 tag, size = there.get(name, ("", -1))
                 if size != file.bytes:
                     raise self._damaged(name, "is missing or has another size than")
@@ -98,7 +98,7 @@ class S3Repository:
                     continue
                 hashed += size
                 if hashed <= cards.MAX_HASHED_BYTES and self._hash(name) != file.sha256:
-                    raise self._damaged(name, "has other content than")
+                    raise self._damaged(name, "has another content than")
         return card.model_copy(update={"tags": {}})
 
     def check_replaceable(self) -> None:
@@ -184,12 +184,12 @@ class S3Repository:
             key = place.key(cards.MANIFEST_FILE)
             try:
                 with self._map_errors(place):
-                    found = self._client.list_objects_v2(Bucket=place.bucket, Prefix=key, MaxKeys=1)
+                    listing = self._client.list_objects_v2(Bucket=place.bucket, Prefix=key, MaxKeys=1)
             except DeployError as error:
                 if error.code != "storage_denied":
                     raise
                 continue  # permission to write here does not imply permission to read there
-            if any(one["Key"] == key for one in found.get("Contents", [])):
+            if any(entry["Key"] == key for entry in listing.get("Contents", [])):
                 raise DeployError(
                     f"{self.address} is inside the repository at {place}; choose another --out.", "output_exists"
                 )
@@ -198,7 +198,7 @@ class S3Repository:
         """Check before writing the manifest that all objects are as sent and no other writer has started."""
         there = self._objects()
         alone = MARKER_FILE in there and UploadMarker.parse(self.read(MARKER_FILE)).owner == marker.owner
-        if not alone or any(there.get(name) != found for name, found in expected.items()):
+        if not alone or any(there.get(name) != tag_and_size for name, tag_and_size in expected.items()):
             raise DeployError(
                 f"{self.address} was written to by another process at the same time; assemble it again, one at a time.",
                 "output_exists",
@@ -213,11 +213,11 @@ class S3Repository:
         expected = _etag_and_size(path)
         for _ in range(_MAX_UPLOAD_ATTEMPTS):
             self._client.upload_file(str(path), self.address.bucket, self.address.key(name), Config=_transfer_config())
-            found = self._client.head_object(Bucket=self.address.bucket, Key=self.address.key(name))
-            tag = found["ETag"].strip('"')
+            head = self._client.head_object(Bucket=self.address.bucket, Key=self.address.key(name))
+            tag = head["ETag"].strip('"')
             # With customer-managed keys, an object's tag is not a hash of its content.
-            opaque = found.get("ServerSideEncryption", "").startswith("aws:kms") or found.get("SSECustomerAlgorithm")
-            if (expected[0] if opaque else tag, found["ContentLength"]) == expected:
+            opaque = head.get("ServerSideEncryption", "").startswith("aws:kms") or head.get("SSECustomerAlgorithm")
+            if (expected[0] if opaque else tag, head["ContentLength"]) == expected:
                 return tag
         raise DeployError(
             f"{self.address}/{name} did not arrive whole, {_MAX_UPLOAD_ATTEMPTS} times in a row; try again later.",
@@ -232,16 +232,16 @@ class S3Repository:
         start = f"{self.address.prefix}/" if self.address.prefix else ""
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.address.bucket, Prefix=start)
         return {
-            found["Key"][len(start) :]: (found["ETag"].strip('"'), found["Size"])
+            entry["Key"][len(start) :]: (entry["ETag"].strip('"'), entry["Size"])
             for page in pages
-            for found in page.get("Contents", [])
-            if found["Size"] or not found["Key"].endswith("/")
+            for entry in page.get("Contents", [])
+            if entry["Size"] or not entry["Key"].endswith("/")
         }
 
     def _hash(self, name: str) -> str:
         digest = hashlib.sha256()
-        found = self._client.get_object(Bucket=self.address.bucket, Key=self.address.key(name))
-        for part in found["Body"].iter_chunks(1 << 20):
+        response = self._client.get_object(Bucket=self.address.bucket, Key=self.address.key(name))
+        for part in response["Body"].iter_chunks(1 << 20):
             digest.update(part)
         return digest.hexdigest()
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.manifest import FILE_NAME as ENGINE_FILE
-from build_engines.manifest import Manifest
+from build_engines.manifest import Manifest, hash_files
 from inflight import __version__
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository import kv_budget, model_configs
 from inflight.deploy.repository.configure import (
     ENGINE_MODEL,
@@ -31,11 +31,10 @@ from inflight.deploy.repository.configure import (
 )
 from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.environment import required_environment
-from inflight.deploy.repository.manifest import RepositoryManifest, hash_files, path_inside
+from inflight.deploy.repository.manifest import RepositoryManifest, path_inside
 from inflight.deploy.repository.model_names import CPP_BACKEND, MODELS_WITH_ENGINE, Task
 from inflight.deploy.repository.options import adapter_files, check_readable
 from inflight.deploy.repository.tensorrt_llm.backend import XGRAMMAR_TOKENIZER_FILE
-from inflight.deploy.repository.typed_parameters import invalid
 
 # Triton gives each model only its own folder (from S3: a copy of it in a random directory), so each Python model gets
 # the runtime beside its `model.py`, which imports from there first: an installed inflight of any version is not used.
@@ -119,9 +118,9 @@ class AssemblyRequest:
     def check(self) -> None:
         """Raise DeployError `invalid_parameter` for paths that can't be served from, or that have no effect."""
         check_readable(*self.engines.directories.values(), self.engine_path or "", self.repository_path or "")
-        for name, given in (("--engine-path", self.engine_path), ("--repository-path", self.repository_path)):
-            if given is not None and not os.path.isabs(given):
-                shown = "empty" if str(given) in ("", ".") else f"{str(given)!r}"
+        for name, path in (("--engine-path", self.engine_path), ("--repository-path", self.repository_path)):
+            if path is not None and not os.path.isabs(path):
+                shown = "empty" if str(path) in ("", ".") else f"{str(path)!r}"
                 raise invalid(f"{name} is {shown}; give the absolute path on the serving machine.")
         if self.repository_path is not None and not self._is_for_cpp_backend:
             raise invalid(
@@ -147,23 +146,23 @@ class AssemblyRequest:
 
     def notes(self, destination: object) -> list[str]:
         """Return notes for the operator of the Triton server."""
-        places = {one.name: place for one in self.engines.all if (place := required_environment(one))}
-        found = [f"the engine {name} runs in {place}." for name, place in places.items()]
+        places = {manifest.name: place for manifest in self.engines.all if (place := required_environment(manifest))}
+        notes = [f"the engine {name} runs in {place}." for name, place in places.items()]
         if self._is_for_cpp_backend and self.engine_path is None:
             if isinstance(destination, Path):
-                found.append(
+                notes.append(
                     f"tritonserver finds the engine at {engine_path_inside(self.repository_path or destination)}"
                     " only; pass the repository's path on the serving machine as --repository-path, or the engine's as"
                     " --engine-path. `inflight serve` finds it in any place."
                 )
             else:
-                found.append(
+                notes.append(
                     "only `inflight serve` finds an engine of TensorRT-LLM on S3; for tritonserver pass its path as"
                     " --engine-path."
                 )
         if not self.vendored:
-            found.append(f"it requires the package inflight {__version__} in that Triton; --vendor includes it.")
-        return found
+            notes.append(f"it requires the package inflight {__version__} in that Triton; --vendor includes it.")
+        return notes
 
     def options_digest(self) -> str:
         """Return a hash of everything that affects the repository: the same options give the same repository."""
@@ -224,8 +223,8 @@ def kv_cache_tokens(configs: model_configs.Configs) -> int | None:
         return None
     parameters = configs[ENGINE_MODEL].parameters
     # Reading a missing key of a protobuf map would create it.
-    said = parameters[_KV_CACHE].string_value if _KV_CACHE in parameters else ""
-    return int(said) if said else None
+    text = parameters[_KV_CACHE].string_value if _KV_CACHE in parameters else ""
+    return int(text) if text else None
 
 
 def engine_path_inside(repository: Path) -> Path:
@@ -271,7 +270,7 @@ def _place_model_files(request: AssemblyRequest, model: str, config: Any, folder
     """Copy the files of a model's parameters into its folder, and set the parameters to their new paths."""
     parameters = config.parameters
     runs_engine = model in MODELS_WITH_ENGINE.values()
-    task: Task = next((task for task, one in MODELS_WITH_ENGINE.items() if one == model), "generate")
+    task: Task = next((task for task, name in MODELS_WITH_ENGINE.items() if name == model), "generate")
     directory, files = request.engines.directories[task], request.engines.manifests[task].files
     engine = str(directory.resolve())
     inside = _ENGINE if runs_engine else _TOKENIZER

@@ -12,13 +12,12 @@ from typing import Any
 
 from build_engines.manifest import EncoderManifest, Manifest
 from inflight import __version__
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository import model_configs, python_backend
 from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.model_names import ENCODER_MODELS, ENGINE_MODEL, TEXT_MODELS
 from inflight.deploy.repository.options import DeploymentOptions, adapter_names
 from inflight.deploy.repository.tensorrt_llm import backend
-from inflight.deploy.repository.typed_parameters import invalid
 
 _FILE = "generation_config.json"
 _NAMES = ("temperature", "top_k", "top_p", "repetition_penalty")
@@ -31,18 +30,18 @@ def model_sampling(engine: Path) -> dict[str, Any]:
     A file that can't be read, or values that are no numbers, count as absent.
     """
     try:
-        found = json.loads((engine / _FILE).read_text(encoding="utf-8"))
+        config = json.loads((engine / _FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = {}
-    given = {
-        name: found[name]
+        config = {}
+    sampling = {
+        name: config[name]
         for name in _NAMES
-        if isinstance(found, dict) and type(found.get(name)) in (int, float) and found[name] >= 0
+        if isinstance(config, dict) and type(config.get(name)) in (int, float) and config[name] >= 0
     }
-    samples = found.get("do_sample", any(name in given for name in _SAMPLES)) if isinstance(found, dict) else False
+    samples = config.get("do_sample", any(name in sampling for name in _SAMPLES)) if isinstance(config, dict) else False
     if not samples:
-        return {"temperature": 0.0} | {name: value for name, value in given.items() if name not in _SAMPLES}
-    return {"temperature": 1.0} | given
+        return {"temperature": 0.0} | {name: value for name, value in sampling.items() if name not in _SAMPLES}
+    return {"temperature": 1.0} | sampling
 
 
 def has_chat_template(engine: Path) -> bool:
@@ -61,7 +60,7 @@ def configure_encoder(config: Any, engine: Path, manifest: EncoderManifest, opti
     Raises DeployError `invalid_parameter` for micro-batches that the engine was not built for.
     """
     asked = options.encoders
-    given = {
+    option_values = {
         "max_batch_tokens": asked.max_batch_tokens,
         "max_batch_texts": asked.max_batch_texts,
         "max_queue_texts": asked.max_queue_texts,
@@ -69,7 +68,7 @@ def configure_encoder(config: Any, engine: Path, manifest: EncoderManifest, opti
         "num_requests": asked.num_requests,
         "threads": asked.encoder_threads if manifest.target == "openvino" else None,
     }
-    values = {name: str(value) for name, value in given.items() if value is not None}
+    values = {name: str(value) for name, value in option_values.items() if value is not None}
     own = options.parameters.get(config.name, {})
     limits = {} if manifest.limits is None else manifest.limits.model_dump()
     built = {name: str(value) for name, value in limits.items()}
@@ -200,10 +199,7 @@ def configure_repository(
     configs = {name: config for name, config in committed.items() if name in names or name in encoders}
     for model in options.parameters:
         if model not in configs:
-            raise DeployError(
-                f"There is no model {model!r}; choose one of {', '.join(configs)}.",
-                "invalid_parameter",
-            )
+            raise invalid(f"There is no model {model!r}; choose one of {', '.join(configs)}.")
     if engines.generator is not None:
         of_generator = {name: config for name, config in configs.items() if name in names}
         _configure_generator(of_generator, engines, options, show_directories)
@@ -226,8 +222,8 @@ def publish(repository: Path, facts: Mapping[str, Any]) -> None:
     configs = model_configs.load(repository)
     for config in configs.values():
         if "inflight_served" in config.parameters:
-            said = config.parameters["inflight_served"]
-            said.string_value = json.dumps(json.loads(said.string_value) | facts)
+            parameter = config.parameters["inflight_served"]
+            parameter.string_value = json.dumps(json.loads(parameter.string_value) | facts)
     model_configs.write(configs, repository)
 
 
@@ -240,9 +236,9 @@ def _configure_generator(
     own = {model: values for model, values in options.parameters.items() if model in configs}
     target = backend if manifest.target == "tensorrt-llm" else python_backend
     target.configure_models(configs, engine, manifest, replace(options, parameters=own))
-    model_configs.set_decoupled(configs[ENGINE_MODEL], options.decoupled)
+    configs[ENGINE_MODEL].model_transaction_policy.decoupled = options.decoupled
     if options.max_queue_size is not None:
-        model_configs.set_max_queue_size(configs[ENGINE_MODEL], options.max_queue_size)
+        configs[ENGINE_MODEL].dynamic_batching.default_queue_policy.max_queue_size = options.max_queue_size
     shown = engine if show_directories else None
     name = engines.model_names["generate"]
     about = json.loads(served_model_info(name, manifest, configs, shown)) | _model_defaults(engine, manifest, options)

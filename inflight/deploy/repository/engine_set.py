@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from build_engines.manifest import EncoderManifest, EncoderTask, Manifest, verify_engine
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository.model_names import TASKS, Task
 from inflight.deploy.repository.options import DeploymentOptions
-from inflight.deploy.repository.typed_parameters import invalid
 
 AnyManifest = Manifest | EncoderManifest
 
@@ -61,17 +60,17 @@ class EngineSet:
 
     @property
     def generator(self) -> Manifest | None:
-        found = self.manifests.get("generate")
-        return found if isinstance(found, Manifest) else None
+        manifest = self.manifests.get("generate")
+        return manifest if isinstance(manifest, Manifest) else None
 
     @property
     def encoders(self) -> dict[EncoderTask, EncoderManifest]:
-        return {one.task: one for one in self.all if isinstance(one, EncoderManifest)}
+        return {manifest.task: manifest for manifest in self.all if isinstance(manifest, EncoderManifest)}
 
     @property
     def model_names(self) -> dict[Task, str]:
         """The models' names for applications, by task."""
-        names: dict[Task, str] = {one.task: one.name for one in self.all}
+        names: dict[Task, str] = {manifest.task: manifest.name for manifest in self.all}
         return names | ({self.main.task: self.served_model_name} if self.served_model_name else {})
 
 

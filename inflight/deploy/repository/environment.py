@@ -25,9 +25,9 @@ def required_environment(manifest: EngineManifest) -> str | None:
 
 def container_name(manifest: EngineManifest) -> str | None:
     """Return the matching container and its versions."""
-    said = manifest.versions.get("tensorrt_llm", "")
-    found = containers.container_for(said)
-    image = found.image if found else manifest.versions.get("container")
+    version = manifest.versions.get("tensorrt_llm", "")
+    container = containers.container_for(version)
+    image = container.image if container else manifest.versions.get("container")
     if image is None:
         return None
-    return f"the container {image} (TensorRT-LLM {said})" if said else f"the container {image}"
+    return f"the container {image} (TensorRT-LLM {version})" if version else f"the container {image}"

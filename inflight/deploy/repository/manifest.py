@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from build_engines.manifest import EncoderManifest, EncoderTask, EngineFile, FileName, Manifest, hash_file
+from build_engines.manifest import EncoderManifest, EncoderTask, EngineFile, FileName, Manifest, find_damage
 from inflight import __version__, compatible
 from inflight.common.schema.validation_errors import first_error
 from inflight.deploy.errors import DeployError
@@ -58,7 +58,7 @@ class RepositoryManifest(BaseModel):
     def engines(self) -> EngineSet:
         """The manifests of all engines."""
         manifests: dict[Task, AnyManifest] = {} if self.engine is None else {self.engine.task: self.engine}
-        manifests.update((one.task, one) for one in self.encoders.values())
+        manifests.update((manifest.task, manifest) for manifest in self.encoders.values())
         return EngineSet(manifests, served_model_name=self.served_model_name)
 
     @property
@@ -74,10 +74,10 @@ class RepositoryManifest(BaseModel):
     def parse(cls, content: bytes, where: str) -> RepositoryManifest:
         """Parse a manifest. Raises DeployError `engine_damaged`, and `engine_incompatible` for another format."""
         try:
-            found = _Version.model_validate_json(content).format
-            if found != FORMAT:
+            version = _Version.model_validate_json(content).format
+            if version != FORMAT:
                 raise DeployError(
-                    f"{where} has format {found} and this version of inflight reads {FORMAT}; assemble it again.",
+                    f"{where} has format {version} and this version of inflight reads {FORMAT}; assemble it again.",
                     "engine_incompatible",
                 )
             return cls.model_validate_json(content)
@@ -131,15 +131,6 @@ def unlisted_files(directory: Path) -> list[str]:
     return sorted(path.as_posix() for path in named if path.as_posix() not in known)
 
 
-def hash_files(directory: Path) -> dict[str, EngineFile]:
-    """Return every file below `directory`, by its path, with its size and hash."""
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {
-        path.relative_to(directory).as_posix(): EngineFile(sha256=hash_file(path), bytes=path.stat().st_size)
-        for path in paths
-    }
-
-
 def verify_repository(directory: Path, *, hashes: bool | None = None) -> RepositoryManifest:
     """Read the manifest and compare the repository's files, sizes and contents with it.
 
@@ -151,14 +142,8 @@ def verify_repository(directory: Path, *, hashes: bool | None = None) -> Reposit
         if hashes is None:
             hashes = card.total_bytes <= MAX_HASHED_BYTES
         for name, expected in card.files.items():
-            path = directory / name
-            if not path.is_file():
-                raise _damaged(path, "is missing")
-            size = path.stat().st_size
-            if size != expected.bytes:
-                raise _damaged(path, f"has {size:,} bytes where {MANIFEST_FILE} says {expected.bytes:,}")
-            if hashes and hash_file(path) != expected.sha256:
-                raise _damaged(path, f"has other content than {MANIFEST_FILE} says")
+            if damage := find_damage(directory / name, expected, hashes, MANIFEST_FILE):
+                raise DeployError(f"{directory / name} {damage}; assemble the repository again.", "engine_damaged")
     except OSError as error:
         raise DeployError(
             f"The repository {directory} can't be read ({error.strerror or error}); fix that, or assemble it again.",
@@ -174,7 +159,3 @@ def path_inside(root: Path, name: str) -> Path:
         raise DeployError(f"{name!r} would be outside of {root}; build the engine again.", "engine_damaged")
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
-
-
-def _damaged(path: Path, what: str) -> DeployError:
-    return DeployError(f"{path} {what}; assemble the repository again.", "engine_damaged")

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 
 # ModelConfig messages by model name. (The messages' classes are made at run time, so they have no static type.)
 Configs = dict[str, Any]
@@ -41,20 +41,8 @@ def set_parameters(config: Any, values: Mapping[str, str]) -> None:
     for key, value in values.items():
         if key not in config.parameters:
             known = ", ".join(sorted(config.parameters)) or "none"
-            raise DeployError(
-                f"The model {config.name} has no parameter {key!r}; it declares {known}.", "invalid_parameter"
-            )
+            raise invalid(f"The model {config.name} has no parameter {key!r}; it declares {known}.")
         config.parameters[key].string_value = value
-
-
-def set_decoupled(config: Any, decoupled: bool) -> None:
-    """Set whether the model may send several responses to a request, or sends exactly one."""
-    config.model_transaction_policy.decoupled = decoupled
-
-
-def set_max_queue_size(config: Any, requests: int) -> None:
-    """Set how many requests may wait for the model; 0 means no limit."""
-    config.dynamic_batching.default_queue_policy.max_queue_size = requests
 
 
 def replace_parameters(config: Any, values: Mapping[str, str]) -> None:
@@ -138,9 +126,9 @@ def _prune_ensemble(ensemble: Any, configs: Configs) -> None:
     taken = {source for step in steps for source in step.input_map.values()}
     _drop(ensemble.input, _names(ensemble.input) - taken)
     _drop(ensemble.output, _names(ensemble.output) - made)
-    wanted = taken | _names(ensemble.output)
+    read = taken | _names(ensemble.output)
     for step in steps:
-        for name in [name for name, target in step.output_map.items() if target not in wanted]:
+        for name in [name for name, target in step.output_map.items() if target not in read]:
             del step.output_map[name]
 
 
@@ -174,10 +162,10 @@ def _check_ensemble(ensemble: Any, configs: Configs) -> None:
         _check_type(f"ensemble {ensemble.name}: output {tensor.name!r}", tensor.data_type, types[tensor.name])
 
 
-def _check_type(where: str, wanted: int, given: int) -> None:
-    if wanted != given:
+def _check_type(where: str, expected: int, actual: int) -> None:
+    if expected != actual:
         name = model_config_pb2.DataType.Name
-        raise _wiring_error(f"{where} is {name(wanted)} at one end and {name(given)} at the other")
+        raise _wiring_error(f"{where} is {name(expected)} at one end and {name(actual)} at the other")
 
 
 def _invalid_file(path: Path | str, what: str) -> DeployError:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from build_engines.manifest import Manifest, verify
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.model_names import option_name
 from inflight.deploy.repository.options import (
@@ -19,7 +19,6 @@ from inflight.deploy.repository.options import (
 )
 from inflight.deploy.repository.python_backend import check_python_backend_options
 from inflight.deploy.repository.tensorrt_llm.backend import read_parameters
-from inflight.deploy.repository.typed_parameters import invalid
 
 _TOKENIZER = "tokenizer.json"
 
@@ -30,14 +29,15 @@ def verify_draft_engine(draft: Path, engine: Path, manifest: Manifest) -> Manife
     Raises BuildError as `verify` does, and DeployError `invalid_parameter` if a token id has different meanings in the
     two engines: every draft token would be rejected, or crash the target model.
     """
-    found = verify(draft)
-    if found.vocab_size != manifest.vocab_size:
+    drafting = verify(draft)
+    if drafting.vocab_size != manifest.vocab_size:
         raise _mismatch(
-            draft, f"has a vocabulary of {found.vocab_size:,} tokens and the engine one of {manifest.vocab_size:,}"
+            draft,
+            f"has a vocabulary of {drafting.vocab_size:,} tokens and the engine one of {manifest.vocab_size:,}",
         )
-    if not _same_vocabulary(draft, found, engine, manifest):
+    if not _same_vocabulary(draft, drafting, engine, manifest):
         raise _mismatch(draft, "has another tokenizer than the engine")
-    return found
+    return drafting
 
 
 def _same_vocabulary(draft: Path, of_draft: Manifest, engine: Path, of_engine: Manifest) -> bool:
@@ -53,10 +53,7 @@ def _vocabulary(directory: Path) -> dict[str, int]:
 
 
 def _mismatch(draft: Path, what: str) -> DeployError:
-    return DeployError(
-        f"The draft engine {draft} {what}; use one built from a smaller model of the same family.",
-        "invalid_parameter",
-    )
+    return invalid(f"The draft engine {draft} {what}; use one built from a smaller model of the same family.")
 
 
 _FOR_ALL_TASKS = ("served_model_name", "parameters", "encoders")
@@ -71,9 +68,9 @@ def check_options(options: DeploymentOptions, engines: EngineSet) -> None:
     check_readable(*engines.directories.values())
     if engines.generator is not None:
         _check_generator_options(options, engines.directories["generate"], engines.generator)
-    elif given := [name for name in given_options(options) if name not in _FOR_ALL_TASKS]:
+    elif names := [name for name in given_options(options) if name not in _FOR_ALL_TASKS]:
         raise invalid(
-            f"{', '.join(map(option_name, given))} is for an engine that generates text, and only encoders are served;"
+            f"{', '.join(map(option_name, names))} is for an engine that generates text, and only encoders are served;"
             " leave it out."
         )
     elif options.served_model_name is not None and len(engines.encoders) > 1:
@@ -81,8 +78,8 @@ def check_options(options: DeploymentOptions, engines: EngineSet) -> None:
             f"The served model name {options.served_model_name!r} can't be that of {len(engines.encoders)}"
             " encoders; leave it out, and name each with `inflight build --name`."
         )
-    if not engines.encoders and (given := given_options(options.encoders)):
-        raise invalid(f"{', '.join(map(option_name, given))} is for encoders, and none is served; leave it out.")
+    if not engines.encoders and (names := given_options(options.encoders)):
+        raise invalid(f"{', '.join(map(option_name, names))} is for encoders, and none is served; leave it out.")
     on_processor = any(manifest.target == "openvino" for manifest in engines.encoders.values())
     if options.encoders.encoder_threads is not None and not on_processor:
         raise invalid(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from build_engines.manifest import EncoderTask
-from inflight.deploy.repository.typed_parameters import invalid
+from inflight.deploy.errors import invalid
 
 _MAX_NAME_BYTES = 256
 
@@ -107,7 +107,7 @@ class DeploymentOptions:
 def given_options(options: DeploymentOptions | EncoderOptions) -> list[str]:
     """Return the names of the fields that differ from their defaults."""
     usual = type(options)()
-    return [one.name for one in fields(options) if getattr(options, one.name) != getattr(usual, one.name)]
+    return [option.name for option in fields(options) if getattr(options, option.name) != getattr(usual, option.name)]
 
 
 def check_served_model_name(name: str | None) -> None:
@@ -138,9 +138,9 @@ def adapter_names(adapters: Sequence[Path], model: str) -> list[str]:
 def adapter_files(path: Path) -> dict[str, Path]:
     """Return the files of a LoRA adapter by their names in a directory of PEFT; the settings are beside a lone file."""
     weights, settings = "adapter_model.safetensors", "adapter_config.json"
-    found = {weights: path / weights if path.is_dir() else path}
-    beside = found[weights].parent / settings
-    return {**found, settings: beside} if beside.is_file() else found
+    files = {weights: path / weights if path.is_dir() else path}
+    beside = files[weights].parent / settings
+    return {**files, settings: beside} if beside.is_file() else files
 
 
 def check_readable(*paths: Path | str) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from build_engines.kv_cache import round_up_to_blocks
 from build_engines.manifest import Manifest
+from inflight.deploy.errors import invalid
 from inflight.deploy.repository import kv_budget, model_configs
 from inflight.deploy.repository.model_configs import Configs
 from inflight.deploy.repository.model_names import ENGINE_MODEL, option_name, pbtxt_bool
 from inflight.deploy.repository.options import DeploymentOptions
-from inflight.deploy.repository.typed_parameters import Instances, Positive, TypedParameters, invalid
+from inflight.deploy.repository.typed_parameters import Instances, Positive, TypedParameters
 
 _LLMAPI_SPECULATION = "the engine directory's model.yaml configures speculation"
 _LLMAPI_UNSUPPORTED = {
@@ -40,10 +42,10 @@ class PythonBackendParameters(TypedParameters):
         texts = self.pbtxt_values()
         places = {"add_special_tokens": "preprocessing", "skip_special_tokens": "postprocessing"}
         texts.pop("preprocessing_instance_count", None)
-        found: dict[str, dict[str, str]] = {}
+        by_model: dict[str, dict[str, str]] = {}
         for name, text in texts.items():
-            found.setdefault(places.get(name, ENGINE_MODEL), {})[name] = text
-        return found
+            by_model.setdefault(places.get(name, ENGINE_MODEL), {})[name] = text
+        return by_model
 
 
 def configure_models(configs: Configs, engine: Path, manifest: Manifest, options: DeploymentOptions) -> None:
@@ -86,24 +88,15 @@ def _engine_values(engine: Path, options: DeploymentOptions) -> dict[str, str]:
         "gpt_model_path": str(engine),
         "enable_kv_cache_reuse": pbtxt_bool(options.kv_cache_reuse),
         "enable_chunked_context": pbtxt_bool(options.chunked_context),
-        "share_prefixes": pbtxt_bool(options.share_prefixes),
-        "prompt_lookup": pbtxt_bool(options.prompt_lookup),
-        "wrap_token_ids": pbtxt_bool(options.wrap_token_ids),
+        **{name: pbtxt_bool(getattr(options, name)) for name in ("share_prefixes", "prompt_lookup", "wrap_token_ids")},
         "lora_adapters": json.dumps([str(path.resolve()) for path in options.adapters]),
     }
     if options.adapter_directory is not None:
         values["lora_directory"] = str(options.adapter_directory.resolve())
     if options.draft_engine is not None:
         values["draft_model_path"] = str(options.draft_engine.resolve())
-    if options.stream_interval is not None:
-        values["stream_interval"] = str(options.stream_interval)
-    if options.itl_bound is not None:
-        values["itl_bound"] = str(options.itl_bound)
-    if options.threads is not None:
-        values["threads"] = str(options.threads)
-    if options.num_draft_tokens is not None:
-        values["num_draft_tokens"] = str(options.num_draft_tokens)
-    return values
+    numbers = {name: getattr(options, name) for name in ("stream_interval", "itl_bound", "threads", "num_draft_tokens")}
+    return values | {name: str(number) for name, number in numbers.items() if number is not None}
 
 
 def _bounds(manifest: Manifest, options: DeploymentOptions, configs: Mapping[str, Any]) -> dict[str, str]:
@@ -117,7 +110,7 @@ def _bounds(manifest: Manifest, options: DeploymentOptions, configs: Mapping[str
             step_tokens = step_tokens or manifest.limits.max_num_tokens
     sequences = sequences or int(configs[ENGINE_MODEL].parameters["max_num_sequences"].string_value)
     if options.kv_cache_tokens is not None:
-        bounds["max_tokens_in_paged_kv_cache"] = str(kv_budget.round_up_to_blocks(options.kv_cache_tokens))
+        bounds["max_tokens_in_paged_kv_cache"] = str(round_up_to_blocks(options.kv_cache_tokens))
     elif manifest.target == "openvino":
         draft = None if options.draft_engine is None else Manifest.read(options.draft_engine)
         bounds["max_tokens_in_paged_kv_cache"] = str(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, NoReturn, Self
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from inflight.common.schema.validation_errors import expected
+from inflight.common.schema.yaml_values import load_values
 from inflight.common.suggestions import nearest
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import invalid
 
 MAX_INT32 = 2**31 - 1
 """TensorRT-LLM reads most numbers as int32, and silently uses its default for larger ones."""
@@ -37,7 +40,7 @@ def _parse_groups(value: Any) -> Any:
     """Parse "0,1;2,3", groups of numbers. A plain list of numbers is one group, like "0,1"."""
     if isinstance(value, str):
         return [_parse_numbers(group) for group in value.split(";")]
-    if isinstance(value, list) and any(isinstance(one, list | tuple | str) for one in value):
+    if isinstance(value, list) and any(isinstance(part, list | tuple | str) for part in value):
         return [_parse_numbers(group) if isinstance(group, str) else group for group in value]
     return [_parse_numbers(value)] if value or value == 0 else value
 
@@ -108,29 +111,25 @@ class TypedParameters(BaseModel):
     """Parameters that are set elsewhere, with the place."""
 
     @classmethod
-    def read(cls, given: Mapping[str, Any], where: str) -> Self:
+    def read(cls, values: Mapping[str, Any], where: str) -> Self:
         """Parse the given parameters; texts may hold numbers and lists in a user's form.
 
         Raises DeployError `invalid_parameter` for an unknown name (`where` describes the model), and for an invalid
         value.
         """
-        for name in given:
+        for name in values:
             if name in cls.set_elsewhere:
                 raise invalid(f"The parameter {name} can't be set here: {cls.set_elsewhere[name]}; leave it out.")
             if name not in cls.model_fields:
-                raise DeployError(_unknown(name, list(cls.model_fields), where), "invalid_parameter")
+                raise invalid(_unknown(name, list(cls.model_fields), where))
         try:
-            return cls.model_validate(dict(given))
+            return cls.model_validate(dict(values))
         except ValidationError as error:
             _refuse(error.errors()[0])
 
     def pbtxt_values(self) -> dict[str, str]:
         """Return each parameter that has a value, in config.pbtxt's form."""
         return {name: _text(value) for name, value in self.model_dump(mode="json").items() if value is not None}
-
-
-def invalid(sentence: str) -> DeployError:
-    return DeployError(sentence, "invalid_parameter")
 
 
 def _text(value: Any) -> str:
@@ -148,3 +147,22 @@ def _refuse(error: Mapping[str, Any]) -> NoReturn:
     name, value = error["loc"][0], error["input"]
     verb = "is" if len(error["loc"]) == 1 else "holds"
     raise invalid(f"The parameter {name} {verb} {value!r}; it must be {expected(error)}.")
+
+
+def load_parameters_file(path: Path) -> dict[str, Any]:
+    """Return the parameters by name, which are not checked here. Raises DeployError `invalid_parameter`."""
+    try:
+        values = load_values(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise invalid(f"The file of parameters {path} can't be read ({error.strerror}); check the path.") from error
+    except (yaml.YAMLError, ValueError) as error:
+        what = " ".join(str(error).split())
+        raise invalid(
+            f"The file of parameters {path} can't be read ({what}); write a line NAME: VALUE for each."
+        ) from error
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise invalid(f"The file of parameters {path} holds no names with values; write lines of NAME: VALUE.")
+    for name, value in values.items():
+        if value is None:
+            raise invalid(f"The parameter {name} has no value in {path}; give it one, or remove the line.")
+    return values

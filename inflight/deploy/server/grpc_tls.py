@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,10 @@ class GrpcTls:
             return None
         if certificate is None or key is None:
             missing = "--grpc-tls-certificate" if certificate is None else "--grpc-tls-key"
-            raise DeployError(
-                f"TLS needs both --grpc-tls-certificate and --grpc-tls-key; give {missing}.", "invalid_parameter"
-            )
-        found = cls(certificate.absolute(), key.absolute(), None if ca is None else ca.absolute())
-        found.check()
-        return found
+            raise invalid(f"TLS needs both --grpc-tls-certificate and --grpc-tls-key; give {missing}.")
+        tls = cls(certificate.absolute(), key.absolute(), None if ca is None else ca.absolute())
+        tls.check()
+        return tls
 
     def check(self) -> None:
         """Read the files, since the server would not report what is wrong with them. Raises DeployError."""
@@ -46,10 +44,9 @@ class GrpcTls:
             # Without a password argument, OpenSSL would ask for one at the terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, password="")
         except ssl.SSLError as error:
-            raise DeployError(
+            raise invalid(
                 f"--grpc-tls-certificate {self.certificate} and --grpc-tls-key {self.key} can't be used together"
-                f" ({_reason(error)}); give a certificate and its own key as PEM, without a password.",
-                "invalid_parameter",
+                f" ({_reason(error)}); give a certificate and its own key as PEM, without a password."
             ) from None
         try:
             if self.ca is not None:
@@ -70,9 +67,8 @@ class GrpcTls:
 
 
 def _invalid_file(option: str, path: Path | None, reason: str) -> DeployError:
-    return DeployError(
-        f"--grpc-tls-{option} {path} can't be used ({reason}); give a file with certificates or a key as PEM.",
-        "invalid_parameter",
+    return invalid(
+        f"--grpc-tls-{option} {path} can't be used ({reason}); give a file with certificates or a key as PEM."
     )
 
 

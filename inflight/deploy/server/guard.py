@@ -118,7 +118,7 @@ def end_orphans() -> None:
 
 def children() -> list[int]:
     """Return the children of this process, zombies included."""
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -127,8 +127,8 @@ def children() -> list[int]:
             except OSError:
                 continue  # exited meanwhile
             if parent == os.getpid():
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 def remove_shared_memory(shm_prefix: str) -> None:

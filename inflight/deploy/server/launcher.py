@@ -10,7 +10,7 @@ from pathlib import Path
 from inflight.deploy.repository.configure import publish
 from inflight.deploy.repository.model_names import ENGINE_MODEL, Task
 from inflight.deploy.repository.options import DeploymentOptions
-from inflight.deploy.server import preflight, process_layout, request_log, triton
+from inflight.deploy.server import preflight, process_layout, triton
 from inflight.deploy.server.grpc_tls import GrpcTls
 from inflight.deploy.server.instance import ServerInstance
 from inflight.deploy.server.ports import ListenHosts, ListenPorts, reachable
@@ -23,6 +23,8 @@ from inflight.deploy.server.triton_log import log_size as log_size
 
 # Triton's own exit timeout is shorter than the supervisor's, so that Triton can log what hangs.
 _EXIT_TIMEOUT = 4
+_REQUEST_LOG_VARIABLE = "INFLIGHT_REQUEST_LOG"
+"""For the engine's model, which writes the lines; see `inflight.runtime.triton.request_log`."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class ServerLauncher:
         installation = triton.mirror_wheel(triton.find_triton(), run_directory.path / "triton")
         for manifest in source.engines.all:
             preflight.check_engine(manifest, installation.root / "backends", on_message)
-        variables = request_log.request_log_environment(request_log_path, source.engines.main)
+        variables = preflight.request_log_environment(request_log_path, source.engines.main)
         deployment = prepare_repository(source, options, run_directory.path, on_message)
         preflight.check_kv_cache(source.engines.generator, deployment.kv_cache_tokens)
         chosen = process_layout.choose_layout(source.engines.main, deployment.parameters, mode)

@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 
 LOOPBACK = "127.0.0.1"
 
@@ -45,11 +45,10 @@ def choose_ports(hosts: ListenHosts, http: int | None, grpc: int | None, metrics
         (hosts.grpc, "--grpc-port", grpc),
         (hosts.metrics, "--metrics-port", metrics),
     )
-    given = [port for _, _, port in asked if port]
-    if len(given) != len(set(given)):
-        raise DeployError(
-            f"HTTP, gRPC and metrics need three different ports, not {given}; choose others, or 0 for any free one.",
-            "invalid_parameter",
+    chosen = [port for _, _, port in asked if port]
+    if len(chosen) != len(set(chosen)):
+        raise invalid(
+            f"HTTP, gRPC and metrics need three different ports, not {chosen}; choose others, or 0 for any free one."
         )
     held: list[socket.socket] = []
     try:
@@ -76,10 +75,10 @@ def numeric(host: str) -> str:
     Raises DeployError `invalid_parameter` for a name that can't be resolved.
     """
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:
         raise _unusable(host, error) from error
-    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
+    return str(min(addresses, key=lambda address: address[0] != socket.AF_INET)[4][0])
 
 
 def is_loopback(address: str) -> bool:
@@ -127,6 +126,4 @@ def _bind(host: str, option: str, port: int) -> socket.socket:
 
 def _unusable(host: str, error: Exception) -> DeployError:
     why = getattr(error, "strerror", None) or error
-    return DeployError(
-        f"No server can listen on the address {host} ({why}); use an address of this machine.", "invalid_parameter"
-    )
+    return invalid(f"No server can listen on the address {host} ({why}); use an address of this machine.")

@@ -18,12 +18,15 @@ from build_engines.manifest import EncoderManifest, EngineManifest, Manifest
 from build_engines.processor import better_precision, find_processor
 from inflight import __version__, compatible
 from inflight.deploy import memory
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository import kv_budget
+from inflight.deploy.repository.engine_set import AnyManifest
 from inflight.deploy.repository.environment import container_name, world_size
 from inflight.deploy.repository.model_names import CPP_BACKEND
 
 _FIRST_WITH_ENCODE = (1, 3)
+_REQUEST_LOG_VARIABLE = "INFLIGHT_REQUEST_LOG"
+"""The file to which an engine's model writes its lines; see `inflight.runtime.triton.request_log`."""
 _NAMES = {"tensorrt_llm": "TensorRT-LLM", "tensorrt": "TensorRT"}
 
 
@@ -32,7 +35,7 @@ class Problem:
     """One sentence; with a code if the engine can't run, without one if it may."""
 
     sentence: str
-    code: str | None
+    code: str | None = None
 
 
 def check_engine(manifest: Manifest | EncoderManifest, backends: Path, on_message: Callable[[str], None]) -> None:
@@ -48,17 +51,44 @@ def check_engine(manifest: Manifest | EncoderManifest, backends: Path, on_messag
         on_message(f"Warning: {problem.sentence}")
 
 
+def request_log_environment(path: Path | None, manifest: AnyManifest) -> dict[str, str]:
+    """Return the server's environment variable for the request log; empty without a path.
+
+    `manifest` is that of the main engine. Raises DeployError `invalid_parameter` for a file that can't be written, and
+    for encoders and TensorRT-LLM's C++ backend, which don't support it.
+    """
+    if path is None:
+        return {}
+    if manifest.task != "generate":
+        raise DeployError(
+            "--request-log is for an engine that generates text, and only encoders are served; leave it out.",
+            "invalid_parameter",
+        )
+    if manifest.target == "tensorrt-llm":
+        raise DeployError(
+            "--request-log is not supported by TensorRT-LLM's C++ backend, in which this engine runs; leave it out.",
+            "invalid_parameter",
+        )
+    try:
+        # The same mode as in the engine's model: lines name tenants.
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640))
+    except OSError as error:
+        raise DeployError(
+            f"--request-log {path} can't be written ({error.strerror}); name another file.", "invalid_parameter"
+        ) from None
+    return {_REQUEST_LOG_VARIABLE: str(path.absolute())}
+
+
 def check_kv_cache(generator: Manifest | None, tokens: int | None) -> None:
     """Raise DeployError `invalid_parameter` if a KV cache on the processor needs more memory than there is."""
     if generator is None or tokens is None or generator.target != "openvino":
         return
-    each, available = kv_budget.bytes_per_token(generator), memory.available_bytes()
-    if tokens * each > available:
-        raise DeployError(
-            f"A KV cache of {tokens:,} tokens needs {tokens * each / 1e9:,.3g} GB of memory, and"
-            f" {available / 1e9:,.3g} GB are available; lower --kv-cache-tokens to less than {available // each:,}, or"
-            " leave it out.",
-            "invalid_parameter",
+    size, available = kv_budget.bytes_per_token(generator), memory.available_bytes()
+    if tokens * size > available:
+        raise invalid(
+            f"A KV cache of {tokens:,} tokens needs {tokens * size / 1e9:,.3g} GB of memory, and"
+            f" {available / 1e9:,.3g} GB are available; lower --kv-cache-tokens to less than {available // size:,}, or"
+            " leave it out."
         )
 
 
@@ -87,10 +117,10 @@ def find_problems(manifest: Manifest | EncoderManifest, machine: Machine, backen
 
 def visible_gpus(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves; names other than numbers (parts of a GPU) are only counted."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return gpus
-    names = [name.strip() for name in given.split(",") if name.strip()]
+    names = [name.strip() for name in visible.split(",") if name.strip()]
     if all(name.isdecimal() for name in names):
         return tuple(gpu for gpu in gpus if str(gpu.index) in names)
     return gpus[: len(names)]
@@ -102,7 +132,6 @@ def _our_version(manifest: EngineManifest) -> Iterator[Problem]:
         yield Problem(
             f"The engine {manifest.name} was built by inflight {built} and this is {__version__}; if it does not load,"
             " or answers differently, build it again.",
-            None,
         )
 
 
@@ -112,7 +141,6 @@ def _precision(manifest: Manifest) -> Iterator[Problem]:
         yield Problem(
             f"The engine {manifest.name} has {manifest.precision} weights, which are slow on this processor"
             f" ({processor}): {better.reason}. For speed, build it again with --precision {better.precision}.",
-            None,
         )
 
 
@@ -127,7 +155,6 @@ def _longest_text(manifest: EncoderManifest) -> Iterator[Problem]:
             f"The engine {manifest.name} needs about {needed / 1e9:.3g} GB of memory for one text of"
             f" {manifest.max_seq_len:,} tokens, and {available / 1e9:.3g} GB are available, so such a text can end the"
             " server; free memory, or build the engine again with a lower --max-seq-len.",
-            None,
         )
 
 
@@ -144,32 +171,31 @@ def _backend(manifest: Manifest, backends: Path) -> Iterator[Problem]:
 
 def _versions(manifest: EngineManifest, here: Machine) -> Iterator[Problem]:
     for key, name in _NAMES.items():
-        built, found = manifest.versions.get(key), here.software.versions.get(key)
+        built, installed = manifest.versions.get(key), here.versions.get(key)
         if built is None:
             continue
-        if found is None:
+        if installed is None:
             place = container_name(manifest) or f"a container with {name} {built}"
             yield Problem(
                 f"No {name} was found here to compare with the {built} that compiled the engine; if it does not load,"
                 f" serve it in {place}.",
-                None,
             )
-        elif built != found:
+        elif built != installed:
             place = container_name(manifest) or f"a container with {name} {built}"
             yield Problem(
-                f"The engine {manifest.name} was compiled by {name} {built}, and {found} here can't read it;"
+                f"The engine {manifest.name} was compiled by {name} {built}, and {installed} here can't read it;"
                 f" serve it in {place}, or build it again here.",
                 "engine_incompatible",
             )
 
 
 def _encode(manifest: EncoderManifest, here: Machine) -> Iterator[Problem]:
-    found = here.software.tensorrt_llm or ""
-    numbers = re.match(r"(\d+)\.(\d+)", found)
+    version = here.versions.get("tensorrt_llm", "")
+    numbers = re.match(r"(\d+)\.(\d+)", version)
     if manifest.target == "llmapi" and numbers and tuple(map(int, numbers.groups())) < _FIRST_WITH_ENCODE:
         yield Problem(
-            f"The engine {manifest.name} needs LLM.encode, which TensorRT-LLM {found} here doesn't have; serve it where"
-            " 1.3 or later is installed, or build it with --target tensorrt.",
+            f"The engine {manifest.name} needs LLM.encode, which TensorRT-LLM {version} here doesn't have; serve it"
+            " where 1.3 or later is installed, or build it with --target tensorrt.",
             "engine_incompatible",
         )
 
@@ -180,13 +206,13 @@ def _gpus(manifest: Manifest | EncoderManifest, gpus: tuple[Gpu, ...]) -> Iterat
         return
     # The LLM API itself reports what is missing; it decides on machines without nvidia-smi.
     fatal = bool(gpus) or manifest.target != "llmapi"
-    found = f"this machine has {len(gpus)} visible" if gpus else "nvidia-smi lists no GPUs here"
+    there = f"this machine has {len(gpus)} visible" if gpus else "nvidia-smi lists no GPUs here"
     split, smaller = "", ""
     if isinstance(manifest, Manifest):
         split = f" (tensor parallel {manifest.tensor_parallel}, pipeline parallel {manifest.pipeline_parallel})"
         smaller = ", or build it for fewer"
     yield Problem(
-        f"The engine {manifest.name} needs {needed} GPU{'s' if needed > 1 else ''}{split} and {found}; serve it on a"
+        f"The engine {manifest.name} needs {needed} GPU{'s' if needed > 1 else ''}{split} and {there}; serve it on a"
         f" machine with enough{smaller}.",
         "gpu_missing" if fatal else None,
     )
@@ -210,7 +236,6 @@ def _gpu_model(manifest: EngineManifest, gpus: tuple[Gpu, ...]) -> Iterator[Prob
         yield Problem(
             f"The engine {manifest.name} was compiled on {built.gpu} and GPU {gpus[0].index} here is {gpus[0].name};"
             " if it does not load, or is slow, build it again here.",
-            None,
         )
 
 
@@ -222,5 +247,4 @@ def _driver(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
         f"The driver here is {gpus[0].driver}, and CUDA {container.cuda} of TensorRT-LLM {container.tensorrt_llm} came"
         f" with {container.minimum_driver}; if the server does not start, update the driver (GPUs for data centres may"
         " do with an older one).",
-        None,
     )

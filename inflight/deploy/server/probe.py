@@ -98,8 +98,8 @@ class Probe:
             return None
         try:
             lines = self._send(*self.metrics, "GET", "/metrics", None, seconds=10).decode().splitlines()
-            found = [line for line in lines if line.startswith(f"{_ENCODED_TEXTS}{{") and f'model="{model}"' in line]
-            return int(sum(float(line.rpartition(" ")[2]) for line in found if 'status="ok"' in line))
+            counters = [line for line in lines if line.startswith(f"{_ENCODED_TEXTS}{{") and f'model="{model}"' in line]
+            return int(sum(float(line.rpartition(" ")[2]) for line in counters if 'status="ok"' in line))
         except (ProbeError, ValueError):
             return None
 

@@ -192,7 +192,7 @@ class TritonProcess:
                 return list(_server_processes(first, SERVER_PROCESS))
             mpirun = ProcessInfo(first.pid, first.create_time(), first.name())
             ranks = sorted(first.children(), key=_rank_of)
-            return [mpirun, *(member for one in ranks for member in _server_processes(one, _rank_name(one)))]
+            return [mpirun, *(member for rank in ranks for member in _server_processes(rank, _rank_name(rank)))]
         except psutil.NoSuchProcess:
             return []
 
@@ -270,8 +270,8 @@ def _server_processes(server: psutil.Process, name: str) -> Iterator[ProcessInfo
 def _model_of(stub: psutil.Process) -> str:
     """Return the model of a stub: its command line ends with the name of the model's instance, "NAME_0_0 DEFAULT"."""
     for argument in reversed(stub.cmdline()[-2:]):
-        if found := _INSTANCE.fullmatch(argument):
-            return found[1]
+        if match := _INSTANCE.fullmatch(argument):
+            return match[1]
     return "a model"
 
 

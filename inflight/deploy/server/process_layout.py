@@ -18,7 +18,7 @@ from typing import Literal
 from build_engines.machine import find_gpus
 from build_engines.manifest import Manifest
 from inflight.common import process_guard
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository.engine_set import AnyManifest
 from inflight.deploy.repository.environment import world_size
 from inflight.deploy.server.preflight import visible_gpus
@@ -65,11 +65,11 @@ class ProcessLayout:
         """Return environment variables. MPI's own files go into the run directory, which is removed later."""
         if self.mode is None:
             return {}
-        found = {"PRTE_MCA_prte_tmpdir_base": str(run), "OMPI_MCA_orte_tmpdir_base": str(run)}
+        variables = {"PRTE_MCA_prte_tmpdir_base": str(run), "OMPI_MCA_orte_tmpdir_base": str(run)}
         if self.mode == "orchestrator":
-            found["TRTLLM_ORCHESTRATOR"] = "1"
-            found["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"] = "1" if self.spawns_workers else "0"
-        return found
+            variables["TRTLLM_ORCHESTRATOR"] = "1"
+            variables["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"] = "1" if self.spawns_workers else "0"
+        return variables
 
     def _memory_arguments(self) -> list[str]:
         """Return memory arguments: an orchestrator computes nothing, and must not take GPU memory from its workers."""
@@ -107,10 +107,9 @@ def choose_layout(manifest: AnyManifest, parameters: Mapping[str, str], asked: M
             f"The parameter gpu_device_ids asks for {instances} instances, and leader mode has only one"
         )
     if parameters.get("num_nodes", "1") != "1":
-        raise DeployError(
+        raise invalid(
             f"The parameter num_nodes is {parameters['num_nodes']}, and `inflight serve` starts ranks on this machine"
-            " only; assemble a repository and start it with the cluster's own launcher.",
-            "invalid_parameter",
+            " only; assemble a repository and start it with the cluster's own launcher."
         )
     _check_participants(named)
     if mode == "orchestrator" and not named:
@@ -125,10 +124,9 @@ def _check_participants(named: list[int]) -> None:
     """Check that each started rank is in an instance; others would exit."""
     if sorted(named) != list(range(1, len(named) + 1)):
         shown = ",".join(map(str, named))
-        raise DeployError(
+        raise invalid(
             f"The parameter participant_ids names the ranks {shown}, and 0 is the orchestrator's own; name those from 1"
-            f" to {len(named)}, each once.",
-            "invalid_parameter",
+            f" to {len(named)}, each once."
         )
 
 
@@ -164,8 +162,8 @@ def _check_shared_memory(workers: int) -> None:
 
 def _find_mpirun(workers: int) -> str:
     for name in ("mpirun", *_MPIRUNS):
-        if found := shutil.which(name):
-            return os.path.abspath(found)
+        if path := shutil.which(name):
+            return os.path.abspath(path)
     raise DeployError(
         f"There is no mpirun, which starts the {workers} ranks of this engine: none on PATH, none in"
         f" {' or '.join(_MPIRUNS)}; serve it in NVIDIA's container, or install Open MPI.",

@@ -16,7 +16,9 @@ import shutil
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from inflight.deploy.errors import DeployError
 
@@ -81,8 +83,8 @@ def default_base_directory() -> Path:
 
     If the path of the latter two has characters that Triton can't be started with, it is /tmp.
     """
-    if given := os.environ.get("INFLIGHT_RUN_DIR"):
-        return Path(given).absolute()
+    if configured := os.environ.get("INFLIGHT_RUN_DIR"):
+        return Path(configured).absolute()
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and _SAFE_PATH.fullmatch(runtime) and os.access(runtime, os.W_OK):
         return Path(runtime) / "inflight"
@@ -92,40 +94,51 @@ def default_base_directory() -> Path:
 
 def stale_run_directories(home: Path | None = None) -> list[Path]:
     """Return the run directories whose owners have exited."""
-    found = []
-    for path in sorted((home or default_base_directory()).glob("run-*")):
-        lock = _try_lock(path)
+    stale = []
+    for path, lock in _run_directories(home):
         if lock is not None:
             os.close(lock)
-            found.append(path)
-    return found
+            stale.append(path)
+    return stale
 
 
 def server_pids(home: Path | None = None) -> set[int]:
     """Return the process ids of running servers."""
-    found = set()
-    for path in (home or default_base_directory()).glob("run-*"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            if (lock := _try_lock(path)) is None:
-                found.add(int(json.loads((path / "owner.json").read_text())["pid"]))
-            else:
-                os.close(lock)
-    return found
+    pids = set()
+    for path, lock in _run_directories(home):
+        if lock is not None:
+            os.close(lock)
+        elif owner := _owner(path):
+            pids.add(int(owner["pid"]))
+    return pids
 
 
 def remove_stale_run_directories(home: Path | None = None) -> list[Path]:
     """Remove the run directories and shared memory of dead servers; return the directories."""
-    swept = []
+    removed = []
+    for path, lock in _run_directories(home):
+        if lock is not None:
+            with contextlib.suppress(OSError, ValueError):
+                remove_shared_memory(_owner(path).get("shm_prefix", ""))
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)
+            removed.append(path)
+    return removed
+
+
+def _run_directories(home: Path | None) -> Iterator[tuple[Path, int | None]]:
+    """Yield each run directory, with its lock if its owner has exited."""
     for path in sorted((home or default_base_directory()).glob("run-*")):
-        lock = _try_lock(path)
-        if lock is None:
-            continue
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            remove_shared_memory(json.loads((path / "owner.json").read_text())["shm_prefix"])
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
-        swept.append(path)
-    return swept
+        yield path, _try_lock(path)
+
+
+def _owner(path: Path) -> dict[str, Any]:
+    """Return what a run directory says of its owner; empty if that can't be read."""
+    try:
+        owner = json.loads((path / "owner.json").read_text())
+        return {"pid": int(owner["pid"]), "shm_prefix": str(owner["shm_prefix"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def remove_shared_memory(prefix: str) -> None:
@@ -140,8 +153,8 @@ def _check_private(home: Path) -> None:
     """Refuse a directory that another user owns: in /tmp, any user may have created it first."""
     if not home.parent.stat().st_mode & stat.S_IWOTH:
         return
-    found = home.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = home.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise DeployError(
             f"{home} is not a private directory of this user; remove it, or name another place with INFLIGHT_RUN_DIR.",
             "server_start_failed",

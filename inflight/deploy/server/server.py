@@ -12,13 +12,12 @@ from pathlib import Path
 
 import psutil
 
-from inflight.deploy.errors import DeployError, ServerCrashError, ServerHangError, system_error
+from inflight.deploy.errors import DeployError, ServerCrashError, ServerHangError, invalid, system_error
 from inflight.deploy.repository.engine_set import AnyManifest
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server import ports
-from inflight.deploy.server.drain import drain
 from inflight.deploy.server.grpc_tls import GrpcTls
-from inflight.deploy.server.instance import MAX_START_ATTEMPTS, ServerInstance
+from inflight.deploy.server.instance import MAX_START_ATTEMPTS, ServerInstance, drain
 from inflight.deploy.server.launcher import ServerLauncher
 from inflight.deploy.server.liveness import LivenessMonitor, LivenessTimeouts
 from inflight.deploy.server.ports import LOOPBACK, ListenHosts, is_loopback
@@ -83,11 +82,14 @@ class ServerSettings:
         )
         reached = tuple(host for host in reached if not is_loopback(host))
         if reached and not self.behind_proxy:
-            raise DeployError(
+            raise invalid(
                 f"Other machines can reach the server at {reached[0]}, and any client can crash it (docs/security.md);"
-                " listen on 127.0.0.1, or put a proxy in front of it and pass --behind-proxy.",
-                "invalid_parameter",
+                " listen on 127.0.0.1, or put a proxy in front of it and pass --behind-proxy."
             )
+
+    def choose_ports(self) -> ports.ListenPorts:
+        """Return the ports, which are free now. Raises DeployError as `ports.choose_ports` does."""
+        return ports.choose_ports(self.hosts, self.http_port, self.grpc_port, self.metrics_port)
 
     @property
     def _requires_client_certificates(self) -> bool:
@@ -153,19 +155,23 @@ class Server:
             raise system_error(error) from error
 
     def _start(self) -> None:
-        wanted = self._settings
-        wanted.check()
+        settings = self._settings
+        settings.check()
         source = find_source(self._location, self._options)
         self.engines = source.engines
         self.model_name = source.model_name
-        self.ports = ports.choose_ports(wanted.hosts, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
+        self.ports = settings.choose_ports()
         self.run_directory = ServerRunDirectory.create()
-        self._relay = LogRelay(self.run_directory.log, self._on_message, everything=wanted.verbose)
+        self._relay = LogRelay(self.run_directory.log, self._on_message, everything=settings.verbose)
         try:
             self.run_directory.log.touch(0o600)
-            log = wanted.request_log
             self._launcher = ServerLauncher.prepare(
-                source, self._options, wanted.multi_gpu, log, self.run_directory, self._on_message
+                source,
+                self._options,
+                settings.multi_gpu,
+                settings.request_log,
+                self.run_directory,
+                self._on_message,
             )
             self.kv_cache_tokens = self._launcher.repository.kv_cache_tokens
             self._start_first_instance()
@@ -209,12 +215,14 @@ class Server:
     @property
     def pid(self) -> int:
         """Return the process id of tritonserver; under mpirun, of the first rank's."""
-        return self._current_instance().process.server_pid
+        return self.instance.process.server_pid
 
     @property
     def instance(self) -> ServerInstance:
         """Return the current instance: its processes and its probe."""
-        return self._current_instance()
+        if self._instance is None:
+            raise RuntimeError("the server is not running")
+        return self._instance
 
     @property
     def http_address(self) -> str:
@@ -228,29 +236,21 @@ class Server:
     def metrics_address(self) -> str:
         return _address(self._settings.hosts.metrics, self.ports.metrics)
 
-    def _current_instance(self) -> ServerInstance:
-        if self._instance is None:
-            raise RuntimeError("the server is not running")
-        return self._instance
-
     def _start_first_instance(self) -> None:
         """Start on the chosen ports, or on others if these were taken meanwhile; retry once if Triton crashes."""
-        wanted = self._settings
         for attempt in range(1, MAX_START_ATTEMPTS + 1):
             try:
                 self._start_instance()
                 return
             except DeployError as error:
-                taken = not self.ports.are_free(wanted.hosts)
+                taken = not self.ports.are_free(self._settings.hosts)
                 if attempt == MAX_START_ATTEMPTS or not (
                     taken or isinstance(error, (ServerCrashError, ServerHangError))
                 ):
                     raise
                 self._on_message(f"{error} Trying again.")
                 if taken:
-                    self.ports = ports.choose_ports(
-                        wanted.hosts, wanted.http_port, wanted.grpc_port, wanted.metrics_port
-                    )
+                    self.ports = self._settings.choose_ports()
 
     def _start_instance(self) -> None:
         """Start the processes and wait for the first answers; on failure, end all of them."""
@@ -296,9 +296,9 @@ class Server:
             died = time.monotonic()
             setbacks = 1 if died - began > _STABLE_SECONDS else setbacks + 1
             self._on_message(f"{cause}; the server is started again.")
-            self._current_instance().reject_and_flush(self._stopping.wait)
+            self.instance.reject_and_flush(self._stopping.wait)
             self._mute_log(True)
-            self._current_instance().stop(_KILL_TIMEOUT)
+            self.instance.stop(_KILL_TIMEOUT)
             setbacks = self._restart(setbacks)
             if not self._is_ready:
                 return
@@ -307,7 +307,7 @@ class Server:
 
     def _wait_for_exit(self) -> str | None:
         """Watch one instance; return which process died, or None once the server is to stop."""
-        instance = self._current_instance()
+        instance = self.instance
         pulses = [
             LivenessMonitor(instance.probe, task, partial(instance.cpu_seconds, task), self._settings.liveness)
             for task in instance.probe.tasks

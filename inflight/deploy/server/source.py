@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.manifest import verify_engine
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.publish.s3_address import S3Address, parse_location
 from inflight.deploy.publish.s3_repository import S3Repository
 from inflight.deploy.repository import manifest as cards
@@ -149,11 +149,10 @@ def _parameters(config: Any) -> dict[str, str]:
 
 def _refuse_options(where: Path | S3Address, options: DeploymentOptions) -> None:
     names = [*(name for name in given_options(options) if name != "encoders"), *given_options(options.encoders)]
-    if given := [option_name(name) for name in names]:
-        raise DeployError(
-            f"{where} is an assembled repository, which has its options already; leave {', '.join(given)} out, or"
-            " assemble it again.",
-            "invalid_parameter",
+    if unused := [option_name(name) for name in names]:
+        raise invalid(
+            f"{where} is an assembled repository, which has its options already; leave {', '.join(unused)} out, or"
+            " assemble it again."
         )
 
 

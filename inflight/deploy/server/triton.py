@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import re
 import secrets
 import shutil
@@ -17,12 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.deploy.errors import DeployError
-from inflight.deploy.server import cpu_affinity
 from inflight.deploy.server.grpc_tls import GrpcTls
 from inflight.deploy.server.ports import ListenHosts, ListenPorts, in_brackets
 
 CONTAINER_ROOT = Path("/opt/tritonserver")
 STUB_NAME = "triton_python_backend_stub"
+SERVER_CORES = "INFLIGHT_SERVER_CORES"
+"""For the guard: the cores of tritonserver and its stubs, as a list."""
+
+ENGINE_CORES = "INFLIGHT_ENGINE_CORES"
+"""For the engine's process, which would otherwise inherit the server's."""
+
+_ENGINE_CORES_PER_SERVER_CORE = 8
 
 
 @dataclass(frozen=True)
@@ -72,10 +79,10 @@ def stub_path(installation: TritonInstallation) -> Path:
             f"{installation.root} has no stub for Python {python_version()} ({stub} is missing); {remedy}.",
             "server_not_found",
         )
-    wanted = re.search(rb"libpython(3\.\d+)", stub.read_bytes())
-    if wanted and wanted[1].decode() != python_version():
+    library = re.search(rb"libpython(3\.\d+)", stub.read_bytes())
+    if library and library[1].decode() != python_version():
         raise DeployError(
-            f"{stub} runs Python {wanted[1].decode()} and this is Python {python_version()};"
+            f"{stub} runs Python {library[1].decode()} and this is Python {python_version()};"
             " install inflight for the former.",
             "server_not_found",
         )
@@ -133,16 +140,29 @@ def server_environment(installation: TritonInstallation) -> dict[str, str]:
     programs = str(Path(sys.executable).parent)
     variables["PATH"] = os.pathsep.join([programs, variables.get("PATH", os.defpath)])
     variables["INFLIGHT_SUPERVISED"] = "1"
-    variables["INFLIGHT_SERVER_ID"] = secrets.token_hex(
-        8
-    )  # its processes find one another by a name that can't be guessed
+    # Its processes find one another by a name that can't be guessed.
+    variables["INFLIGHT_SERVER_ID"] = secrets.token_hex(8)
     if not has_gpu():
-        variables.update(cpu_affinity.affinity_environment())
+        variables.update(affinity_environment())
     if installation.wheel:
         libraries = [str(shared_python()), variables.get("LD_LIBRARY_PATH", "")]
         variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
         variables["INFLIGHT_STUB_LAYOUT"] = "2.51"  # for inflight.runtime.triton.stub.guard_launcher
     return variables
+
+
+def affinity_environment(allowed: set[int] | None = None) -> dict[str, str]:
+    """Return environment variables that assign one of every eight available cores to the server, at least one.
+
+    Every token passes through four processes in a row. If each of them wakes another one on a different core, the
+    wake-up costs more than the work, especially in a virtual machine, and takes a core away from the engine's forward
+    pass. So the server's processes share few cores and don't preempt the engine, which may use all cores; see
+    docs/internals/measurements.md. The choice is random, so that the servers of a machine don't share the same cores.
+    """
+    cores = sorted(os.sched_getaffinity(0) if allowed is None else allowed)
+    few = max(1, len(cores) // _ENGINE_CORES_PER_SERVER_CORE)
+    begin = random.randrange(0, len(cores) - few + 1, few)
+    return {SERVER_CORES: ",".join(map(str, cores[begin : begin + few])), ENGINE_CORES: ",".join(map(str, cores))}
 
 
 def server_command(
@@ -159,7 +179,7 @@ def server_command(
 ) -> list[str]:
     """Return the command line; `hosts` are numeric addresses.
 
-    Models are loaded at the start and never change; draining unloads them (see `inflight.deploy.server.drain`), so the
+    Models are loaded at the start and never change; draining unloads them (see `drain` in instance.py), so the
     repository API requires `admin_key`. So do the APIs that write files, slow the server down or map memory.
     """
     key = f"model-repository,logging,trace,shared-memory:inflight-admin-key={admin_key}"

@@ -21,7 +21,7 @@ _NO_GPU = re.compile(
 _CONSEQUENCE = re.compile(
     r"failed to load all models|Failed to create instance|which has no loaded version|exit-on-error", re.IGNORECASE
 )
-# Triton's last message if it exits while requests of disconnected clients are open (see drain.py). The supervisor
+# Triton's last message if it exits while requests of disconnected clients are open (see `drain`). The supervisor
 # reports whether requests were cut.
 _STOPPED = re.compile(r"failed to stop server: .*Exit timeout expired")
 # The last line of a Python traceback.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,99 @@ import numpy as np
 from loadtests.analysis.bunching import bunching_notes
 from loadtests.analysis.columns import Floats
 from loadtests.analysis.comparison.bootstrap import interval
-from loadtests.analysis.comparison.result import Change, ChangeVerdict, Comparison
 from loadtests.analysis.comparison.side import MIN_BLOCKS, MIN_SAMPLES, ComparisonSide, Estimate
 from loadtests.analysis.run_data import RunData
 from loadtests.analysis.slo import required_samples
 from loadtests.errors import LoadError
 from loadtests.run_directory import RunDirectory
 from loadtests.served_model import describe_served_model
+
+
+class ChangeVerdict(str, Enum):
+    """What the interval says about a change."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    NOT_SHOWN = "no change shown"
+    """The interval contains no change: there may be none, or one too small for this number of requests."""
+    TOO_FEW = "too few requests"
+    """Too few or too strongly correlated measurements for a meaningful interval."""
+    DIFFERENT_PLANS = "different plans"
+    """The two sides had different plans."""
+    BUNCHED = "tokens in bunches"
+    """Tokens arrived several at once, so the gaps between them are not those of the server."""
+
+    @property
+    def label(self) -> str:
+        """A short form for tables."""
+        return _LABELS.get(self, self.value)
+
+
+_LABELS = {
+    ChangeVerdict.TOO_FEW: "n/a (few)",
+    ChangeVerdict.DIFFERENT_PLANS: "n/a (plans differ)",
+    ChangeVerdict.BUNCHED: "n/a (bunched)",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure before and after the change.
+
+    `before` and `after` are in `unit` (`s`, `tokens/s`, or `share` of 1). `change` is after / before if `relative`,
+    otherwise after - before; `low` and `high` are the ends of its confidence interval. All are None if a side has no
+    such figure. `regression`: the whole interval is worse than the threshold, or the figure does not exist after the
+    change because nothing was completed (then without an interval).
+    """
+
+    metric: str
+    unit: str
+    relative: bool
+    before: float | None
+    after: float | None
+    change: float | None
+    low: float | None
+    high: float | None
+    samples_before: int
+    samples_after: int
+    verdict: ChangeVerdict
+    regression: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All figures of two sides, each one or several runs, named by their directories.
+
+    `threshold` is relative (0.05: 5% slower is a regression); `points` is the same for shares, as a fraction of 1.
+    `confidence` is that of each single interval. `warnings` are sentences: differences between plans, unreliable runs,
+    limits of a comparison of few runs.
+    """
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    threshold: float
+    points: float
+    confidence: float
+    changes: tuple[Change, ...]
+    warnings: tuple[str, ...]
+    served: tuple[str, ...] = ()
+    """The served model of each run, those before first; empty texts if the server did not report it."""
+    plans_differ: bool = False
+    """Whether the runs have different plans, so that no change was judged."""
+    encoder: bool = False
+    """Whether all runs are of an encoder, so that there are no figures of tokens that arrive."""
+
+    @property
+    def inconclusive(self) -> bool:
+        """Whether too few requests were made to judge most of the figures, and none is a regression."""
+        few = sum(change.verdict is ChangeVerdict.TOO_FEW for change in self.changes)
+        return not self.plans_differ and not self.regressions and 2 * few > len(self.changes)
+
+    @property
+    def regressions(self) -> tuple[Change, ...]:
+        return tuple(change for change in self.changes if change.regression)
+
 
 _MAY_DIFFER = (
     *("server", "model", "metrics_url", "seed", "tenant", "price_per_hour", "currency", "drain_seconds"),

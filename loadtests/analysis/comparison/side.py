@@ -9,8 +9,7 @@ import numpy as np
 
 from loadtests.analysis.bunching import bunched_fraction
 from loadtests.analysis.columns import Flags, Floats, Ints
-from loadtests.analysis.comparison.block_length import block_length
-from loadtests.analysis.comparison.bootstrap import MAX_CELLS, cell_of, resample
+from loadtests.analysis.comparison.bootstrap import MAX_CELLS, block_length, cell_of, resample
 from loadtests.analysis.outcomes import work_moments
 from loadtests.analysis.run_data import RunData
 from loadtests.record import RequestOutcome

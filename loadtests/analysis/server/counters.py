@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
+
+import numpy as np
 
 from loadtests.errors import LoadError
 from loadtests.json_files import finite
 
 _SERIES = re.compile(r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})?")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
-
-
-@dataclass(frozen=True)
-class Series:
-    """One series of a metrics page, without its value."""
-
-    name: str
-    labels: Mapping[str, str]
-
-    def has(self, wanted: Mapping[str, str]) -> bool:
-        return all(self.labels.get(label) == value for label, value in wanted.items())
 
 
 def series_key(name: str, labels: Mapping[str, str]) -> str:
@@ -34,12 +25,13 @@ def series_key(name: str, labels: Mapping[str, str]) -> str:
 
 
 @cache
-def parse_series(key: str) -> Series:
-    """Parse `name{label="value",...}`. The suffix `_total` of a counter is removed, since some readers add it."""
-    found = _SERIES.fullmatch(key)
-    if found is None:
-        return Series(key, {})
-    return Series(found["name"].removesuffix("_total"), dict(_LABEL.findall(found["labels"] or "")))
+def parse_series(key: str) -> tuple[str, Mapping[str, str]]:
+    """Return the name and the labels of `name{label="value",...}`. The suffix `_total` of a counter is removed, since
+    some readers add it."""
+    match = _SERIES.fullmatch(key)
+    if match is None:
+        return key, {}
+    return match["name"].removesuffix("_total"), dict(_LABEL.findall(match["labels"] or ""))
 
 
 @dataclass(frozen=True)
@@ -51,14 +43,19 @@ class MetricsSample:
     values: Mapping[str, float]
 
 
+@dataclass(frozen=True)
 class ServerCounters:
-    """All samples of a run in order of time, without those that failed because the server did not answer."""
+    """Samples of a run in order of time, without those that failed because the server did not answer."""
 
-    def __init__(self, samples: Iterable[Mapping[str, Any]]) -> None:
-        read = [_sample(values) for values in samples]
-        self.samples = sorted((sample for sample in read if sample.values), key=lambda sample: sample.time)
+    samples: Sequence[MetricsSample]
 
-    @cached_property
+    @classmethod
+    def read(cls, lines: Iterable[Mapping[str, Any]]) -> ServerCounters:
+        """Read samples. Raises LoadError `run_damaged` for a line that is not a sample."""
+        samples = (_sample(values) for values in lines)
+        return cls(sorted((sample for sample in samples if sample.values), key=lambda sample: sample.time))
+
+    @property
     def restarts(self) -> tuple[float, ...]:
         """Times at which counters were found to be reset because the server had been restarted."""
         return tuple(
@@ -69,21 +66,18 @@ class ServerCounters:
 
     def between(self, start: float, end: float) -> ServerCounters:
         """Return the samples from the one nearest to `start` to the one nearest to `end`."""
-        part = ServerCounters(())
-        if self.samples:
-            first = min(range(len(self.samples)), key=lambda i: abs(self.samples[i].time - start))
-            last = min(range(len(self.samples)), key=lambda i: abs(self.samples[i].time - end))
-            part.samples = self.samples[first : last + 1]
-        return part
+        if not self.samples:
+            return self
+        times = np.array([sample.time for sample in self.samples])
+        first, last = (int(np.abs(times - moment).argmin()) for moment in (start, end))
+        return ServerCounters(self.samples[first : last + 1])
 
     def whole_run(self) -> ServerCounters | None:
         """Return the samples before and after the run; None if one is missing or the server was restarted between."""
         samples = self.samples
         if len(samples) < 2 or samples[0].moment != "before" or samples[-1].moment != "after" or self.restarts:
             return None
-        whole = ServerCounters(())
-        whole.samples = [samples[0], samples[-1]]
-        return whole
+        return ServerCounters([samples[0], samples[-1]])
 
     def increase(self, name: str, **labels: str) -> float | None:
         """Return the total increase of the counters with this name and these labels, from the first sample to the last;
@@ -97,7 +91,7 @@ class ServerCounters:
 
     def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
         """Return `increase` for each value of a label."""
-        values = {parse_series(key).labels.get(label) for key in self._keys(name, labels)}
+        values = {parse_series(key)[1].get(label) for key in self._keys(name, labels)}
         found = {value: self.increase(name, **labels, **{label: value}) for value in values if value is not None}
         return {value: growth for value, growth in sorted(found.items()) if growth is not None}
 
@@ -125,11 +119,14 @@ class ServerCounters:
     def _counters(self) -> tuple[str, ...]:
         """The counters, identified by their names: the samples do not contain the types."""
         grow = ("inflight_requests", "nv_inference_request_success", "nv_inference_count", "nv_inference_exec_count")
-        return tuple(key for key in self._all_keys if parse_series(key).name in grow)
+        return tuple(key for key in self._all_keys if parse_series(key)[0] in grow)
 
     def _keys(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
-        wanted = name.removesuffix("_total")
-        return (key for key in self._all_keys if (series := parse_series(key)).name == wanted and series.has(labels))
+        name = name.removesuffix("_total")
+        for key in self._all_keys:
+            series, own = parse_series(key)
+            if series == name and labels.items() <= own.items():
+                yield key
 
     def _increase(self, key: str) -> float:
         values = [sample.values.get(key, math.nan) for sample in self.samples]

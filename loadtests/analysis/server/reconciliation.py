@@ -107,42 +107,27 @@ def _by_end(server: ServerCounters, ends: _RequestEnds, plan: LoadPlan) -> list[
     if not reasons:
         return [_ensemble(server, ends, plan, left)]
     known = {reason: round(number) for reason, number in reasons.items()}
-    columns = ends.columns
-    late, gone = (
-        columns.with_outcome(RequestOutcome.TIMED_OUT),
-        columns.with_outcome(RequestOutcome.CANCELLED, RequestOutcome.UNFINISHED),
-    )
-    lost = left - _count(late) - _count(gone)
-    found: list[CountComparison | None] = [
-        CountComparison(
-            name,
-            _count(ends.completed(name)),
-            known.get(reason, 0),
-            f"completed with {reason}; {_ABANDONED_NOTE}",
-            0,
-            left,
-        )
-        for name, reason in _REASONS.items()
+    late = _count(ends.columns.with_outcome(RequestOutcome.TIMED_OUT))
+    gone = _count(ends.columns.with_outcome(RequestOutcome.CANCELLED, RequestOutcome.UNFINISHED))
+    left_note = "requests whose client disconnected; those already complete, or not yet received, are counted elsewhere"
+    late_note = "requests past their deadline; counted by whichever clock expired first, the client's or the server's"
+    died_note = "requests that were running when the engine died"
+    counts: list[tuple[str, int, str, str, int, int]] = [
+        *(
+            (name, _count(ends.completed(name)), reason, f"completed with {reason}; {_ABANDONED_NOTE}", 0, left)
+            for name, reason in _REASONS.items()
+        ),
+        ("cancelled", gone, "CANCELED", left_note, gone, left - gone),
+        ("timed out", late, "DEADLINE", late_note, late, left - late),
+        ("engine died", _count(ends.engine_died), "ERROR", died_note, 0, left),
     ]
-    cancelled = _count(gone)
-    note = "requests whose client disconnected; those already complete, or not yet received, are counted elsewhere"
-    found.append(CountComparison("cancelled", cancelled, known.get("CANCELED", 0), note, cancelled, left - cancelled))
-    note = "requests past their deadline; counted by whichever clock expired first, the client's or the server's"
-    found.append(
-        CountComparison("timed out", _count(late), known.get("DEADLINE", 0), note, _count(late), cancelled + lost)
-    )
-    found.append(
-        CountComparison(
-            "engine died",
-            _count(ends.engine_died),
-            known.get("ERROR", 0),
-            "requests that were running when the engine died",
-            0,
-            left,
-        )
-    )
-    found.append(_refused(server, ends, known))
-    return found
+    return [
+        *(
+            CountComparison(name, client, known.get(reason, 0), note, fewer, more)
+            for name, client, reason, note, fewer, more in counts
+        ),
+        _refused(server, ends, known),
+    ]
 
 
 def _refused(server: ServerCounters, ends: _RequestEnds, known: dict[str, int]) -> CountComparison | None:

@@ -13,8 +13,8 @@ from build_engines.errors import BuildError
 from tests.fixtures.errors import raises
 
 
-def modelopt(directory: Path, **said: Any) -> None:
-    content = {"producer": {"name": "modelopt"}, "quantization": said}
+def modelopt(directory: Path, **quantization: Any) -> None:
+    content = {"producer": {"name": "modelopt"}, "quantization": quantization}
     (directory / "hf_quant_config.json").write_text(json.dumps(content))
 
 
@@ -30,7 +30,7 @@ def test_modelopt_says_it_in_a_file_of_its_own(tmp_path: Path, algorithm: str, p
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("section", "expected"),
     [
         (None, CheckpointQuantization()),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, CheckpointQuantization("fp8")),
@@ -38,12 +38,12 @@ def test_modelopt_says_it_in_a_file_of_its_own(tmp_path: Path, algorithm: str, p
         ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, CheckpointQuantization("mxfp4")),
     ],
 )
-def test_the_config_may_say_it(tmp_path: Path, said: Any, found: CheckpointQuantization) -> None:
-    assert read_quantization(tmp_path, {"quantization_config": said}) == found
+def test_the_config_may_say_it(tmp_path: Path, section: Any, expected: CheckpointQuantization) -> None:
+    assert read_quantization(tmp_path, {"quantization_config": section}) == expected
 
 
 @pytest.mark.parametrize(
-    ("said", "named"),
+    ("section", "named"),
     [
         ({"quant_method": "awq", "bits": 4}, "awq"),
         ({"quant_method": "gptq", "bits": 4}, "gptq"),
@@ -55,9 +55,9 @@ def test_the_config_may_say_it(tmp_path: Path, said: Any, found: CheckpointQuant
         ("unreadable", "another method"),
     ],
 )
-def test_what_others_quantized_is_refused_by_name(tmp_path: Path, said: Any, named: str) -> None:
+def test_what_others_quantized_is_refused_by_name(tmp_path: Path, section: Any, named: str) -> None:
     with raises(BuildError, "unsupported_architecture", naming=named):
-        read_quantization(tmp_path, {"quantization_config": said})
+        read_quantization(tmp_path, {"quantization_config": section})
 
 
 def test_keys_and_values_have_two_types_of_their_own(tmp_path: Path) -> None:

@@ -21,18 +21,18 @@ def model(hub_here: Hub, tiny_checkpoint: TinyCheckpoint) -> HubModelFiles:
 
 
 def fetch(revision: str | None = None) -> Path:
-    found = find_hub_model(NAME, revision)
-    found.check_weights()
-    return download(found, NoBuildProgress())
+    hub_model = find_hub_model(NAME, revision)
+    hub_model.check_weights()
+    return download(hub_model, NoBuildProgress())
 
 
 @pytest.mark.parametrize("revision", [None, "main", COMMIT])
 def test_a_model_is_downloaded_once(hub_here: Hub, model: HubModelFiles, revision: str | None) -> None:
-    found = find_hub_model(NAME, revision)
+    hub_model = find_hub_model(NAME, revision)
     directory = fetch(revision)
     weights = model.directory / "model.safetensors"
-    assert found.commit == COMMIT
-    assert found.total_bytes == sum(path.stat().st_size for path in directory.iterdir())
+    assert hub_model.commit == COMMIT
+    assert hub_model.total_bytes == sum(path.stat().st_size for path in directory.iterdir())
     assert (directory / weights.name).read_bytes() == weights.read_bytes()
     fetched = len(hub_here.fetched)
     assert fetch(revision) == directory

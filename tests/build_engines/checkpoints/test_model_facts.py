@@ -32,22 +32,26 @@ def test_the_facts_are_those_that_transformers_knows(tiny_checkpoint: TinyCheckp
     from transformers import AutoConfig
 
     directory = tiny_checkpoint(architecture)
-    found = read_facts(directory, json.loads((directory / "config.json").read_text()))
+    ours = read_facts(directory, json.loads((directory / "config.json").read_text()))
     known = AutoConfig.from_pretrained(directory)
     heads = known.num_attention_heads
-    assert (found.architecture, found.layers, found.heads) == (known.architectures[0], known.num_hidden_layers, heads)
-    assert found.kv_heads == getattr(known, "num_key_value_heads", heads)
-    assert found.head_dim == (getattr(known, "head_dim", None) or known.hidden_size // heads)
-    assert (found.hidden, found.vocab_size) == (known.hidden_size, known.vocab_size)
-    assert found.inner == (
-        getattr(known, "intermediate_size", None) or getattr(known, "n_inner", None) or 4 * found.hidden
+    assert (ours.architecture, ours.layers, ours.heads) == (
+        known.architectures[0],
+        known.num_hidden_layers,
+        heads,
     )
-    assert found.positions == known.max_position_embeddings
+    assert ours.kv_heads == getattr(known, "num_key_value_heads", heads)
+    assert ours.head_dim == (getattr(known, "head_dim", None) or known.hidden_size // heads)
+    assert (ours.hidden, ours.vocab_size) == (known.hidden_size, known.vocab_size)
+    assert ours.inner == (
+        getattr(known, "intermediate_size", None) or getattr(known, "n_inner", None) or 4 * ours.hidden
+    )
+    assert ours.positions == known.max_position_embeddings
 
 
 def test_what_a_config_leaves_out() -> None:
-    found = facts()
-    assert (found.kv_heads, found.head_dim, found.inner, found.dtype) == (4, 16, 256, "float32")
+    defaults = facts()
+    assert (defaults.kv_heads, defaults.head_dim, defaults.inner, defaults.dtype) == (4, 16, 256, "float32")
     assert facts(multi_query=True).kv_heads == 1
     assert facts(multi_query=True, num_kv_heads=4).kv_heads == 1
     assert facts(multi_query=True, num_kv_heads=2, new_decoder_architecture=True).kv_heads == 2
@@ -68,7 +72,7 @@ def test_a_config_without_a_size_is_told(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"hidden_size": "4096"}, "hidden_size is '4096'"),
         ({"hidden_size": 4096.0}, "hidden_size is 4096.0"),
@@ -89,8 +93,8 @@ def test_a_config_without_a_size_is_told(name: str) -> None:
         ({"rope_scaling": {"rope_type": "yarn", "factor": 10**400}}, "factor of rope_scaling"),
     ],
 )
-def test_a_value_that_no_model_has_is_told(fields: dict[str, Any], said: str) -> None:
-    with raises(BuildError, "not_a_checkpoint", naming=said) as caught:
+def test_a_value_that_no_model_has_is_told(fields: dict[str, Any], message: str) -> None:
+    with raises(BuildError, "not_a_checkpoint", naming=message) as caught:
         facts(**fields)
     assert len(str(caught.value)) < 200
 
@@ -98,9 +102,14 @@ def test_a_value_that_no_model_has_is_told(fields: dict[str, Any], said: str) ->
 def test_what_falcon_and_bloom_say_on_the_hub() -> None:
     """Falcon 7B says no length, and BLOOM 7B1 neither length nor hidden_size; keys as published."""
     falcon = config_of("FalconForCausalLM") | FALCON_7B
-    found = read_facts(Path("/m"), falcon)
-    assert (found.layers, found.hidden, found.inner, found.heads) == (32, 4544, 18176, 71)
-    assert (found.kv_heads, found.head_dim, found.positions, found.dtype) == (1, 64, 2048, "bfloat16")
+    sizes = read_facts(Path("/m"), falcon)
+    assert (sizes.layers, sizes.hidden, sizes.inner, sizes.heads) == (32, 4544, 18176, 71)
+    assert (sizes.kv_heads, sizes.head_dim, sizes.positions, sizes.dtype) == (
+        1,
+        64,
+        2048,
+        "bfloat16",
+    )
     bloom = read_facts(Path("/m"), config_of("BloomForCausalLM"))
     assert (bloom.layers, bloom.hidden, bloom.inner, bloom.heads, bloom.positions) == (30, 4096, 16384, 32, 2048)
 

@@ -66,7 +66,7 @@ def _is_of(script: str, character: str) -> bool:
 
 def test_every_description_would_pass_its_own_judgement() -> None:
     for example in training_examples(count=1000):
-        given = example.attributes.given()
+        attributes = example.attributes.given()
         assert names(example.description, example.attributes.product)
-        assert named_attributes(example.description, example.attributes) == len(given) >= 3
+        assert named_attributes(example.description, example.attributes) == len(attributes) >= 3
         assert not repeats(example.description.split())

@@ -68,12 +68,12 @@ def test_only_answers_are_learned_and_each_ends(batches: list[tuple[torch.Tensor
     for ids, labels in batches:
         assert ids.shape == labels.shape
         assert ids.shape[0] == BATCH
-        for row, wanted in zip(ids.tolist(), labels.tolist(), strict=True):
-            answer = [i for i, label in enumerate(wanted) if label != IGNORED]
+        for row, learned in zip(ids.tolist(), labels.tolist(), strict=True):
+            answer = [i for i, label in enumerate(learned) if label != IGNORED]
             assert answer == list(range(answer[0], answer[-1] + 1)), "the answer is one piece"
             assert answer[0] > 10, "the prompt is given"
-            assert row[answer[0] : answer[-1] + 1] == wanted[answer[0] : answer[-1] + 1]
-            assert wanted[answer[-1]] == END_ID
+            assert row[answer[0] : answer[-1] + 1] == learned[answer[0] : answer[-1] + 1]
+            assert learned[answer[-1]] == END_ID
             assert set(row[answer[-1] + 1 :]) <= {PAD_ID}
 
 

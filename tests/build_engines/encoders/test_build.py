@@ -21,11 +21,11 @@ from tests.fixtures.errors import raises
 
 
 def test_an_engine_says_what_it_computes(tiny_encoder: TinyEncoder, minilm_engine: MinilmEngine) -> None:
-    found = verify_encoder(minilm_engine(), hashes=True)
-    assert (found.task, found.precision, found.dimensions, found.pooling, found.normalize) == (
+    minilm = verify_encoder(minilm_engine(), hashes=True)
+    assert (minilm.task, minilm.precision, minilm.dimensions, minilm.pooling, minilm.normalize) == (
         *("embed", "fp32", 384, "mean", True),
     )
-    assert found.inputs == ("input_ids", "attention_mask")
+    assert minilm.inputs == ("input_ids", "attention_mask")
     embedder = EncoderManifest.read(tiny_encoder("embed", "qwen3"))
     assert (embedder.pooling, embedder.padding_side, set(embedder.prompts)) == (
         *("last_token", "left", {"query", "document"}),

@@ -30,6 +30,6 @@ def test_the_last_layer_is_computed_in_f32(tmp_path: Path, precision: str, hint:
         model = compress_weights(model, precision, [kept])
     openvino.save_model(model, tmp_path / "model.xml", compress_to_fp16=not precision.startswith("int"))
     compiled = openvino.Core().compile_model(tmp_path / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": hint})
-    found = compiled(RANDOM.normal(size=(20, 64)).astype(np.float32))
+    outputs = compiled(RANDOM.normal(size=(20, 64)).astype(np.float32))
     # With the engine's precision the difference is about 0.08.
-    assert np.abs(found[0] - (found[1] @ LAST + (BIAS if with_bias else 0))).max() < 1e-3
+    assert np.abs(outputs[0] - (outputs[1] @ LAST + (BIAS if with_bias else 0))).max() < 1e-3

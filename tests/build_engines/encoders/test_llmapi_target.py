@@ -26,10 +26,15 @@ def test_the_engine_is_the_checkpoint_and_the_arguments(tmp_path: Path) -> None:
     checkpoint, out = tiny_encoder_checkpoint("embed", "qwen3"), tmp_path / "engine"
     options = BuildOptions("llmapi", task="embed", max_seq_len=100, settings=LlmArguments(extra={"attn_backend": "X"}))
     notes = build_engine(str(checkpoint), out, options).notes
-    found = verify_encoder(out, hashes=True)
-    assert (found.target, found.precision, found.max_seq_len) == ("llmapi", "bf16", 100)
-    assert (found.inputs, found.dimensions, found.pooling, found.normalize) == (("input_ids",), 64, "last_token", True)
-    assert found.prompts
+    built = verify_encoder(out, hashes=True)
+    assert (built.target, built.precision, built.max_seq_len) == ("llmapi", "bf16", 100)
+    assert (built.inputs, built.dimensions, built.pooling, built.normalize) == (
+        ("input_ids",),
+        64,
+        "last_token",
+        True,
+    )
+    assert built.prompts
     assert {path.name for path in (out / "checkpoint").iterdir()} >= FILES
     assert (out / "tokenizer.json").is_file()
     assert yaml.safe_load((out / "model.yaml").read_text()) == {

@@ -71,14 +71,14 @@ def test_tensorrt_accepts_the_model_and_it_computes_what_transformers_does(
     texts = random_texts(engine.vocabulary)
     paired = "token_type_ids" in engine.inputs
     types = [[0] * (len(ids) // 2) + [1] * (len(ids) - len(ids) // 2) for ids in texts] if paired else None
-    wanted = expected(tiny_encoder_checkpoint(task, family), task, engine.pooling, texts, types)
-    found = engine(texts, types=types)
+    reference = expected(tiny_encoder_checkpoint(task, family), task, engine.pooling, texts, types)
+    computed = engine(texts, types=types)
     if precision == "fp32":
-        assert_close(found, wanted, task, 0.9999)
+        assert_close(computed, reference, task, 0.9999)
     elif task == "embed":
-        assert_close(found, wanted, task, 0.99)  # of random weights
+        assert_close(computed, reference, task, 0.99)  # of random weights
     else:
-        assert abs(found - wanted).max() < 0.2
+        assert abs(computed - reference).max() < 0.2
 
 
 def test_values_that_are_not_finite_fail_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

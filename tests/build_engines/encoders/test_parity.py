@@ -43,9 +43,9 @@ class Engine:
 
     @classmethod
     def read(cls, directory: Path) -> Engine:
-        found = EncoderManifest.read(directory)
-        compiled = openvino.Core().compile_model(directory / "openvino_model.xml", "CPU", found.properties)
-        return cls(compiled, found.inputs, found.pad_id, found.padding_side, found.vocab_size, found.pooling)
+        read = EncoderManifest.read(directory)
+        compiled = openvino.Core().compile_model(directory / "openvino_model.xml", "CPU", read.properties)
+        return cls(compiled, read.inputs, read.pad_id, read.padding_side, read.vocab_size, read.pooling)
 
     def __call__(
         self, texts: list[list[int]], *, tokens: int | None = None, types: list[list[int]] | None = None, side: str = ""
@@ -60,9 +60,9 @@ class Engine:
             arrays["input_ids"][row, place] = ids
             arrays["attention_mask"][row, place] = 1
             arrays["token_type_ids"][row, place] = types[row] if types else 0
-        found = self.compiled({name: arrays[name] for name in self.inputs})[0]
-        assert found.dtype == np.float32
-        return np.array(found)
+        outputs = self.compiled({name: arrays[name] for name in self.inputs})[0]
+        assert outputs.dtype == np.float32
+        return np.array(outputs)
 
 
 def random_texts(vocabulary: int) -> list[list[int]]:
@@ -79,23 +79,23 @@ def expected(
     with torch.no_grad():
         for row, ids in enumerate(texts):
             more = {"token_type_ids": torch.tensor([types[row]])} if types else {}
-            found = model(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), **more)
+            outputs = model(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), **more)
             if task != "embed":
-                rows.append(found.logits[0])
+                rows.append(outputs.logits[0])
                 continue
-            hidden = found.last_hidden_state[0]
+            hidden = outputs.last_hidden_state[0]
             rows.append(
                 torch.nn.functional.normalize(hidden[-1] if pooling == "last_token" else hidden.mean(0), dim=-1)
             )
     return np.array(torch.stack(rows))
 
 
-def assert_close(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], task: EncoderTask, cosine: float) -> None:
+def assert_close(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any], task: EncoderTask, cosine: float) -> None:
     if task == "embed":
-        assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-5)
-        assert (found * wanted).sum(1).min() >= cosine
+        assert np.linalg.norm(ours, axis=1) == pytest.approx(1, abs=1e-5)
+        assert (ours * theirs).sum(1).min() >= cosine
     else:
-        assert np.abs(found - wanted).max() < 1e-4
+        assert np.abs(ours - theirs).max() < 1e-4
 
 
 # torch warns of its own code when ModernBERT is imported.
@@ -138,10 +138,10 @@ def test_a_decoder_scores_the_last_token_that_is_no_padding_by_its_id(tiny_encod
     pad = engine.pad_id
     assert pad is not None
     texts = [[20, 30, pad], [20, 30], [40, pad, 50, pad, pad], [pad], [pad, pad, pad]]
-    wanted = expected(tiny_encoder_checkpoint("rerank", "qwen3"), "rerank", None, texts, None)
+    reference = expected(tiny_encoder_checkpoint("rerank", "qwen3"), "rerank", None, texts, None)
     for side in ("left", "right"):
-        assert_close(engine(texts, tokens=8, side=side), wanted, "rerank", 0)
-    assert np.abs(wanted[0] - wanted[2]).max() > 1e-3
+        assert_close(engine(texts, tokens=8, side=side), reference, "rerank", 0)
+    assert np.abs(reference[0] - reference[2]).max() > 1e-3
 
 
 def test_minilm_embeds_like_transformers(minilm_checkpoint: Path, minilm_engine: MinilmEngine) -> None:
@@ -155,16 +155,17 @@ def test_minilm_embeds_like_transformers(minilm_checkpoint: Path, minilm_engine:
 
 def test_numbers_are_cut_after_the_normalization() -> None:
     head = EmbeddingHead("mean", [], normalize=True, truncate_dim=1)
-    found = head(torch.tensor([[[3.0, 4.0]]]), torch.ones(1, 1), torch.ones(1, 1))
-    assert found.tolist() == [[pytest.approx(0.6)]]
+    vector = head(torch.tensor([[[3.0, 4.0]]]), torch.ones(1, 1), torch.ones(1, 1))
+    assert vector.tolist() == [[pytest.approx(0.6)]]
 
 
 @pytest.mark.parametrize(
-    ("pooling", "wanted"), [("cls", [1.0, 8.0]), ("mean", [2.0, 6.0]), ("max", [3.0, 8.0]), ("last_token", [3.0, 4.0])]
+    ("pooling", "vector"),
+    [("cls", [1.0, 8.0]), ("mean", [2.0, 6.0]), ("max", [3.0, 8.0]), ("last_token", [3.0, 4.0])],
 )
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_pooling_leaves_padding_out(pooling: Pooling, wanted: list[float], side: str) -> None:
+def test_pooling_leaves_padding_out(pooling: Pooling, vector: list[float], side: str) -> None:
     text, padding = [[1.0, 8.0], [3.0, 4.0]], [[90.0, 90.0]] * 2
     rows = [*padding, *text] if side == "left" else [*text, *padding]
     mask = [0, 0, 1, 1] if side == "left" else [1, 1, 0, 0]
-    assert pool(torch.tensor([rows]), torch.tensor([mask]), pooling)[0].tolist() == pytest.approx(wanted)
+    assert pool(torch.tensor([rows]), torch.tensor([mask]), pooling)[0].tolist() == pytest.approx(vector)

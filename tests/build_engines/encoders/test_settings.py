@@ -49,23 +49,23 @@ def test_the_task_is_read_from_the_checkpoint(task: EncoderTask, family: str) ->
 def test_a_causal_language_model_generates_unless_it_is_told_otherwise(tiny_checkpoint: TinyCheckpoint) -> None:
     directory = tiny_checkpoint("qwen3")
     assert find_task(directory) == "generate"
-    found = settings(directory, "embed")
-    assert (found.pooling, found.normalize) == ("last_token", True)
-    assert len(found.notes) == 1
+    embedding = settings(directory, "embed")
+    assert (embedding.pooling, embedding.normalize) == ("last_token", True)
+    assert len(embedding.notes) == 1
 
 
 def test_the_files_of_sentence_transformers_are_read(copied: Callable[..., Path]) -> None:
     directory = copied("embed")
     change(directory / "sentence_bert_config.json", max_seq_length=128, do_lower_case=True)
     change(directory / "config_sentence_transformers.json", default_prompt_name="query")
-    found = settings(directory, "embed")
-    assert found == EncoderSettings(
+    embedding = settings(directory, "embed")
+    assert embedding == EncoderSettings(
         "embed",
         max_seq_len=128,
         lower_case=True,
         pooling="mean",
         normalize=True,
-        prompts=(("query", "query: "), ("document", "document: ")),
+        prompts={"query": "query: ", "document": "document: "},
         default_prompt="query",
     )
     assert settings(directory, "embed", pooling="cls", normalize=False).pooling == "cls"
@@ -100,8 +100,12 @@ def test_the_files_of_a_cross_encoder_are_read(copied: Callable[..., Path], task
     }
     (directory / "config_sentence_transformers.json").write_text(json.dumps(own))
     change(directory / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.activation.Sigmoid"})
-    found = settings(directory, task)
-    assert (found.activation, found.prompts, found.default_prompt) == ("none", (("ask", "query: "),), "ask")
+    reranker = settings(directory, task)
+    assert (reranker.activation, reranker.prompts, reranker.default_prompt) == (
+        "none",
+        {"ask": "query: "},
+        "ask",
+    )
 
 
 @pytest.mark.parametrize(("mode", "pooling"), [("cls", "cls"), ("max", "max"), ("lasttoken", "last_token")])
@@ -133,9 +137,9 @@ def test_the_activation_is_read(
 ) -> None:
     directory = copied(task)
     change(directory / "config.json", **fields)
-    found = settings(directory, task)
-    assert found.activation == activation
-    assert found.labels == (("negative", "neutral", "positive") if task == "classify" else ())
+    classifier = settings(directory, task)
+    assert classifier.activation == activation
+    assert classifier.labels == (("negative", "neutral", "positive") if task == "classify" else ())
 
 
 def with_modules(*kinds: str, paths: tuple[str, ...] = ("", "1_Pooling", "2_More", "3_More")) -> Edit:

@@ -28,13 +28,18 @@ SCRIPT = Path(tensorrt_target.__file__).with_name("build_plan.py")
 
 def test_an_engine_says_what_it_was_built_for(tensorrt_encoder: TensorRtEncoder) -> None:
     directory = tensorrt_encoder("embed")
-    found = verify_encoder(directory, hashes=True)
-    assert (found.target, found.task, found.precision, found.limits) == ("tensorrt", "embed", "fp32", LIMITS)
-    assert found.machine is not None
-    assert (found.machine.gpu, found.machine.compute_capability) == (H100["name"], "9.0")
-    assert found.versions["tensorrt"] == "10.14.1.48"
-    assert {"model.plan", "tokenizer.json", "build.log"} <= set(found.files)
-    assert not [name for name in found.files if "onnx" in name]
+    engine = verify_encoder(directory, hashes=True)
+    assert (engine.target, engine.task, engine.precision, engine.limits) == (
+        "tensorrt",
+        "embed",
+        "fp32",
+        LIMITS,
+    )
+    assert engine.machine is not None
+    assert (engine.machine.gpu, engine.machine.compute_capability) == (H100["name"], "9.0")
+    assert engine.versions["tensorrt"] == "10.14.1.48"
+    assert {"model.plan", "tokenizer.json", "build.log"} <= set(engine.files)
+    assert not [name for name in engine.files if "onnx" in name]
 
 
 @pytest.mark.parametrize("max_seq_len", [3, 128, 129, 512, 8192])
@@ -88,11 +93,11 @@ def test_options_must_fit_the_target(tmp_path: Path, options: BuildOptions, nami
 def run_script(directory: Path, operator: str = "Cast", **changes: Any) -> subprocess.CompletedProcess[str]:
     """Build a plan of one operator, from integers to `output`."""
     shape = ["texts", "tokens"]
-    given = helper.make_tensor_value_info("input_ids", TensorProto.INT64, shape)
+    input_ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, shape)
     kind = TensorProto.FLOAT if operator == "Cast" else TensorProto.INT64
     attributes: dict[str, Any] = {"to": kind} if operator == "Cast" else {}
     node = helper.make_node(operator, ["input_ids"], ["output"], **attributes)
-    graph = helper.make_graph([node], "graph", [given], [helper.make_tensor_value_info("output", kind, shape)])
+    graph = helper.make_graph([node], "graph", [input_ids], [helper.make_tensor_value_info("output", kind, shape)])
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), directory / "model.onnx"
     )
@@ -119,7 +124,7 @@ def test_a_plan_is_built_with_its_profiles(tmp_path: Path, tensorrt_programs: Nv
 
 
 @pytest.mark.parametrize(
-    ("operator", "changes", "fail", "said"),
+    ("operator", "changes", "fail", "message"),
     [
         ("Clip", {}, "", "[E] In node 0"),
         ("Abs", {}, "", "TypeError: The plan has the tensors"),
@@ -129,12 +134,12 @@ def test_a_plan_is_built_with_its_profiles(tmp_path: Path, tensorrt_programs: Nv
     ],
 )
 def test_a_plan_that_can_not_be_built_fails_with_the_reason(
-    tmp_path: Path, tensorrt_programs: NvidiaPrograms, operator: str, changes: dict[str, Any], fail: str, said: str
+    tmp_path: Path, tensorrt_programs: NvidiaPrograms, operator: str, changes: dict[str, Any], fail: str, message: str
 ) -> None:
     tensorrt_programs.having(fail=fail)
     done = run_script(tmp_path, operator, **changes)
     assert done.returncode == 1
-    assert said in done.stdout + done.stderr
+    assert message in done.stdout + done.stderr
 
 
 def test_a_dry_run_shows_the_command(tmp_path: Path) -> None:
@@ -158,9 +163,9 @@ def test_a_plan_is_built_in_a_container(tmp_path: Path, tensorrt_programs: Nvidi
     arguments = ["--target", "tensorrt", "--docker", "--max-num-tokens", "512"]
     done = CliRunner().invoke(cli, ["build", checkpoint, "--out", str(out), *arguments])
     assert done.exit_code == 0, done.output
-    found = verify_encoder(out, hashes=True)
-    assert (found.precision, found.limits) == ("fp16", EncoderLimits(max_batch_texts=256, max_batch_tokens=512))
-    assert "container" in found.versions
+    manifest = verify_encoder(out, hashes=True)
+    assert (manifest.precision, manifest.limits) == ("fp16", EncoderLimits(max_batch_texts=256, max_batch_tokens=512))
+    assert "container" in manifest.versions
     # Only the engine's directory is in the container.
     assert sum(one == "-v" for one in tensorrt_programs.docker_runs()[-1]) == 1
 

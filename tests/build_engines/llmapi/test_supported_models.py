@@ -39,9 +39,9 @@ def test_each_name_stands_in_one_list_and_what_others_send_here_is_known() -> No
 @pytest.mark.parametrize("architecture", SHAPES)
 def test_models_as_they_are_published_can_be_built(checkpoint: Path, architecture: str) -> None:
     become(checkpoint, architecture, SHAPES[architecture])
-    said = yaml.safe_load(model_yaml(checkpoint, BuildOptions("llmapi")))
-    assert said["max_seq_len"] >= 32768
-    assert said["dtype"] == ("bfloat16" if architecture == "GptOssForCausalLM" else "auto")
+    arguments = yaml.safe_load(model_yaml(checkpoint, BuildOptions("llmapi")))
+    assert arguments["max_seq_len"] >= 32768
+    assert arguments["dtype"] == ("bfloat16" if architecture == "GptOssForCausalLM" else "auto")
 
 
 def test_the_manifest_tells_of_the_part_that_writes(checkpoint: Path, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_part_may_have_the_ids_that_end_an_answer(checkpoint: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("architecture", "more", "said"),
+    ("architecture", "more", "messages"),
     [
         ("T5ForConditionalGeneration", {"is_encoder_decoder": True}, ("encoder",)),
         ("WhisperForConditionalGeneration", {"is_encoder_decoder": True}, ("encoder",)),
@@ -81,16 +81,16 @@ def test_the_part_may_have_the_ids_that_end_an_answer(checkpoint: Path, tmp_path
     ],
 )
 def test_what_it_does_not_run_is_refused(
-    checkpoint: Path, tmp_path: Path, architecture: str, more: dict[str, Any], said: tuple[str, ...]
+    checkpoint: Path, tmp_path: Path, architecture: str, more: dict[str, Any], messages: tuple[str, ...]
 ) -> None:
     become(checkpoint, architecture, SHAPES["Qwen3NextForCausalLM"] | more)
-    with raises(BuildError, "unsupported_architecture", naming=(architecture, *said)) as raised:
+    with raises(BuildError, "unsupported_architecture", naming=(architecture, *messages)) as raised:
         built(checkpoint, tmp_path / "engine")
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("architecture", "trusted", "said"),
+    ("architecture", "trusted", "sentence"),
     [
         ("Cohere2ForCausalLM", False, "TensorRT-LLM 1.2 doesn't support Cohere2ForCausalLM"),
         ("BrandNewForCausalLM", True, "TensorRT-LLM doesn't list BrandNewForCausalLM"),
@@ -98,9 +98,9 @@ def test_what_it_does_not_run_is_refused(
     ],
 )
 def test_what_may_not_load_is_said_at_the_build(
-    checkpoint: Path, tmp_path: Path, architecture: str, trusted: bool, said: str
+    checkpoint: Path, tmp_path: Path, architecture: str, trusted: bool, sentence: str
 ) -> None:
     become(checkpoint, architecture, SHAPES["Phi4MMForCausalLM"])
     done = built(checkpoint, tmp_path / "engine", LlmArguments(trust_remote_code=trusted))
-    assert any(said in note for note in done.notes)
+    assert any(sentence in note for note in done.notes)
     assert any("was not copied" in note for note in done.notes) == (not trusted)

@@ -26,8 +26,8 @@ def built(checkpoint: Path, out: Path, arguments: LlmArguments | None = None, **
 
 
 def said_by(engine: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((engine / "model.yaml").read_text())
-    return found
+    arguments: dict[str, Any] = yaml.safe_load((engine / "model.yaml").read_text())
+    return arguments
 
 
 def write_config(checkpoint: Path, **changes: Any) -> None:
@@ -182,11 +182,11 @@ def test_an_unchanged_build_is_kept_and_a_changed_argument_builds_again(checkpoi
 
 
 def test_what_modelopt_quantized_stays_so(checkpoint: Path, tmp_path: Path) -> None:
-    said = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}
-    (checkpoint / "hf_quant_config.json").write_text(json.dumps(said))
+    quantization = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}
+    (checkpoint / "hf_quant_config.json").write_text(json.dumps(quantization))
     manifest = built(checkpoint, tmp_path / "engine")
     assert (manifest.precision, manifest.kv_cache_precision) == ("nvfp4", "fp8")
-    assert json.loads((tmp_path / "engine/checkpoint/hf_quant_config.json").read_text()) == said
+    assert json.loads((tmp_path / "engine/checkpoint/hf_quant_config.json").read_text()) == quantization
 
 
 def test_a_checkpoint_that_tells_in_its_config_alone_may_need_a_later_version(checkpoint: Path, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_checkpoint_that_tells_in_its_config_alone_may_need_a_later_version(ch
 
 
 @pytest.mark.parametrize(
-    ("quantized", "options", "said"),
+    ("quantized", "options", "messages"),
     [
         ("FP8", {"precision": "bf16"}, ("fp8", "--precision bf16")),
         (None, {"precision": "fp8"}, ("--target llmapi", "--precision fp8", "ModelOpt", "--target tensorrt-llm")),
@@ -219,12 +219,12 @@ def test_a_checkpoint_that_tells_in_its_config_alone_may_need_a_later_version(ch
     ],
 )
 def test_what_can_not_be_had_is_refused(
-    checkpoint: Path, tmp_path: Path, quantized: str | None, options: dict[str, Any], said: tuple[str, ...]
+    checkpoint: Path, tmp_path: Path, quantized: str | None, options: dict[str, Any], messages: tuple[str, ...]
 ) -> None:
     if quantized:
         content = {"quantization": {"quant_algo": quantized}}
         (checkpoint / "hf_quant_config.json").write_text(json.dumps(content))
-    with raises(BuildError, "invalid_parameter", naming=said):
+    with raises(BuildError, "invalid_parameter", naming=messages):
         build_engine(str(checkpoint), tmp_path / "engine", BuildOptions("llmapi", **options))
     assert not (tmp_path / "engine").exists()
 

@@ -76,15 +76,15 @@ def test_an_engine_is_built_once_for_the_same_content_and_options(cache: ModelCa
     with cache.hold(record(), fail, ignore) as again:
         assert again.engine == first.engine
     for other in (record(revision="2" * 40), record(options="1"), record(name="tests-tiny")):
-        with cache.hold(other, build, ignore) as found:
-            assert found.engine != first.engine
+        with cache.hold(other, build, ignore) as held:
+            assert held.engine != first.engine
     assert len(cache.entries()) == 4
     assert {entry.state for entry in cache.entries()} == {"ready"}
 
 
 def test_a_damaged_engine_is_built_again(cache: ModelCache, build: Build) -> None:
-    with cache.hold(record(), build, ignore) as found:
-        (found.engine / "openvino_model.bin").write_bytes(b"")
+    with cache.hold(record(), build, ignore) as held:
+        (held.engine / "openvino_model.bin").write_bytes(b"")
 
     def rebuild(out: Path) -> None:
         shutil.rmtree(out)

@@ -46,9 +46,9 @@ def test_a_directory_is_built_again_when_content_options_or_version_change(
     cache: ModelCache, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = choose_precision(find_processor()).precision
-    with obtain_engine(cache, str(checkpoint), BuildOptions(), RecordedProgress()) as found:
-        assert found.manifest is not None
-        assert (found.manifest.name, found.precision) == ("checkpoint", usual)
+    with obtain_engine(cache, str(checkpoint), BuildOptions(), RecordedProgress()) as engine:
+        assert engine.manifest is not None
+        assert (engine.manifest.name, engine.precision) == ("checkpoint", usual)
     monkeypatch.chdir(checkpoint.parent)
     for same in (checkpoint, Path("checkpoint"), Path("./checkpoint/")):
         assert not begins_a_build(cache, same)
@@ -89,10 +89,10 @@ def test_a_model_of_the_hub_is_built_once_and_known_without_the_hub(
     hub_here: Hub, tiny_checkpoint: TinyCheckpoint, cache: ModelCache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     hub_here.models[NAME] = HubModelFiles(tiny_checkpoint("llama"))
-    with obtain_engine(cache, NAME, BuildOptions(), RecordedProgress()) as found:
-        assert found.manifest is not None
-        assert (found.record.name, found.record.revision, found.manifest.name) == (NAME, COMMIT, NAME)
-        assert found.manifest.source.checkpoint == NAME
+    with obtain_engine(cache, NAME, BuildOptions(), RecordedProgress()) as engine:
+        assert engine.manifest is not None
+        assert (engine.record.name, engine.record.revision, engine.manifest.name) == (NAME, COMMIT, NAME)
+        assert engine.manifest.source.checkpoint == NAME
     fetched = len(hub_here.fetched)
     with obtain_engine(cache, NAME, BuildOptions(), UntilExport(), COMMIT):
         pass
@@ -100,7 +100,7 @@ def test_a_model_of_the_hub_is_built_once_and_known_without_the_hub(
     shutil.rmtree(tmp_path / "hub")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with obtain_engine(cache, NAME, BuildOptions(), UntilExport()) as again:
-        assert again.engine == found.engine
+        assert again.engine == engine.engine
     with (
         raises(BuildError, "storage_unreachable", naming=(NAME, "HF_HUB_OFFLINE")),
         obtain_engine(cache, NAME, BuildOptions(precision="fp32"), UntilExport()),

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from build_engines.openvino import properties
-from build_engines.openvino.properties import compute_properties
+from build_engines.openvino import target
+from build_engines.openvino.target import compute_properties
 from build_engines.processor import Processor
 
 
@@ -14,7 +14,7 @@ from build_engines.processor import Processor
 def test_activations_of_int8_weights_share_scales_where_that_is_faster(
     monkeypatch: pytest.MonkeyPatch, precision: str, features: tuple[str, ...], group: int | None
 ) -> None:
-    monkeypatch.setattr(properties, "find_processor", lambda: Processor("some", 2, features))
-    found = compute_properties(precision)
-    assert found["INFERENCE_PRECISION_HINT"] == "bf16"
-    assert found.get("DYNAMIC_QUANTIZATION_GROUP_SIZE") == group
+    monkeypatch.setattr(target, "find_processor", lambda: Processor("some", 2, features))
+    properties = compute_properties(precision)
+    assert properties["INFERENCE_PRECISION_HINT"] == "bf16"
+    assert properties.get("DYNAMIC_QUANTIZATION_GROUP_SIZE") == group

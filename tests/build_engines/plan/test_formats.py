@@ -29,9 +29,9 @@ def test_openvino_quantizes_embedding_and_output_too() -> None:
     assert OPENVINO_WEIGHTS["int4"].checkpoint_bytes(PARAMETERS) == 64_000 + 2500 + 2000 + 2 * 100
 
 
-@pytest.mark.parametrize(("name", "found"), [("int4-awq", "int4_awq"), ("INT8", "int8_wo"), ("bfloat16", "bf16")])
-def test_names_are_taken_as_people_write_them(name: str, found: str) -> None:
-    assert weight_format(name, openvino=False).name == found
+@pytest.mark.parametrize(("name", "expected"), [("int4-awq", "int4_awq"), ("INT8", "int8_wo"), ("bfloat16", "bf16")])
+def test_names_are_taken_as_people_write_them(name: str, expected: str) -> None:
+    assert weight_format(name, openvino=False).name == expected
 
 
 def test_int8_on_a_processor_is_openvinos() -> None:

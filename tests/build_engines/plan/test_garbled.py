@@ -86,10 +86,10 @@ def test_a_garbled_config_is_planned_or_refused_in_one_sentence(
     config, changes = garbled
     with tempfile.TemporaryDirectory() as name:
         Path(name, "config.json").write_text(json.dumps(config | changes), encoding="utf-8")
-        said = plan(Path(name), *target)
-        assert said
-        said.encode()
-        assert "Recommended" in said or "Nothing fits" in said or (said.count("\n") == 0 and len(said) < 1000), said
+        text = plan(Path(name), *target)
+        assert text
+        text.encode()
+        assert "Recommended" in text or "Nothing fits" in text or (text.count("\n") == 0 and len(text) < 1000), text
 
 
 @pytest.mark.parametrize("value", [9_999, 10**18, 10**300, True, "x", [], {}])
@@ -98,14 +98,14 @@ def test_odd_sizes_are_answered_at_once(tmp_path: Path, field: str, value: objec
     config = SHAPES["mistral-7b-v0.1"] | {field: value}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     begun = time.process_time()
-    said = plan(tmp_path, "--gpu", "h100", "--gpus", "64")
+    text = plan(tmp_path, "--gpu", "h100", "--gpus", "64")
     assert time.process_time() - begun < 5
-    assert "Recommended" in said or "Nothing fits" in said or field in said
+    assert "Recommended" in text or "Nothing fits" in text or field in text
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "1" * 5000, '{"hidden_size": ' + "1" * 5000 + "}"])
 def test_what_json_can_not_read_is_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    said = plan(tmp_path, "--gpu", "h100")
-    assert "config.json is not" in said
-    assert "\n" not in said
+    answer = plan(tmp_path, "--gpu", "h100")
+    assert "config.json is not" in answer
+    assert "\n" not in answer

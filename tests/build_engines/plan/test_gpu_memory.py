@@ -24,12 +24,12 @@ BF16, KV = GPU_WEIGHTS["bf16"], GPU_KV["bf16"]
 
 def test_a_model_is_split_where_heads_and_layers_stay_whole() -> None:
     # 28 heads, 4 KV heads, 28 layers, 18944 = 2^9 * 37 inner
-    found = splits(shape_of("qwen2.5-7b"), 8)
-    assert found[0] == Split(1, 1)
-    assert {split.tensor for split in found} == {1, 2, 4}  # 7 heads don't split 18944, 8 don't divide 28
-    assert {split.pipeline for split in found} == {1, 2, 4, 7}
-    assert all(split.gpus <= 8 for split in found)
-    assert [split.gpus for split in found] == sorted(split.gpus for split in found)
+    possible = splits(shape_of("qwen2.5-7b"), 8)
+    assert possible[0] == Split(1, 1)
+    assert {split.tensor for split in possible} == {1, 2, 4}  # 7 heads don't split 18944, 8 don't divide 28
+    assert {split.pipeline for split in possible} == {1, 2, 4, 7}
+    assert all(split.gpus <= 8 for split in possible)
+    assert [split.gpus for split in possible] == sorted(split.gpus for split in possible)
 
 
 def test_kv_heads_split_evenly_or_are_repeated_evenly() -> None:
@@ -75,8 +75,8 @@ def test_a_tied_embedding_counts_once_on_one_gpu() -> None:
 
 def test_sequences_take_whole_blocks() -> None:
     shape = shape_of("llama-3.1-8b")
-    each = token_bytes(shape, KV, Split())
-    assert [sequence_bytes(shape, KV, Split(), tokens) // each for tokens in (1, 32, 33, 64)] == [32, 32, 64, 64]
+    per_token = token_bytes(shape, KV, Split())
+    assert [sequence_bytes(shape, KV, Split(), tokens) // per_token for tokens in (1, 32, 33, 64)] == [32, 32, 64, 64]
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_sequences_take_whole_blocks() -> None:
 )
 def test_a_window_caps_what_its_layers_keep(model: str, tokens: int, held: int) -> None:
     shape = shape_of(model)
-    each = token_bytes(shape, KV, Split()) // shape.layers
-    assert sequence_bytes(shape, KV, Split(), tokens) == held * each
+    per_layer = token_bytes(shape, KV, Split()) // shape.layers
+    assert sequence_bytes(shape, KV, Split(), tokens) == held * per_layer
 
 
 def test_the_fullest_stage_counts_where_windows_differ() -> None:
     shape = read("qwen2.5-7b", use_sliding_window=True, sliding_window=4096, max_window_layers=14)
-    each = token_bytes(shape, KV, Split()) // shape.layers
-    assert sequence_bytes(shape, KV, Split(1, 2), 32768) == 14 * 32768 * each
+    per_layer = token_bytes(shape, KV, Split()) // shape.layers
+    assert sequence_bytes(shape, KV, Split(1, 2), 32768) == 14 * 32768 * per_layer
 
 
 # What trtllm-bench's documentation of TensorRT-LLM 0.12 logs as a Llama; see docs/plan.md.

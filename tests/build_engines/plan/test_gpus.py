@@ -44,8 +44,8 @@ def test_every_card_is_found_by_both_of_its_names() -> None:
 
 
 def test_the_docs_name_every_card() -> None:
-    said = (Path(__file__).resolve().parents[3] / "docs" / "plan.md").read_text(encoding="utf-8")
-    assert {name for name in GPUS if f"`{name}`" not in said} == set()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "plan.md").read_text(encoding="utf-8")
+    assert {name for name in GPUS if f"`{name}`" not in page} == set()
 
 
 def test_an_unknown_card_names_the_known_ones() -> None:
@@ -55,5 +55,5 @@ def test_an_unknown_card_names_the_known_ones() -> None:
 
 def test_memory_is_what_cuda_tells_and_a_little_more() -> None:
     # In logs of TensorRT-LLM and vLLM: 79.10 GiB on an H100, 139.81 on an H200, 44.39 on an L40S, 39.50 on an A100.
-    for name, told in (("h100", 79.10), ("h200", 139.81), ("l40s", 44.39), ("a100-40gb", 39.50)):
-        assert 0.4 * GIB < find_gpu(name).memory - told * GIB < 0.65 * GIB
+    for name, gibibytes in (("h100", 79.10), ("h200", 139.81), ("l40s", 44.39), ("a100-40gb", 39.50)):
+        assert 0.4 * GIB < find_gpu(name).memory - gibibytes * GIB < 0.65 * GIB

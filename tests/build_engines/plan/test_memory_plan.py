@@ -25,9 +25,9 @@ def plan(model: str, gpu: str | None = None, *, weights: str = "", kv: str = "",
     if gpu:
         card = GPUS[gpu]
         wish = {"memory": card.memory, "device": card.title, "sm": card.sm} | wish
-    found = PlannedModel(model, shape_of(model), parameters_of(model), "config.json")
+    planned = PlannedModel(model, shape_of(model), parameters_of(model), "config.json")
     return make_plan(
-        found,
+        planned,
         PlanRequest(
             device=wish.pop("device", "the device"),
             weights=tuple(weight_format(name, openvino=embedded) for name in weights.split(",") if name),
@@ -90,8 +90,8 @@ def test_half_the_cache_holds_twice_the_tokens() -> None:
 
 
 def test_formats_that_a_card_lacks_are_told_and_never_recommended() -> None:
-    found = plan("llama-3.1-8b", "a100-80gb")
-    lacking = {(fit.weights.name, fit.kv.name): fit.reason for fit in found.fits}
+    result = plan("llama-3.1-8b", "a100-80gb")
+    lacking = {(fit.weights.name, fit.kv.name): fit.reason for fit in result.fits}
     reason = "NVIDIA A100-SXM4-80GB has compute capability 8.0, and fp8 needs 8.9"
     assert lacking["fp8", "bf16"] == lacking["bf16", "fp8"] == reason
     assert lacking["bf16", "bf16"] is lacking["int4_awq", "int8"] is None
@@ -108,12 +108,12 @@ def test_nvfp4_takes_blackwell() -> None:
 
 @pytest.mark.parametrize("gpu", ["b200", "b300"])
 def test_integers_are_not_recommended_where_no_engine_takes_them(gpu: str) -> None:
-    found = plan("llama-3.1-405b", gpu, devices=2)
-    integers = [fit for fit in found.fits if "int" in fit.weights.name or fit.kv.name == "int8"]
+    result = plan("llama-3.1-405b", gpu, devices=2)
+    integers = [fit for fit in result.fits if "int" in fit.weights.name or fit.kv.name == "int8"]
     assert len(integers) == 9
     assert all("is not supported there by trtllm-build" in (fit.reason or "") for fit in integers)
-    assert found.recommended
-    assert found.recommended.weights.name in ("fp8", "nvfp4")
+    assert result.recommended
+    assert result.recommended.weights.name in ("fp8", "nvfp4")
     assert plan("llama-3.1-405b", "rtx-5090", devices=32, weights="int4_awq", kv="int8").recommended
 
 
@@ -121,20 +121,20 @@ def test_many_layers_with_windows_are_planned_at_once() -> None:
     shape = read("gemma-2-9b", num_hidden_layers=1000, sliding_window=4000)
     model = PlannedModel("deep", shape, count_parameters(shape), "config.json")
     begun = time.process_time()
-    found = make_plan(model, PlanRequest(GPUS["h100"].memory, "the device", devices=64, sm=90))
+    result = make_plan(model, PlanRequest(GPUS["h100"].memory, "the device", devices=64, sm=90))
     assert time.process_time() - begun < 10
-    assert found.advice or found.recommended
+    assert result.advice or result.recommended
 
 
 def test_where_nothing_fits_one_sentence_says_what_would() -> None:
-    found = plan("llama-3.1-70b", "h100", weights="fp8", kv="fp8", max_num_sequences=64)
-    assert found.recommended is None
-    assert found.advice
-    assert found.advice.count(". ") == 0
-    assert "64 sequences of 8,192 tokens need at least" in found.advice
-    assert "NVIDIA H100 80GB HBM3 has 79.6 GiB" in found.advice
+    result = plan("llama-3.1-70b", "h100", weights="fp8", kv="fp8", max_num_sequences=64)
+    assert result.recommended is None
+    assert result.advice
+    assert result.advice.count(". ") == 0
+    assert "64 sequences of 8,192 tokens need at least" in result.advice
+    assert "NVIDIA H100 80GB HBM3 has 79.6 GiB" in result.advice
     for words in ("--gpus 4 (fp8 weights)", "--max-seq-len ", "--max-num-sequences "):
-        assert words in found.advice
+        assert words in result.advice
 
 
 @pytest.mark.parametrize("change", ["gpus", "length", "max_num_sequences"])

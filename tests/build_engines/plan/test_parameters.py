@@ -55,10 +55,10 @@ _WORDS = {
 def sizes(model_type: str) -> dict[str, Any]:
     if model_type in _WORDS:
         return _WORDS[model_type]
-    found = _SIZES | _MORE.get(model_type, {})
+    fields = _SIZES | _MORE.get(model_type, {})
     if model_type in ("opt", "gpt_neox", "falcon"):
-        found.pop("num_key_value_heads")
-    return found
+        fields.pop("num_key_value_heads")
+    return fields
 
 
 # transformers' module of GPT BigCode compiles a function as it is imported.

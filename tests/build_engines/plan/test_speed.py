@@ -31,9 +31,9 @@ def test_between_measured_numbers_of_tokens_it_interpolates(rows: int, seconds: 
 
 
 def test_one_token_takes_the_time_of_reading_the_weights() -> None:
-    found = model("qwen2.5-0.5b")
-    weights = found.parameters.linear + found.parameters.embedding
-    assert found.step_seconds(Step(1, 1), 0) == pytest.approx(weights * 1e-10, rel=0.02)
+    speed = model("qwen2.5-0.5b")
+    weights = speed.parameters.linear + speed.parameters.embedding
+    assert speed.step_seconds(Step(1, 1), 0) == pytest.approx(weights * 1e-10, rel=0.02)
 
 
 def test_a_model_that_fits_into_the_caches_is_faster() -> None:
@@ -49,11 +49,11 @@ def test_longer_sequences_and_coarser_caches_are_slower() -> None:
 
 
 def test_a_token_reads_only_its_experts() -> None:
-    found = model("mixtral-8x7b")
-    one = found.step_seconds(Step(1, 1), 0)
-    assert one < 0.5 * found.parameters.total * 1e-10
+    speed = model("mixtral-8x7b")
+    one_token = speed.step_seconds(Step(1, 1), 0)
+    assert one_token < 0.5 * speed.parameters.total * 1e-10
     # With many tokens all experts are read, each by a part of them.
-    assert found.step_seconds(Step(32, 32), 0) > 2 * one
+    assert speed.step_seconds(Step(32, 32), 0) > 2 * one_token
 
 
 def test_prompts_share_the_steps_with_answers() -> None:
@@ -73,9 +73,9 @@ def test_a_step_never_exceeds_its_tokens_and_every_answer_ends(sequences: int, p
 
 
 def test_longer_prompts_lower_the_output() -> None:
-    found = model("qwen2.5-0.5b")
-    assert found.tokens_per_second(Workload(64, 512, 64)) < found.tokens_per_second(Workload(64, 64, 64)) / 2
-    assert found.tokens_per_second(Workload(64)) > found.tokens_per_second(Workload(1))
+    speed = model("qwen2.5-0.5b")
+    assert speed.tokens_per_second(Workload(64, 512, 64)) < speed.tokens_per_second(Workload(64, 64, 64)) / 2
+    assert speed.tokens_per_second(Workload(64)) > speed.tokens_per_second(Workload(1))
 
 
 def test_this_machine_is_measured() -> None:

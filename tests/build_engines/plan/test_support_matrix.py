@@ -45,10 +45,10 @@ def plan(model: PlannedModel, gpu: str = "h100", *, formats: str = "", **wish: A
 
 
 def test_what_the_build_refuses_is_not_recommended() -> None:
-    found = plan(model_of("opt-13b", **_OPT_66B, num_attention_heads=72))
-    assert found.recommended
-    assert (found.recommended.weights.name, found.recommended.kv.name) == ("int8_wo", "bf16")
-    refused = next(fit.reason for fit in found.fits if (fit.weights.name, fit.kv.name) == ("fp8", "bf16"))
+    result = plan(model_of("opt-13b", **_OPT_66B, num_attention_heads=72))
+    assert result.recommended
+    assert (result.recommended.weights.name, result.recommended.kv.name) == ("int8_wo", "bf16")
+    refused = next(fit.reason for fit in result.fits if (fit.weights.name, fit.kv.name) == ("fp8", "bf16"))
     assert refused == "TensorRT-LLM 1.2 doesn't build OPTForCausalLM with quantization fp8"
     assert plan(model_of("opt-13b"), formats="bf16/fp8").recommended is None
 
@@ -56,19 +56,19 @@ def test_what_the_build_refuses_is_not_recommended() -> None:
 def test_layers_are_split_where_the_family_can_be() -> None:
     # 10 KV heads don't go on 4 GPUs, and Phi-3 is not split by layers.
     phi = model_of("phi-3-mini", **_PHI_3_MEDIUM, num_key_value_heads=10)
-    found = plan(phi, memory=12 * GIB, sm=None, devices=4, formats="fp8/bf16")
-    assert found.recommended
-    assert found.recommended.split == Split(2, 1)
-    wanted: dict[str, Any] = {
+    result = plan(phi, memory=12 * GIB, sm=None, devices=4, formats="fp8/bf16")
+    assert result.recommended
+    assert result.recommended.split == Split(2, 1)
+    fields: dict[str, Any] = {
         "memory": 12 * GIB,
         "sm": None,
         "devices": 4,
         "formats": "fp8/bf16",
         "max_num_sequences": 32,
     }
-    assert {fit.split.pipeline for fit in plan(phi, **wanted).fits} == {1}
+    assert {fit.split.pipeline for fit in plan(phi, **fields).fits} == {1}
     same = model_of("phi-3-mini", **_PHI_3_MEDIUM, num_key_value_heads=10, architectures=["LlamaForCausalLM"])
-    assert {fit.split.pipeline for fit in plan(same, **wanted).fits} == {2}
+    assert {fit.split.pipeline for fit in plan(same, **fields).fits} == {2}
 
 
 def test_blocks_of_awq_stay_whole_on_each_gpu() -> None:
@@ -87,7 +87,7 @@ def test_a_cache_that_costs_reuse_says_so() -> None:
 def builds(model: PlannedModel, fit: Fit, wish: PlanRequest) -> bool:
     """Whether a build of the recipe that the plan proposes would begin, asked of the build itself."""
     from build_engines.containers import ENGINE_LINE
-    from build_engines.machine import Gpu, Machine, Software
+    from build_engines.machine import Gpu, Machine
 
     shape = model.shape
     config = {
@@ -112,7 +112,7 @@ def builds(model: PlannedModel, fit: Fit, wish: PlanRequest) -> bool:
     gpu = Gpu(0, wish.device, f"{wish.sm // 10}.{wish.sm % 10}", "580.95.05", wish.memory)
     try:
         settled = plan_build(recipe, Path("/"), config).recipe
-        check_machine(settled, Machine((gpu,), Software({"tensorrt_llm": f"{ENGINE_LINE}.1"})), "here")
+        check_machine(settled, Machine((gpu,), {"tensorrt_llm": f"{ENGINE_LINE}.1"}), "here")
     except BuildError:
         return False
     return True
@@ -123,10 +123,10 @@ def test_plan_and_build_agree_on_every_architecture_and_format(gpu: str) -> None
     for architectures in CAPABILITIES.values():
         for name in architectures:
             model = model_of("llama-2-7b", architectures=[name])
-            found = plan(model, gpu, devices=2)
-            assert found.recommended, name
-            for fit in found.fits:
-                assert (fit.refusal is None) == builds(model, fit, found.request), (
+            result = plan(model, gpu, devices=2)
+            assert result.recommended, name
+            for fit in result.fits:
+                assert (fit.refusal is None) == builds(model, fit, result.request), (
                     name,
                     fit.weights,
                     fit.kv,
@@ -169,15 +169,15 @@ def test_what_the_llm_api_does_not_run_is_not_planned_for_it() -> None:
     ],
 )
 def test_the_llm_api_has_what_it_reads_and_the_card_computes(gpu: str, refused: set[str]) -> None:
-    found = plan(model_of("llama-3.1-8b"), gpu, target="llmapi")
-    assert {fit.weights.name for fit in found.fits if fit.kv.name == "bf16" and fit.refusal} == refused
-    assert all(fit.refusal for fit in found.fits if fit.kv.name == "int8")
+    result = plan(model_of("llama-3.1-8b"), gpu, target="llmapi")
+    assert {fit.weights.name for fit in result.fits if fit.kv.name == "bf16" and fit.refusal} == refused
+    assert all(fit.refusal for fit in result.fits if fit.kv.name == "int8")
 
 
 def test_the_llm_api_takes_what_modelopt_has_quantized() -> None:
-    found = plan(model_of("llama-3.1-70b"), formats="int4_awq/fp8", target="llmapi")
-    assert found.recommended
-    assert found.recommended.notes == (
+    result = plan(model_of("llama-3.1-70b"), formats="int4_awq/fp8", target="llmapi")
+    assert result.recommended
+    assert result.recommended.notes == (
         "The LLM API doesn't quantize weights: build from a checkpoint quantized by ModelOpt to int4_awq.",
     )
     assert plan(model_of("llama-3.1-8b"), formats="bf16/fp8", target="llmapi").fits[0].notes == ()
@@ -187,17 +187,17 @@ def quantized(directory: Path, algorithm: str, kv: str | None = None) -> Planned
     """Llama 3.1 8B as ModelOpt writes it: the quantization is beside its config.json."""
     from tests.build_engines.plan.published import SHAPES
 
-    said = {"quantization": {"quant_algo": algorithm, "kv_cache_quant_algo": kv}}
+    content = {"quantization": {"quant_algo": algorithm, "kv_cache_quant_algo": kv}}
     (directory / "config.json").write_text(json.dumps(SHAPES["llama-3.1-8b"]), encoding="utf-8")
-    (directory / "hf_quant_config.json").write_text(json.dumps(said), encoding="utf-8")
+    (directory / "hf_quant_config.json").write_text(json.dumps(content), encoding="utf-8")
     return read_model(directory)
 
 
 def test_a_quantized_checkpoint_is_planned_as_it_is_for_the_llm_api(tmp_path: Path) -> None:
     model = quantized(tmp_path, "W4A16_AWQ", "FP8")
-    found = plan(model, target="llmapi")
-    assert [(fit.weights.name, fit.kv.name) for fit in found.fits if not fit.refusal] == [("int4_awq", "fp8")]
-    assert found.notes == ()
+    result = plan(model, target="llmapi")
+    assert [(fit.weights.name, fit.kv.name) for fit in result.fits if not fit.refusal] == [("int4_awq", "fp8")]
+    assert result.notes == ()
     card = GPUS["h100"]
     default = make_plan(model, PlanRequest(card.memory, card.title, sm=card.sm, target="llmapi"))
     assert [(fit.weights.name, fit.kv.name) for fit in default.fits] == [("int4_awq", "bf16"), ("int4_awq", "fp8")]
@@ -206,10 +206,10 @@ def test_a_quantized_checkpoint_is_planned_as_it_is_for_the_llm_api(tmp_path: Pa
 
 
 def test_for_engines_a_quantized_checkpoint_is_planned_as_its_original(tmp_path: Path) -> None:
-    found = plan(quantized(tmp_path, "FP8"))
-    assert found.recommended
-    assert found.recommended.weights.name == "bf16"
-    assert "already quantized (modelopt)" in found.notes[0]
+    result = plan(quantized(tmp_path, "FP8"))
+    assert result.recommended
+    assert result.recommended.weights.name == "bf16"
+    assert "already quantized (modelopt)" in result.notes[0]
 
 
 @pytest.mark.parametrize(

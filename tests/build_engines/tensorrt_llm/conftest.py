@@ -11,7 +11,7 @@ import pytest
 
 from build_engines.build import BuildOptions, Built, build_engine
 from build_engines.tensorrt_llm.programs import Docker, Native
-from build_engines.tensorrt_llm.recipe_file import read_recipe
+from build_engines.tensorrt_llm.recipe import read_recipe
 from build_engines.tensorrt_llm.target import TensorRtLlmSettings
 from tests.build_engines.build_runs import RecordedProgress
 from tests.fixtures.engines import TinyCheckpoint

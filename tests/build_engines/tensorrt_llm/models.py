@@ -7,8 +7,7 @@ from typing import Any
 
 from build_engines.capabilities.tensorrt_llm import CAPABILITIES, Architecture
 from build_engines.containers import ENGINE_LINE
-from build_engines.tensorrt_llm.recipe import Recipe
-from build_engines.tensorrt_llm.recipe_file import read_recipe
+from build_engines.tensorrt_llm.recipe import Recipe, read_recipe
 from build_engines.tensorrt_llm.target import BuildPlan, plan_build
 
 ARCHITECTURES = CAPABILITIES[ENGINE_LINE]

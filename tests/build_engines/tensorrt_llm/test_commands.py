@@ -14,7 +14,7 @@ import pytest
 from build_engines.capabilities.tensorrt_llm import CAPABILITIES, Architecture
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.commands import BuildPaths, Command, commands
-from build_engines.tensorrt_llm.rules.speculation import DRAFTING
+from build_engines.tensorrt_llm.rules.recipe import DRAFTING
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, plan_of
 from tests.fixtures.errors import raises
 from tests.standins.nvidia.standin import FLAGS, parser_of, program_tables
@@ -60,7 +60,7 @@ def computes(architecture: Architecture, option: dict[str, Any]) -> bool:
         "lora": any(name.startswith("lora.") for name in option),
         "lookahead": option.get("speculation.mode") == "lookahead_decoding",
     }
-    return all(network[name] for name, wanted in asked.items() if wanted)
+    return all(network[name] for name, needed in asked.items() if needed)
 
 
 def program_of(command: Command) -> str:
@@ -74,14 +74,14 @@ def program_of(command: Command) -> str:
 
 def parse(command: Command) -> argparse.Namespace:
     table = TABLES[program_of(command)]
-    given = command.arguments[1 if command.step == "build" else 2 :]
-    told = json.loads((FLAGS / f"{table}.json").read_text())
+    arguments = command.arguments[1 if command.step == "build" else 2 :]
+    upstream = json.loads((FLAGS / f"{table}.json").read_text())
     # Upstream's parsers take abbreviations; we never mean one.
-    known = {name for flag in told["flags"] for name in flag["names"]}
-    assert {part for part in given if part.startswith("--")} <= known
-    read = parser_of(table).parse_args(list(given))
+    known = {name for flag in upstream["flags"] for name in flag["names"]}
+    assert {part for part in arguments if part.startswith("--")} <= known
+    read = parser_of(table).parse_args(list(arguments))
     # What the script asserts once it has parsed.
-    assert vars(read).items() >= told.get("asserts", {}).items()
+    assert vars(read).items() >= upstream.get("asserts", {}).items()
     return read
 
 

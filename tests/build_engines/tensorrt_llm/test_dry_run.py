@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.tensorrt_llm.dry_run import dry_run
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs
-from build_engines.tensorrt_llm.target import TensorRtLlmTarget
+from build_engines.tensorrt_llm.target import TensorRtLlmTarget, dry_run
 from tests.build_engines.tensorrt_llm.conftest import Build
 from tests.build_engines.tensorrt_llm.models import recipe_of
 from tests.fixtures.errors import raises
@@ -34,9 +33,9 @@ def test_a_build_runs_what_was_printed(
     assert ran == [command.shell() for command in printed.commands]
     if docker:
         assert [
-            shlex.split(line)[-len(one.arguments) :]
-            for line, one in zip(printed.lines[1:], printed.commands, strict=True)
-        ] == [list(one.arguments) for one in printed.commands]
+            shlex.split(line)[-len(command.arguments) :]
+            for line, command in zip(printed.lines[1:], printed.commands, strict=True)
+        ] == [list(command.arguments) for command in printed.commands]
 
 
 def test_a_rehearsal_refuses_as_the_build_would(tmp_path: Path, checkpoint: Path) -> None:

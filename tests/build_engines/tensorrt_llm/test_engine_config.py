@@ -8,8 +8,7 @@ import pytest
 
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.engine_config import check_engine
-from build_engines.tensorrt_llm.recipe import Recipe
-from build_engines.tensorrt_llm.recipe_file import read_recipe
+from build_engines.tensorrt_llm.recipe import Recipe, read_recipe
 from tests.fixtures.errors import raises
 
 LIMITS = {"max_batch_size": 8, "max_input_len": 63, "max_seq_len": 64, "max_num_tokens": 256, "max_beam_width": 1}
@@ -25,8 +24,8 @@ LOG = Path("/logs/build.log")
 
 
 def recipe(**fields: Any) -> Recipe:
-    said = {f"limits.{name}": value for name, value in LIMITS.items()}
-    return read_recipe(None, said | {"quantization": "fp8", "kv_cache_dtype": "fp8"} | fields)
+    limits = {f"limits.{name}": value for name, value in LIMITS.items()}
+    return read_recipe(None, limits | {"quantization": "fp8", "kv_cache_dtype": "fp8"} | fields)
 
 
 def write(out: Path, config: dict[str, Any] | str, ranks: int = 1) -> None:
@@ -75,14 +74,14 @@ def test_what_requests_can_bring_and_ask_for(tmp_path: Path) -> None:
     config["build_config"]["plugin_config"]["lora_plugin"] = "float16"
     write(tmp_path, config)
     assert check_engine(tmp_path, recipe(**asked), "1.2.1", LOG).lora
-    for other, said in (
+    for other, message in (
         (
             {"speculation.mode": "draft_tokens_external"},
             ("speculative_decoding_mode is 8", "draft_tokens_external"),
         ),
         ({"speculation.max_draft_len": 8}, "max_draft_len is 7"),
     ):
-        with raises(BuildError, "build_failed", naming=said):
+        with raises(BuildError, "build_failed", naming=message):
             check_engine(tmp_path, recipe(**asked | other), "1.2.1", LOG)
     write(tmp_path, CONFIG)
     with raises(BuildError, "build_failed", naming="logits"):
@@ -90,7 +89,7 @@ def test_what_requests_can_bring_and_ask_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "messages"),
     [
         ("{", ("config.json",)),
         ({"version": "1.2.1"}, ("config.json", "'pretrained_config'")),
@@ -103,10 +102,10 @@ def test_what_requests_can_bring_and_ask_for(tmp_path: Path) -> None:
     ],
 )
 def test_an_engine_that_is_another_is_told_with_the_log(
-    tmp_path: Path, config: dict[str, Any] | str, said: tuple[str, ...]
+    tmp_path: Path, config: dict[str, Any] | str, messages: tuple[str, ...]
 ) -> None:
     write(tmp_path, config)
-    with raises(BuildError, "build_failed", naming=(*said, str(LOG))):
+    with raises(BuildError, "build_failed", naming=(*messages, str(LOG))):
         check_engine(tmp_path, recipe(), "1.2.1", LOG)
 
 

@@ -33,7 +33,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("fail", "fields", "said", "code"),
+    ("fail", "fields", "reason", "code"),
     [
         (
             "convert:exit",
@@ -59,7 +59,7 @@ def test_a_program_that_fails_is_told_in_one_sentence_and_leaves_nothing_half_do
     logs: Path,
     fail: str,
     fields: dict[str, object],
-    said: str,
+    reason: str,
     code: str,
 ) -> None:
     # One of them over an existing engine; each of these builds takes a second.
@@ -68,7 +68,7 @@ def test_a_program_that_fails_is_told_in_one_sentence_and_leaves_nothing_half_do
     with pytest.raises(BuildError) as caught:
         build(LIMITS | fields | {"multiple_profiles": True}, force=True)
     message = str(caught.value)
-    assert said in message
+    assert reason in message
     assert caught.value.code == code
     assert "\n" not in message
     if before:

@@ -36,7 +36,7 @@ def test_what_trtllm_build_prints_becomes_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("output", "reason"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory.", "torch.OutOfMemoryError: CUDA out of memory."),
         (
@@ -49,9 +49,9 @@ def test_what_trtllm_build_prints_becomes_steps() -> None:
         ("  warnings.warn('DeprecationError')", ""),
     ],
 )
-def test_the_last_error_is_the_reason_and_warnings_are_none(said: str, reason: str) -> None:
-    assert heard(said)[0].reason.startswith(reason)
-    assert bool(heard(said)[0].reason) == bool(reason)
+def test_the_last_error_is_the_reason_and_warnings_are_none(output: str, reason: str) -> None:
+    assert heard(output)[0].reason.startswith(reason)
+    assert bool(heard(output)[0].reason) == bool(reason)
 
 
 def test_a_full_disk_is_recognised() -> None:

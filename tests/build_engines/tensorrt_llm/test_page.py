@@ -11,8 +11,7 @@ import yaml
 from pydantic_core import PydanticUndefined
 
 from build_engines.capabilities.tensorrt_llm import PYTORCH_ONLY, WEIGHT_ONLY
-from build_engines.tensorrt_llm.recipe import Recipe
-from build_engines.tensorrt_llm.recipe_file import recipe_fields
+from build_engines.tensorrt_llm.recipe import Recipe, recipe_fields
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "tensorrt-llm.md"
@@ -51,11 +50,11 @@ def capability_rows() -> Iterator[str]:
     columns = ("architecture", "script", *WEIGHT_ONLY, *FORMATS, "KV fp8, int8", "pipeline", "LoRA", "look-ahead")
     yield f"| {' | '.join(columns)} |"
     yield "|" + "---|" * len(columns)
-    for name, one in ARCHITECTURES.items():
-        formats = [mark(quantization in one.quantizations) for quantization in (*WEIGHT_ONLY, *FORMATS)]
-        room = one.family.script.removesuffix("/convert_checkpoint.py")
-        family = one.family
-        can = [mark(yes) for yes in (one.quantized_cache, family.pipeline, family.lora, family.lookahead)]
+    for name, architecture in ARCHITECTURES.items():
+        formats = [mark(quantization in architecture.quantizations) for quantization in (*WEIGHT_ONLY, *FORMATS)]
+        room = architecture.family.script.removesuffix("/convert_checkpoint.py")
+        family = architecture.family
+        can = [mark(yes) for yes in (architecture.quantized_cache, family.pipeline, family.lora, family.lookahead)]
         cells = [f"`{name}`", room, *formats, *can]
         yield f"| {' | '.join(cells)} |"
 

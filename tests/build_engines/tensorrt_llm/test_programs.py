@@ -96,8 +96,8 @@ def test_a_machine_without_docker_or_the_programs_is_told(
     with raises(BuildError, "package_missing", naming="--examples-dir"):
         Native(tmp_path).check("quantization/quantize.py")
     monkeypatch.setenv("PATH", str(tmp_path))
-    for programs, said in ((Docker(), "docker"), (Native(), "trtllm-build")):
-        with raises(BuildError, "package_missing", naming=said):
+    for programs, missing in ((Docker(), "docker"), (Native(), "trtllm-build")):
+        with raises(BuildError, "package_missing", naming=missing):
             programs.detect() if isinstance(programs, Docker) else programs.check("quantization/quantize.py")
 
 

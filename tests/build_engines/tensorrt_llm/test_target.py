@@ -10,7 +10,7 @@ from build_engines.manifest import GpuLimits, GpuMachine, verify
 from tests.build_engines.build_runs import RecordedProgress, generator, names
 from tests.build_engines.tensorrt_llm.conftest import Build
 from tests.fixtures.errors import raises
-from tests.fixtures.nvidia import A100, B200, H100, NvidiaPrograms, TrtLlmEngine
+from tests.fixtures.nvidia import A100, B200, H100, NvidiaPrograms
 from tests.standins.nvidia.standin import read_engine
 
 LIMITS = {"limits.max_batch_size": 8, "limits.max_num_tokens": 1024}
@@ -43,11 +43,6 @@ def test_an_engine_says_what_it_was_made_for_where_and_with_what(tmp_path: Path,
         "Checking the engine",
         "Writing the manifest",
     ]
-
-
-def test_the_fixture_that_others_use_builds_such_an_engine(tmp_path: Path, trtllm_engine: TrtLlmEngine) -> None:
-    engine = trtllm_engine(tmp_path / "engine", {"limits.max_seq_len": 256})
-    assert verify(engine).max_seq_len == 256
 
 
 def test_the_log_holds_the_commands_and_all_that_the_programs_said(tmp_path: Path, build: Build) -> None:
@@ -163,7 +158,7 @@ def test_a_changed_adapter_builds_anew(tmp_path: Path, build: Build) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "versions", "recipe", "said", "code"),
+    ("gpus", "versions", "recipe", "message", "code"),
     [
         ([], {}, {}, "nvidia-smi", "invalid_parameter"),
         ([A100], {}, {"quantization": "fp8"}, ("8.0", "quantization fp8"), "invalid_parameter"),
@@ -190,13 +185,13 @@ def test_what_this_machine_can_not_build_is_refused_before_anything_runs(
     gpus: list[dict[str, str]],
     versions: dict[str, str | None],
     recipe: dict[str, object],
-    said: str,
+    message: str,
     code: str,
 ) -> None:
-    found = {name: version for name, version in (nvidia_programs.versions | versions).items() if version}
-    nvidia_programs.having(gpus=gpus, versions=found)
+    installed = {name: version for name, version in (nvidia_programs.versions | versions).items() if version}
+    nvidia_programs.having(gpus=gpus, versions=installed)
     heard = RecordedProgress()
-    with raises(BuildError, code, naming=said) as caught:
+    with raises(BuildError, code, naming=message) as caught:
         build(recipe | LIMITS, heard)
     assert "\n" not in str(caught.value)
     assert heard.sentences == ["Reading the checkpoint"]

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.tensorrt_llm.recipe_file import read_recipe
+from build_engines.tensorrt_llm.recipe import read_recipe
 from build_engines.tensorrt_llm.target import plan_build
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, config_of, plan_of
 from tests.build_engines.tensorrt_llm.wrong_recipes import CORPUS, LLAMA
-from tests.fixtures.errors import raises
 
 
 def refusal(architecture: str, path: Path, **more: Any) -> BuildError:
@@ -26,13 +25,13 @@ def refusal(architecture: str, path: Path, **more: Any) -> BuildError:
 def test_a_wrong_recipe_is_refused_in_one_sentence(
     tmp_path: Path, case: tuple[str, str, str] | tuple[str, str, str, str]
 ) -> None:
-    architecture, text, said, *code = case
+    architecture, text, pattern, *code = case
     (tmp_path / "config.json").write_text("{}")
     path = tmp_path / "recipe.yaml"
     path.write_text(text.replace("MODEL", str(tmp_path)))
     error = refusal(architecture, path)
     message = str(error)
-    assert re.search(said, message), message
+    assert re.search(pattern, message), message
     assert error.code == (code[0] if code else "invalid_parameter")
     assert message.endswith((".", "?"))
     assert "\n" not in message
@@ -44,7 +43,7 @@ def test_the_corpus_is_large_enough_and_says_each_thing_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "method", "said"),
+    ("architecture", "method", "advice"),
     [
         (LLAMA, "mxfp4", "build from the original weights, or build this checkpoint with --target llmapi."),
         (LLAMA, "gptq", "build from the original weights."),
@@ -54,11 +53,11 @@ def test_the_corpus_is_large_enough_and_says_each_thing_once() -> None:
     ],
 )
 def test_what_is_quantized_already_is_sent_only_where_it_is_read(
-    tmp_path: Path, architecture: str, method: str, said: str
+    tmp_path: Path, architecture: str, method: str, advice: str
 ) -> None:
     (tmp_path / "recipe.yaml").write_text("")
     error = refusal(architecture, tmp_path / "recipe.yaml", quantization_config={"quant_method": method})
-    assert str(error).endswith(said)
+    assert str(error).endswith(advice)
 
 
 def test_awq_takes_matrices_that_its_blocks_fit(tmp_path: Path) -> None:
@@ -82,15 +81,3 @@ def test_in_float32_prompts_are_not_read_in_pages() -> None:
     plan = plan_of(ARCHITECTURES[LLAMA], {"dtype": "float32"})
     assert not plan.recipe.paged_context_fmha
     assert plan.notes[0].startswith("In float32 prompts can't be read from the paged cache")
-
-
-def test_a_recipe_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with raises(BuildError, "invalid_parameter", naming="nowhere.yaml"):
-        read_recipe(tmp_path / "nowhere.yaml", {})
-
-
-def test_flags_win_over_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text("quantization: fp8\nlimits:\n  max_batch_size: 4\n")
-    recipe = read_recipe(path, {"limits.max_batch_size": 16, "limits.max_num_tokens": 512})
-    assert (recipe.quantization, recipe.limits.max_batch_size, recipe.limits.max_num_tokens) == ("fp8", 16, 512)

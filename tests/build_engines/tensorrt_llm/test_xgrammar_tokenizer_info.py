@@ -15,10 +15,10 @@ from tests.fixtures.engines import TinyCheckpoint
 def test_every_token_stands_at_its_id(tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
     tokenizer = read_fast_tokenizer(tiny_checkpoint("llama"))
     write_xgrammar_tokenizer_info(tokenizer, [1, 5], tmp_path)
-    told = json.loads((tmp_path / FILE_NAME).read_text())
-    assert {token: number for number, token in enumerate(told["encoded_vocab"])} == tokenizer.get_vocab()
-    assert json.loads(told["tokenizer_str"])["model"]["type"] == "BPE"
-    assert told["stop_token_ids"] == [1, 5]
+    info = json.loads((tmp_path / FILE_NAME).read_text())
+    assert {token: number for number, token in enumerate(info["encoded_vocab"])} == tokenizer.get_vocab()
+    assert json.loads(info["tokenizer_str"])["model"]["type"] == "BPE"
+    assert info["stop_token_ids"] == [1, 5]
 
 
 def test_also_where_ids_have_gaps(tmp_path: Path) -> None:

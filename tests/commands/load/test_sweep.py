@@ -12,7 +12,8 @@ import pytest
 
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
-from loadtests.analysis.report_file import read_summary
+from loadtests.analysis.summary import Summary
+from loadtests.report.write_reports import read_figures
 from loadtests.run.sweep_runner import run_seed
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.command_runner import CommandRunner
@@ -66,7 +67,7 @@ def test_the_rate_at_which_a_promise_breaks_is_found_and_can_be_judged_anew(
     for step in sweep["steps"]:
         run = tmp_path / "sweep" / step["run"]
         assert (run / "report.html").exists()
-        assert read_summary(run / "report.json").completed_per_second <= CAPACITY * 1.05
+        assert read_figures(run / "report.json", Summary).completed_per_second <= CAPACITY * 1.05
         assert RunDirectory(run).plan().arrivals.profile == f"{step['rate']:g}"
         before = sum(other["rate"] == step["rate"] and other["run"] < step["run"] for other in sweep["steps"])
         assert RunDirectory(run).plan().seed == run_seed(0, before)
@@ -84,7 +85,9 @@ def test_the_rate_at_which_a_promise_breaks_is_found_and_can_be_judged_anew(
     assert all(step["summary"]["cost"]["price_per_hour"] == 2 for step in anew["steps"])
     assert "was met at no tested rate" in (tmp_path / "sweep" / "report.html").read_text()
     for step in anew["steps"]:
-        assert read_summary(tmp_path / "sweep" / step["run"] / "report.json").slo[0].text == "p50 ttft <= 0.01ms"
+        assert (
+            read_figures(tmp_path / "sweep" / step["run"] / "report.json", Summary).slo[0].text == "p50 ttft <= 0.01ms"
+        )
     # By what they were made with, they hold where they held.
     done = load("report", "sweep", *ERRORS)
     assert f"is met up to {sweep['highest']:g} sessions/s" in done.out
@@ -128,7 +131,7 @@ def test_answers_longer_than_the_short_run_find_a_start_too(
     short = TOKENS * STEP_SECONDS / 2
     search = ("--seconds", f"{short:g}", "--max-runs", "1", "--slo", "p90 ttft <= 60s", "--json", "--out", "sweep")
     done = load("sweep", *options(small_server), *search)
-    assert read_summary(tmp_path / "sweep" / "00-probe" / "report.json").completed_per_second == 0
+    assert read_figures(tmp_path / "sweep" / "00-probe" / "report.json", Summary).completed_per_second == 0
     (step,) = json.loads(done.out)["steps"]
     assert 0.3 * CAPACITY <= step["rate"] <= CAPACITY * 0.75
 

@@ -51,10 +51,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Install:
 
     def install(**packages: str | None) -> None:
         def version(name: str) -> str:
-            found = packages[name] if name in packages else real(name)
-            if found is None:
+            installed_version = packages[name] if name in packages else real(name)
+            if installed_version is None:
                 raise importlib.metadata.PackageNotFoundError(name)
-            return found
+            return installed_version
 
         monkeypatch.setattr(importlib.metadata, "version", version)
 
@@ -77,8 +77,8 @@ def gpu_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Instal
 
 
 def missing(place: str | Path | None = None) -> list[tuple[str, str, str]]:
-    found = [one for one in run_checks(place) if one.state == "missing"]
-    return [(one.name, one.found, one.remedy) for one in found]
+    findings = [one for one in run_checks(place) if one.state == "missing"]
+    return [(one.name, one.found, one.remedy) for one in findings]
 
 
 def said(place: str | Path, name: str = "engine") -> list[Finding]:
@@ -97,8 +97,8 @@ def test_the_image_for_gpus_can_serve_though_it_has_no_openvino(gpu_engine: GpuE
 
 @pytest.mark.usefixtures("gpu_image")
 def test_there_an_embedded_engine_misses_its_library(embedded: Path) -> None:
-    [(name, found, remedy)] = missing(embedded)
-    assert (name, found) == ("engine", "tiny-llama is for target openvino, which needs the package openvino")
+    [(name, problem, remedy)] = missing(embedded)
+    assert (name, problem) == ("engine", "tiny-llama is for target openvino, which needs the package openvino")
     assert "pip install" in remedy
 
 
@@ -106,17 +106,17 @@ def test_an_engine_of_the_llm_api_misses_tensorrt_llm_here(gpu_engine: GpuEngine
     engine = gpu_engine("llama")
     Manifest.read(engine).model_copy(update={"target": "llmapi"}).write(engine)
     installed(tensorrt_llm=None)
-    name, found, remedy = missing(engine)[0]
+    name, problem, remedy = missing(engine)[0]
     assert (name, remedy) == ("engine", "serve it in NVIDIA's container with TensorRT-LLM")
-    assert found.endswith("is for target llmapi, which needs the package tensorrt_llm")
+    assert problem.endswith("is for target llmapi, which needs the package tensorrt_llm")
 
 
 def test_an_encoder_of_the_llm_api_misses_a_version_that_encodes(tmp_path: Path, installed: Install) -> None:
     encoder_manifest("embed", target="llmapi").write(tmp_path)
     installed(tensorrt_llm=None)
-    name, found, remedy = missing(tmp_path)[0]
+    name, problem, remedy = missing(tmp_path)[0]
     assert (name, remedy) == ("engine", "serve it where TensorRT-LLM 1.3 or later is installed")
-    assert "tensorrt_llm" in found
+    assert "tensorrt_llm" in problem
 
 
 def test_a_machine_that_loads_no_engine_at_all_is_told_so(installed: Install) -> None:
@@ -145,11 +145,11 @@ def test_an_assembled_repository_is_looked_at_as_its_engine_is(gpu_engine: GpuEn
 
 def test_the_speed_of_an_embedded_engine_is_predicted(embedded: Path) -> None:
     done = CliRunner().invoke(cli, ["doctor", str(embedded), "--json"])
-    found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
-    rates = re.findall(r"([0-9,.]+) at (\d+)", found["prediction"]["found"])
+    findings = {single["name"]: single for single in json.loads(done.stdout)["findings"]}
+    rates = re.findall(r"([0-9,.]+) at (\d+)", findings["prediction"]["found"])
     assert [count for _, count in rates] == ["1", "64"]
-    one, many = (float(rate.replace(",", "")) for rate, _ in rates)
-    assert 0 < one < many
+    single, many = (float(rate.replace(",", "")) for rate, _ in rates)
+    assert 0 < single < many
 
 
 def test_an_encoder_is_described_and_encodes_a_text(tiny_encoder: TinyEncoder) -> None:
@@ -171,9 +171,9 @@ def test_an_encoder_that_can_not_be_loaded_is_missing(tiny_encoder: TinyEncoder,
 def test_an_address_that_is_none_is_a_finding() -> None:
     done = CliRunner().invoke(cli, ["doctor", "s3:/models/a", "--json"])
     assert done.exit_code == 1
-    found = json.loads(done.stdout)["findings"][-1]
-    assert found["found"] == "'s3:/models/a' is neither a directory nor an address on S3"
-    assert found["remedy"] == "give a path, or s3://bucket/path"
+    finding = json.loads(done.stdout)["findings"][-1]
+    assert finding["found"] == "'s3:/models/a' is neither a directory nor an address on S3"
+    assert finding["remedy"] == "give a path, or s3://bucket/path"
 
 
 def test_ports_in_use_are_told_with_who_uses_them(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

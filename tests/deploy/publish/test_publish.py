@@ -80,9 +80,9 @@ def test_one_that_was_damaged_or_is_of_another_order_is_written_anew(order: Orde
     out = tmp_path / "out"
     publish_repository(order(), out, silent)
     (out / "ensemble" / "config.pbtxt").write_text("name: 'x'")
-    said: list[str] = []
-    assert publish_repository(order(), out, said.append).updated
-    assert "can't be kept" in said[0]
+    messages: list[str] = []
+    assert publish_repository(order(), out, messages.append).updated
+    assert "can't be kept" in messages[0]
     assert publish_repository(order(max_num_sequences=3), out, silent).updated
     assert {path.name for path in tmp_path.iterdir()} == {"out"}, "something is left beside it"
 
@@ -134,9 +134,9 @@ def test_what_comes_into_a_repository_while_the_next_one_is_made_stays_too(
 
 
 @pytest.mark.parametrize(
-    ("around", "said"), [(manifest.MANIFEST_FILE, "the repository"), ("engine.json", "the engine directory")]
+    ("around", "noun"), [(manifest.MANIFEST_FILE, "the repository"), ("engine.json", "the engine directory")]
 )
-def test_nothing_is_put_into_a_repository_or_an_engine(order: Order_, tmp_path: Path, around: str, said: str) -> None:
+def test_nothing_is_put_into_a_repository_or_an_engine(order: Order_, tmp_path: Path, around: str, noun: str) -> None:
     (tmp_path / around).write_text("{}")
     out = tmp_path / "deep" / "out"
     with raises(DeployError, "output_exists", naming=str(tmp_path)):

@@ -35,7 +35,7 @@ def test_every_form_that_triton_has_is_read(text: str, bucket: str, prefix: str,
 
 
 @pytest.mark.parametrize(
-    ("variables", "given", "written"),
+    ("variables", "endpoint_url", "written"),
     [
         ({"AWS_ENDPOINT_URL": "http://a:9000"}, None, "s3://http://a:9000/models/x"),
         (
@@ -48,15 +48,15 @@ def test_every_form_that_triton_has_is_read(text: str, bucket: str, prefix: str,
     ],
 )
 def test_an_endpoint_that_boto3_takes_from_elsewhere_is_written_as_triton_takes_it(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], given: str | None, written: str
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], endpoint_url: str | None, written: str
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert str(S3Address.parse("s3://models/x", given)) == written
+    assert str(S3Address.parse("s3://models/x", endpoint_url)) == written
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("s3://", "''"),
         ("s3://UPPER/a", "'UPPER'"),
@@ -65,8 +65,8 @@ def test_an_endpoint_that_boto3_takes_from_elsewhere_is_written_as_triton_takes_
         ("s3://models/größe", "'größe'"),
     ],
 )
-def test_what_is_no_address_is_refused_in_one_sentence(text: str, said: str) -> None:
-    with raises(DeployError, "invalid_parameter", naming=said):
+def test_what_is_no_address_is_refused_in_one_sentence(text: str, message: str) -> None:
+    with raises(DeployError, "invalid_parameter", naming=message):
         S3Address.parse(text)
 
 
@@ -82,7 +82,7 @@ def test_a_place_is_a_directory_or_an_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "endpoint", "said"),
+    ("text", "endpoint", "message"),
     [
         ("s3:/models/a", None, "'s3:/models/a'"),
         ("gs://models/a", None, "'gs://models/a'"),
@@ -91,6 +91,6 @@ def test_a_place_is_a_directory_or_an_address() -> None:
         ("s3://http://b:9000/models/a", "http://a:9000", ("s3://http://b:9000/models/a", "--endpoint-url")),
     ],
 )
-def test_what_is_neither_is_refused(text: str, endpoint: str | None, said: str | tuple[str, ...]) -> None:
-    with raises(DeployError, "invalid_parameter", naming=said):
+def test_what_is_neither_is_refused(text: str, endpoint: str | None, message: str | tuple[str, ...]) -> None:
+    with raises(DeployError, "invalid_parameter", naming=message):
         parse_location(text, endpoint)

@@ -13,12 +13,13 @@ import pytest
 from moto import settings
 from moto.s3.models import S3Backend
 
+from build_engines.manifest import hash_files
 from inflight import __version__
 from inflight.deploy.errors import DeployError
 from inflight.deploy.publish import s3_repository
 from inflight.deploy.publish.s3_address import S3Address
 from inflight.deploy.publish.s3_repository import S3Repository
-from inflight.deploy.repository.manifest import MANIFEST_FILE, RepositoryManifest, hash_files
+from inflight.deploy.repository.manifest import MANIFEST_FILE, RepositoryManifest
 from tests.fixtures.errors import raises
 from tests.fixtures.manifests import manifest
 from tests.fixtures.s3_server import S3TestBucket, s3_server
@@ -197,13 +198,13 @@ def test_after_a_kill_what_the_old_one_had_goes_all_the_same(
 def test_of_two_who_write_at_once_the_first_is_told_and_the_card_is_the_others(
     remote: S3Repository, tmp_path: Path
 ) -> None:
-    one, other = written(tmp_path / "one", a="1"), written(tmp_path / "other", a="2")
+    first, other = written(tmp_path / "one", a="1"), written(tmp_path / "other", a="2")
 
     def between(line: str) -> None:
         remote.upload(tmp_path / "other", other, silent)
 
     with raises(DeployError, "output_exists"):
-        remote.upload(tmp_path / "one", one, between)
+        remote.upload(tmp_path / "one", first, between)
     with raises(DeployError, "engine_damaged", naming=("model/a", "inflight.json")):
         remote.read_manifest()
     assert remote.upload(tmp_path / "other", other, silent) == 2
@@ -234,8 +235,8 @@ def test_a_bucket_that_goes_while_it_is_written_to_is_named(storage: S3TestBucke
     storage.client.create_bucket(Bucket=name)
 
     def goes(line: str) -> None:
-        for found in storage.client.list_objects_v2(Bucket=name)["Contents"]:
-            storage.client.delete_object(Bucket=name, Key=found["Key"])
+        for entry in storage.client.list_objects_v2(Bucket=name)["Contents"]:
+            storage.client.delete_object(Bucket=name, Key=entry["Key"])
         storage.client.delete_bucket(Bucket=name)
 
     with raises(DeployError, "storage_not_found", naming=name):

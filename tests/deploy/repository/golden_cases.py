@@ -145,6 +145,6 @@ def _of_generation(configs: model_configs.Configs) -> model_configs.Configs:
 
 
 def _masked(text: str, masks: Mapping[str, str]) -> str:
-    for found, mask in masks.items():
-        text = text.replace(found, mask)
+    for value, mask in masks.items():
+        text = text.replace(value, mask)
     return text

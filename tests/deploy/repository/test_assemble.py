@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from build_engines.manifest import Manifest, verify
+from build_engines.manifest import verify
 from inflight import __version__
 from inflight.deploy.errors import DeployError
 from inflight.deploy.publish.s3_repository import UploadMarker
 from inflight.deploy.repository import manifest as card
 from inflight.deploy.repository import model_configs
-from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository, relocate_engine
+from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.repository.engine_set import EngineSet
 from tests.fixtures.engines import TinyEngine
@@ -96,10 +96,10 @@ def test_draft_engine_and_adapters_come_along(engine: Path, tmp_path: Path) -> N
     (adapters[1] / "adapter_config.json").write_text("{}")
     options = DeploymentOptions(draft_engine=engine, adapters=adapters)
     written(AssemblyRequest(EngineSet.find(engine, options), options), tmp_path / "out")
-    said = parameters(tmp_path / "out", "tensorrt_llm")
+    values = parameters(tmp_path / "out", "tensorrt_llm")
     folder = tmp_path / "out" / "tensorrt_llm"
-    assert verify(folder / said["draft_model_path"]) == verify(engine)
-    places = [folder / path for path in json.loads(said["lora_adapters"])]
+    assert verify(folder / values["draft_model_path"]) == verify(engine)
+    places = [folder / path for path in json.loads(values["lora_adapters"])]
     assert [(place / "adapter_model.safetensors").read_text() for place in places] == ["one", "two"]
     assert [(place / "adapter_config.json").is_file() for place in places] == [False, True]
 
@@ -142,41 +142,8 @@ def test_an_engine_that_is_not_what_it_says_once_it_was_copied_is_refused(engine
     assert not (tmp_path / "out" / card.MANIFEST_FILE).exists()
 
 
-def cpp_repository(engine: Path, out: Path, home: Path | None) -> Path:
-    """As `assemble_repository` leaves one whose engine belongs to TensorRT-LLM's C++ backend."""
-    written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), out)
-    config = model_configs.load(out)
-    config["tensorrt_llm"].backend = "tensorrtllm"
-    place = "1/engine" if home is None else f"{home}/tensorrt_llm/1/engine"
-    config["tensorrt_llm"].parameters["gpt_model_path"].string_value = place
-    model_configs.write(config, out)
-    return out
-
-
-@pytest.mark.parametrize("repository_path", [None, Path("/somewhere/else")])
-def test_the_engine_of_the_cpp_backend_is_found_wherever_the_repository_has_gone(
-    engine: Path, tmp_path: Path, repository_path: Path | None
-) -> None:
-    repository = cpp_repository(engine, tmp_path / "out", repository_path)
-    before = (repository / "tensorrt_llm" / "config.pbtxt").read_bytes()
-    placed = relocate_engine(repository, tmp_path / "run")
-    path = parameters(placed, "tensorrt_llm")["gpt_model_path"]
-    assert path == f"{repository}/tensorrt_llm/1/engine"
-    assert Manifest.read(Path(path)) == Manifest.read(engine)
-    assert (placed / "preprocessing/1/model.py").is_file()
-    assert (repository / "tensorrt_llm" / "config.pbtxt").read_bytes() == before, "it is somebody else's too"
-
-
-def test_a_repository_whose_engine_stands_where_it_says_is_served_as_it_is(engine: Path, tmp_path: Path) -> None:
-    repository = cpp_repository(engine, tmp_path / "out", tmp_path / "out")
-    assert relocate_engine(repository, tmp_path / "run") == repository
-    python = tmp_path / "python"
-    written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), python)
-    assert relocate_engine(python, tmp_path / "run") == python
-
-
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"engine_path": ""}, "--engine-path is empty"),
         ({"engine_path": "relative/p"}, ("--engine-path", "'relative/p'")),
@@ -190,10 +157,10 @@ def test_a_repository_whose_engine_stands_where_it_says_is_served_as_it_is(engin
     ],
 )
 def test_a_place_that_nobody_could_serve_from_is_refused(
-    gpu_engine: GpuEngine, changes: dict[str, Any], said: str
+    gpu_engine: GpuEngine, changes: dict[str, Any], message: str
 ) -> None:
     engine = gpu_engine("llama")
-    with raises(DeployError, "invalid_parameter", naming=said):
+    with raises(DeployError, "invalid_parameter", naming=message):
         AssemblyRequest(EngineSet.find(engine), DeploymentOptions(), **changes).check()
 
 
@@ -218,12 +185,12 @@ def test_a_file_in_the_engine_directory_that_a_parameter_names_comes_along(
     (engine / name).write_text("{}")
     options = DeploymentOptions(settings={"xgrammar_tokenizer_info_path": str(engine / name)})
     order = AssemblyRequest(EngineSet.find(engine), options, repository_path=tmp_path / "out")
-    found = written(order, tmp_path / "out")
-    said = parameters(tmp_path / "out", "tensorrt_llm")
-    assert said["guided_decoding_backend"] == "xgrammar"
-    assert said["xgrammar_tokenizer_info_path"].startswith(str(tmp_path / "out"))
-    assert Path(said["xgrammar_tokenizer_info_path"]).read_text() == "{}"
-    assert f"tensorrt_llm/1/engine/{name}" in found.files
+    manifest = written(order, tmp_path / "out")
+    values = parameters(tmp_path / "out", "tensorrt_llm")
+    assert values["guided_decoding_backend"] == "xgrammar"
+    assert values["xgrammar_tokenizer_info_path"].startswith(str(tmp_path / "out"))
+    assert Path(values["xgrammar_tokenizer_info_path"]).read_text() == "{}"
+    assert f"tensorrt_llm/1/engine/{name}" in manifest.files
     before = order.options_digest()
     (engine / name).write_text('{"other": 1}')
     assert order.options_digest() != before
@@ -236,15 +203,15 @@ def test_a_card_knows_what_is_damaged(engine: Path, tmp_path: Path) -> None:
     (out / "preprocessing/1/__pycache__").mkdir()  # what Python leaves there is no damage
     path = out / "tensorrt_llm/1/engine/openvino_model.bin"
     weights = path.read_bytes()
-    for content, said in (
-        (weights[:-1] + b"?", "has other content than inflight.json says"),
+    for content, message in (
+        (weights[:-1] + b"?", "has another content than inflight.json says"),
         (b"short", "has 5 bytes where"),
         (None, "is missing"),
     ):
         path.unlink()
         if content is not None:
             path.write_bytes(content)
-        with raises(DeployError, "engine_damaged", naming=("openvino_model.bin", said)):
+        with raises(DeployError, "engine_damaged", naming=("openvino_model.bin", message)):
             card.verify_repository(out)
         path.touch()
 
@@ -259,12 +226,12 @@ def test_a_card_that_can_not_be_read_is_said(content: bytes, code: str) -> None:
 
 
 def test_a_card_names_files_of_its_repository_alone(engine: Path, tmp_path: Path) -> None:
-    found = json.loads(
+    manifest = json.loads(
         written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), tmp_path / "out").content()
     )
-    found["files"]["../x"] = {"sha256": "", "bytes": 0}
+    manifest["files"]["../x"] = {"sha256": "", "bytes": 0}
     with raises(DeployError, "engine_damaged"):
-        card.RepositoryManifest.parse(json.dumps(found).encode(), "there/inflight.json")
+        card.RepositoryManifest.parse(json.dumps(manifest).encode(), "there/inflight.json")
 
 
 def test_what_can_not_be_read_lists_nothing() -> None:
@@ -282,9 +249,9 @@ def test_no_file_is_put_behind_a_link_out_of_a_repository(tmp_path: Path) -> Non
 
 
 def test_a_repository_of_another_version_is_refused_unless_it_brings_its_own(engine: Path, tmp_path: Path) -> None:
-    found = written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), tmp_path / "out")
-    found.check_version("there")
-    other = found.model_copy(update={"inflight_version": "9.9.0"})
+    manifest = written(AssemblyRequest(EngineSet.find(engine), DeploymentOptions()), tmp_path / "out")
+    manifest.check_version("there")
+    other = manifest.model_copy(update={"inflight_version": "9.9.0"})
     with raises(DeployError, "engine_incompatible", naming=("9.9.0", __version__, "--vendor")):
         other.check_version("there")
     other.model_copy(update={"vendored": True}).check_version("there")

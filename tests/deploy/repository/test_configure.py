@@ -128,10 +128,10 @@ def test_every_model_tells_which_versions_made_the_deployment_and_the_engine(
 ) -> None:
     versions = {} if built is None else {"inflight": built}
     GoldenCase("", target, manifest={"versions": versions}).write(tmp_path)
-    told = [parameters(config) for config in load(tmp_path / "repository").values()]
-    assert {one["inflight_version"] for one in told} == {__version__}
-    assert {one.get("inflight_engine_version") for one in told} == {built}
-    assert len(told) == 5
+    values = [parameters(config) for config in load(tmp_path / "repository").values()]
+    assert {one["inflight_version"] for one in values} == {__version__}
+    assert {one.get("inflight_engine_version") for one in values} == {built}
+    assert len(values) == 5
 
 
 def test_every_model_tells_which_engine_tokenizer_and_template_answer(tmp_path: Path) -> None:
@@ -150,27 +150,27 @@ def test_clients_are_told_what_is_served_and_only_by_its_own_server_where_it_lie
     configure_repository(engines, tmp_path / "served", case.options, show_directories=True)
     for repository, engine_dir in (("repository", None), ("served", str(tmp_path / "engine"))):
         for model in ("ensemble", "tensorrt_llm_bls"):
-            told = json.loads(parameters(load(tmp_path / repository)[model])["inflight_served"])
-            assert told.pop("engine_dir", None) == engine_dir
+            served = json.loads(parameters(load(tmp_path / repository)[model])["inflight_served"])
+            assert served.pop("engine_dir", None) == engine_dir
             names = ("target", "precision", "kv_cache_precision", "max_seq_len")
-            assert {name: told[name] for name in names} == {name: getattr(made, name) for name in names}
-            assert (told["model"], told["max_sequences"]) == (made.name, 64)
+            assert {name: served[name] for name in names} == {name: getattr(made, name) for name in names}
+            assert (served["model"], served["max_sequences"]) == (made.name, 64)
 
 
 def test_a_build_has_another_name_once_what_answers_is_another() -> None:
-    one = manifest()
-    moved = one.model_copy(
-        update={"created": "later", "source": one.source.model_copy(update={"checkpoint": "elsewhere"})}
+    first = manifest()
+    moved = first.model_copy(
+        update={"created": "later", "source": first.source.model_copy(update={"checkpoint": "elsewhere"})}
     )
-    assert build_id(moved) == build_id(one)
+    assert build_id(moved) == build_id(first)
     others: list[dict[str, Any]] = [
         {"precision": "int8"},
         {"kv_cache_precision": "u8"},
         {"properties": {"a": 1}},
-        {"source": one.source.model_copy(update={"chat_template": "another"})},
-        {"files": {**one.files, "weights.bin": EngineFile(sha256="0" * 64, bytes=1)}},
+        {"source": first.source.model_copy(update={"chat_template": "another"})},
+        {"files": {**first.files, "weights.bin": EngineFile(sha256="0" * 64, bytes=1)}},
     ]
-    assert len({build_id(one), *(build_id(one.model_copy(update=other)) for other in others)}) == 6
+    assert len({build_id(first), *(build_id(first.model_copy(update=other)) for other in others)}) == 6
 
 
 def test_models_are_there_with_their_code_and_nothing_else(tmp_path: Path) -> None:

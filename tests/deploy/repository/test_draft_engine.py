@@ -46,8 +46,8 @@ def draft_with(engine: Path, tmp_path: Path) -> Callable[[Change], Path]:
 
 def swap_two_tokens(tokenizer: dict[str, Any]) -> None:
     vocabulary = tokenizer["model"]["vocab"]
-    one, other = list(vocabulary)[300:302]
-    vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    first, other = list(vocabulary)[300:302]
+    vocabulary[first], vocabulary[other] = vocabulary[other], vocabulary[first]
 
 
 def test_an_engine_may_draft_for_itself(engine: Path) -> None:

@@ -64,11 +64,11 @@ def test_options_are_parameters_of_all_encoders_and_those_of_one_win(tmp_path: P
     configs = configure_repository(engine_set("/engines/demo", EMBED, RERANK), tmp_path / "out", options)
     usual = configure_repository(engine_set("/engines/demo", EMBED), tmp_path / "usual", DeploymentOptions())
     names = ("engine_dir", "max_batch_tokens", "max_batch_texts", "max_wait_ms", "num_requests", "threads")
-    found = {
+    values = {
         model: [parameters(config)[name] for name in (*names, "max_queue_texts")] for model, config in configs.items()
     }
     kept = parameters(usual["embedding"])["max_queue_texts"]
-    assert found == {
+    assert values == {
         "embedding": ["/engines/demo", "100", "9", "300", "3", "4", kept],
         "rerank": ["/engines/demo", "100", "9", "7", "2", "4", kept],
     }
@@ -79,8 +79,8 @@ def test_an_encoder_with_limits_is_configured_by_them(tmp_path: Path) -> None:
     engines = engine_set("/engines/demo", encoder_manifest("embed", target="tensorrt", limits=limits))
 
     def configured(name: str, **options: Any) -> tuple[str, str]:
-        found = parameters(configure_repository(engines, tmp_path / name, DeploymentOptions(**options))["embedding"])
-        return found["max_batch_tokens"], found["max_batch_texts"]
+        values = parameters(configure_repository(engines, tmp_path / name, DeploymentOptions(**options))["embedding"])
+        return values["max_batch_tokens"], values["max_batch_texts"]
 
     assert configured("usual") == ("1024", "32")
     assert configured("lower", encoders=EncoderOptions(max_batch_tokens=100)) == ("100", "32")
@@ -101,8 +101,8 @@ def test_threads_are_for_encoders_on_the_processor(tmp_path: Path) -> None:
 def test_clients_read_what_an_encoder_is(tmp_path: Path) -> None:
     engines = replace(engine_set(tmp_path, CLASSIFY), served_model_name="mood")
     config = configure_repository(engines, tmp_path / "out", DeploymentOptions(), show_directories=True)["classify"]
-    told = parameters(config)
-    assert json.loads(told["inflight_served"]) == {
+    values = parameters(config)
+    assert json.loads(values["inflight_served"]) == {
         "model": "mood",
         "task": "classify",
         "dimensions": CLASSIFY.dimensions,
@@ -110,10 +110,10 @@ def test_clients_read_what_an_encoder_is(tmp_path: Path) -> None:
         "labels": list(CLASSIFY.labels),
         "precision": "fp32",
         "target": "openvino",
-        "max_batch_texts": int(told["max_batch_texts"]),
+        "max_batch_texts": int(values["max_batch_texts"]),
         "engine_dir": str(tmp_path),
     }
-    assert told["inflight_build"] == build_id(CLASSIFY)
+    assert values["inflight_build"] == build_id(CLASSIFY)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_parameters_of_a_model_that_is_not_served_are_refused(tmp_path: Path, mo
 
 def test_each_engine_has_the_task_for_which_it_is_named(tiny_engine: TinyEngine, tiny_encoder: TinyEncoder) -> None:
     embed, rerank = tiny_encoder("embed"), tiny_encoder("rerank")
-    found = EngineSet.find(tiny_engine("llama"), DeploymentOptions(encoders=EncoderOptions(embed, rerank)))
-    assert found.tasks == ("generate", "embed", "rerank")
-    assert found.model_names == {
+    engines = EngineSet.find(tiny_engine("llama"), DeploymentOptions(encoders=EncoderOptions(embed, rerank)))
+    assert engines.tasks == ("generate", "embed", "rerank")
+    assert engines.model_names == {
         "generate": "tiny-llama",
         "embed": "tiny-bert-embed",
         "rerank": "tiny-bert-rerank",

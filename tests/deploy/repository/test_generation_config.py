@@ -16,7 +16,7 @@ GREEDY = {"temperature": 0.0}
 
 
 @pytest.mark.parametrize(
-    ("content", "wanted"),
+    ("content", "expected"),
     [
         (None, GREEDY),
         ("{", GREEDY),
@@ -33,15 +33,15 @@ GREEDY = {"temperature": 0.0}
         ({"do_sample": True, "temperature": "hot", "top_k": None, "top_p": True}, {"temperature": 1.0}),
     ],
 )
-def test_sampling_is_as_generation_config_says(tmp_path: Path, content: Any, wanted: dict[str, Any]) -> None:
+def test_sampling_is_as_generation_config_says(tmp_path: Path, content: Any, expected: dict[str, Any]) -> None:
     if content is not None:
         text = content if isinstance(content, str) else json.dumps(content)
         (tmp_path / "generation_config.json").write_text(text)
-    assert model_sampling(tmp_path) == wanted
+    assert model_sampling(tmp_path) == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "served", "wanted"),
+    ("callers", "served", "expected"),
     [
         ({}, {"temperature": 0.7, "top_k": 20}, {"temperature": 0.7, "top_k": 20}),
         ({"temperature": 0.2}, {"temperature": 0.7, "top_k": 20}, {"temperature": 0.2, "top_k": 20}),
@@ -51,8 +51,8 @@ def test_sampling_is_as_generation_config_says(tmp_path: Path, content: Any, wan
         ({}, "odd", {}),
     ],
 )
-def test_a_callers_value_comes_before_the_models(given: Any, served: Any, wanted: Any) -> None:
-    assert with_model_defaults(Sampling(**given), {"sampling": served}) == Sampling(**wanted)
+def test_a_callers_value_comes_before_the_models(callers: Any, served: Any, expected: Any) -> None:
+    assert with_model_defaults(Sampling(**callers), {"sampling": served}) == Sampling(**expected)
 
 
 def test_a_template_makes_a_conversation_of_a_text(tmp_path: Path) -> None:

@@ -155,20 +155,20 @@ def test_no_python_stands_where_the_backend_is_upstreams(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [("float16", "TYPE_FP16"), ("float32", "TYPE_FP32"), (None, "TYPE_FP32")]
+    ("dtype", "expected"), [("float16", "TYPE_FP16"), ("float32", "TYPE_FP32"), (None, "TYPE_FP32")]
 )
-def test_logits_have_the_type_that_the_engine_gives_them(tmp_path: Path, said: str | None, expected: str) -> None:
-    config = {} if said is None else {"logits_dtype": said}
+def test_logits_have_the_type_that_the_engine_gives_them(tmp_path: Path, dtype: str | None, expected: str) -> None:
+    config = {} if dtype is None else {"logits_dtype": dtype}
     (tmp_path / "config.json").write_text(str({"pretrained_config": config}).replace("'", '"'))
     engines = engine_set(tmp_path, CASES["tensorrt-llm"].engine_manifest())
     configs = configure_repository(engines, tmp_path / "out", DeploymentOptions())
-    found = {
+    types = {
         model_config_pb2.DataType.Name(tensor.data_type)
         for model in ("tensorrt_llm", "ensemble", "tensorrt_llm_bls")
         for tensor in (*configs[model].input, *configs[model].output)
         if tensor.name.endswith("_logits") and not tensor.name.startswith(("return_", "use_"))
     }
-    assert found == {expected}
+    assert types == {expected}
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "[" * 200_000, '{"pretrained_config": {"logits_dtype": "int8"}}'])
@@ -184,10 +184,10 @@ def test_llmapi_sizes_its_cache_itself_unless_it_is_told(tmp_path: Path) -> None
     engines = engine_set(tmp_path, CASES["llmapi"].engine_manifest())
     plain = configure_repository(engines, tmp_path / "plain", DeploymentOptions())["tensorrt_llm"].parameters
     asked = DeploymentOptions(kv_cache_tokens=1000, max_num_sequences=7, max_num_tokens=70)
-    told = configure_repository(engines, tmp_path / "told", asked)["tensorrt_llm"].parameters
+    values = configure_repository(engines, tmp_path / "told", asked)["tensorrt_llm"].parameters
     keys = ("inflight_engine", "max_tokens_in_paged_kv_cache", "max_num_sequences", "max_num_tokens")
     assert [plain[key].string_value for key in keys] == ["llmapi", "", "64", "8192"]
-    assert [told[key].string_value for key in keys] == ["llmapi", "1024", "7", "70"]
+    assert [values[key].string_value for key in keys] == ["llmapi", "1024", "7", "70"]
 
 
 @pytest.mark.parametrize("option", [{"draft_engine": Path("draft")}, {"prompt_lookup": True}])
@@ -210,10 +210,10 @@ def test_engines_of_ours_take_parameters_by_name_too(tmp_path: Path, target: str
     settings = {"exclude_input_in_output": "1", "skip_special_tokens": "no", "preprocessing_instance_count": "2"}
     case = GoldenCase("any", target, options=DeploymentOptions(kv_cache_tokens=8192, settings=settings))
     configs = parse(case.write(tmp_path))
-    said = {model: config.parameters for model, config in configs.items()}
-    assert said["tensorrt_llm"]["exclude_input_in_output"].string_value == "true"
+    values = {model: config.parameters for model, config in configs.items()}
+    assert values["tensorrt_llm"]["exclude_input_in_output"].string_value == "true"
     for model in ("tensorrt_llm", "postprocessing"):
-        assert said[model]["skip_special_tokens"].string_value == "false"
+        assert values[model]["skip_special_tokens"].string_value == "false"
     assert configs["preprocessing"].instance_group[0].count == 2
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from build_engines.manifest import KvPrecision
-from inflight.deploy.repository.kv_budget import bytes_per_token, default_kv_cache_tokens, round_up_to_blocks
+from inflight.deploy.repository.kv_budget import bytes_per_token, default_kv_cache_tokens
 from tests.fixtures.manifests import manifest
 
 
@@ -42,7 +42,3 @@ def test_a_machine_with_little_memory_gets_a_small_cache() -> None:
         manifest(), max_num_sequences=8, available_bytes=bytes_per_token(manifest()) * 4 * 320
     )
     assert small == 320
-
-
-def test_a_size_asked_for_is_rounded_up_to_blocks() -> None:
-    assert round_up_to_blocks(2049) == 2080

@@ -51,8 +51,8 @@ class ForeignTriton:
         site.mkdir(parents=True)
         ours = Path(importlib.util.find_spec("numpy").origin or "").parent.parent  # type: ignore[union-attr]
         for name in LIBRARIES:
-            for found in ours.glob(name):
-                (site / found.name).symlink_to(found)
+            for path in ours.glob(name):
+                (site / path.name).symlink_to(path)
         shutil.copytree(ROOT / "inflight", site / "inflight", ignore=shutil.ignore_patterns("__pycache__"))
         package = (ROOT / "inflight" / "__init__.py").read_text(encoding="utf-8")
         (site / "inflight" / "__init__.py").write_text(package.replace(f'"{__version__}"', f'"{OTHER}"'))
@@ -160,9 +160,9 @@ def test_a_vendored_repository_brings_its_own_runtime_which_wins_over_an_install
         sockets = Path("/proc/net/unix").read_text()
         assert len(re.findall(rf"@inflight-chunk-acks-{process.pid}-[1-9]\d*-tensorrt_llm\n", sockets)) == 2
         # That Python has no jinja2.
-        told = refused(address)
-        assert "messages need the package jinja2" in told
-        assert "[no_chat_template]" in told
+        message = refused(address)
+        assert "messages need the package jinja2" in message
+        assert "[no_chat_template]" in message
         family = psutil.Process(process.pid).children(recursive=True)
         for stub in psutil.Process(process.pid).children():
             stub.suspend()  # so it can't end itself
@@ -175,13 +175,13 @@ def test_without_one_of_its_own_another_version_refuses_it_and_names_both(
 ) -> None:
     with other_triton.started(repository(tiny_engine("llama"), tmp_path / "out", vendored=False)) as (process, _):
         assert process.wait(TIMEOUT) == 1
-    said = other_triton.log.read_text()
+    log = other_triton.log.read_text()
     for model in ("preprocessing", "postprocessing", "tensorrt_llm"):
         assert (
             f"the model {model} was written by inflight 0.1.0 and the package inflight that runs it here is {OTHER};"
-            in said
+            in log
         )
-    assert "or with --vendor, which brings its own" in said
+    assert "or with --vendor, which brings its own" in log
 
 
 def test_the_archive_holds_the_runtime_and_nothing_else(tiny_engine: TinyEngine, tmp_path: Path) -> None:

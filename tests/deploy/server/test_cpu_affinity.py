@@ -7,8 +7,8 @@ import os
 import psutil
 import pytest
 
-from inflight.deploy.server.cpu_affinity import ENGINE_CORES, SERVER_CORES, affinity_environment
 from inflight.deploy.server.server import Server
+from inflight.deploy.server.triton import ENGINE_CORES, SERVER_CORES, affinity_environment
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from inflight.deploy.server.server import Server
 )
 def test_the_server_gets_one_core_for_every_eight_and_servers_spread(allowed: set[int], groups: set[str]) -> None:
     drawn = [affinity_environment(allowed) for _ in range(400)]
-    assert {found[SERVER_CORES] for found in drawn} == groups
-    assert {found[ENGINE_CORES] for found in drawn} == {",".join(map(str, sorted(allowed)))}
+    assert {variables[SERVER_CORES] for variables in drawn} == groups
+    assert {variables[ENGINE_CORES] for variables in drawn} == {",".join(map(str, sorted(allowed)))}
 
 
 def test_a_running_server_is_laid_out_so(server: Server) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from inflight.deploy.server.drain import drain
+from inflight.deploy.server.instance import drain
 from inflight.deploy.server.probe import Probe
 
 CALLERS, ENGINE = ["ensemble", "tensorrt_llm_bls", "rerank"], "tensorrt_llm"

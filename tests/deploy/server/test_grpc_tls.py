@@ -54,9 +54,9 @@ def test_a_mistake_at_the_command_is_one_sentence(
     with pytest.raises(SystemExit) as caught:
         main(["serve", str(tmp_path), "--grpc-tls-key", str(certificates.server.key)])
     assert caught.value.code == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "give --grpc-tls-certificate" in said
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "give --grpc-tls-certificate" in stderr
 
 
 def greeted(server: Server, certificates: Certificates, shown: Certificate | None) -> bool:

@@ -66,10 +66,10 @@ def test_a_name_without_an_address_is_refused(host: str) -> None:
 
 
 def test_a_name_stands_for_its_ipv4_address_if_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [(socket.AF_INET6, 1, 6, "", ("::1", 0, 0, 0)), (socket.AF_INET, 1, 6, "", (HOST, 0))]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    addresses = [(socket.AF_INET6, 1, 6, "", ("::1", 0, 0, 0)), (socket.AF_INET, 1, 6, "", (HOST, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
     assert numeric("localhost") == HOST
-    found.pop()
+    addresses.pop()
     assert numeric("localhost") == "::1"
 
 

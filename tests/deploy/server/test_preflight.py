@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from build_engines import machine
-from build_engines.machine import Gpu, Machine, Software
+from build_engines.machine import Gpu, Machine
 from build_engines.manifest import EncoderManifest, GpuMachine, Manifest
 from build_engines.processor import Processor
 from inflight import __version__
@@ -50,8 +50,8 @@ def found(of: Manifest | EncoderManifest, here: Machine, backends: Path) -> list
 
 
 def test_an_engine_on_the_machine_that_built_it_has_no_problem(backends: Path) -> None:
-    assert found(engine(), Machine((gpu(),), Software(VERSIONS)), backends) == []
-    assert found(engine(tensor_parallel=2), Machine((gpu(0), gpu(1)), Software(VERSIONS)), backends) == []
+    assert found(engine(), Machine((gpu(),), VERSIONS), backends) == []
+    assert found(engine(tensor_parallel=2), Machine((gpu(0), gpu(1)), VERSIONS), backends) == []
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_weights_that_are_slow_on_the_processor_are_told_and_served(
 @pytest.mark.parametrize("target", ["openvino", "tensorrt-llm"])
 def test_an_engine_of_another_version_of_inflight_is_told_and_served(backends: Path, target: str) -> None:
     made = engine(target=target, versions={**VERSIONS, "inflight": "9.9.0"})
-    ((code, sentence),) = found(made, Machine((gpu(),), Software(VERSIONS)), backends)
+    ((code, sentence),) = found(made, Machine((gpu(),), VERSIONS), backends)
     assert code is None
     assert f"demo was built by inflight 9.9.0 and this is {__version__}" in sentence
-    said: list[str] = []
+    messages: list[str] = []
     if target == "openvino":
-        preflight.check_engine(made, backends, said.append)
-        assert said == [f"Warning: {sentence}"]
+        preflight.check_engine(made, backends, messages.append)
+        assert messages == [f"Warning: {sentence}"]
     fits = engine(target=target, versions={**VERSIONS, "inflight": __version__})
-    assert found(fits, Machine((gpu(),), Software(VERSIONS)), backends) == []
+    assert found(fits, Machine((gpu(),), VERSIONS), backends) == []
 
 
 def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:
@@ -86,80 +86,80 @@ def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "here", "code", "said"),
+    ("changes", "here", "code", "message"),
     [
         (
             {},
-            Machine((gpu(),), Software({**VERSIONS, "tensorrt_llm": "1.1.0"})),
+            Machine((gpu(),), {**VERSIONS, "tensorrt_llm": "1.1.0"}),
             "engine_incompatible",
             "demo was compiled by TensorRT-LLM 1.2.1, and 1.1.0 here can't read it; serve it in the container"
             " nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3 (TensorRT-LLM 1.2.1), or build it again here.",
         ),
         (
             {"versions": {"tensorrt_llm": "1.9.9", "tensorrt": "10.14.1.48"}},
-            Machine((gpu(),), Software(VERSIONS)),
+            Machine((gpu(),), VERSIONS),
             "engine_incompatible",
             "serve it in a container with TensorRT-LLM 1.9.9",
         ),
         (
             {},
-            Machine((gpu(),), Software({**VERSIONS, "tensorrt": "10.13.3.9"})),
+            Machine((gpu(),), {**VERSIONS, "tensorrt": "10.13.3.9"}),
             "engine_incompatible",
             "compiled by TensorRT 10.14.1.48, and 10.13.3.9 here",
         ),
         (
             {},
-            Machine((gpu(name="NVIDIA A100", capability="8.0"),), Software(VERSIONS)),
+            Machine((gpu(name="NVIDIA A100", capability="8.0"),), VERSIONS),
             "engine_incompatible",
             "demo was compiled on NVIDIA H100 (compute capability 9.0) and GPU 0 here is NVIDIA A100 (8.0), which can't"
             " run it; build it again here",
         ),
         (
             {"tensor_parallel": 2, "pipeline_parallel": 2},
-            Machine((gpu(0), gpu(1)), Software(VERSIONS)),
+            Machine((gpu(0), gpu(1)), VERSIONS),
             "gpu_missing",
             "needs 4 GPUs (tensor parallel 2, pipeline parallel 2) and this machine has 2 visible",
         ),
-        ({}, Machine((), Software(VERSIONS)), "gpu_missing", "needs 1 GPU (tensor"),
+        ({}, Machine((), VERSIONS), "gpu_missing", "needs 1 GPU (tensor"),
         (
             {},
-            Machine((gpu(driver="570.86.15"),), Software(VERSIONS)),
+            Machine((gpu(driver="570.86.15"),), VERSIONS),
             None,
             "The driver here is 570.86.15, and CUDA 13.1.0.036 of TensorRT-LLM 1.2.1 came with 590.44.01",
         ),
-        ({}, Machine((gpu(),), Software()), None, "No TensorRT-LLM was found here to compare with the 1.2.1"),
+        ({}, Machine((gpu(),)), None, "No TensorRT-LLM was found here to compare with the 1.2.1"),
     ],
 )
 def test_each_thing_that_does_not_fit_is_one_sentence_with_what_to_do(
-    backends: Path, changes: dict[str, Any], here: Machine, code: str | None, said: str
+    backends: Path, changes: dict[str, Any], here: Machine, code: str | None, message: str
 ) -> None:
     problem = found(engine(**changes), here, backends)[0]
     assert problem[0] == code
-    assert said in problem[1]
+    assert message in problem[1]
 
 
 @pytest.mark.parametrize(
-    ("here", "code", "said"),
+    ("here", "code", "message"),
     [
-        (Machine((gpu(),), Software({"tensorrt": "10.14.1.48"})), None, ""),
+        (Machine((gpu(),), {"tensorrt": "10.14.1.48"}), None, ""),
         (
-            Machine((gpu(),), Software({"tensorrt": "11.1.0"})),
+            Machine((gpu(),), {"tensorrt": "11.1.0"}),
             "engine_incompatible",
             "by TensorRT 10.14.1.48, and 11.1.0",
         ),
-        (Machine((gpu(name="A100", capability="8.0"),), Software(VERSIONS)), "engine_incompatible", "A100 (8.0)"),
-        (Machine((gpu(name="NVIDIA H200"),), Software(VERSIONS)), None, "GPU 0 here is NVIDIA H200"),
-        (Machine((), Software(VERSIONS)), "gpu_missing", "nvidia-smi lists no GPUs"),
+        (Machine((gpu(name="A100", capability="8.0"),), VERSIONS), "engine_incompatible", "A100 (8.0)"),
+        (Machine((gpu(name="NVIDIA H200"),), VERSIONS), None, "GPU 0 here is NVIDIA H200"),
+        (Machine((), VERSIONS), "gpu_missing", "nvidia-smi lists no GPUs"),
     ],
 )
 def test_a_plan_of_tensorrt_needs_its_version_and_its_gpu(
-    tmp_path: Path, here: Machine, code: str | None, said: str
+    tmp_path: Path, here: Machine, code: str | None, message: str
 ) -> None:
     compiled = GpuMachine(gpu="NVIDIA H100", compute_capability="9.0", driver="590.48.01")
     made = encoder_manifest("embed", target="tensorrt", machine=compiled, versions={"tensorrt": "10.14.1.48"})
     problems = list(preflight.find_problems(made, here, tmp_path))
-    assert [problem.code for problem in problems] == ([code] if said else [])
-    assert all(said in problem.sentence for problem in problems)
+    assert [problem.code for problem in problems] == ([code] if message else [])
+    assert all(message in problem.sentence for problem in problems)
 
 
 def test_a_triton_without_the_backend_is_told_before_all_else(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_a_triton_without_the_backend_is_told_before_all_else(tmp_path: Path) ->
 
 def test_the_llm_api_needs_gpus_enough_but_no_version_of_its_own(tmp_path: Path) -> None:
     api = engine(target="llmapi", machine=None, versions={"tensorrt_llm": "1.1.0"}, tensor_parallel=2)
-    assert found(api, Machine((gpu(0), gpu(1)), Software(VERSIONS)), tmp_path) == []
-    assert found(api, Machine((gpu(),), Software(VERSIONS)), tmp_path)[0][0] == "gpu_missing"
+    assert found(api, Machine((gpu(0), gpu(1)), VERSIONS), tmp_path) == []
+    assert found(api, Machine((gpu(),), VERSIONS), tmp_path)[0][0] == "gpu_missing"
     assert found(api, Machine(), tmp_path)[0][0] is None, "it says itself what it misses"
 
 
@@ -180,7 +180,7 @@ def test_the_llm_api_needs_gpus_enough_but_no_version_of_its_own(tmp_path: Path)
 def test_an_encoder_of_the_llm_api_needs_a_version_that_encodes(
     tmp_path: Path, version: str | None, code: str | None
 ) -> None:
-    here = Machine((gpu(),), Software({"tensorrt_llm": version} if version else {}))
+    here = Machine((gpu(),), {"tensorrt_llm": version} if version else {})
     problems = found(encoder_manifest("embed", target="llmapi"), here, tmp_path)
     assert [problem[0] for problem in problems] == ([code] if code else [])
 
@@ -205,7 +205,7 @@ def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch, value: str | 
 
 
 def test_a_gpu_of_another_kind_can_be_hidden(backends: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Machine((gpu(0), gpu(1, "NVIDIA A100", "8.0")), Software(VERSIONS))
+    here = Machine((gpu(0), gpu(1, "NVIDIA A100", "8.0")), VERSIONS)
     assert found(engine(), here, backends)[0][0] == "engine_incompatible"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert found(engine(), here, backends) == []
@@ -214,22 +214,22 @@ def test_a_gpu_of_another_kind_can_be_hidden(backends: Path, monkeypatch: pytest
 def test_check_looks_at_this_machine_and_only_for_engines_that_need_it(
     nvidia_programs: NvidiaPrograms, backends: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    preflight.check_engine(engine(), backends, said.append)
-    assert said == []
+    messages: list[str] = []
+    preflight.check_engine(engine(), backends, messages.append)
+    assert messages == []
     nvidia_programs.having(gpus=[A100])
     with raises(DeployError, "engine_incompatible", naming=("9.0", "NVIDIA A100", "8.0")):
-        preflight.check_engine(engine(), backends, said.append)
+        preflight.check_engine(engine(), backends, messages.append)
     monkeypatch.setattr(machine, "detect_machine", lambda: pytest.fail("nobody asked for it"))
-    preflight.check_engine(manifest(), backends, said.append)
+    preflight.check_engine(manifest(), backends, messages.append)
 
 
 def test_what_may_not_matter_is_only_reported(nvidia_programs: NvidiaPrograms, backends: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     old = {**nvidia_programs.gpus[0], "driver": "570.86.15"}
     nvidia_programs.having(gpus=[old])
-    preflight.check_engine(engine(), backends, said.append)
-    assert [line.startswith("Warning: The driver here is 570.86.15") for line in said] == [True]
+    preflight.check_engine(engine(), backends, messages.append)
+    assert [line.startswith("Warning: The driver here is 570.86.15") for line in messages] == [True]
 
 
 def test_where_it_runs_is_said_in_words() -> None:

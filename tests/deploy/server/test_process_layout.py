@@ -124,7 +124,7 @@ def test_shared_memory_is_counted_for_the_ranks_of_every_instance(
 
 @pytest.mark.usefixtures("four_gpus")
 @pytest.mark.parametrize(
-    ("asked", "code", "said"),
+    ("asked", "code", "message"),
     [
         ({"mode": "leader", "gpu_device_ids": "0;1"}, "invalid_parameter", ("gpu_device_ids", "2 instances")),
         (
@@ -142,8 +142,8 @@ def test_shared_memory_is_counted_for_the_ranks_of_every_instance(
         ({"participant_ids": "1000"}, "invalid_parameter", ("ranks 1000", "1 to 1")),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_starts(asked: dict[str, Any], code: str, said: str) -> None:
-    with raises(DeployError, code, naming=said):
+def test_what_does_not_fit_is_refused_before_anything_starts(asked: dict[str, Any], code: str, message: str) -> None:
+    with raises(DeployError, code, naming=message):
         choose(**asked)
 
 

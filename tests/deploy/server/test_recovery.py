@@ -116,8 +116,8 @@ def test_a_killed_process_ends_all_streams_and_the_server_comes_back(
     mortal.answers_again(restarts + 1)
     assert (server.ports, server.http_address) == before
     if GUARD not in victims:
-        said = f"{victims[0]} (pid {pids[0]})"
-        assert any(said in line and "started again" in line for line in mortal.reports), mortal.reports
+        victim = f"{victims[0]} (pid {pids[0]})"
+        assert any(victim in line and "started again" in line for line in mortal.reports), mortal.reports
     assert not regions & mortal.regions()
 
 
@@ -147,6 +147,6 @@ def test_a_killed_engine_cuts_what_it_ran_and_nothing_else(tiny_engine: TinyEngi
         assert {stream.error.code for stream in cut if stream.error} <= {"engine_died"}
         assert all(stream.completed for stream in streams if stream not in cut)
         wait_until(lambda: server.restarts == 1 and server.ready)
-        said = re.search(r"died \(signal 9\); (\d+) requests ended with an error", server.run_directory.log.read_text())
-        assert said is not None
-        assert len(cut) == int(said[1])
+        line = re.search(r"died \(signal 9\); (\d+) requests ended with an error", server.run_directory.log.read_text())
+        assert line is not None
+        assert len(cut) == int(line[1])

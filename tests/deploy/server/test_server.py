@@ -256,12 +256,12 @@ def test_stopping_does_not_wait_for_the_first_token_of_a_restart(tiny_engine: Ti
 
 def tritonservers() -> list[psutil.Process]:
     """Those that this process has started."""
-    found = []
+    servers = []
     for one in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # another one, which has ended meanwhile
             if one.name() == "tritonserver":
-                found.append(one)
-    return found
+                servers.append(one)
+    return servers
 
 
 @pytest.mark.parametrize(("number", "why"), [(signal.SIGABRT, "SIGABRT"), (signal.SIGSTOP, "it hangs")])

@@ -233,6 +233,9 @@ def test_the_engine_of_the_cpp_backend_is_named_where_the_repository_stands(
     assert f'string_value: "{engine_path_inside(out)}"' in (out / "tensorrt_llm" / "config.pbtxt").read_text()
     assert prepare_repository(find_source(out, USUAL), USUAL, tmp_path, silent).repository == str(out)
     moved = out.rename(tmp_path / "moved")
+    before = (moved / "tensorrt_llm" / "config.pbtxt").read_bytes()
     deployment = prepare_repository(find_source(moved, USUAL), USUAL, tmp_path / "run", silent)
     assert deployment.parameters["gpt_model_path"] == str(engine_path_inside(moved))
+    assert (Path(deployment.repository) / "preprocessing/1/model.py").is_file()
+    assert (moved / "tensorrt_llm" / "config.pbtxt").read_bytes() == before, "another server may read it too"
     assert not (moved / "tensorrt_llm" / "1" / "model.py").exists()

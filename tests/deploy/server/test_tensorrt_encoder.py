@@ -35,14 +35,14 @@ def test_an_assembled_repository_is_served(
     assert any("compute capability 9.0" in note for note in order.notes(tmp_path))
     publish_repository(order, tmp_path / "out", lambda line: None)
     with Server(tmp_path / "out", on_message=lambda line: None) as server, Client(server.grpc_address) as client:
-        found = client.embed(TEXTS)
+        served = client.embed(TEXTS)
     directory = tiny_encoder("embed")
     manifest = EncoderDescription.from_directory(str(directory))
     (openvino,) = load_encoders(str(directory), manifest, 0, 1, PlannerLimits(1024, 32, 1))
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    for text, vector in zip(TEXTS, found.vectors, strict=True):
-        wanted = openvino.run([EncoderInput(tokenizer.encode(text).ids)])[0]
-        assert np.dot(vector, wanted) >= 0.9999
+    for text, vector in zip(TEXTS, served.vectors, strict=True):
+        reference = openvino.run([EncoderInput(tokenizer.encode(text).ids)])[0]
+        assert np.dot(vector, reference) >= 0.9999
 
 
 def test_another_gpu_is_refused_by_serve_and_doctor(
@@ -53,5 +53,5 @@ def test_another_gpu_is_refused_by_serve_and_doctor(
     engine = tensorrt_encoder("embed")
     with raises(DeployError, "engine_incompatible", naming=("compute capability 9.0", "NVIDIA A100")):
         Server(engine, on_message=lambda line: None).start()
-    found = [(one.state, one.found) for one in run_checks(engine) if one.name == "engine"]
-    assert any(state == "missing" and "compiled on NVIDIA H100" in what for state, what in found)
+    findings = [(one.state, one.found) for one in run_checks(engine) if one.name == "engine"]
+    assert any(state == "missing" and "compiled on NVIDIA H100" in what for state, what in findings)

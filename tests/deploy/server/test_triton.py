@@ -24,9 +24,9 @@ def test_a_server_on_path_goes_before_the_wheel(tmp_path: Path, monkeypatch: pyt
     own = program(tmp_path / "opt" / "bin" / "tritonserver")
     program(tmp_path / "opt" / "backends" / "python" / triton.STUB_NAME)
     monkeypatch.setenv("PATH", f"{own.parent}:/usr/bin")
-    found = triton.find_triton()
-    assert (found.program, found.root, found.wheel) == (own, tmp_path / "opt", False)
-    assert triton.mirror_wheel(found, tmp_path / "mirror") == found
+    installation = triton.find_triton()
+    assert (installation.program, installation.root, installation.wheel) == (own, tmp_path / "opt", False)
+    assert triton.mirror_wheel(installation, tmp_path / "mirror") == installation
     assert not (tmp_path / "mirror").exists()
 
 
@@ -86,14 +86,14 @@ def test_stubs_run_this_environments_python(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("hosts", "given"),
+    ("hosts", "addresses"),
     [
         (ListenHosts("127.0.0.1", "127.0.0.2", "127.0.0.3"), ("127.0.0.1", "127.0.0.2", "127.0.0.3")),
         (ListenHosts("::1", "::2", "::3"), ("ipv6:::1", "[::2]", "ipv6:::3")),
     ],
 )
 def test_the_servers_answer_only_where_they_are_told_to(
-    tmp_path: Path, hosts: ListenHosts, given: tuple[str, str, str]
+    tmp_path: Path, hosts: ListenHosts, addresses: tuple[str, str, str]
 ) -> None:
     arguments = triton.server_command(
         triton.find_triton(),
@@ -104,7 +104,7 @@ def test_the_servers_answer_only_where_they_are_told_to(
         admin_key="secret",
         exit_seconds=5,
     )
-    for service, host in zip(("http", "grpc", "metrics"), given, strict=True):
+    for service, host in zip(("http", "grpc", "metrics"), addresses, strict=True):
         assert f"--{service}-address={host}" in arguments
     restricted = "model-repository,logging,trace,shared-memory:inflight-admin-key=secret"
     assert f"--http-restricted-api={restricted}" in arguments

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from loadtests.analysis.comparison.compare import compare
-from loadtests.analysis.csv_tables import write_requests
-from loadtests.analysis.report_file import read_summary, write_summary
 from loadtests.analysis.summarize import summarize
-from loadtests.analysis.summary import EncoderSide, TextCost
+from loadtests.analysis.summary import EncoderSide, Summary, TextCost
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
 from loadtests.report.page import run_page
+from loadtests.report.write_reports import read_figures, write_figures, write_requests
 from loadtests.run.plan_check import check_plan
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
@@ -93,8 +92,7 @@ def test_no_figure_is_about_generated_tokens(tmp_path: Path) -> None:
     generated = r"\b(ttft|itl|tpot|first token|output[ _]tokens?|kv[ _]\w+)"
     assert not re.findall(generated, shown, re.IGNORECASE)
     assert "padded / real tokens" in shown
-    write_summary(found, directory)
-    assert read_summary(directory.path / "report.json") == found
+    assert read_figures(write_figures(found, tmp_path / "report.json"), Summary) == found
 
 
 def test_a_comparison_has_texts_per_second_and_no_latency_of_tokens(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.analysis.slo import Slo, required_samples
+from loadtests.analysis.slo import Slo
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import Cost, SloResult
 from loadtests.errors import LoadError
@@ -88,12 +88,6 @@ def test_too_few_samples_are_told(tmp_path: Path, text: str, requests: int, leas
     )
 
 
-def test_how_many_samples_a_percentile_takes() -> None:
-    # The chance that all of them are below it, though 1 in 100 is not.
-    assert 0.99 ** (required_samples(0.99) or 0) <= 0.05 < 0.99 ** ((required_samples(0.99) or 0) - 1)
-    assert (required_samples(0.0), required_samples(1.0)) == (None, None)
-
-
 def test_many_gaps_of_few_requests_are_few(tmp_path: Path) -> None:
     records = [record(i, i * 0.1, gaps=[0.01] * 50) for i in range(6)]
     (bound,) = summarize(write_run(tmp_path / "run", records, LoadPlan(slo=("p99 itl <= 20ms",)))).slo
@@ -113,6 +107,7 @@ def test_a_percentile_is_of_the_lost_requests_too(tmp_path: Path) -> None:
     assert [bound.met for bound in bounds] == [False, False, True]
 
 
+INFINITE = "620 of 1000 requests have no value and count as infinitely late"
 LOST = {
     "overloaded": RequestOutcome.REJECTED,
     "timed_out": RequestOutcome.TIMED_OUT,
@@ -134,11 +129,23 @@ def with_lost(tmp_path: Path, text: str, good: int, lost: int, **values: Any) ->
     return bound
 
 
-@pytest.mark.parametrize("quantity", ["ttft", "ttft_sent", "e2e", "e2e_sent", "tpot"])
-def test_a_request_that_never_got_there_is_infinitely_late(tmp_path: Path, quantity: str) -> None:
-    bound = with_lost(tmp_path, f"p99 {quantity} <= 2s", 380, 620)
-    assert (bound.value, bound.met, bound.samples) == (None, False, 1000)
-    assert bound.note == "620 of 1000 requests have no value and count as infinitely late"
+@pytest.mark.parametrize(
+    ("text", "good", "lost", "value", "samples", "note"),
+    [
+        *(
+            (f"p99 {quantity} <= 2s", 380, 620, None, 1000, INFINITE)
+            for quantity in ("ttft", "ttft_sent", "e2e", "e2e_sent", "tpot")
+        ),
+        ("mean ttft <= 2s", 30, 20, 0.1, 30, "the mean excludes 20 requests without a value"),
+        ("p99 itl <= 2s", 300, 200, 0.01, 300, ""),  # gaps are those that there are
+    ],
+)
+def test_a_request_that_never_got_there_is_infinitely_late_but_in_means_and_gaps(
+    tmp_path: Path, text: str, good: int, lost: int, value: float | None, samples: int, note: str
+) -> None:
+    bound = with_lost(tmp_path, text, good, lost)
+    assert bound.value == (value if value is None else pytest.approx(value))
+    assert (bound.met, bound.samples, bound.note) == (value is not None, samples, note)
 
 
 @pytest.mark.parametrize(
@@ -158,18 +165,6 @@ def test_a_percentile_holds_for_its_share_of_all_requests(tmp_path: Path, text: 
     bound = with_lost(tmp_path, text, 1000 - lost, lost)
     assert bound.met is kept
     assert bound.value == (pytest.approx(0.1) if kept else None)
-
-
-def test_a_mean_is_of_those_that_got_there_and_says_how_many_did_not(tmp_path: Path) -> None:
-    bound = with_lost(tmp_path, "mean ttft <= 2s", 30, 20)
-    assert bound.value == pytest.approx(0.1)
-    assert (bound.met, bound.samples) == (True, 30)
-    assert bound.note == "the mean excludes 20 requests without a value"
-
-
-def test_gaps_are_those_that_there_are(tmp_path: Path) -> None:
-    bound = with_lost(tmp_path, "p99 itl <= 2s", 300, 200)
-    assert (bound.met, bound.samples, bound.note) == (True, 300, "")
 
 
 def test_an_answer_of_one_token_has_no_time_per_token_and_is_not_lost(tmp_path: Path) -> None:
@@ -225,10 +220,6 @@ def test_whole_answers_are_never_good_where_the_first_token_is_promised(tmp_path
         assert found.good == good
 
 
-def test_without_a_limit_for_latencies_nobody_says_what_is_good(tmp_path: Path) -> None:
-    assert summarize(write_run(tmp_path / "run", [record(0, 0)], LoadPlan(slo=("error_rate <= 1%",)))).goodput is None
-
-
 def test_what_a_million_tokens_cost(tmp_path: Path) -> None:
     # 36 an hour are 0.1 in 10 seconds, for 4 and 6 good tokens and 2 that were too late; 30 went in.
     records = [
@@ -254,5 +245,6 @@ def test_the_price_of_all_tokens_is_unknown_where_the_server_counts_no_input(tmp
     assert found.per_million_output is not None
 
 
-def test_without_a_price_there_is_no_cost(tmp_path: Path) -> None:
-    assert summarize(write_run(tmp_path / "run", [record(0, 0)])).cost is None
+def test_without_a_limit_for_latencies_or_a_price_nobody_says_what_is_good_or_costs(tmp_path: Path) -> None:
+    found = summarize(write_run(tmp_path / "run", [record(0, 0)], LoadPlan(slo=("error_rate <= 1%",))))
+    assert (found.goodput, found.cost) == (None, None)

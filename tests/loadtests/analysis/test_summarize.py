@@ -146,7 +146,7 @@ def test_a_run_whose_sessions_were_all_made_ends_with_the_last_answer(tmp_path: 
     assert found.measured_seconds == pytest.approx(4.0)
     assert found.completed_per_second == pytest.approx(1.0)
     assert tokens_of(found).per_second == pytest.approx(2.0)
-    assert found.validity.reliable
+    assert found.validity.reasons == ()
 
 
 def test_a_run_that_was_killed_counts_as_far_as_it_came(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Levels over time: what people type, its integral and inverse, and what is refused."""
 
-import doctest
 import math
 from itertools import pairwise
 
@@ -9,10 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import loadtests.arrivals.profile
 from loadtests.arrivals.profile import Profile
-from loadtests.errors import LoadError
-from tests.fixtures.errors import raises
 from tests.loadtests.arrivals.totals import level, total
 
 LEVELS = st.one_of(st.just(0.0), st.floats(0.01, 1000.0).map(lambda level: round(level, 2)))
@@ -33,10 +29,6 @@ def texts(draw: st.DrawFn) -> str:
 def when(profile: Profile, *totals: float) -> list[float]:
     found: list[float] = profile.times(np.array(totals)).tolist()
     return found
-
-
-def test_the_examples_of_the_documentation() -> None:
-    assert doctest.testmod(loadtests.arrivals.profile).failed == 0
 
 
 @pytest.mark.parametrize(
@@ -68,21 +60,6 @@ def test_moments_are_those_at_which_the_integral_reaches_the_totals(text: str, r
 
 
 @settings(deadline=None)
-@given(texts(), st.lists(st.floats(0, 1e6), min_size=2, max_size=2).map(sorted))
-def test_later_totals_are_reached_later(text: str, totals: list[float]) -> None:
-    profile = Profile.parse(text)
-    earlier, later = when(profile, *totals)
-    assert earlier <= later * (1 + 1e-12)
-
-
-def test_nothing_is_due_while_the_level_is_zero() -> None:
-    profile = Profile.parse("5/10s,0/10s,5/10s,0")
-    before, first, never = when(profile, 49.99, 50.0, 100.0)
-    assert before < 10
-    assert (first, never) == (20, math.inf)
-
-
-@settings(deadline=None)
 @example("0..0.5/1s,0")
 @given(texts())
 def test_the_number_of_users_changes_where_it_says_and_nowhere_else(text: str) -> None:
@@ -101,23 +78,5 @@ def test_a_ramp_adds_its_users_one_by_one() -> None:
     assert [(t, profile.users(t)) for t in profile.changes] == [(0, 1), (1, 2), (3, 3), (4, 1)]
 
 
-INVALID = {
-    "": "''",
-    "eight": "'eight'",
-    "-1": "'-1'",
-    "5/30": "'5/30'",
-    "nan": "'nan'",
-    "5/30s,": "''",
-    "5,6/30s": "'5'",
-    "1..20": "'1..20'",
-    "5/0s": "'5/0s'",
-    "9999999": "'9999999'",
-}
-"""Profiles that can't be used, with the stage at fault."""
-
-
-@pytest.mark.parametrize("text", INVALID)
-def test_what_is_no_profile_is_refused_in_one_sentence(text: str) -> None:
-    with raises(LoadError, "invalid_parameter", naming=(repr(text), INVALID[text])) as caught:
-        Profile.parse(text)
-    assert "\n" not in str(caught.value)
+INVALID = ("", "eight", "-1", "5/30", "nan", "5/30s,", "5,6/30s", "1..20", "5/0s", "9999999")
+"""Profiles that can't be used; `tests.loadtests.test_error_messages` has what is said of each."""

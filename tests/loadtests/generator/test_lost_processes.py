@@ -1,7 +1,8 @@
-"""A process of the load is killed, or its parent is: nothing hangs or goes on alone, what was reported is kept."""
+"""A process of the load, its parent or the server is killed: nothing hangs or goes on alone, and the records say it."""
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -14,13 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from loadtests.analysis.summarize import summarize
 from loadtests.plan import Arrivals, LoadPlan
 from loadtests.record import RequestOutcome
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
+from tests.fixtures.engines import TinyEngine
 from tests.fixtures.load_generator import TIMEOUT, generator_command, has_reported, running_generator
+from tests.fixtures.server import STEP_SECONDS, fake_engine
 from tests.fixtures.waiting import wait_until
 
 SHORT = WorkloadSpec(input_tokens="6", output_tokens="4")
@@ -129,7 +133,7 @@ def test_the_plan_waits_for_workers_that_do_not_handle_messages_yet(paced_server
     )
     directory = RunDirectory.create(tmp_path / "run")
     plan = LoadPlan(server=paced_server.grpc_address, seconds=0.5, workload=WorkloadSpec(output_tokens="2"))
-    command = [*generator_command(directory, plan, 0), "--expect=1", f"--bind={master}"]
+    command = [*generator_command(directory, plan, 0), "--expected=1", f"--bind={master}"]
     with running_generator(command, tmp_path / "out") as process:
         worker = subprocess.Popen([sys.executable, "-c", slow, master])
         try:
@@ -138,3 +142,34 @@ def test_the_plan_waits_for_workers_that_do_not_handle_messages_yet(paced_server
             worker.kill()
             worker.wait()
     assert directory.records()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_is_in_the_records_and_the_run_goes_on(tiny_engine: TinyEngine, tmp_path: Path) -> None:
+    options = DeploymentOptions(parameters=fake_engine(step_seconds=STEP_SECONDS))
+    with Server(tiny_engine("llama"), options) as server:
+        plan = LoadPlan(
+            server=server.grpc_address,
+            workload=WorkloadSpec(input_tokens="6", output_tokens="20"),
+            arrivals=Arrivals(kind="rate", profile="10", process="constant"),
+            seconds=8.0,
+            drain_seconds=2.0,
+        )
+        directory = RunDirectory.create(tmp_path / "run")
+        with running_generator(generator_command(directory, plan), tmp_path / "said") as process:
+            wait_until(lambda: has_reported(directory), "a record")
+            os.kill(server.pid, signal.SIGKILL)
+            assert process.wait(TIMEOUT) == 0, (tmp_path / "said").read_text()
+    records = directory.records()
+    assert len(records) == 80
+    codes = {record.code for record in records if record.outcome is RequestOutcome.FAILED}
+    assert "server_gone" in codes
+    assert codes <= {"server_gone", "server_unreachable", "server_not_ready"}
+    assert {record.outcome for record in records} <= {
+        RequestOutcome.COMPLETED,
+        RequestOutcome.FAILED,
+        RequestOutcome.UNFINISHED,
+    }
+    summary = summarize(directory)
+    assert summary.requests.errors["server_gone"] > 0
+    assert 0 < summary.requests.error_rate < 1

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import doctest
+from types import ModuleType
 
 import pytest
 
-from loadtests.report import formats, slo_text
+from loadtests import served_model
+from loadtests.arrivals import profile
+from loadtests.report import chart, formats, slo_text
+from loadtests.run import server_metrics
 
 
-def test_the_examples_in_the_docstrings_are_true() -> None:
-    for module in (formats, slo_text):
-        found = doctest.testmod(module)
-        assert found.attempted
-        assert not found.failed
+@pytest.mark.parametrize("module", [chart, formats, profile, served_model, server_metrics, slo_text])
+def test_the_examples_in_the_docstrings_are_true(module: ModuleType) -> None:
+    results = doctest.testmod(module)
+    assert results.attempted
+    assert not results.failed
 
 
 @pytest.mark.parametrize(

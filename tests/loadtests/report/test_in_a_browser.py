@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
 
-from loadtests.analysis.summary import Requests, Summary
+from loadtests.analysis.summary import Requests
 from loadtests.report.document import CHART_LIBRARY, write_library
 from loadtests.report.page import comparison_page, run_page, sweep_page
 from tests.fixtures.load_summaries import empty_summary, sample_comparison, sample_sweep, typical_summary
@@ -261,14 +261,3 @@ def test_hostile_texts_are_shown_and_do_nothing(show: Show) -> None:
     assert "␀␛� 🫖 {{7*7}}" in screen.text("table.errors")
     assert "(1,048,576 characters)" in screen.text("table.errors")
     assert screen.page.locator("img").count() == 0
-
-
-@pytest.mark.parametrize(
-    "summary", [empty_summary(), replace(typical_summary(), server=None, reconciliation=(), cost=None, slo=())]
-)
-def test_a_run_with_little_to_tell_has_a_whole_page(show: Show, summary: Summary) -> None:
-    screen = show(run_page(replace(summary, timeline=empty_summary().timeline, curves={}, load_phases=())))
-    assert screen.width() <= 1366
-    assert "--metrics-url" in screen.text()
-    assert "Definitions" in screen.text()
-    assert screen.page.get_by_role("alert").count() == 0

@@ -121,13 +121,6 @@ def test_counts_that_can_not_be_compared_say_why() -> None:
     assert "nothing to compare" not in text + unknown
 
 
-def test_the_definitions_say_what_becomes_of_lost_requests_in_each_figure() -> None:
-    text = read(typical_summary()).partition(" Definitions ")[2]
-    assert "tables and charts of latencies exclude them" in text
-    assert "In percentiles and maxima of the SLO each counts as infinitely late" in text
-    assert "one figure for each request of two responses or more" in text
-
-
 @pytest.mark.parametrize("facts", [{}, {"plan": None}, {"plan": {"warmup": "x"}}, {"plan": {"arrivals": {}}}])
 def test_a_run_of_which_nothing_is_known_has_a_page_still(facts: dict[str, Any]) -> None:
     page = run_page(replace(empty_summary(), metadata=facts))
@@ -205,10 +198,6 @@ def test_latencies_that_differ_widely_have_a_logarithmic_axis_with_whole_figures
     assert layout["yaxis"]["ticktext"][:5] == ["0.01", "0.02", "0.05", "0.1", "0.2"]
     assert layout["shapes"][0]["y0"] == 0.5
     assert layout["annotations"][0]["y"] == pytest.approx(-0.301, abs=0.001)
-
-
-def test_parts_of_a_run_are_told_as_steps_or_pieces_of_ramps() -> None:
-    assert "constant, or nearly constant, load: a step, or a short piece of a ramp" in read(typical_summary())
 
 
 def test_figures_that_are_no_numbers_leave_gaps() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from inflight.commands.load.display import LoadProgressLines
 from loadtests.analysis.summary import Summary
-from loadtests.analysis.sweep.result import Sweep, SweepStep
+from loadtests.analysis.sweep import Sweep, SweepStep
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
@@ -26,21 +26,23 @@ def record(session: int, turn: int, ended: float, outcome: RequestOutcome = Requ
     return RequestRecord(0, session, turn, 0.0, 0.0, ended, outcome, 64)
 
 
-def test_answers_longer_than_the_probe_count_until_the_last_of_them() -> None:
-    """Sixteen users ask once in the ten seconds of the probe, and have their answers after 14 to 20 seconds."""
-    records = [record(session, 0, 14 + 0.4 * session) for session in range(16)]
-    assert sessions_per_second(records) == pytest.approx(16 / 20)
+LOST = [record(1, 0, 40.0, RequestOutcome.UNFINISHED), record(2, 0, 0.1, RequestOutcome.REJECTED)]
 
 
-def test_turns_of_one_conversation_are_one_session() -> None:
-    records = [record(session, turn, 2.0 * (turn + 1)) for session in range(4) for turn in range(3)]
-    assert sessions_per_second(records) == pytest.approx(4 / 6)
-
-
-def test_what_was_not_completed_makes_no_rate() -> None:
-    lost = [record(1, 0, 40.0, RequestOutcome.UNFINISHED), record(2, 0, 0.1, RequestOutcome.REJECTED)]
-    assert sessions_per_second([record(0, 0, 5.0), *lost]) == pytest.approx(1 / 5)
-    assert sessions_per_second(lost) == 0
+@pytest.mark.parametrize(
+    ("records", "rate"),
+    [
+        # Sixteen users ask once in the ten seconds of the probe, and have their answers after 14 to 20 seconds.
+        ([record(session, 0, 14 + 0.4 * session) for session in range(16)], 16 / 20),
+        ([record(session, turn, 2.0 * (turn + 1)) for session in range(4) for turn in range(3)], 4 / 6),
+        ([record(0, 0, 5.0), *LOST], 1 / 5),
+        (LOST, 0),
+    ],
+)
+def test_the_probes_rate_is_that_of_completed_sessions_until_the_last_answer(
+    records: list[RequestRecord], rate: float
+) -> None:
+    assert sessions_per_second(records) == pytest.approx(rate)
 
 
 def test_what_was_found_before_the_server_died_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

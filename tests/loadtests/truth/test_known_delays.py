@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
 import numpy as np
@@ -17,7 +20,6 @@ from loadtests.analysis.summary import DistributionSummary
 from loadtests.plan import Arrivals, LoadPlan
 from loadtests.workloads.spec import WorkloadSpec
 from tests.loadtests.truth.run_load import LoadRun, run_together, write_prompts
-from tests.loadtests.truth.scheduling_delay import SchedulingDelayMonitor
 from tests.standins.timed_server.server import TimedRequest, TimedServer, timed_server
 
 pytestmark = pytest.mark.alone
@@ -210,3 +212,33 @@ def far_off(run: LoadRun, answers: list[TimedRequest]) -> Iterator[str]:
         told, truth = run.summary.latencies.get(quantity), float(np.median(true))
         if told is None or abs(told.p50 - truth) > FAR * truth:
             yield f"{quantity} is told as {told and told.p50} s at the median, and is {truth:.4f} s"
+
+
+_SLEEP_SECONDS = 0.005
+
+
+class SchedulingDelayMonitor:
+    """A context manager that watches while it is open."""
+
+    def __init__(self) -> None:
+        self._late: list[float] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> SchedulingDelayMonitor:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def delay(self, percentile: float) -> float:
+        """Seconds by which the machine let it sleep too long."""
+        return float(np.percentile(self._late, percentile))
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            before = time.monotonic()
+            time.sleep(_SLEEP_SECONDS)
+            self._late.append(time.monotonic() - before - _SLEEP_SECONDS)

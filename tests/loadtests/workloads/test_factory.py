@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from loadtests.errors import LoadError
 from loadtests.workloads.factory import make_workload
 from loadtests.workloads.files import load_files
 from loadtests.workloads.spec import WorkloadSpec
-from tests.fixtures.errors import raises
 from tests.loadtests.workloads.workload_requests import asked
 
 SPECS: list[dict[str, Any]] = [
@@ -68,33 +66,19 @@ def test_another_seed_is_another_workload(fields: dict[str, Any]) -> None:
     assert one != other
 
 
-WITHOUT_EFFECT: list[tuple[dict[str, Any], str | tuple[str, ...]]] = [
-    ({"prompts": "p", "trace": "t"}, ("prompts", "trace")),
-    ({"prompts": "p", "input_tokens": "5"}, "input_tokens"),
-    ({"prompts": "p", "prefix_tokens": 5}, "prefix_tokens"),
-    ({"prompts": "p", "trace_format": "azure"}, "trace_format"),
-    ({"trace": "t", "output_tokens": "5"}, ("output_tokens", "trace")),
-    ({"trace": "t", "turns": "2"}, ("turns", "trace")),
-    ({"trace": "t", "order": "shuffled"}, ("order", "trace")),
-    ({"input_scale": 0.5}, "input_scale"),
-    ({"repeat": False}, "repeat"),
-    ({"prefix_tokens": 50, "max_input_tokens": 50}, ("prefix_tokens 50", "max_input_tokens 50")),
-    ({"tokenizer": "t", "tokens_per_word": 2}, ("tokens_per_word", "tokenizer")),
+WITHOUT_EFFECT: list[dict[str, Any]] = [
+    {"prompts": "p", "trace": "t"},
+    *(
+        {"prompts": "p", **fields}
+        for fields in ({"input_tokens": "5"}, {"prefix_tokens": 5}, {"trace_format": "azure"})
+    ),
+    *({"trace": "t", **fields} for fields in ({"output_tokens": "5"}, {"turns": "2"}, {"order": "shuffled"})),
+    {"input_scale": 0.5},
+    {"repeat": False},
+    {"prefix_tokens": 50, "max_input_tokens": 50},
+    {"tokenizer": "t", "tokens_per_word": 2},
 ]
-
-
-@pytest.mark.parametrize(("fields", "named"), WITHOUT_EFFECT)
-def test_what_would_have_no_effect_is_refused(fields: dict[str, Any], named: str | tuple[str, ...]) -> None:
-    with raises(LoadError, "workload_invalid", naming=named):
-        make_workload(WorkloadSpec(**fields), {}, 0)
-
-
-def test_a_spec_goes_through_json_unchanged() -> None:
-    for fields in SPECS:
-        spec = WorkloadSpec(**fields)
-        again = WorkloadSpec.model_validate_json(spec.model_dump_json())
-        assert again == spec
-        make_workload(again, load_files(again), 0)
+"""Refused; `tests.loadtests.test_error_messages` has what is said of each."""
 
 
 @pytest.mark.parametrize(

@@ -140,21 +140,6 @@ def test_more_texts_than_the_queue_takes_are_refused() -> None:
         batcher.reserve(10)
 
 
-def test_the_texts_of_a_cancelled_request_leave_the_queue() -> None:
-    encoder = SumEncoder()
-    with batching(encoder) as batcher:
-        encoder.gate.clear()
-        ask(batcher, [1])
-        wait_until(lambda: encoder.batches)
-        left, kept = ask(batcher, range(9)), ask(batcher, [5])
-        left.cancelled = True
-        wait_until(lambda: batcher.waiting_texts == 1)
-        encoder.gate.set()
-        wait_until(lambda: kept.results)
-    assert not left.results
-    assert sum(encoder.batches) == 2
-
-
 def test_a_cancelled_request_leaves_a_queue_of_thousands() -> None:
     encoder = SumEncoder()
     with batching(encoder, max_queue_texts=3000) as batcher:
@@ -162,8 +147,14 @@ def test_a_cancelled_request_leaves_a_queue_of_thousands() -> None:
         ask(batcher, [1])
         wait_until(lambda: encoder.batches)
         requests = [ask(batcher, [5]) for _ in range(2500)]
-        requests[1200].cancelled = requests[-1].cancelled = True
+        left = requests[1200], requests[-1]
+        for request in left:
+            request.cancelled = True
         wait_until(lambda: batcher.waiting_texts == 2498)
+        encoder.gate.set()
+        wait_until(lambda: batcher.waiting_texts == 0 and requests[-2].results)
+    assert [request.results for request in left] == [{}, {}]
+    assert sum(encoder.batches) == 2499
 
 
 def test_a_text_with_a_higher_priority_waits_for_the_running_micro_batch_only() -> None:

@@ -54,42 +54,30 @@ def plan(limits: PlannerLimits, arrivals: list[tuple[int, int, int]]) -> Iterato
 
 
 @given(LIMITS, ARRIVALS)
-@settings(max_examples=200, deadline=None)
-def test_every_text_is_in_one_micro_batch_within_the_limits(
+@settings(max_examples=400, deadline=None)
+def test_every_text_is_in_one_micro_batch_within_the_limits_in_its_turn(
     limits: PlannerLimits, arrivals: list[tuple[int, int, int]]
 ) -> None:
-    seen = []
-    for _, before, batch in plan(limits, arrivals):
+    seen, passed_over = list[int](), None
+    for now, before, batch in plan(limits, arrivals):
         assert bool(batch) == bool(before)
         assert len(batch) <= limits.max_batch_texts
         if len(batch) > 1:
             assert max(text.tokens for text in batch) * len(batch) <= limits.max_batch_tokens
         seen += [text.item for text in batch]
-    assert sorted(seen) == list(range(len(arrivals)))
-
-
-@given(LIMITS, ARRIVALS)
-@settings(max_examples=200, deadline=None)
-def test_an_overdue_text_waits_for_one_micro_batch_more_at_most(
-    limits: PlannerLimits, arrivals: list[tuple[int, int, int]]
-) -> None:
-    passed_over: Text | None = None
-    for now, before, batch in plan(limits, arrivals):
+        # An overdue text waits for one micro-batch more at most.
         overdue = [text for text in before if now - text.arrival >= limits.max_wait_s]
         left = overdue[0] if overdue and overdue[0] not in batch else None
         assert left is None or left is not passed_over
         passed_over = left
-
-
-@given(LIMITS, ARRIVALS)
-@settings(max_examples=200, deadline=None)
-def test_the_oldest_of_the_highest_priority_goes_unless_another_is_overdue(
-    limits: PlannerLimits, arrivals: list[tuple[int, int, int]]
-) -> None:
-    for now, before, batch in plan(limits, arrivals):
-        if before:
-            urgent = min(before, key=lambda text: (-text.priority, text.item))
-            assert batch[0] is urgent or now - batch[0].arrival >= limits.max_wait_s
+        if batch and now - batch[0].arrival < limits.max_wait_s:
+            assert batch[0] is min(before, key=lambda text: (-text.priority, text.item))
+            # Texts of a lower priority join an urgent one only while little is planned.
+            longest, budget = 0, limits.max_batch_tokens / 8
+            for size, text in enumerate(batch):
+                assert text.priority >= batch[0].priority or size * longest < budget
+                longest = max(longest, text.tokens)
+    assert sorted(seen) == list(range(len(arrivals)))
 
 
 @given(ARRIVALS)
@@ -102,19 +90,6 @@ def test_no_urgent_text_waits_for_two_micro_batches_of_a_backlog(arrivals: list[
     planner.add(WaitingText(-1, 10, 1, 100.0))
     next_two = [*planner.next_batch(101.0), *planner.next_batch(102.0)]
     assert -1 in [text.item for text in next_two]
-
-
-@given(LIMITS, ARRIVALS)
-@settings(max_examples=200, deadline=None)
-def test_texts_of_a_lower_priority_join_an_urgent_one_only_while_little_is_planned(
-    limits: PlannerLimits, arrivals: list[tuple[int, int, int]]
-) -> None:
-    for now, _, batch in plan(limits, arrivals):
-        if batch and now - batch[0].arrival < limits.max_wait_s:
-            longest, budget = 0, limits.max_batch_tokens / 8
-            for size, text in enumerate(batch):
-                assert text.priority >= batch[0].priority or size * longest < budget
-                longest = max(longest, text.tokens)
 
 
 @given(ARRIVALS, st.data())

@@ -1,4 +1,4 @@
-"""The fake engine answers as it says it does, so that other tests can rely on it."""
+"""The fake engine answers as it says it does; adapters are found by name, and only the one in use is imported."""
 
 from __future__ import annotations
 
@@ -9,23 +9,19 @@ import time
 
 import pytest
 
-from inflight.runtime.engine.fake import LOG_PROB, FakeModelRunner, expected_beams, expected_token
-from inflight.runtime.engine.interface import EngineOptions, StepOutput
+from inflight.runtime.engine.fake import LOG_PROB, FakeModelRunner, expected_beams
+from inflight.runtime.engine.interface import BACKENDS, EngineOptions, StepOutput, load_model_runner
 from inflight.runtime.messages import (
     Beam,
     FinishReason,
     GenerationRequest,
     SamplingConfig,
 )
+from tests.fixtures.errors import raises
 
 
 def stepper_of(**extra: str) -> FakeModelRunner:
     return FakeModelRunner(EngineOptions("fake", "", kv_cache_tokens=1000, extra=extra))
-
-
-def test_the_answer_repeats_the_prompt() -> None:
-    request = GenerationRequest((7, 8, 9), max_tokens=5)
-    assert [expected_token(request, position) for position in range(5)] == [7, 8, 9, 7, 8]
 
 
 def test_a_traceable_answer_tells_its_seed_and_its_tokens() -> None:
@@ -33,17 +29,6 @@ def test_a_traceable_answer_tells_its_seed_and_its_tokens() -> None:
     stepper.add(1, GenerationRequest((7, 8, 512), 2, sampling=SamplingConfig(seed=5), log_probs=True))
     steps = [progress for _ in range(2) for progress in stepper.step()]
     assert steps == [StepOutput(1, (512,), None, (-0.5,)), StepOutput(1, (7,), FinishReason.LENGTH, (-7 / 1024,))]
-
-
-def test_each_step_brings_a_token_to_each_request() -> None:
-    stepper = stepper_of()
-    stepper.add(1, GenerationRequest((7, 8), max_tokens=2))
-    assert list(stepper.step()) == [StepOutput(1, (7,))]
-    stepper.add(2, GenerationRequest((20, 21), max_tokens=9))
-    assert list(stepper.step()) == [StepOutput(1, (8,), FinishReason.LENGTH), StepOutput(2, (20,))]
-    assert list(stepper.step()) == [StepOutput(2, (21,))]
-    stepper.remove(2)
-    assert list(stepper.step()) == []
 
 
 def test_min_tokens_lets_an_early_end_pass() -> None:
@@ -69,21 +54,6 @@ def test_delays_are_what_was_asked_for() -> None:
     assert time.monotonic() - first >= 0.02
 
 
-def test_limits_come_from_the_options() -> None:
-    limits = stepper_of(vocabulary_size="99", max_seq_len="77").limits
-    assert (limits.vocabulary_size, limits.max_seq_len) == (99, 77)
-    assert (limits.kv_blocks, limits.kv_block_tokens) == (32, 32)
-
-
-def test_log_probs_are_known() -> None:
-    stepper = stepper_of()
-    stepper.add(1, GenerationRequest((7, 8), max_tokens=2, log_probs=True))
-    assert [list(stepper.step()) for _ in range(2)] == [
-        [StepOutput(1, (7,), None, (LOG_PROB,))],
-        [StepOutput(1, (8,), FinishReason.LENGTH, (LOG_PROB,))],
-    ]
-
-
 def test_beams_come_together_when_the_last_has_ended() -> None:
     stepper = stepper_of()
     request = GenerationRequest((7, 8, 9), 9, end_ids=(9,), sampling=SamplingConfig(beam_width=2), log_probs=True)
@@ -97,17 +67,6 @@ def test_beams_come_together_when_the_last_has_ended() -> None:
         Beam((8,), (2 * LOG_PROB,), 2 * LOG_PROB),
     )
     assert list(stepper.step()) == []
-
-
-def test_long_prompts_take_several_steps() -> None:
-    stepper = stepper_of(prefill_tokens_per_step="4")
-    stepper.add(1, GenerationRequest(tuple(range(9)), max_tokens=2))
-    assert [list(stepper.step()) for _ in range(4)] == [
-        [],
-        [],
-        [StepOutput(1, (0,))],
-        [StepOutput(1, (1,), FinishReason.LENGTH)],
-    ]
 
 
 @pytest.mark.parametrize("what", ["leak_bytes_per_request", "leak_bytes_per_step"])
@@ -127,3 +86,27 @@ def test_a_leak_is_real(what: str) -> None:
     """)
     grown = int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
     assert grown > 20 * 2**20
+
+
+def test_an_adapter_is_found_by_name() -> None:
+    assert isinstance(load_model_runner(EngineOptions("fake", "", kv_cache_tokens=64)), FakeModelRunner)
+
+
+def test_an_unknown_name_is_answered_with_those_there_are() -> None:
+    with raises(ValueError, naming=("vllm", "openvino")):
+        load_model_runner(EngineOptions("vllm", "", kv_cache_tokens=64))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_runtime_takes_the_one_engine_in_use_and_nothing_else_heavy(name: str) -> None:
+    """The process of the engine starts in a moment, and NVIDIA's container has neither OpenVINO nor torch."""
+    if name == "openvino":
+        pytest.importorskip("openvino")
+    program = (
+        "import importlib, sys\n"
+        "import inflight.runtime.engine.supervisor, inflight.runtime.engine.worker, inflight.runtime.engine.interface\n"
+        f"importlib.import_module({BACKENDS[name].split(':')[0]!r})\n"
+        "print(*sorted({'torch', 'transformers', 'openvino', 'click', 'pydantic', 'rich'} & set(sys.modules)))"
+    )
+    taken = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert taken == (["openvino"] if name == "openvino" else [])

@@ -10,7 +10,6 @@ from inflight.runtime.messages import FinishReason, GenerationRequest, TokenEven
 from tests.fixtures.errors import raises
 from tests.runtime.engine.fake_scheduler import (
     FAIL_TOKEN,
-    MAX_STEPS,
     expected_answer,
     keep_ends,
     request_of,
@@ -30,14 +29,6 @@ def test_the_answer_comes_a_token_a_turn_and_ends_once() -> None:
     assert [token for event in events for token in event.token_ids] == expected_answer(request)
     assert [event.finish_reason for event in events] == [None] * 4 + [FinishReason.LENGTH]
     assert {event.handle for event in events} == {handle}
-
-
-def test_an_end_token_ends_the_answer_and_is_not_part_of_it() -> None:
-    engine, events = scheduler_of(), list[TokenEvent]()
-    engine.submit(GenerationRequest((100, 101, 102), max_tokens=50, end_ids=(102,)), events.append)
-    run_dry(engine)
-    assert [token for event in events for token in event.token_ids] == [100, 101]
-    assert events[-1].finish_reason is FinishReason.STOP
 
 
 def test_the_moments_of_a_request_are_in_order() -> None:
@@ -67,23 +58,6 @@ def test_a_request_cancelled_while_it_waits_was_never_admitted() -> None:
     assert event.timings.end_ns > event.timings.arrival_ns
 
 
-def test_a_flood_of_long_requests_waits_and_keeps_its_order() -> None:
-    """Each takes two blocks of eight: four run at a time, the next is admitted when one ends."""
-    engine = scheduler_of(kv_cache_tokens=8 * 32, max_num_sequences=100)
-    ended: list[int] = []
-    handles = [engine.submit(request_of(prompt=40, answer=24), keep_ends(ended)) for _ in range(20)]
-    most = 0
-    for _ in range(MAX_STEPS):
-        if engine.idle:
-            break
-        engine.step()
-        stats = engine.stats()
-        assert stats.kv_blocks_reserved <= stats.kv_blocks == 8
-        most = max(most, stats.running)
-    assert most == 4
-    assert ended == handles
-
-
 def test_the_blocks_of_what_runs_never_exceed_those_of_the_cache() -> None:
     """Of eight, six are taken; the next request needs three, one more than are left."""
     engine = scheduler_of(kv_cache_tokens=8 * 32, max_num_sequences=100)
@@ -105,15 +79,6 @@ def test_a_short_request_does_not_overtake_a_long_one_that_waits() -> None:
     assert engine.stats().kv_blocks_reserved == 0
 
 
-def test_no_more_run_than_max_num_sequences() -> None:
-    engine = scheduler_of(kv_cache_tokens=100_000, max_num_sequences=3)
-    for _ in range(7):
-        engine.submit(request_of(), lambda event: None)
-    engine.step()
-    stats = engine.stats()
-    assert (stats.running, stats.waiting, stats.steps) == (3, 4, 1)
-
-
 def test_cancelling_a_running_request_makes_room_for_the_next_turn() -> None:
     engine, events = scheduler_of(kv_cache_tokens=64, max_num_sequences=9), list[TokenEvent]()
     running = engine.submit(request_of(prompt=30, answer=30), events.append)
@@ -125,15 +90,6 @@ def test_cancelling_a_running_request_makes_room_for_the_next_turn() -> None:
     engine.step()
     assert engine.stats().running == 1
     assert events[-1].handle != running
-
-
-def test_cancelling_what_is_unknown_or_over_is_no_error() -> None:
-    engine, events = scheduler_of(), list[TokenEvent]()
-    handle = engine.submit(request_of(answer=1), events.append)
-    run_dry(engine)
-    engine.cancel(handle)
-    engine.cancel(12345)
-    assert len(events) == 1
 
 
 def test_close_cancels_what_runs_and_what_waits() -> None:

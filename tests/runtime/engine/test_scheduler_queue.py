@@ -1,4 +1,4 @@
-"""Scheduler's queue: priorities, deadlines, its bound, adapters, and guides that are still being tried."""
+"""Scheduler's queue: priorities, deadlines, its bound, what the library refuses, and the shortest recent step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from inflight.common.request_error import RequestError
 from inflight.runtime.engine import scheduler
-from inflight.runtime.engine.scheduler import Scheduler
+from inflight.runtime.engine.scheduler import RECENT_NS, Scheduler, StepTimes
 from inflight.runtime.messages import FinishReason, GenerationRequest, SamplingConfig
 from tests.fixtures.errors import raises
 from tests.runtime.engine.fake_scheduler import (
@@ -118,16 +118,6 @@ def test_a_deadline_that_is_far_changes_nothing() -> None:
     assert (len(answer.tokens), answer.reason) == (5, FinishReason.LENGTH)
 
 
-def test_a_deadline_that_passes_after_the_end_means_nothing() -> None:
-    engine = scheduler_of()
-    request = replace(request_of(answer=1), deadline_ns=in_seconds(0.1))
-    answered(engine, request)
-    assert request.deadline_ns is not None
-    while time.monotonic_ns() <= request.deadline_ns:
-        time.sleep(0.01)
-    assert len(answered(engine, request_of(answer=5)).tokens) == 5
-
-
 def test_the_bound_counts_what_waits_beyond_what_the_next_turn_admits() -> None:
     engine = scheduler_of(kv_cache_tokens=10_000, max_num_sequences=2, max_queue_size=3)
     handles = [engine.submit(request_of(), ignore_event) for _ in range(5)]
@@ -195,3 +185,27 @@ def test_a_beam_search_takes_a_place_for_each_beam() -> None:
     assert (engine.stats().running, engine.stats().waiting) == (1, 2)
     run_dry(engine)
     assert answered(engine, replace(request_of(), sampling=SamplingConfig(beam_width=4))).end.beams
+
+
+def test_the_shortest_recent_step_counts() -> None:
+    times = StepTimes()
+    assert times.shortest(now_ns=100) == 0
+    times.add(0, 50)
+    times.add(50, 70)
+    times.add(70, 110)
+    assert times.shortest(now_ns=110) == 20
+
+
+def test_steps_are_forgotten_after_a_rest() -> None:
+    times = StepTimes()
+    times.add(0, 50)
+    assert times.shortest(50 + RECENT_NS - 1) == 50
+    assert times.shortest(50 + RECENT_NS) == 0
+
+
+def test_only_the_latest_count() -> None:
+    times = StepTimes()
+    times.add(0, 1)
+    for start in range(1, 1000, 10):
+        times.add(start, start + 10)
+    assert times.shortest(1001) == 10

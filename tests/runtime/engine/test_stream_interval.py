@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inflight.runtime.engine.request_queue import SINGLE_TOKENS
 from inflight.runtime.messages import FinishReason, GenerationRequest
 from tests.runtime.engine.fake_scheduler import EventCollector, answered, request_of, scheduler_of
-from tests.text.example_tokenizers import detokenizer_of, tokenizer_of
+from tests.text.example_tokenizers import detokenizer_of, ids_of
 
 KIND = "byte_level"
 DEADLINE_NS = 80_000_000
@@ -25,7 +25,7 @@ def sizes(answer: EventCollector) -> list[int]:
 @st.composite
 def requests(draw: st.DrawFn) -> GenerationRequest:
     """Answers repeat the prompt, so its parts are stop words that may be found, whole or begun."""
-    ids = tuple(tokenizer_of(KIND).encode(TEXT, add_special_tokens=False).ids)
+    ids = tuple(ids_of(KIND, TEXT))
     parts = st.tuples(st.integers(0, len(TEXT)), st.integers(1, 9)).map(lambda at: TEXT[at[0] : at[0] + at[1]])
     return GenerationRequest(
         ids,

@@ -1,4 +1,4 @@
-"""EngineProcess over the fake engine: a real child process, its deaths, and what its parent makes of them."""
+"""EngineProcess over the fake engine: a real child process, what requests meet there, and its deaths."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +29,7 @@ from tests.runtime.engine.fake_engine_process import (
     options_of,
     request_of,
 )
+from tests.text.example_tokenizers import tokenizer_of
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +69,6 @@ def test_tokens_arrive_one_event_a_step(engine: EngineProcess) -> None:
     assert (last.handle, last.finish_reason) == (handle, FinishReason.LENGTH)
     assert last.timings is not None
     assert last.timings.end_ns <= time.monotonic_ns()
-
-
-def test_requests_are_in_flight_together(engine: EngineProcess) -> None:
-    long, short = EventWaiter(), EventWaiter()
-    handle = engine.submit(request_of(max_tokens=ENDLESS), long)
-    wait_until(lambda: bool(long.events))
-    engine.submit(request_of(max_tokens=3), short)
-    short.end()
-    assert not long.ended.is_set()
-    engine.cancel(handle)
-    long.end()
 
 
 def test_cancel_ends_a_request_with_a_word(engine: EngineProcess) -> None:
@@ -241,3 +233,55 @@ def test_a_flood_of_long_prompts_from_many_threads_does_not_lock_up(engine: Engi
     for answer in answers:
         assert answer.end().finish_reason is FinishReason.LENGTH
         assert answer.tokens == [10, 11, 12, 13, 14]
+
+
+def test_a_bounded_queue_refuses_what_would_wait_too_long() -> None:
+    options = replace(options_of(step_seconds="0.002"), max_num_sequences=1, max_queue_size=2)
+    engine = EngineProcess(options)
+    answers = [EventWaiter() for _ in range(5)]
+    running = engine.submit(request_of(max_tokens=ENDLESS), answers[0])
+    wait_until(lambda: bool(answers[0].events))
+    for answer in answers[1:]:
+        engine.submit(request_of(), answer)
+    for answer in answers[3:]:
+        assert answer.end().error == (
+            "Exceeds maximum queue size (Maximum queue size of 2 has been reached); send the request again later",
+            "overloaded",
+        )
+    engine.cancel(running)
+    for answer in answers[1:3]:
+        assert answer.end().finish_reason is FinishReason.LENGTH
+    engine.close()
+
+
+def test_stop_words_as_text_are_found_with_the_tokenizer_of_the_engines_directory(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("byte_level")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    engine = EngineProcess(replace(options_of(), model_dir=str(tmp_path)))
+    answer = EventWaiter()
+    prompt = tuple(tokenizer.encode("the tea tin", add_special_tokens=False).ids)
+    engine.submit(GenerationRequest(prompt, ENDLESS, stop_texts=("inthe",)), answer)
+    end = answer.end()
+    assert end.finish_reason is FinishReason.STOP_WORD
+    text = tokenizer.decode(answer.tokens)
+    assert text[: len(text) - end.dropped_characters] == "the tea t"
+    engine.close()
+
+
+def test_an_engine_whose_machine_forbids_its_cores_computes_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFLIGHT_ENGINE_CORES", "1000")  # there are not so many: refused, as by a sandbox
+    engine, answer = EngineProcess(options_of()), EventWaiter()
+    engine.submit(request_of(), answer)
+    assert answer.end().finish_reason is FinishReason.LENGTH
+    engine.close()
+
+
+def test_an_engine_without_a_tokenizer_refuses_stop_words_as_text_and_goes_on(engine: EngineProcess) -> None:
+    refused, other = EventWaiter(), EventWaiter()
+    engine.submit(replace(request_of(), stop_texts=("tea",)), refused)
+    engine.submit(request_of(), other)
+    error = refused.end().error
+    assert error is not None
+    assert error[0].startswith("the engine can't search text for stop words: ")
+    assert error[1] == "invalid_request"
+    assert other.end().finish_reason is FinishReason.LENGTH

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -39,10 +39,11 @@ from inflight.runtime.metrics.definitions import (
     QUEUE_TIME,
     REQUEST_ENDS,
     REQUESTS,
+    TENANT_TOKENS,
     MetricFamily,
     NullSink,
 )
-from inflight.runtime.metrics.engine_metrics import EngineMetrics, reason_of, state_values
+from inflight.runtime.metrics.engine_metrics import MAX_TENANTS, EngineMetrics, TenantUsage, reason_of, state_values
 from tests.fixtures.waiting import wait_until
 
 SOON = 60.0
@@ -147,14 +148,6 @@ def test_a_request_is_observed_once_with_its_lengths_and_times(measured: Measure
     assert board.observed[INTER_TOKEN_LATENCY]
 
 
-def test_all_beams_of_an_answer_count_as_output_as_upstream_has_it(
-    measured: MeasuredFakeEngine, board: MemorySink
-) -> None:
-    measured.run(20, beam_width=2)
-    wait_until(lambda: board.counts["LENGTH"] == 1)
-    assert board.observed[OUTPUT_TOKENS] == [40]
-
-
 def test_an_engine_at_rest_is_not_shown_again(measured: MeasuredFakeEngine, board: MemorySink) -> None:
     measured.run(3)
     wait_until(lambda: board.quiet and board.counts["LENGTH"] == 1)
@@ -234,15 +227,6 @@ def test_a_board_that_fails_is_reported_once_and_harms_no_request() -> None:
         measured.close()
 
 
-def test_requests_refused_before_the_engine_are_counted_without_times(
-    measured: MeasuredFakeEngine, board: MemorySink
-) -> None:
-    measured.metrics.record_rejection()
-    measured.metrics.record_rejection()
-    wait_until(lambda: board.counts["REJECTED"] == 2)
-    assert not board.observed
-
-
 @pytest.mark.parametrize(
     ("reason", "code", "expected"),
     [
@@ -262,9 +246,8 @@ def test_each_end_has_its_reason(reason: FinishReason, code: str | None, expecte
 
 
 def test_the_reasons_are_all_there_are() -> None:
-    assert set(REQUEST_ENDS.label_values) == {reason_of(TokenEvent(1, (), reason)) for reason in FinishReason} | {
-        "ERROR"
-    }
+    reasons = {reason_of(TokenEvent(1, (), reason)) for reason in FinishReason}
+    assert set(REQUEST_ENDS.label_values) == reasons | {"ERROR"}
 
 
 def test_state_values_of_a_busy_engine() -> None:
@@ -301,3 +284,40 @@ def test_a_meter_counts_what_came_before_the_end_too(board: MemorySink, measured
     wait_until(lambda: board.counts["STOP"] == 1)
     assert board.observed[OUTPUT_TOKENS] == [5]
     assert board.observed[DURATION] == [0]  # moments before its arrival, which can't be, don't go below zero
+    now, second = time.monotonic_ns(), 10**9
+    timings = RequestTimings(now, now + 10 * second, now + 20 * second, now + 40 * second)
+    measured.metrics.start_request(GenerationRequest((1, 2), 9)).observe(
+        TokenEvent(2, (), FinishReason.LENGTH, timings)
+    )
+    wait_until(lambda: board.counts["LENGTH"] == 1)
+    told = [board.observed[family][-1] for family in (QUEUE_TIME, FIRST_TOKEN, DURATION)]
+    assert told == pytest.approx([10, 20, 40], abs=2)
+
+
+class RecordingSink(NullSink):
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
+        assert family is TENANT_TOKENS
+        self.counts[labels["tenant"], labels["kind"]] += count
+
+
+def test_tokens_are_counted_by_tenant() -> None:
+    sink = RecordingSink()
+    tokens = TenantUsage(sink)
+    for tenant, count in (("a", 3), ("b", 5), ("a", 2), ("", 7)):
+        tokens.count(tenant, 10, count)
+    assert sink.counts == {("a", "input"): 20, ("a", "output"): 5, ("b", "input"): 10, ("b", "output"): 5}
+
+
+def test_further_tenants_are_counted_together() -> None:
+    sink = RecordingSink()
+    tokens = TenantUsage(sink)
+    for number in range(MAX_TENANTS + 50):
+        tokens.count(f"tenant {number}", 1, 2)
+    tokens.count("other", 1, 2)
+    tokens.count("tenant 3", 1, 2)
+    assert len(sink.counts) == 2 * (MAX_TENANTS + 1)
+    assert sink.counts["other", "output"] == 2 * 51
+    assert sink.counts["tenant 3", "input"] == 2

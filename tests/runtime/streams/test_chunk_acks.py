@@ -1,4 +1,4 @@
-"""Keys travel from postprocessing to the engine's model, and to that one alone."""
+"""Keys travel from postprocessing to the engine's model, and to that one alone; and what goes with a chunk there."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ import threading
 from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from inflight.common.request_error import RequestError
+from inflight.runtime.streams.chunk_header import ChunkHeader
 from inflight.runtime.streams.disconnect_detector import ChunkAckListener, ChunkAckSender, ack_socket_name
 from inflight.runtime.streams.local_socket import connect
+from tests.fixtures.errors import raises
 
 MODEL = f"engine-of-test-{os.getpid()}"
 SOON = 60
@@ -110,3 +116,20 @@ def test_a_receipt_that_fails_is_told_and_the_next_one_arrives(receipts: Receipt
     assert reports.get(timeout=SOON).startswith("an acknowledgement of chunks was lost: KeyError: ")
     assert reports.empty(), "one line, not one for each"
     listener.close()
+
+
+NUMBERS = st.integers(0, 2**31 - 1)
+
+
+@given(st.integers(0, 2**64 - 1), NUMBERS, NUMBERS, st.lists(NUMBERS, max_size=8))
+def test_what_is_packed_comes_out_again(key: int, following: int, dropped: int, context_ids: list[int]) -> None:
+    context = ChunkHeader(key, following, dropped, context_ids)
+    tensor = context.to_tensor()
+    assert (tensor.dtype, tensor.shape) == (np.int32, (1, 4 + len(context_ids)))
+    assert ChunkHeader.from_row(tensor[0]) == context
+
+
+@pytest.mark.parametrize("values", [[], [1], [0, 0, 0], [1, 2, -1, 0], [1, 2, 0, -5], [1, 2, 0, 0, -7], [0] * 65])
+def test_what_the_engine_never_sends_is_refused(values: list[int]) -> None:
+    with raises(RequestError, "invalid_request", naming="CHUNK_HEADER"):
+        ChunkHeader.from_row(np.array(values, np.int32))

@@ -1,13 +1,15 @@
+"""The context of a stream whose chunks come without it, and the ids that distinguish such streams."""
+
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
 
 from inflight.runtime.streams.context_cache import ContextCache
+from inflight.runtime.streams.sequence_ids import is_unary, sequence_id_factory
 from inflight.text.detokenizer import CONTEXT_TOKENS, Detokenizer
-from tests.text.example_tokenizers import byte_level, llama_2
+from tests.text.example_tokenizers import tokenizer_of
 
 TEXTS = ["the tea  and two, the tin.", "抹茶ラテは京都の宇治から。", "a family 👩‍👩‍👧‍👦 and ❤️‍🔥 "]
 
@@ -20,9 +22,9 @@ class ManualClock:
         return self.seconds
 
 
-@pytest.mark.parametrize("make", [llama_2, byte_level])
-def test_mixed_streams_say_what_each_says_alone(make: Callable[[], Tokenizer]) -> None:
-    tokenizer = make()
+@pytest.mark.parametrize("kind", ["llama_2", "byte_level"])
+def test_mixed_streams_say_what_each_says_alone(kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
     detokenizer = Detokenizer(tokenizer)
     tails = ContextCache(detokenizer.special_token_ids)
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
@@ -68,3 +70,34 @@ def test_of_too_many_streams_the_one_that_was_silent_longest_is_forgotten() -> N
         tails.next_chunk(stream, [1])
     assert [len(tails.next_chunk(stream, [2]).context_ids) for stream in ("a", "c")] == [2, 1]
     assert len(tails) == 2
+
+
+class ParameterResponse:
+    """As python models have it from Triton 25.02 on."""
+
+    def __init__(self, output_tensors: list[Any], error: Any = None, parameters: dict[str, Any] | None = None) -> None:
+        self.parameters = parameters
+
+
+class PlainResponse:
+    def __init__(self, output_tensors: list[Any], error: Any = None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_each_response_gets_a_name_of_its_own_that_is_a_sequence_id(streams: bool) -> None:
+    name = sequence_id_factory(ParameterResponse)
+    said = [ParameterResponse([], **name(streams)).parameters for _ in range(1000)]
+    numbers = {parameters["sequence_id"] for parameters in said if parameters is not None}
+    assert len(numbers) == 1000
+    assert all(type(number) is int and 0 < number < 2**63 for number in numbers)
+    assert {is_unary(number) for number in numbers} == {not streams}
+
+
+def test_names_that_clients_give_say_nothing_of_their_answers() -> None:
+    assert not any(map(is_unary, (0, 1, 2**32, "", "a name", str(2**62))))
+
+
+def test_where_responses_have_no_parameters_there_are_no_names() -> None:
+    PlainResponse([], **sequence_id_factory(PlainResponse)(True))
+    assert sequence_id_factory(PlainResponse)(False) == {}

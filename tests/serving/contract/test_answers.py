@@ -11,11 +11,9 @@ import pytest
 from inflight.deploy.server.server import Server
 from inflight.runtime.engine.fake import LOG_PROB
 from tests.serving.model_replies import (
-    BLS,
     DIRECT,
     ENSEMBLE,
     MODELS,
-    TEXT_MODELS,
     Reply,
     ask,
     ids_of,
@@ -24,13 +22,16 @@ from tests.serving.model_replies import (
     rows,
     stream_of,
     text_of,
+    together,
     whole,
+    words,
 )
 from tests.serving.raw_requests import generate, generate_stream
 
 PROMPT = "The quick brown fox"
 SHORT = "hello"
 UNKNOWN = -1
+COUNT = "num_responses"
 MOMENTS = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 FIGURES = {
     *MOMENTS,
@@ -56,89 +57,60 @@ def check_final(found: list[Reply]) -> None:
     assert [reply.final for reply in found] == [False] * (len(found) - 1) + [True]
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", MODELS)
-def test_several_answers_come_as_a_response_each_with_its_number(paced_server: Server, model: str) -> None:
-    found = ask(paced_server, model, prompt_for(paced_server, model, PROMPT), 6, num_return_sequences=3)
-    check_final(found)
-    assert sorted(reply.number("sequence_index") for reply in found) == [0, 1, 2]
-    assert [reply.finish_reason for reply in found] == ["length"] * 3
-    for reply in found:
-        assert whole([reply], model) == expected(paced_server, model, PROMPT, 6, echo=True)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_several_streams_of_one_request_can_be_told_apart(paced_server: Server, model: str) -> None:
+def test_several_answers_to_one_request_are_told_apart_by_their_number(
+    paced_server: Server, model: str, stream: bool
+) -> None:
     prompt = prompt_for(paced_server, model, PROMPT)
-    found = ask(paced_server, model, prompt, 7, num_return_sequences=2, stream=True)
+    found = ask(paced_server, model, prompt, 7, num_return_sequences=2, stream=stream)
     check_final(found)
     for sequence in (0, 1):
         mine = [reply for reply in found if reply.number("sequence_index") == sequence]
-        assert len(mine) > 1
-        assert whole(mine, model) == expected(paced_server, model, PROMPT, 7)
+        assert (len(mine) > 1) == stream
+        assert whole(mine, model) == expected(paced_server, model, PROMPT, 7, echo=not stream)
         assert [reply.finish_reason for reply in mine] == [None] * (len(mine) - 1) + ["length"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("model", TEXT_MODELS)
-def test_several_texts_in_one_request_are_answered_each_on_its_own(
-    paced_server: Server, model: str, stream: bool
-) -> None:
-    found = ask(paced_server, model, rows(SHORT, PROMPT), rows(9, 4), stream=rows(stream, stream, dtype=bool))
+def test_several_texts_in_one_request_are_answered_each_on_its_own(paced_server: Server, stream: bool) -> None:
+    found = ask(paced_server, ENSEMBLE, rows(SHORT, PROMPT), rows(9, 4), stream=rows(stream, stream, dtype=bool))
     check_final(found)
     for row, (prompt, count) in enumerate([(SHORT, 9), (PROMPT, 4)]):
         mine = [reply for reply in found if reply.number("batch_index") == row]
-        assert whole(mine, model) == expected(paced_server, model, prompt, count, echo=not stream)
+        assert whole(mine, ENSEMBLE) == expected(paced_server, ENSEMBLE, prompt, count, echo=not stream)
         assert mine[-1].number("num_input_tokens") == len(ids_of(paced_server.engine, prompt))
         assert mine[-1].number("num_output_tokens") == count
 
 
-def test_prompts_of_several_lengths_come_padded(paced_server: Server) -> None:
-    short, long = (ids_of(paced_server.engine, prompt) for prompt in (SHORT, "one two three"))
+def test_prompts_of_several_lengths_come_padded_and_get_all_their_answers(paced_server: Server) -> None:
+    prompts = (SHORT, "one two three")
+    short, long = (ids_of(paced_server.engine, prompt) for prompt in prompts)
     padded = np.array([[*short, *[0] * (len(long) - len(short))], long], np.int32)
-    lengths = rows(len(short), len(long))
-    found = ask(
-        paced_server, DIRECT, padded, rows(3, 5), input_lengths=lengths, exclude_input_in_output=rows(1, 1, dtype=bool)
-    )
+    values = {"input_lengths": rows(len(short), len(long)), "num_return_sequences": rows(2, 2)}
+    found = ask(paced_server, DIRECT, padded, rows(3, 5), exclude_input_in_output=rows(1, 1, dtype=bool), **values)
     check_final(found)
-    by_row = {int(reply.number("batch_index")): reply.token_ids for reply in found}
-    assert by_row == {
-        0: list(answer_ids(paced_server, SHORT, 3)),
-        1: list(answer_ids(paced_server, "one two three", 5)),
+    by_number = {(reply.number("batch_index"), reply.number("sequence_index")): reply.token_ids for reply in found}
+    assert by_number == {
+        (row, sequence): list(answer_ids(paced_server, prompts[row], (3, 5)[row]))
+        for row in (0, 1)
+        for sequence in (0, 1)
     }
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_every_answer_to_every_prompt(paced_server: Server, model: str) -> None:
-    prompt: Any = rows(SHORT, PROMPT)
-    if model == DIRECT:  # both have five tokens
-        prompt = np.array([ids_of(paced_server.engine, text) for text in (SHORT, PROMPT)], np.int32)
-    lengths = {"input_lengths": rows(5, 5)} if model == DIRECT else {}
-    found = ask(paced_server, model, prompt, rows(4, 4), num_return_sequences=rows(2, 2), **lengths)
-    check_final(found)
-    tags = sorted((reply.number("batch_index"), reply.number("sequence_index")) for reply in found)
-    assert tags == [(0, 0), (0, 1), (1, 0), (1, 1)]
-
-
-@pytest.mark.parametrize("model", TEXT_MODELS)
-def test_beams_come_together_as_texts(paced_server: Server, model: str) -> None:
-    (reply,) = ask(paced_server, model, PROMPT, 4, beam_width=3, exclude_input_in_output=True, return_log_probs=True)
-    ids = answer_ids(paced_server, PROMPT, 7)
-    assert reply.texts == [text_of(paced_server.engine, ids[beam : beam + 4]) for beam in range(3)]
-    check_beam_log_probs(reply, beams=3, length=4)
-
-
-def test_beams_come_together_as_ids(paced_server: Server) -> None:
-    prompt = ids_of(paced_server.engine, PROMPT)
-    (reply,) = ask(paced_server, DIRECT, prompt, 4, beam_width=3, return_log_probs=True)
-    ids = list(answer_ids(paced_server, PROMPT, 7))
-    assert reply.tensors["output_ids"].tolist() == [[[*prompt, *ids[beam : beam + 4]] for beam in range(3)]]
-    assert reply.tensors["sequence_length"].tolist() == [[len(prompt) + 4] * 3]
-    check_beam_log_probs(reply, beams=3, length=4)
-
-
-def check_beam_log_probs(reply: Reply, beams: int, length: int) -> None:
-    assert reply.tensors["output_log_probs"].shape == (1, beams, length)
-    assert reply.tensors["cum_log_probs"].tolist() == [[LOG_PROB * (beam + 1) * length for beam in range(beams)]]
+def test_beams_come_together(paced_server: Server) -> None:
+    prompt, ids = ids_of(paced_server.engine, PROMPT), answer_ids(paced_server, PROMPT, 7)
+    values: dict[str, Any] = {"beam_width": 3, "return_log_probs": True}
+    (as_text,) = ask(paced_server, ENSEMBLE, PROMPT, 4, exclude_input_in_output=True, **values)
+    assert as_text.texts == [text_of(paced_server.engine, ids[beam : beam + 4]) for beam in range(3)]
+    (as_ids,) = ask(paced_server, DIRECT, prompt, 4, **values)
+    assert as_ids.tensors["output_ids"].tolist() == [[[*prompt, *ids[beam : beam + 4]] for beam in range(3)]]
+    assert as_ids.tensors["sequence_length"].tolist() == [[len(prompt) + 4] * 3]
+    for reply in (as_text, as_ids):
+        assert reply.tensors["output_log_probs"].shape == (1, 3, 4)
+        assert reply.tensors["cum_log_probs"].tolist() == [[LOG_PROB * (beam + 1) * 4 for beam in range(3)]]
+    body = {"text_input": PROMPT, "max_tokens": 4, "beam_width": 2}
+    assert len(generate(paced_server.http_address, body)[1]["text_output"]) == 2
 
 
 def test_beams_that_ended_early_are_padded(paced_server: Server) -> None:
@@ -150,27 +122,23 @@ def test_beams_that_ended_early_are_padded(paced_server: Server) -> None:
     assert reply.finish_reason == "stop"
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", MODELS)
-def test_log_probs_of_a_whole_answer(paced_server: Server, model: str) -> None:
-    (reply,) = ask(paced_server, model, prompt_for(paced_server, model, PROMPT), 5, return_log_probs=True)
-    assert reply.tensors["output_log_probs"].tolist() == [[[LOG_PROB] * 5]]
-    assert reply.tensors["cum_log_probs"].tolist() == [[5 * LOG_PROB]]
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_log_probs_of_a_stream_come_with_their_tokens_and_add_up(paced_server: Server, model: str) -> None:
-    found = ask(paced_server, model, prompt_for(paced_server, model, PROMPT), 5, return_log_probs=True, stream=True)
-    counts = [reply.tensors["output_log_probs"].shape for reply in found]
-    assert [shape[:2] for shape in counts] == [(1, 1)] * len(found)
-    assert np.cumsum([shape[2] for shape in counts])[-1] == 5
-    sums = [reply.number("cum_log_probs") for reply in found]
-    assert sums == [LOG_PROB * count for count in np.cumsum([shape[2] for shape in counts])]
+def test_log_probs_come_with_their_tokens_and_add_up(paced_server: Server, model: str, stream: bool) -> None:
+    prompt = prompt_for(paced_server, model, PROMPT)
+    found = ask(paced_server, model, prompt, 5, return_log_probs=True, stream=stream)
+    log_probs = [reply.tensors["output_log_probs"] for reply in found]
+    assert [each.tolist() for each in log_probs] == [[[[LOG_PROB] * each.shape[2]]] for each in log_probs]
+    counts = np.cumsum([each.shape[2] for each in log_probs])
+    assert counts[-1] == 5
+    assert [reply.tensors["cum_log_probs"].tolist() for reply in found] == [[[LOG_PROB * count]] for count in counts]
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_nobody_gets_log_probs_and_figures_who_did_not_ask(paced_server: Server, model: str) -> None:
-    (reply,) = ask(paced_server, model, prompt_for(paced_server, model, PROMPT), 2)
-    assert not {"output_log_probs", "cum_log_probs", *FIGURES} & set(reply.tensors)
+def test_nobody_gets_what_was_not_asked_for(paced_server: Server, model: str) -> None:
+    found = ask(paced_server, model, prompt_for(paced_server, model, PROMPT), 3, stream=True)
+    unasked = {"output_log_probs", "cum_log_probs", "token_ids", *FIGURES}
+    assert [unasked & set(reply.tensors) for reply in found] == [set()] * len(found)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -190,18 +158,12 @@ def test_every_response_of_a_stream_has_figures_and_the_last_has_them_all(paced_
     assert len(found) > 1
     assert [FIGURES - set(reply.tensors) for reply in found] == [set()] * len(found)
     assert found[0].number("last_token_time_ns") == 0
-    known = [reply.number("first_token_time_ns") for reply in found]
-    assert min(known) > 0
+    for name in ("first_token_time_ns", "first_scheduled_time_ns"):
+        known = [reply.number(name) for reply in found]
+        assert known[0] > 0
+        assert known == [known[0]] * len(found)
     moments = [found[-1].number(name) for name in MOMENTS]
     assert all(0 < earlier < later for earlier, later in pairwise(moments))
-
-
-@pytest.mark.parametrize("model", [ENSEMBLE, DIRECT])
-def test_a_stream_knows_from_its_first_chunk_when_it_was_scheduled(paced_server: Server, model: str) -> None:
-    found = ask(paced_server, model, prompt_for(paced_server, model, PROMPT), 4, return_perf_metrics=True, stream=True)
-    scheduled = [reply.number("first_scheduled_time_ns") for reply in found]
-    assert scheduled[0] > 0
-    assert scheduled == [scheduled[0]] * len(found)
 
 
 @pytest.mark.parametrize("asked", [{}, {"return_num_input_tokens": True, "return_num_output_tokens": True}])
@@ -215,20 +177,20 @@ def test_counts_come_with_the_last_response(paced_server: Server, model: str, as
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_whole_answer_has_the_prompt_before_it_unless_excluded(paced_server: Server, model: str) -> None:
+def test_a_whole_answer_has_the_prompt_before_it_unless_excluded_and_a_stream_never(
+    paced_server: Server, model: str
+) -> None:
     prompt = prompt_for(paced_server, model, PROMPT)
-    (with_prompt,) = ask(paced_server, model, prompt, 5)
-    (without,) = ask(paced_server, model, prompt, 5, exclude_input_in_output=True)
-    assert whole([with_prompt], model) == expected(paced_server, model, PROMPT, 5, echo=True)
-    assert whole([without], model) == expected(paced_server, model, PROMPT, 5)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_stream_never_has_the_prompt(paced_server: Server, model: str) -> None:
-    prompt = prompt_for(paced_server, model, PROMPT)
-    found = ask(paced_server, model, prompt, 5, stream=True, exclude_input_in_output=False)
-    check_final(found)
-    assert whole(found, model) == expected(paced_server, model, PROMPT, 5)
+    cases: list[tuple[dict[str, Any], bool]] = [
+        ({}, True),
+        ({"exclude_input_in_output": False}, True),
+        ({"exclude_input_in_output": True}, False),
+        ({"exclude_input_in_output": False, "stream": True}, False),
+    ]
+    for values, echo in cases:
+        found = ask(paced_server, model, prompt, 5, **values)
+        check_final(found)
+        assert whole(found, model) == expected(paced_server, model, PROMPT, 5, echo=echo)
 
 
 def test_only_outputs_that_are_asked_for_come(paced_server: Server) -> None:
@@ -245,34 +207,58 @@ def test_ids_stand_first_among_the_outputs(paced_server: Server) -> None:
     assert list(reply.tensors)[:2] == ["output_ids", "sequence_length"]
 
 
-@pytest.mark.parametrize("model", [ENSEMBLE, BLS])
-def test_over_http_numbers_are_plain_values(paced_server: Server, model: str) -> None:
+def test_over_http_numbers_are_plain_values(paced_server: Server) -> None:
     wanted = {"return_log_probs": True, "return_perf_metrics": True, "exclude_input_in_output": True}
     status, answer = generate(
-        paced_server.http_address, {"text_input": PROMPT, "max_tokens": 4, "id": "mine", **wanted}, model
+        paced_server.http_address, {"text_input": PROMPT, "max_tokens": 4, "id": "mine", **wanted}
     )
     assert (status, answer["id"]) == (200, "mine")
-    assert answer["text_output"] == expected(paced_server, model, PROMPT, 4)
+    assert answer["text_output"] == expected(paced_server, ENSEMBLE, PROMPT, 4)
     assert answer["output_log_probs"] == [LOG_PROB] * 4
     assert answer["cum_log_probs"] == 4 * LOG_PROB
     assert (answer["finish_reason"], answer["num_input_tokens"], answer["num_output_tokens"]) == ("length", 5, 4)
     assert answer["first_token_time_ns"] > answer["arrival_time_ns"] > 0
 
 
-@pytest.mark.parametrize("model", [ENSEMBLE, BLS])
-def test_beams_over_http_are_a_list_of_texts(paced_server: Server, model: str) -> None:
-    status, answer = generate(
-        paced_server.http_address, {"text_input": PROMPT, "max_tokens": 4, "beam_width": 2}, model
-    )
-    assert status == 200
-    assert len(answer["text_output"]) == 2
-
-
-@pytest.mark.parametrize("model", [ENSEMBLE, BLS])
-def test_a_stream_over_http_ends_with_the_reason(paced_server: Server, model: str) -> None:
+def test_a_stream_over_http_ends_with_the_reason(paced_server: Server) -> None:
     body = {"text_input": PROMPT, "max_tokens": 6, "num_return_sequences": 2}
-    found = [event for _, event in generate_stream(paced_server.http_address, body, model)]
+    found = [event for _, event in generate_stream(paced_server.http_address, body)]
     for sequence in (0, 1):
         mine = [event for event in found if event["sequence_index"] == sequence]
-        assert "".join(event["text_output"] for event in mine) == expected(paced_server, model, PROMPT, 6)
+        assert "".join(event["text_output"] for event in mine) == expected(paced_server, ENSEMBLE, PROMPT, 6)
         assert mine[-1]["finish_reason"] == "length"
+
+
+CASES: list[dict[str, Any]] = [
+    *({"stream": stream, **more} for stream in (True, False) for more in ({}, {"num_return_sequences": 3})),
+    *({"stream": stream, "stop_words": words("lazy d", "zebra")} for stream in (True, False)),
+    *({"stream": stream, "beam_width": 2} for stream in (True, False)),
+    {"stream": False, "exclude_input_in_output": True},
+    {"stream": True, "return_perf_metrics": True, "return_log_probs": True},
+    {"stream": True, "return_perf_metrics": True, "stop_words": words("lazy d")},
+]
+
+
+@pytest.mark.parametrize("values", CASES, ids=lambda values: "-".join(values))
+def test_each_answer_tells_its_responses_and_its_tokens(paced_server: Server, values: dict[str, Any]) -> None:
+    """By which a client sees that it got its answer whole: both come from the last response of each, and only there."""
+    told = {}
+    prompt, asked = "The quick brown fox jumps over the lazy dog", {"return_token_ids": True, **values}
+    sent = [message(model, prompt_for(paced_server, model, prompt), 20, **asked) for model in MODELS]
+    for model, found in zip(MODELS, together(paced_server, *sent), strict=True):
+        told[model] = list[list[int]]()
+        for sequence in range(values.get("num_return_sequences", 1)):
+            replies = [reply for reply in found if reply.tensors and number_of(reply) == sequence]
+            assert [COUNT in reply.tensors for reply in replies] == [False] * (len(replies) - 1) + [True]
+            assert replies[-1].number(COUNT) == len(replies)
+            ids = [token_id for reply in replies for token_id in reply.tensors["token_ids"].ravel().tolist()]
+            if "beam_width" not in values:
+                assert len(ids) == replies[-1].number("num_output_tokens")
+                if model == DIRECT and values["stream"]:
+                    assert ids == [token_id for reply in replies for token_id in reply.token_ids]
+            told[model].append(ids)
+    assert "stop_words" in values or told[ENSEMBLE] == told[DIRECT]
+
+
+def number_of(reply: Reply) -> int:
+    return int(reply.tensors.get("sequence_index", np.zeros(1)).item())

@@ -1,7 +1,8 @@
-"""What can't be done is refused by name, only when it is really used; and what one response holds, or can't."""
+"""What can't be done, differs within a request, or has no such name, is refused, never ignored."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 
 from inflight.deploy.server.server import Server
-from inflight.runtime.triton.unsupported_inputs import UNSUPPORTED_INPUTS
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import ENDLESS, paced
@@ -20,9 +20,9 @@ from tests.serving.metrics_page import page_when
 from tests.serving.model_replies import (
     BLS,
     DIRECT,
+    DIRECT_NAMES,
     ENSEMBLE,
     MODELS,
-    TEXT_MODELS,
     ask,
     ids_of,
     message,
@@ -30,117 +30,65 @@ from tests.serving.model_replies import (
     prompt_for,
     refusal,
     rows,
+    stream_of,
     text_of,
     whole,
     words,
 )
-from tests.serving.raw_requests import TIMEOUT, GrpcConnection, post
+from tests.serving.raw_requests import TIMEOUT, GrpcConnection, generate, post, request
 
 PROMPT = "The quick brown fox"
 
-USED_DIRECT: dict[str, Any] = {
-    "return_context_logits": True,
-    "return_generation_logits": True,
-    "prompt_embedding_table": np.ones((1, 2, 8), np.float16),
-    "prompt_table_extra_ids": rows(3, dtype=np.uint64),
-    "prompt_vocab_size": rows(8),
-    "mrope_rotary_cos_sin": np.ones((1, 4), np.float32),
-    "mrope_position_deltas": rows(1, dtype=np.int64),
-    "encoder_input_features": np.ones((1, 2, 8), np.float16),
-    "encoder_output_lengths": rows(2),
-    "decoder_input_ids": np.array([[1, 2]], np.int32),
-    "cross_attention_mask": np.ones((1, 2, 2), np.bool_),
-    "skip_cross_attn_blocks": rows(True, dtype=np.bool_),
-    "draft_input_ids": rows(3),
-    "draft_logits": np.ones((1, 2, 8), np.float32),
-    "draft_acceptance_threshold": rows(0.5, dtype=np.float32),
-    "beam_search_diversity_rate": rows(0.5, dtype=np.float32),
-    "runtime_top_p_decay": rows(0.9, dtype=np.float32),
-    "lora_weights": np.ones((1, 2, 8), np.float16),
-    "lora_config": np.ones((1, 2, 3), np.int32),
-    "context_phase_params": np.ones((1, 4), np.uint8),
-    "lookahead_window_size": rows(7),
-    "lookahead_ngram_size": rows(7),
-    "lookahead_verification_set_size": rows(7),
-    "retention_token_range_starts": rows(3),
-    "retention_token_range_ends": rows(5),
-    "retention_token_range_priorities": rows(90),
-    "retention_token_range_durations_ms": rows(1000),
-    "retention_decode_priority": rows(90),
-    "retention_decode_duration_ms": rows(1000),
+USED: dict[str, dict[str, Any]] = {
+    DIRECT: {
+        "return_context_logits": True,
+        "draft_input_ids": rows(3),
+        "retention_decode_priority": rows(90),
+    },
+    ENSEMBLE: {
+        "decoder_text_input": "again",
+        "return_generation_logits": True,
+        "prompt_embedding_table": np.ones((1, 2, 8), np.float16),
+        "prompt_table_extra_id": rows(3, dtype=np.uint64),
+        "lora_weights": np.ones((1, 2, 8), np.float16),
+    },
+    BLS: {
+        "image_input": np.zeros((1, 1, 3, 2, 2), np.float16),
+        "image_bytes_input": np.zeros((1, 1, 2, 2, 3), np.uint8),
+        "image_url_input": "http://example.com/a.png",
+        "video_bytes_input": np.zeros((1, 1, 2, 2, 3), np.uint8),
+    },
 }
-"""A value for each input of the engine's model that it can't honour."""
+"""A value for inputs that models can't honour; tests/runtime/triton/test_unsupported_inputs.py has all of them."""
 
-NEUTRAL_DIRECT: dict[str, Any] = {
-    "bad_words_list": np.array([[[0], [-1]]], np.int32),
-    "embedding_bias": np.zeros((1, 4), np.float32),
-    "return_context_logits": False,
-    "return_generation_logits": False,
-    "prompt_vocab_size": rows(0),
-    "prompt_table_extra_ids": np.zeros((1, 5), np.uint64),
-    "decoder_input_ids": rows(1),
-    "beam_search_diversity_rate": rows(0, dtype=np.float32),
-    "runtime_top_p_decay": rows(1, dtype=np.float32),
-    "runtime_top_p_min": rows(1e-6, dtype=np.float32),
-    "draft_acceptance_threshold": rows(0, dtype=np.float32),
-    "draft_input_ids": np.zeros((1, 0), np.int32),
-    **{f"lookahead_{name}": rows(0) for name in ("window_size", "ngram_size", "verification_set_size")},
-    **{f"retention_token_range_{name}": rows(0) for name in ("starts", "ends", "priorities", "durations_ms")},
-    "retention_decode_priority": rows(35),
-    "retention_decode_duration_ms": rows(0),
-    "prompt_embedding_table": np.zeros((1, 2, 8), np.float16),
-    "mrope_rotary_cos_sin": np.zeros((1, 4), np.float32),
-    "mrope_position_deltas": rows(0, dtype=np.int64),
-    "encoder_input_features": np.zeros((1, 2, 8), np.float16),
-    "encoder_output_lengths": rows(0),
-    "cross_attention_mask": np.zeros((1, 2, 2), np.bool_),
-    "skip_cross_attn_blocks": rows(False, dtype=np.bool_),
-    "draft_logits": np.zeros((1, 2, 8), np.float32),
-    "lora_weights": np.zeros((1, 2, 8), np.float16),
-    "lora_config": np.zeros((1, 2, 3), np.int32),
-    "context_phase_params": np.zeros((1, 4), np.uint8),
+NEUTRAL: dict[str, dict[str, Any]] = {
+    DIRECT: {
+        "bad_words_list": np.array([[[0], [-1]]], np.int32),
+        "embedding_bias": np.zeros((1, 4), np.float32),
+        "decoder_input_ids": rows(1),
+        "runtime_top_p_decay": rows(1, dtype=np.float32),
+        "runtime_top_p_min": rows(1e-6, dtype=np.float32),
+        "draft_input_ids": np.zeros((1, 0), np.int32),
+        "retention_decode_priority": rows(35),
+        "cross_attention_mask": np.zeros((1, 2, 2), np.bool_),
+        "lora_weights": np.zeros((1, 2, 8), np.float16),
+        "context_phase_params": np.zeros((1, 4), np.uint8),
+    },
+    ENSEMBLE: {
+        "decoder_text_input": "",
+        "bad_words": words(""),
+        "return_context_logits": False,
+        "prompt_table_extra_id": rows(0, dtype=np.uint64),
+        "prompt_embedding_table": np.zeros((1, 2, 8), np.float16),
+        "embedding_bias_words": words("", ""),
+        "embedding_bias_weights": np.zeros((1, 1), np.float32),
+        "lora_task_id": 0,
+        "lora_config": np.zeros((1, 2, 3), np.int32),
+        "guided_decoding_guide_type": "",
+        "guided_decoding_guide": "",
+    },
 }
 """What asks for nothing: nothing itself, zeros, or upstream's own default."""
-
-USED_TEXT: dict[str, Any] = {
-    "decoder_text_input": "again",
-    "return_context_logits": True,
-    "return_generation_logits": True,
-    "prompt_embedding_table": np.ones((1, 2, 8), np.float16),
-    "prompt_table_extra_id": rows(3, dtype=np.uint64),
-    "prompt_vocab_size": rows(8),
-    "lora_weights": np.ones((1, 2, 8), np.float16),
-    "lora_config": np.ones((1, 2, 3), np.int32),
-}
-"""A value for each input of the ensemble that its models can't honour."""
-
-USED_BLS: dict[str, Any] = {
-    **USED_TEXT,
-    "image_input": np.zeros((1, 1, 3, 2, 2), np.float16),
-    "image_bytes_input": np.zeros((1, 1, 2, 2, 3), np.uint8),
-    "image_url_input": "http://example.com/a.png",
-    "video_bytes_input": np.zeros((1, 1, 2, 2, 3), np.uint8),
-    "num_draft_tokens": rows(3),
-    "use_draft_logits": True,
-}
-
-NEUTRAL_TEXT: dict[str, Any] = {
-    "decoder_text_input": "",
-    "bad_words": words(""),
-    "return_context_logits": False,
-    "return_generation_logits": False,
-    "prompt_table_extra_id": rows(0, dtype=np.uint64),
-    "prompt_vocab_size": rows(0),
-    "prompt_embedding_table": np.zeros((1, 2, 8), np.float16),
-    "embedding_bias_words": words("", ""),
-    "embedding_bias_weights": np.zeros((1, 1), np.float32),
-    "lora_task_id": 0,
-    "lora_weights": np.zeros((1, 2, 8), np.float16),
-    "lora_config": np.zeros((1, 2, 3), np.int32),
-    "guided_decoding_guide_type": "",
-    "guided_decoding_guide": "",
-}
-
 
 INFER = {
     "inputs": [
@@ -149,6 +97,16 @@ INFER = {
     ]
 }
 """A request as the KServe protocol has it."""
+
+DIFFERING: dict[str, Any] = {
+    **{
+        name: rows(False, True, dtype=np.bool_)
+        for name in ("stream", "exclude_input_in_output", "return_log_probs", "return_perf_metrics")
+    },
+    "num_return_sequences": rows(1, 2),
+    "beam_width": rows(1, 2),
+}
+"""What decides about a request's responses, as two prompts would have it differently."""
 
 
 @pytest.fixture(scope="module")
@@ -164,87 +122,135 @@ def single_server(tiny_engine: TinyEngine) -> Iterator[Server]:
         yield running
 
 
-def test_there_is_a_value_for_every_input_that_is_not_supported() -> None:
-    assert set(USED_DIRECT) == set(UNSUPPORTED_INPUTS["openvino"])
-    assert set(UNSUPPORTED_INPUTS["openvino"]) <= set(NEUTRAL_DIRECT)
-    assert [name for name, value in USED_DIRECT.items() if not np.any(value)] == []
+def refused(server: Server, sent: Any) -> str:
+    """The sentence by which a request is refused: its only response."""
+    (reply,) = stream_of(server, sent)
+    assert reply.error is not None, reply.tensors
+    return reply.error
 
 
-@pytest.mark.parametrize("name", USED_DIRECT)
-def test_the_engines_model_refuses_it_by_name(paced_server: Server, name: str) -> None:
-    error = refusal(paced_server, DIRECT, ids_of(paced_server.engine, PROMPT), 4, **{name: USED_DIRECT[name]})
-    assert error.startswith(f"{name} is not supported"), error
-    assert error.endswith("[unsupported_input]")
+def batch(server: Server, model: str, **values: Any) -> Any:
+    """A request with the same prompt twice."""
+    if model != DIRECT:
+        return message(model, rows(PROMPT, PROMPT), rows(4, 4), **values)
+    ids = ids_of(server.engine, PROMPT)
+    return message(model, np.array([ids, ids], np.int32), rows(4, 4), input_lengths=rows(len(ids), len(ids)), **values)
 
 
-@pytest.mark.parametrize(("model", "name"), [*((ENSEMBLE, n) for n in USED_TEXT), *((BLS, n) for n in USED_BLS)])
-def test_text_models_refuse_it_by_the_name_that_their_client_knows(paced_server: Server, model: str, name: str) -> None:
-    values = {name: USED_BLS[name]}
-    error = refusal(paced_server, model, PROMPT, 4, **values)
+@pytest.mark.parametrize(("model", "name"), [(model, name) for model, values in USED.items() for name in values])
+def test_it_is_refused_by_the_name_that_its_client_knows(paced_server: Server, model: str, name: str) -> None:
+    error = refusal(paced_server, model, prompt_for(paced_server, model, PROMPT), 4, **{name: USED[model][name]})
     assert re.search(rf"\b{name} is not supported", error), error
     assert "[unsupported_input]" in error
 
 
-def test_neutral_values_ask_the_engines_model_for_nothing(paced_server: Server) -> None:
-    prompt = ids_of(paced_server.engine, PROMPT)
-    (reply,) = ask(paced_server, DIRECT, prompt, 4, **NEUTRAL_DIRECT, exclude_input_in_output=True)
-    assert reply.token_ids == prompt[:4]
+@pytest.mark.parametrize("model", MODELS)
+def test_neutral_values_ask_for_nothing(paced_server: Server, model: str) -> None:
+    prompt = prompt_for(paced_server, model, PROMPT)
+    found = ask(paced_server, model, prompt, 5, **NEUTRAL[model], exclude_input_in_output=True)
+    assert whole(found, model) == prompt
 
 
-@pytest.mark.parametrize("model", TEXT_MODELS)
-def test_neutral_values_ask_text_models_for_nothing(paced_server: Server, model: str) -> None:
-    (reply,) = ask(paced_server, model, PROMPT, 5, **NEUTRAL_TEXT, exclude_input_in_output=True)
-    assert reply.text == PROMPT
+def test_whatever_prompt_of_a_request_it_is_refused(paced_server: Server) -> None:
+    error = refused(paced_server, batch(paced_server, ENSEMBLE, prompt_table_extra_id=rows(0, 9, dtype=np.uint64)))
+    assert "prompt_table_extra_id is not supported" in error
+    error = refused(paced_server, batch(paced_server, DIRECT, stop=rows(False, True, dtype=np.bool_)))
+    assert "stop must be the same for all prompts" in error
+
+
+@pytest.mark.parametrize("name", DIFFERING)
+@pytest.mark.parametrize("model", MODELS)
+def test_prompts_that_differ_in_how_to_answer_are_refused(paced_server: Server, model: str, name: str) -> None:
+    error = refused(paced_server, batch(paced_server, model, **{name: DIFFERING[name]}))
+    theirs = DIRECT_NAMES.get(name, name) if model == DIRECT else name
+    assert f"{theirs} must be the same for all prompts of a request" in error
+    assert "[invalid_request]" in error
+
+
+def test_names_that_the_engines_model_does_not_know_are_refused(paced_server: Server) -> None:
+    ids = ids_of(paced_server.engine, PROMPT)
+    body = {"input_ids": ids, "input_lengths": len(ids), "request_output_len": 3}
+    status, answer = generate(paced_server.http_address, {**body, "temprature": 0.5}, DIRECT)
+    assert status >= 400
+    assert "there is no input 'temprature'" in answer["error"]
+    more = {"id": "x", "top_k": 0, "request_type": "context_and_generation"}
+    status, answer = generate(paced_server.http_address, {**body, **more}, DIRECT)
+    assert (status, answer["id"]) == (200, "x")
+    sent = message(DIRECT, ids, 4)
+    sent.parameters["request_type"].string_param = "generation_only"
+    assert "request_type is 'generation_only'" in refused(paced_server, sent)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_upstreams_client_says_once_more_whether_it_streams(paced_server: Server, streaming: bool) -> None:
+    sent = message(DIRECT, ids_of(paced_server.engine, PROMPT), 4, stream=streaming)
+    stop = message(DIRECT, [0], 0, "nobody", stop=True)
+    for one in (sent, stop):
+        one.parameters["Streaming"].bool_param = streaming
+    assert stream_of(paced_server, sent)[-1].finish_reason == "length"
+    assert [reply.error for reply in stream_of(paced_server, stop)] == [None]
+    sent.parameters["Streaming"].bool_param = True
+    assert streaming or "there is no input 'Streaming'" in refused(paced_server, sent)
+
+
+def test_several_images_are_refused_by_name(paced_server: Server) -> None:
+    values = {"QUERY": PROMPT, "REQUEST_OUTPUT_LEN": rows(4)}
+    images = np.array([[b"http://example.com/a.png", b"http://example.com/b.png"]], np.object_)
+    assert "IMAGES is not supported" in refused(paced_server, request("preprocessing", {**values, "IMAGES": images}))
+    once(paced_server, request("preprocessing", {**values, "IMAGES": np.array([[b""]], np.object_)}))
+
+
+def decoding(*token_ids: int) -> Any:
+    """A request to postprocessing for the text of one sequence."""
+    values = {"TOKENS_BATCH": np.array([[token_ids]], np.int32), "SEQUENCE_LENGTH": rows(len(token_ids))}
+    return request("postprocessing", values)
+
+
+@pytest.mark.parametrize("token_id", [-1, 99_999_999])
+def test_ids_that_are_no_tokens_have_no_text(paced_server: Server, token_id: int) -> None:
+    error = refused(paced_server, decoding(*ids_of(paced_server.engine, PROMPT), token_id))
+    assert f"TOKENS_BATCH: token id {token_id} is outside the vocabulary of" in error
+    assert "[invalid_token_ids]" in error
+
+
+def test_the_models_own_tokens_are_taken_also_where_the_tokenizer_knows_none(paced_server: Server) -> None:
+    """Many models have more tokens than their tokenizer: their vocabulary is filled up to a round number."""
+    last = json.loads((paced_server.engine / "engine.json").read_text())["vocab_size"] - 1
+    ids = ids_of(paced_server.engine, PROMPT)
+    alone, filled = (once(paced_server, decoding(*ids, *more)).tensors["OUTPUT"].tolist()[0] for more in ((), (last,)))
+    assert filled.startswith(alone)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_without_decoupling_an_answer_comes_in_one_response(single_server: Server, model: str) -> None:
-    reply = once(single_server, message(model, prompt_for(single_server, model, PROMPT), 7))
-    told = ids_of(single_server.engine, PROMPT)
-    told = [*told, *told[:2]]
-    assert whole([reply], model) == (told if model == DIRECT else text_of(single_server.engine, tuple(told)))
-    assert (reply.finish_reason, reply.number("num_responses")) == ("length", 1)
+    """With the prompt or without, as the request says before the deployment does."""
+    prompt, own = prompt_for(single_server, model, PROMPT), ids_of(single_server.engine, PROMPT)
+    cases: list[tuple[dict[str, Any], list[int]]] = [
+        ({}, [*own, *own[:2]]),
+        ({"exclude_input_in_output": False}, [*own, *own, *own[:2]]),
+    ]
+    for values, told in cases:
+        reply = once(single_server, message(model, prompt, 7, return_token_ids=True, **values))
+        assert whole([reply], model) == (told if model == DIRECT else text_of(single_server.engine, tuple(told)))
+        assert reply.tensors["token_ids"].tolist() == [[[*own, *own[:2]]]]
+        assert (reply.finish_reason, reply.number("num_responses")) == ("length", 1)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_whether_the_prompt_is_left_out_says_the_request_before_the_deployment(
-    single_server: Server, model: str
-) -> None:
+def test_what_takes_several_responses_is_refused_without_decoupling(single_server: Server, model: str) -> None:
     prompt = prompt_for(single_server, model, PROMPT)
-    reply = once(single_server, message(model, prompt, 5, exclude_input_in_output=False, return_token_ids=True))
-    own = ids_of(single_server.engine, PROMPT)
-    assert reply.tensors["token_ids"].tolist() == [[own]]
-    told = own * 2
-    assert whole([reply], model) == (told if model == DIRECT else text_of(single_server.engine, tuple(told)))
-
-
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"stream": True}, "Streaming is only supported if model is deployed using decoupled mode."),
-        ({"num_return_sequences": 2}, "num_return_sequences is 2"),
-    ],
-    ids=["stream", "sequences"],
-)
-@pytest.mark.parametrize("model", MODELS)
-def test_what_takes_several_responses_is_refused_without_decoupling(
-    single_server: Server, model: str, values: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(grpc.RpcError) as caught:
-        once(single_server, message(model, prompt_for(single_server, model, PROMPT), 4, **values))
-    assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_batch_is_refused_without_decoupling(single_server: Server, model: str) -> None:
-    prompt: Any = rows(PROMPT, PROMPT)
-    lengths = {}
-    if model == DIRECT:
-        prompt, lengths = np.array([ids_of(single_server.engine, PROMPT)] * 2, np.int32), {"input_lengths": rows(5, 5)}
-    with pytest.raises(grpc.RpcError) as caught:
-        once(single_server, message(model, prompt, rows(4, 4), **lengths))
-    wanted = "Batch size > 1 requires the tensorrt_llm backend to be using decoupled transaction policy"
-    assert wanted in str(caught.value)
+    batches = "Batch size > 1 requires the tensorrt_llm backend to be using decoupled transaction policy"
+    for sent, sentence in (
+        (
+            message(model, prompt, 4, stream=True),
+            "Streaming is only supported if model is deployed using decoupled mode.",
+        ),
+        (message(model, prompt, 4, num_return_sequences=2), "num_return_sequences is 2"),
+        (batch(single_server, model), batches),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            once(single_server, sent)
+        assert sentence in str(caught.value)
 
 
 def test_without_decoupling_a_full_queue_is_unavailable_and_unary_calls_can_be_cancelled(single_server: Server) -> None:

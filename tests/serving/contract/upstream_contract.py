@@ -78,6 +78,20 @@ DIFFERENCES = (
             ("preprocessing", "QUERY REQUEST_OUTPUT_LEN"),
         )
     ),
+    *(
+        Difference(model, f"{step}{kind}", names, "added", why)
+        for model, step in (("ensemble", "tensorrt_llm "), ("tensorrt_llm", ""))
+        for kind, names, why in (
+            ("input", "min_length random_seed", _OLDER),
+            ("input", "priority deadline_ms", _OUR_QUEUE),
+            ("input", "stop_words", _OUR_STOP_TEXTS),
+            ("input", "stream_key", _OUR_KEY),
+            ("input", "return_token_ids", _OUR_TOKENS),
+            ("output", "token_ids", _OUR_TOKENS),
+            ("output", "finish_reason num_responses", _OUR_REASON),
+            ("output", "chunk_header", _OUR_CONTEXT),
+        )
+    ),
     Difference("ensemble", "input", "min_length random_seed", "added", _OLDER),
     Difference("ensemble", "input", "priority deadline_ms", "added", _OUR_QUEUE),
     Difference("ensemble", "output", "finish_reason num_responses", "added", _OUR_REASON),
@@ -99,17 +113,9 @@ DIFFERENCES = (
     Difference(
         "ensemble", "preprocessing input", "MESSAGES CHAT_TEMPLATE_KWARGS PROMPT_TOKEN_IDS", "added", _OUR_MESSAGES
     ),
-    Difference("ensemble", "tensorrt_llm input", "return_token_ids", "added", _OUR_TOKENS),
-    Difference("ensemble", "tensorrt_llm output", "token_ids", "added", _OUR_TOKENS),
     Difference("ensemble", "preprocessing output", "OUT_STREAM_KEY", "added", _OUR_KEY),
     Difference("ensemble", "tensorrt_llm input", "return_num_input_tokens return_num_output_tokens", "added", _1X),
     Difference("ensemble", "tensorrt_llm output", "num_input_tokens num_output_tokens", "added", _1X),
-    Difference("ensemble", "tensorrt_llm input", "stream_key", "added", _OUR_KEY),
-    Difference("ensemble", "tensorrt_llm input", "min_length random_seed", "added", _OLDER),
-    Difference("ensemble", "tensorrt_llm input", "priority deadline_ms", "added", _OUR_QUEUE),
-    Difference("ensemble", "tensorrt_llm input", "stop_words", "added", _OUR_STOP_TEXTS),
-    Difference("ensemble", "tensorrt_llm output", "finish_reason num_responses", "added", _OUR_REASON),
-    Difference("ensemble", "tensorrt_llm output", "chunk_header", "added", _OUR_CONTEXT),
     Difference("ensemble", "postprocessing input", "CHUNK_HEADER", "added", _OUR_CONTEXT),
     Difference("preprocessing", "input", "IMAGES", "added", _1X_IMAGES),
     Difference("preprocessing", "output", "IMAGE_SIZES", "dims: [2], here [-1, 2]", _1X_IMAGES),
@@ -124,17 +130,9 @@ DIFFERENCES = (
     Difference(
         "tensorrt_llm", "model", "backend", "text: 'tensorrtllm', here 'python'", "ours: the embedded engine's place"
     ),
-    Difference("tensorrt_llm", "input", "min_length random_seed", "added", _OLDER),
     Difference(
         "tensorrt_llm", "input", "output_log_probs", "added", "return_log_probs as upstream's tools/gpt name it"
     ),
-    Difference("tensorrt_llm", "input", "priority deadline_ms", "added", _OUR_QUEUE),
-    Difference("tensorrt_llm", "input", "stop_words", "added", _OUR_STOP_TEXTS),
-    Difference("tensorrt_llm", "input", "stream_key", "added", _OUR_KEY),
-    Difference("tensorrt_llm", "input", "return_token_ids", "added", _OUR_TOKENS),
-    Difference("tensorrt_llm", "output", "finish_reason num_responses", "added", _OUR_REASON),
-    Difference("tensorrt_llm", "output", "token_ids", "added", _OUR_TOKENS),
-    Difference("tensorrt_llm", "output", "chunk_header", "added", _OUR_CONTEXT),
     Difference(
         "tensorrt_llm",
         "parameter",

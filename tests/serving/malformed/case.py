@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class HttpCase:
-    """A request line with headers and a body, as they go over the wire.
+    """A body for a path, to be posted.
 
     `kind` is what is wrong with it, and `others` the outcomes beside a refusal that are known to come of it: "served"
-    where bytes changed at random may mean something by chance, or "silent" where Triton says nothing. Where it is not
-    `whole`, its headers promise another body than comes, and a server may wait for the rest.
+    where bytes changed at random may mean something by chance, or "silent" where Triton says nothing.
     """
 
     kind: str
     name: str
-    raw: bytes
+    path: str
+    body: bytes
     others: tuple[str, ...] = ()
-    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -34,11 +32,3 @@ class GrpcCase:
 
 
 Case = HttpCase | GrpcCase
-
-
-def flipped(source: random.Random, raw: bytes) -> bytes:
-    """With some bytes changed."""
-    changed = bytearray(raw)
-    for _ in range(source.choice([1, 3, 20]) if changed else 0):
-        changed[source.randrange(len(changed))] = source.randrange(256)
-    return bytes(changed)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from tests.serving.malformed.case import GrpcCase, flipped
+from tests.serving.malformed.case import GrpcCase
 from tests.serving.malformed.values import VALID, tensors, wrong_values
 from tests.serving.raw_requests import TYPES, request
 
@@ -52,11 +52,14 @@ def valid_message(model: str) -> Any:
 
 def _no_message(source: random.Random, raw: bytes, model: str, stream: bool) -> GrpcCase:
     kind = source.choice(["truncated", "random bytes", "nothing", "flipped bytes", "nested groups"])
+    flipped = bytearray(raw)
+    for _ in range(source.choice([1, 3, 20])):
+        flipped[source.randrange(len(flipped))] = source.randrange(256)
     changed = {
         "truncated": raw[: source.randrange(len(raw))],
         "random bytes": source.randbytes(200),
         "nothing": b"",
-        "flipped bytes": flipped(source, raw),
+        "flipped bytes": bytes(flipped),
         "nested groups": b"\x0b" * 10_000,
     }[kind]
     # Triton ends a stream of what is no message without a word.

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import http.client
-import io
 import json
 import re
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import grpc
-from inflight_client import ERROR_CODES
 from inflight_client._grpc.channel import options
 from inflight_client.address import Address
 from tritonclient.grpc import service_pb2
 
 from inflight.deploy.server.server import Server
 from tests.serving.malformed.case import Case, GrpcCase, HttpCase
+from tests.serving.raw_requests import post
 
 PATIENCE_SECONDS = 60.0
 AT_A_TIME = 8
-TRITONS = "Triton's own"
-_SHORT_PATIENCE_SECONDS = 0.3
 _SERVICE = "/inference.GRPCInferenceService"
 _LONGEST_SENTENCE = 2000
 _NOT_A_SENTENCE = re.compile(
     r"Traceback|\bAt:|File \"|\n\s*\S|\b[A-Z]\w+(Error|Exception)\b|Failed to process the request"
 )
-_CODE = re.compile(r"\[([a-z_]+)\]$")
 
 
 @dataclass(frozen=True)
@@ -44,12 +38,6 @@ class CaseOutcome:
 
     kind: str
     sentence: str = ""
-
-    @property
-    def code(self) -> str:
-        """The stable code of a refusal; where it has none, Triton refused before a model of ours saw the request."""
-        found = _CODE.search(self.sentence)
-        return found[1] if found and found[1] in ERROR_CODES else TRITONS
 
 
 def problem_of(case: Case, outcome: CaseOutcome) -> str | None:
@@ -70,7 +58,7 @@ def _judged_sentence(sentence: str) -> str | None:
 
 
 class CaseSender:
-    """Sends cases to one server; counts what became of them by outcome, kind and code; collects what is wrong."""
+    """Sends cases to one server; counts what became of them by outcome and kind; collects what is wrong."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -78,9 +66,6 @@ class CaseSender:
         self._lock = threading.Lock()
         self.outcomes: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
-        self.codes: Counter[str] = Counter()
-        self.tritons: Counter[str] = Counter()
-        """Sentences without a code, shortened so that like ones are the same."""
         self.wrong: list[str] = []
 
     def send(self, cases: Iterable[Case]) -> None:
@@ -93,10 +78,6 @@ class CaseSender:
         with self._lock:
             self.outcomes[outcome.kind] += 1
             self.kinds[case.kind] += 1
-            if outcome.kind == "refused":
-                self.codes[outcome.code] += 1
-                if outcome.code == TRITONS:
-                    self.tritons[re.sub(r"[\d.]+|'[^']*'", "_", outcome.sentence)[:120]] += 1
             if complaint:
                 self.wrong.append(f"{case.kind}, {case.name}: {complaint}")
 
@@ -128,52 +109,17 @@ class CaseSender:
 
 
 def over_http(address: str, case: HttpCase) -> CaseOutcome:
-    """Send the bytes as they are, and read until the server closes the connection."""
-    host, _, port = address.rpartition(":")
-    patience = PATIENCE_SECONDS if case.whole else _SHORT_PATIENCE_SECONDS
     try:
-        with socket.create_connection((host, int(port)), timeout=patience) as connection:
-            try:
-                connection.sendall(case.raw)
-            except ConnectionError:
-                pass  # the server refused before it had read all; its answer may still be there
-            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        with post(address, case.path, case.body) as response:
+            body = response.read()
     except TimeoutError:
         return CaseOutcome("hanging")
-    except ConnectionError as error:
-        return CaseOutcome("closed", str(error))
-    return _read(answer) if answer else CaseOutcome("closed")
-
-
-def _read(answer: bytes) -> CaseOutcome:
-    response = http.client.HTTPResponse(_ResponseReader(answer))  # type: ignore[arg-type]
-    try:
-        response.begin()
-        body = response.read()
-    except http.client.HTTPException as error:
-        return CaseOutcome("closed", f"in the middle of the answer: {error!r}")
+    except (ConnectionError, http.client.HTTPException) as error:
+        return CaseOutcome("closed", repr(error))
     events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: ")]
     errors = [str(event["error"]) for event in events if "error" in event]
     if errors:
         return CaseOutcome("refused", errors[0])
     if response.status != 200 or body.startswith(b'{"error"'):
-        return CaseOutcome("refused", _sentence(body) or response.reason)
+        return CaseOutcome("refused", str(json.loads(body)["error"]))
     return CaseOutcome("served" if body else "silent")
-
-
-def _sentence(body: bytes) -> str:
-    try:
-        found: Any = json.loads(body)["error"]
-        return str(found)
-    except (ValueError, KeyError, TypeError):
-        return body.decode(errors="replace")
-
-
-class _ResponseReader:
-    """Bytes where http.client expects a socket."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def makefile(self, _: str) -> io.BytesIO:
-        return io.BytesIO(self._content)

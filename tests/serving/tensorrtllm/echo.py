@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.serving.raw_requests import TimedResponse
-from tests.text.example_tokenizers import llama_2
+from tests.text.example_tokenizers import tokenizer_of
 
-TOKENIZER = llama_2()
+TOKENIZER = tokenizer_of("llama_2")
 """The kind that loses spaces and breaks characters where tokens are decoded one by one."""
 TEXTS = ["the tea  and two tins, the tea.", "日本語のお茶 中文字", "a 👩‍👩‍👧‍👦 family, thumbs 👍🏽 and café crème"]
 WITHOUT: dict[str, Any] = {"exclude_input_in_output": True}

@@ -9,17 +9,13 @@ from inflight_client import Client, InflightError, Sampling
 
 from inflight.deploy.server.server import Server
 from tests.fixtures.errors import raises
-from tests.serving.model_replies import BLS
 from tests.serving.tensorrtllm.echo import ENDLESS, TEXTS, TOKENIZER, ids_of, thrice
 
-MODELS = ("ensemble", BLS)
 
-
-@pytest.fixture(params=[(model, protocol) for model in MODELS for protocol in ("grpc", "http")], ids=str)
+@pytest.fixture(params=["grpc", "http"])
 def client(request: pytest.FixtureRequest, cpp_server: Server) -> Iterator[Client]:
-    model, protocol = request.param
-    address = cpp_server.grpc_address if protocol == "grpc" else f"http://{cpp_server.http_address}"
-    with Client(address, model=model) as found:
+    address = cpp_server.grpc_address if request.param == "grpc" else f"http://{cpp_server.http_address}"
+    with Client(address) as found:
         yield found
 
 

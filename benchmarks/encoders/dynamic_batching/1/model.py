@@ -23,10 +23,10 @@ class TritonPythonModel:
         ids = self._loop.tokenize([text.decode() for text in np.concatenate(texts)[:, 0]])
         padded = np.full((len(ids), 1), max(map(len, ids)), np.int32)
         outputs = {"embedding": self._loop.compute(ids), "padded_tokens": padded}
-        ends = np.cumsum([len(each) for each in texts])
+        ends = np.cumsum([len(request_texts) for request_texts in texts])
         return [
             pb_utils.InferenceResponse(
-                [pb_utils.Tensor(name, rows[end - len(each) : end]) for name, rows in outputs.items()]
+                [pb_utils.Tensor(name, rows[end - len(request_texts) : end]) for name, rows in outputs.items()]
             )
-            for each, end in zip(texts, ends.tolist(), strict=True)
+            for request_texts, end in zip(texts, ends.tolist(), strict=True)
         ]

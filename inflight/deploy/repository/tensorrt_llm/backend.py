@@ -11,14 +11,13 @@ import json
 from pathlib import Path
 
 from build_engines.manifest import Manifest
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository import model_configs
 from inflight.deploy.repository.model_configs import Configs
 from inflight.deploy.repository.model_names import CPP_BACKEND, ENGINE_MODEL, TEXT_MODELS, option_name, pbtxt_bool
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.repository.tensorrt_llm.parameters import TensorRtLlmParameters
 from inflight.deploy.repository.tensorrt_llm.rules import check_parameters
-from inflight.deploy.repository.typed_parameters import invalid
 
 XGRAMMAR_TOKENIZER_FILE = "xgrammar_tokenizer_info.json"
 """An engine's file with the tokenizer's vocabulary, for the backend's guided decoding."""
@@ -60,18 +59,18 @@ def read_parameters(options: DeploymentOptions, engine: Path, manifest: Manifest
             raise invalid(
                 f"The option {option_name(name)} can't be used with an engine of TensorRT-LLM: {why}; leave it out."
             )
-    given = options.given_parameters()
+    user_values = options.given_parameters()
     suits = {}
     guides = engine.resolve() / XGRAMMAR_TOKENIZER_FILE
     speculates = manifest.features is not None and manifest.features.speculative_decoding_mode is not None
     # With speculation, a guide is not applied to each token, so guided decoding must be requested.
-    asked = given.get("guided_decoding_backend", "none" if speculates else "xgrammar") == "xgrammar"
+    asked = user_values.get("guided_decoding_backend", "none" if speculates else "xgrammar") == "xgrammar"
     # Only a file of the engine's manifest, which moves with the engine.
     if asked and XGRAMMAR_TOKENIZER_FILE in manifest.files:
         suits = {"xgrammar_tokenizer_info_path": str(guides)}
-    found = TensorRtLlmParameters.from_given({**suits, **given}, manifest)
-    check_parameters(found, given, manifest, decoupled=options.decoupled)
-    return found
+    parameters = TensorRtLlmParameters.from_given({**suits, **user_values}, manifest)
+    check_parameters(parameters, user_values, manifest, decoupled=options.decoupled)
+    return parameters
 
 
 def configure_models(configs: Configs, engine: Path, manifest: Manifest, options: DeploymentOptions) -> None:

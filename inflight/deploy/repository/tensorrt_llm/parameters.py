@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from build_engines.manifest import GpuFeatures, Manifest
+from inflight.deploy.errors import invalid
 from inflight.deploy.repository.typed_parameters import (
     AbsolutePath,
     Bytes,
@@ -27,7 +28,6 @@ from inflight.deploy.repository.typed_parameters import (
     OpenFraction,
     Positive,
     TypedParameters,
-    invalid,
 )
 
 SPECULATION = {
@@ -178,9 +178,9 @@ class TensorRtLlmParameters(TypedParameters):
     """Whether special tokens are left out of the text."""
 
     @classmethod
-    def from_given(cls, given: Mapping[str, Any], manifest: Manifest) -> Self:
+    def from_given(cls, values: Mapping[str, Any], manifest: Manifest) -> Self:
         """Return the given values, with defaults that match the engine. Raises DeployError as `read` does."""
-        if str(given.get("gpt_model_type", "")).upper() == "V1":
+        if str(values.get("gpt_model_type", "")).upper() == "V1":
             raise invalid(
                 "The parameter gpt_model_type is V1, and TensorRT-LLM no longer has static batching; leave it out."
             )
@@ -190,18 +190,20 @@ class TensorRtLlmParameters(TypedParameters):
             "enable_kv_cache_reuse": (features.kv_cache_reuse or needs_reuse) and features.paged_context_fmha,
             "enable_chunked_context": features.chunked_context and features.paged_context_fmha,
         }
-        found = cls.read({**suits, **given}, "tensorrt_llm")
+        params = cls.read({**suits, **values}, "tensorrt_llm")
         changed: dict[str, Any] = {}
-        if found.decoding_mode is None:
-            plain = "top_k_top_p" if found.max_beam_width == 1 else "beam_search"
+        if params.decoding_mode is None:
+            plain = "top_k_top_p" if params.max_beam_width == 1 else "beam_search"
             changed["decoding_mode"] = SPECULATION.get(features.speculative_decoding_mode or "", plain)
-        if (changed.get("decoding_mode") or found.decoding_mode) == "lookahead" and not any(map(given.get, LOOKAHEAD)):
+        if (changed.get("decoding_mode") or params.decoding_mode) == "lookahead" and not any(
+            map(values.get, LOOKAHEAD)
+        ):
             changed |= LOOKAHEAD
-        if found.encoder_model_path is not None and found.cross_kv_cache_fraction is None:
+        if params.encoder_model_path is not None and params.cross_kv_cache_fraction is None:
             changed["cross_kv_cache_fraction"] = 0.5
-        if found.xgrammar_tokenizer_info_path is not None and found.guided_decoding_backend is None:
+        if params.xgrammar_tokenizer_info_path is not None and params.guided_decoding_backend is None:
             changed["guided_decoding_backend"] = "xgrammar"
-        return found.model_copy(update=changed)
+        return params.model_copy(update=changed)
 
     @property
     def instances(self) -> int:

@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from build_engines.manifest import GpuFeatures, Manifest
+from inflight.deploy.errors import invalid
 from inflight.deploy.repository.tensorrt_llm.parameters import (
     EXTERNAL_DRAFTS,
     LOOKAHEAD,
     SPECULATION,
     TensorRtLlmParameters,
 )
-from inflight.deploy.repository.typed_parameters import invalid
 
 _REBUILD_REMEDY = "build the engine with it (`inflight build`), or leave the parameter out"
 _MIN_CACHE_TOKENS = 64  # two blocks of trtllm-build's default size
@@ -23,7 +23,7 @@ _PATH_PARAMETERS = ("xgrammar_tokenizer_info_path", "lora_prefetch_dir", "encode
 
 
 def check_parameters(
-    parameters: TensorRtLlmParameters, given: Collection[str], manifest: Manifest, *, decoupled: bool = True
+    parameters: TensorRtLlmParameters, user_names: Collection[str], manifest: Manifest, *, decoupled: bool = True
 ) -> None:
     """Raise DeployError `invalid_parameter` for the first violated rule. `given` names the user's parameters."""
     features = manifest.features or GpuFeatures()
@@ -35,7 +35,7 @@ def check_parameters(
         _encoder(parameters, manifest),
         _guided_decoding(parameters),
         _gpus(parameters, manifest),
-        _lora(parameters, given, features),
+        _lora(parameters, user_names, features),
         _others(parameters, decoupled),
     )
     for rule in rules:
@@ -99,10 +99,10 @@ def _speculation(parameters: TensorRtLlmParameters, features: GpuFeatures) -> It
     if needed is not None and mode != needed:
         yield f"The engine was built for {built}, which needs the decoding_mode {needed} and not {mode}; leave it out."
     if mode in SPECULATION.values() and mode != needed:
-        wanted = next(name for name, value in SPECULATION.items() if value == mode)
+        built_for = next(name for name, value in SPECULATION.items() if value == mode)
         yield (
             f"The parameter decoding_mode is {mode}, and the engine was built {_for_mode(built)}; build one with"
-            f" --speculative-decoding-mode {wanted}, or leave the parameter out."
+            f" --speculative-decoding-mode {built_for}, or leave the parameter out."
         )
     yield from _draft_length(parameters, built, features)
     yield from _choices(parameters, features)
@@ -240,8 +240,8 @@ def _gpus(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str
         )
 
 
-def _lora(parameters: TensorRtLlmParameters, given: Collection[str], features: GpuFeatures) -> Iterator[str]:
-    names = [name for name in given if name.startswith("lora_")]
+def _lora(parameters: TensorRtLlmParameters, user_names: Collection[str], features: GpuFeatures) -> Iterator[str]:
+    names = [name for name in user_names if name.startswith("lora_")]
     if names and not features.lora:
         yield f"The parameter {names[0]} needs an engine built for LoRA, and this one is not; {_REBUILD_REMEDY}."
     optimal, largest = parameters.lora_cache_optimal_adapter_size, parameters.lora_cache_max_adapter_size

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.tensorrt_llm.rules.calibration import check_calibration, check_path
+from build_engines.tensorrt_llm.rules.machine import check_calibration, check_path
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, recipe_of
 from tests.fixtures.errors import raises
 
@@ -28,12 +28,12 @@ def test_texts_that_would_be_read_as_a_dataset_of_that_name_are_told(tmp_path: P
     """Their column would be another one than ours, and the split too."""
     texts = tmp_path / name / "texts"
     texts.mkdir(parents=True)
-    said = {"quantization": "fp8", "calibration.dataset": str(texts)}
+    fields = {"quantization": "fp8", "calibration.dataset": str(texts)}
     with raises(BuildError, "invalid_parameter", naming="quantize.py"):
-        check_calibration(recipe_of(said))
-    check_calibration(recipe_of(said | {"quantization": "int8_wo"}))
+        check_calibration(recipe_of(fields))
+    check_calibration(recipe_of(fields | {"quantization": "int8_wo"}))
     (tmp_path / "own").mkdir()
-    check_calibration(recipe_of(said | {"calibration.dataset": str(tmp_path / "own")}))
+    check_calibration(recipe_of(fields | {"calibration.dataset": str(tmp_path / "own")}))
 
 
 def test_texts_that_are_nowhere_are_told() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from build_engines.capabilities.tensorrt_llm import MIN_CAPABILITY, is_computed
 from build_engines.errors import BuildError
-from build_engines.machine import Gpu, Machine, Software
+from build_engines.machine import Gpu, Machine
 from build_engines.tensorrt_llm.rules.machine import check_machine
 from tests.build_engines.tensorrt_llm.models import recipe_of
 from tests.fixtures.errors import raises
@@ -15,7 +15,7 @@ INTEGERS = ("int8_wo", "int4_wo", "int8_sq", "int4_awq", "w4a8_awq")
 
 
 def machine(capability: str) -> Machine:
-    return Machine((Gpu(0, "a GPU", capability, "590.48.01", 1 << 37),), Software({"tensorrt_llm": "1.2.1"}))
+    return Machine((Gpu(0, "a GPU", capability, "590.48.01", 1 << 37),), {"tensorrt_llm": "1.2.1"})
 
 
 @pytest.mark.parametrize("capability", ["10.0", "10.3"])

@@ -41,42 +41,6 @@ def test_every_parameter_of_upstream_is_known_and_no_other() -> None:
     assert mine - around - not_in_the_template == theirs - from_the_engine
 
 
-def test_without_wishes_upstreams_defaults_are_written_and_what_suits_the_engine() -> None:
-    assert texts({}) == {
-        "gpt_model_type": "inflight_fused_batching",
-        "batch_scheduler_policy": "guaranteed_no_evict",
-        "enable_chunked_context": "true",
-        "max_beam_width": "1",
-        "recv_poll_period_ms": "0",
-        "kv_cache_free_gpu_mem_fraction": "0.9",
-        "kv_cache_host_memory_bytes": "0",
-        "kv_cache_onboard_blocks": "true",
-        "enable_kv_cache_reuse": "true",
-        "exclude_input_in_output": "false",
-        "normalize_log_probs": "true",
-        "decoding_mode": "top_k_top_p",
-        "speculative_decoding_fast_logits": "false",
-        "num_nodes": "1",
-        "executor_worker_path": "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker",
-        "gpu_weights_percent": "1.0",
-        "lora_cache_optimal_adapter_size": "8",
-        "lora_cache_max_adapter_size": "64",
-        "lora_cache_gpu_memory_fraction": "0.05",
-        "lora_cache_host_memory_bytes": "1073741824",
-        "multi_block_mode": "true",
-        "enable_context_fmha_fp32_acc": "false",
-        "cuda_graph_mode": "false",
-        "cuda_graph_cache_size": "0",
-        "cancellation_check_period_ms": "100",
-        "stats_check_period_ms": "100",
-        "iter_stats_max_iterations": "1000",
-        "request_stats_max_iterations": "0",
-        # There, and empty: the backend reads them without asking whether they are there.
-        "guided_decoding_backend": "",
-        "xgrammar_tokenizer_info_path": "",
-    }
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -164,9 +128,9 @@ def test_a_vocabulary_that_is_no_file_of_the_engines_must_be_named(tmp_path: Pat
 
 def test_the_options_that_have_a_flag_are_the_same_parameters() -> None:
     options = DeploymentOptions(kv_cache_tokens=4096, kv_cache_reuse=False, chunked_context=False)
-    found = read_parameters(options, Path("/engines/demo"), gpu_manifest()).engine_model_parameters()
-    assert found["max_tokens_in_paged_kv_cache"] == "4096"
-    assert found["enable_kv_cache_reuse"] == found["enable_chunked_context"] == "false"
+    written = read_parameters(options, Path("/engines/demo"), gpu_manifest()).engine_model_parameters()
+    assert written["max_tokens_in_paged_kv_cache"] == "4096"
+    assert written["enable_kv_cache_reuse"] == written["enable_chunked_context"] == "false"
 
 
 @pytest.mark.parametrize(

@@ -119,12 +119,12 @@ def test_what_can_not_work_is_refused_in_one_sentence(
 ) -> None:
     with pytest.raises(DeployError) as caught:
         texts(settings, **manifest)
-    said = str(caught.value)
-    assert sentence in said
+    message = str(caught.value)
+    assert sentence in message
     assert caught.value.code == "invalid_parameter"
-    assert "\n" not in said
-    assert "pydantic" not in said
-    assert not re.search(r"it must be [A-Z]", said), "no sentence"
+    assert "\n" not in message
+    assert "pydantic" not in message
+    assert not re.search(r"it must be [A-Z]", message), "no sentence"
 
 
 @pytest.mark.parametrize("name", ["xgrammar_tokenizer_info_path", "lora_prefetch_dir", "encoder_model_path"])

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from loadtests.analysis.comparison.block_length import block_length
-from loadtests.analysis.comparison.bootstrap import MAX_CELLS, cell_of, interval, resample, student
+from loadtests.analysis.comparison.bootstrap import MAX_CELLS, block_length, cell_of, interval, resample
 from loadtests.analysis.comparison.side import PooledValues, resampled_percentiles
 from tests.loadtests.analysis.comparison.series import autocorrelated
 
@@ -43,19 +42,6 @@ def test_a_resampled_run_is_as_large_as_the_run(length: int) -> None:
     assert (totals[:, 1].std() > 0) == (length < 100), "a block as long as the run is the run"
 
 
-def test_single_cells_vary_as_statistics_say() -> None:
-    values = np.random.default_rng(3).normal(size=500)
-    totals = resample([values[:, None]], 1, 4000, np.random.default_rng(4))
-    assert (totals[:, 0] / 500).std() == pytest.approx(values.std() / np.sqrt(500), rel=0.06)
-
-
-def test_runs_are_drawn_too() -> None:
-    runs = [np.full((50, 1), level) for level in (1.0, 2.0, 3.0)]
-    totals = resample(runs, 5, 3000, np.random.default_rng(5))
-    assert set(np.round(totals[:, 0])) == {50.0 * level for level in range(3, 10)}
-    assert totals[:, 0].std() == pytest.approx(50 * np.sqrt(3 * 2 / 3), rel=0.06)
-
-
 def test_a_long_runs_neighbours_share_a_cell() -> None:
     owner, cells = cell_of(np.arange(3 * MAX_CELLS), 3 * MAX_CELLS)
     assert (cells, owner[2], owner[3], owner[-1]) == (MAX_CELLS, 0, 1, MAX_CELLS - 1)
@@ -78,12 +64,6 @@ def test_a_request_keeps_all_of_its_gaps() -> None:
     run = PooledValues(np.repeat(levels, 1000), np.repeat(np.arange(10), 1000), 10)
     replicates = resampled_percentiles([run], (0.5,), 1, 500, np.random.default_rng(7))[0.5]
     assert replicates.std() > 1
-
-
-def test_students_quantiles() -> None:
-    # As tables have them.
-    for freedom, expected in {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 8: 2.306, 30: 2.042}.items():
-        assert student(0.975, freedom) == pytest.approx(expected, rel=0.01)
 
 
 def test_the_interval_is_wider_where_runs_are_few() -> None:

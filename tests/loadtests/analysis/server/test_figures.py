@@ -107,12 +107,6 @@ def test_without_any_page_nothing_is_said(tmp_path: Path) -> None:
     assert empty.server is None, "a server that did not answer when it was read"
 
 
-def test_a_page_without_a_series_of_ours_has_no_figures(tmp_path: Path) -> None:
-    side = summary(tmp_path, whole({"up": 1.0}, {"up": 1.0})).server
-    assert isinstance(side, ServerSide)
-    assert (side.queue_seconds, side.requests_per_batch, side.kv_use_peak, side.output_tokens) == (None,) * 4
-
-
 def test_a_server_that_was_started_again_is_noticed(tmp_path: Path) -> None:
     pages = [
         at(0, ends(LENGTH=500), tokens(9, 9000), moment="before"),

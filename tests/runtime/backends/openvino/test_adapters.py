@@ -114,16 +114,6 @@ def test_each_adapter_answers_as_if_it_were_merged(stepper: OpenVinoModelRunner,
         assert [answer.token_ids for answer in answers] == [expected[number] for number in numbers]
 
 
-def test_another_adapter_follows_cancelled_requests(stepper: OpenVinoModelRunner, expected: list[list[int]]) -> None:
-    for turns in range(4):
-        stepper.add(100 + turns, GenerationRequest(PROMPT, 30, adapter=1))
-        for _ in range(turns):
-            [*stepper.step()]
-        stepper.remove(100 + turns)
-        (answer,) = run(stepper, GenerationRequest(PROMPT, 30, adapter=2))
-        assert answer.token_ids == expected[2]
-
-
 def test_a_file_alone_works_as_it_is(
     options: EngineOptions, checkpoint: Path, adapters: list[Path], tmp_path: Path
 ) -> None:

@@ -11,9 +11,17 @@ from typing import Any
 
 import pytest
 
+from inflight.common.request_error import RequestError
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
-from inflight.runtime.messages import DecodingGuide, GenerationRequest, GuideType, RequestMetadata, SamplingConfig
+from inflight.runtime.messages import (
+    DecodingGuide,
+    FinishReason,
+    GenerationRequest,
+    GuideType,
+    RequestMetadata,
+    SamplingConfig,
+)
 from tests.runtime.backends.drive_runner import CollectedOutput, run
 from tests.runtime.backends.openvino.test_adapters import write_adapter
 
@@ -47,6 +55,7 @@ def runner_of(
             "draft": lambda: {"draft_dir": str(tiny_engine("gemma2")), "num_draft_tokens": 3},
             "lookup": lambda: {"prompt_lookup": True},
             "adapters": lambda: {"adapters": adapters(), "draft_dir": str(tiny_engine("llama"))},
+            "whole prompts": lambda: {"chunked_context": False, "kv_cache_reuse": False},
             "alone": lambda: {"kv_cache_reuse": False, "adapters": adapters()},
         }
         return OpenVinoModelRunner(replace(options, max_num_tokens=chunk, **changes[way]()))
@@ -63,7 +72,7 @@ def draw(source: random.Random, base: list[int], adapters: bool) -> GenerationRe
             SamplingConfig(),
             SamplingConfig(seed=source.randrange(3), temperature=0.8, top_p=0.9),
             SamplingConfig(seed=source.randrange(3), top_k=30, repetition_penalty=1.2, min_tokens=3),
-            SamplingConfig(frequency_penalty=0.5),
+            SamplingConfig(frequency_penalty=0.5, presence_penalty=0.7),
             SamplingConfig(seed=source.randrange(3), top_p=1.0, min_p=0.05),
         ]
     )
@@ -75,6 +84,7 @@ def draw(source: random.Random, base: list[int], adapters: bool) -> GenerationRe
         source.choice([1, 5, 20, 40]),
         tuple(source.sample(range(5, VOCABULARY), source.choice([0, 0, 40]))),
         sampling,
+        bad_ids=source.choice([(), (), ((7,), (8, 9))]) if sampling.beam_width == 1 else (),
         log_probs=source.random() < 0.5,
         prompt_log_probs=sampling.beam_width == 1 and source.random() < 0.2,
         guide=guide,
@@ -126,4 +136,94 @@ def test_each_answer_is_the_one_it_gets_alone(
         assert answer.log_probs == pytest.approx(expected.log_probs, abs=1e-3)
         assert answer.prompt_log_probs == pytest.approx(expected.prompt_log_probs, abs=1e-3, nan_ok=True)
         assert [beam.token_ids for beam in answer.beams] == [beam.token_ids for beam in expected.beams]
+    assert runner._pool.unused == BLOCKS
+
+
+NUMBERS = [0.0, 1e-38, 1e-6, 0.01, 0.5, 1.0, 1.5, 2.0, 100.0, 1e6, 3e38, -1e-6, -0.5, -2.0, -3e38]
+STRANGE = [float("nan"), float("inf"), -float("inf"), 1e300]
+COUNTS = [0, 1, 2, 5, 40, VOCABULARY - 1, VOCABULARY, 2**31 - 1, -1]
+STRANGE_GUIDES = [
+    ("json", ""),
+    ("json_schema", '{"type": "object", "properties": {"a": {"type": "integer"}}}'),
+    ("json_schema", '{"type": '),
+    ("regex", "[a-z ]{3,40}"),
+    ("regex", "((("),
+    ("ebnf_grammar", 'root ::= "a" root "b" | "c"'),
+    ("ebnf_grammar", "root ::= root"),
+]
+
+
+def draw_strange(source: random.Random) -> GenerationRequest:
+    """Mostly what can be served: a request in which everything is strange is refused for the first of it."""
+
+    def some(usual: Any, values: list[Any], share: float = 0.25) -> Any:
+        return source.choice(values) if source.random() < share else usual
+
+    sampling = SamplingConfig(
+        temperature=some(None, [*NUMBERS, *STRANGE], 0.4),
+        top_k=some(0, COUNTS, 0.4),
+        top_p=some(0.0, [*NUMBERS, 0.9, 0.1], 0.4),
+        seed=some(None, [0, 1, 2**32, 2**64 - 1]),
+        repetition_penalty=some(1.0, [*NUMBERS, *STRANGE]),
+        presence_penalty=some(0.0, [*NUMBERS, *STRANGE]),
+        frequency_penalty=some(0.0, [*NUMBERS, *STRANGE]),
+        min_tokens=some(0, COUNTS),
+        beam_width=some(1, [2, 3, 8]),
+        length_penalty=some(0.0, [*NUMBERS, *STRANGE]),
+        early_stopping=source.random() < 0.5,
+    )
+    guide_type, text = source.choice(STRANGE_GUIDES)
+    return GenerationRequest(
+        tuple(source.randrange(VOCABULARY) for _ in range(source.randrange(1, 100))),
+        source.randrange(1, 40),
+        tuple(source.sample(range(VOCABULARY), source.choice([0, 1, 1, 40, 1000]))),
+        sampling,
+        bad_ids=some((), [((7,), (8, 9), (7, 7, 7))], 0.2),
+        logit_bias=some((), [((5, 100.0), (6, -100.0))], 0.2),
+        log_probs=source.random() < 0.5,
+        guide=DecodingGuide(GuideType(guide_type), text) if source.random() < 0.3 else None,
+    )
+
+
+def refusal_of(runner: OpenVinoModelRunner, request: GenerationRequest) -> RequestError | None:
+    try:
+        runner.limits.check(request)
+        runner.check(request)
+    except RequestError as refusal:
+        return refusal
+    return None
+
+
+def check_whole(request: GenerationRequest, answer: CollectedOutput) -> None:
+    assert answer.reason in (FinishReason.STOP, FinishReason.LENGTH)
+    beams = request.sampling.beam_width
+    if beams > 1:
+        assert 1 <= len(answer.beams) <= beams
+        assert all(len(beam.token_ids) <= request.max_tokens for beam in answer.beams)
+        return
+    assert (len(answer.token_ids) == request.max_tokens) == (answer.reason is FinishReason.LENGTH) or request.end_ids
+    assert len(answer.token_ids) <= request.max_tokens
+    assert len(answer.log_probs) == (len(answer.token_ids) if request.log_probs else 0)
+    assert not set(answer.token_ids[:-1]) & set(request.end_ids) or not request.end_ids
+
+
+@pytest.mark.parametrize(
+    "way", ["plain", "lookup", *(pytest.param(way, marks=pytest.mark.slow) for way in ("draft", "whole prompts"))]
+)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 30))])
+def test_nothing_that_is_asked_for_ends_the_engine(
+    runner_of: Callable[[str, int], OpenVinoModelRunner], way: str, seed: int
+) -> None:
+    """Whatever it is, it is refused with a sentence, or it ends; no step raises."""
+    source, runner = random.Random(seed), runner_of(way, 96)
+    drawn = [draw_strange(source) for _ in range(60)]
+    refusals = [refusal_of(runner, request) for request in drawn]
+    requests = [request for request, refusal in zip(drawn, refusals, strict=True) if refusal is None]
+    assert 3 < len(requests) < 58
+    assert {refusal.code for refusal in refusals if refusal} <= {"invalid_parameter", "prompt_too_long"}
+    assert all(20 < len(str(refusal)) < 400 and "\n" not in str(refusal) for refusal in refusals if refusal)
+    for start in range(0, len(requests), 8):
+        batch = requests[start : start + 8]
+        for request, answer in zip(batch, run(runner, *batch), strict=True):
+            check_whole(request, answer)
     assert runner._pool.unused == BLOCKS

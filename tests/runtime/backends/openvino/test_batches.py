@@ -16,7 +16,7 @@ from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.messages import GenerationRequest, RequestMetadata
 from tests.runtime.backends.drive_runner import run
 
-BLOCKS = 400
+BLOCKS = 64
 
 
 def runner(engine: Path, max_num_tokens: int = 96) -> OpenVinoModelRunner:
@@ -45,6 +45,14 @@ def test_tokens_are_those_of_transformers(
         ids = torch.tensor([request.prompt_ids])
         whole = model.generate(ids, max_new_tokens=10, do_sample=False, eos_token_id=None, pad_token_id=0)
         assert answer.token_ids == whole[0, ids.shape[1] :].tolist()
+
+
+def test_the_cache_may_be_filled_to_the_last_block_again_and_again(tiny_engine: Callable[[str], Path]) -> None:
+    """Four requests of exactly a quarter each, whose tokens are those that the first ones got."""
+    engine = runner(tiny_engine("llama"))
+    whole = [GenerationRequest(tuple(range(600 + n, 664 + n)), BLOCKS * 8 - 64) for n in range(4)]
+    answers = [[answer.token_ids for answer in run(engine, *whole)] for _ in range(2)]
+    assert answers[0] == answers[1]
 
 
 def steps_to_first_token(runner: OpenVinoModelRunner, request: GenerationRequest) -> int:
