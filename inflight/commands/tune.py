@@ -153,7 +153,7 @@ def command(
     """  # fmt: skip
     plan = _plan(source, target, no_quality, options)
     if dry_run:
-        for line in dict.fromkeys(line for one in plan.grid.settings() for line in plan.commands(one, str(out))):
+        for line in dict.fromkeys(line for each in plan.grid.settings() for line in plan.commands(each, str(out))):
             click.echo(line)
         return
     from inflight.tune.page import tune_page
@@ -239,9 +239,9 @@ def _default_threads() -> tuple[int, ...]:
 
 def _load_plan(options: dict[str, Any]) -> LoadPlan:
     names = ("prompts", "input_tokens", "output_tokens", "temperature", "top_p", "seconds", "slo")
-    given = {name: options[name] for name in names}
+    chosen = {name: options[name] for name in names}
     warmup = max(2.0, options["seconds"] / 4)
-    plan = validated_plan({**given, "users": str(options["users"]), "warmup": warmup}, None)
+    plan = validated_plan({**chosen, "users": str(options["users"]), "warmup": warmup}, None)
     try:
         check_workload(plan)
     except LoadError as error:

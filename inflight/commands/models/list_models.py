@@ -38,11 +38,11 @@ def command(as_json: bool) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("name", "revision", "task", "target", "precision", "size", "last used", "state"):
         table.add_column(name, justify="right" if name == "size" else "left", no_wrap=name != "name", overflow="fold")
-    for one in entries:
-        size = f"{one['bytes'] / 1e6:,.0f} MB"
-        used = _ago(datetime.datetime.fromisoformat(one["last_used"]))
-        what = (one["task"] or "", one["target"], one["precision"] or "")
-        table.add_row(one["name"], one["revision"][:12], *what, size, used, one["state"])
+    for facts in entries:
+        size = f"{facts['bytes'] / 1e6:,.0f} MB"
+        used = _ago(datetime.datetime.fromisoformat(facts["last_used"]))
+        what = (facts["task"] or "", facts["target"], facts["precision"] or "")
+        table.add_row(facts["name"], facts["revision"][:12], *what, size, used, facts["state"])
     console = Console(highlight=False, markup=False)
     (console if console.is_terminal else Console(highlight=False, markup=False, width=_PIPE_WIDTH)).print(table)
 

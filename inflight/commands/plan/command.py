@@ -236,7 +236,7 @@ def _plan_encoder(
     """Show the plan of an encoder, and exit as the command does."""
     directory = checkpoint_directory(directory)
     weights = _formats("--precision", precision, lambda name: weight_format(name, openvino=True))
-    for name in tuple(one.name for one in weights) or (None,):
+    for name in tuple(weight.name for weight in weights) or (None,):
         options = BuildOptions(request.target, cast(Precision | None, name), task=task)
         check_precision(options)
         if not request.is_openvino:

@@ -53,7 +53,7 @@ def drop_output() -> None:
 def ignore_closed_output() -> Iterator[None]:
     """Continue when standard output or standard error is closed or its disk is full."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (None if one is None else cast("Any", _DiscardOnError(one)) for one in before)
+    sys.stdout, sys.stderr = (None if stream is None else cast("Any", _DiscardOnError(stream)) for stream in before)
     try:
         yield
     finally:

@@ -80,9 +80,9 @@ class EngineModel:
             origin = None
             try:
                 inputs = Inputs(request)
-                given = json.loads(parameters_json(request))
-                check_parameters(given, inputs)
-                origin = metadata_from(given)
+                request_parameters = json.loads(parameters_json(request))
+                check_parameters(request_parameters, inputs)
+                origin = metadata_from(request_parameters)
                 self._client_versions.check(origin)
                 if inputs.common("stop", default=False):
                     self._stop_request(request.request_id(), inputs.scalar("stream_key", default=0), sender)
@@ -146,8 +146,8 @@ class EngineModel:
             started: list[TokenAnswer] = []
             try:
                 for answer, asked in answers:
-                    given = replace(asked, adapter=numbers[asked.adapter].result()) if asked.adapter else asked
-                    self._submit_answer(answer, request_id, given)
+                    loaded = replace(asked, adapter=numbers[asked.adapter].result()) if asked.adapter else asked
+                    self._submit_answer(answer, request_id, loaded)
                     started.append(answer)
             except Exception as error:
                 refused = as_request_error(error, self._model)

@@ -52,15 +52,15 @@ _WHOLE_REQUEST = "context_and_generation"
 def parameters_json(request: Any) -> str:
     """Return the request's parameters as JSON. Raises RequestError for invalid text, and for too long ones."""
     try:
-        found: str = request.parameters()
+        text: str = request.parameters()
     except UnicodeDecodeError:
         raise RequestError("a parameter of the request is not valid UTF-8; send UTF-8", "invalid_text") from None
-    if len(found) > _MAX_PARAMETER_CHARACTERS:
+    if len(text) > _MAX_PARAMETER_CHARACTERS:
         raise RequestError(
-            f"the parameters of the request have {len(found)} characters; send at most {_MAX_PARAMETER_CHARACTERS}",
+            f"the parameters of the request have {len(text)} characters; send at most {_MAX_PARAMETER_CHARACTERS}",
             "invalid_parameter",
         )
-    return found
+    return text
 
 
 def check_parameter_names(

@@ -103,7 +103,7 @@ def _log_prob(entry: Any, token_id: int, most: int) -> LogProb:
         return LogProb(float(entry))
     if token_id not in entry:
         raise _MissingOutputError(f"it returned no log probability for token {token_id}")
-    found: Any = {each: getattr(value, "logprob", value) for each, value in entry.items()}
-    values = {int(each): float(value) for each, value in found.items()}
+    log_probs: Any = {each: getattr(value, "logprob", value) for each, value in entry.items()}
+    values = {int(each): float(value) for each, value in log_probs.items()}
     likeliest = sorted(values.items(), key=lambda item: -item[1])
     return LogProb(values[token_id], tuple(likeliest[:most]))

@@ -228,12 +228,12 @@ class OpenVinoModelRunner:
                 rows += range(row, row + 1 + len(draft))
                 states += [each.sampling.ahead(draft[:length]) for length in range(1 + len(draft))]
             row += 1 + len(draft)
-        found = {handle: self._sampler.log_probs(logits[places]) for handle, places in searched.items()}
+        of_searches = {handle: self._sampler.log_probs(logits[places]) for handle, places in searched.items()}
         own = logits if rows == list(range(len(logits))) else logits[rows]
         choices = iter(self._sampler.sample(own, states) if states else ())
         for sequence, draft in sampled:
             yield self._output(sequence, draft, [next(choices) for _ in range(1 + len(draft))])
-        for handle, log_probs in found.items():
+        for handle, log_probs in of_searches.items():
             if (output := self._advance(handle, log_probs)) is not None:
                 yield output
 
@@ -259,8 +259,8 @@ class OpenVinoModelRunner:
                     raise _no_token(state)
                 if state.guided is not None:
                     state.guided.take(choice.token)
-            except RequestError as found:
-                reason, error = FinishReason.ERROR, (str(found), found.code)
+            except RequestError as refusal:
+                reason, error = FinishReason.ERROR, (str(refusal), refusal.code)
                 break
             tokens.append(choice.token)
             state.generated.append(choice.token)
@@ -280,8 +280,8 @@ class OpenVinoModelRunner:
             self.remove(sequence.handle)
         log_probs = tuple(each.log_prob for each in choices[: len(tokens)] if each.log_prob is not None)
         of_prompt, sequence.prompt_log_probs = tuple(sequence.prompt_log_probs), []
-        told = (log_probs, (), speculation, error, of_prompt, sequence.reused)
-        return StepOutput(sequence.handle, tuple(tokens), reason, *told)
+        details = (log_probs, (), speculation, error, of_prompt, sequence.reused)
+        return StepOutput(sequence.handle, tuple(tokens), reason, *details)
 
     def _advance(self, handle: int, log_probs: Logits) -> StepOutput | None:
         """Go on with a beam search; beams that continue the same one share its blocks."""
