@@ -23,8 +23,6 @@ from inflight.deploy.server.triton_log import log_size as log_size
 
 # Triton's own exit timeout is shorter than the supervisor's, so that Triton can log what hangs.
 _EXIT_TIMEOUT = 4
-_REQUEST_LOG_VARIABLE = "INFLIGHT_REQUEST_LOG"
-"""For the engine's model, which writes the lines; see `inflight.runtime.triton.request_log`."""
 
 
 @dataclass(frozen=True)

@@ -176,13 +176,19 @@ class FileStore:
             self.remove(row["id"])
         for row in self.database.read("SELECT id FROM files WHERE NOT complete"):
             if not _is_open(self.folder / row["id"]):
-                self.remove(row["id"], "NOT complete")
+                self.abandon(row["id"])
         self.database.remove_leftovers("files", self.folder)
 
-    def remove(self, file_id: str, where: str = "complete") -> None:
-        """Remove a file that is still in this state."""
+    def remove(self, file_id: str) -> None:
+        """Remove a file: its content first, since a full disk has no room for the change of the record."""
+        remove(self.folder / file_id)
         with self.database.change("the list of the files") as connection:
-            found = connection.execute(f"DELETE FROM files WHERE id = ? AND {where}", (file_id,)).rowcount
+            connection.execute("DELETE FROM files WHERE id = ?", (file_id,))
+
+    def abandon(self, file_id: str) -> None:
+        """Remove an upload that was not completed."""
+        with self.database.change("the list of the files") as connection:
+            found = connection.execute("DELETE FROM files WHERE id = ? AND NOT complete", (file_id,)).rowcount
         if found:
             remove(self.folder / file_id)
 
@@ -292,7 +298,7 @@ class Upload:
         with suppress(OSError):  # the buffer does not fit on the disk
             self._file.close()
         with suppress(InflightError):  # a sweep removes the record
-            self._store.remove(self._id, "NOT complete")
+            self._store.abandon(self._id)
         remove(self._store.folder / self._id)
 
     def _record(self, *, complete: bool) -> sqlite3.Row:

@@ -21,9 +21,9 @@ Runners = Callable[[str], CommandRunner]
 @pytest.fixture
 def arguments(tmp_path: Path, tiny_checkpoint: TinyCheckpoint, tiny_engine: TinyEngine) -> list[str]:
     """The command that built the shared tiny engine, a copy of which is at its --out."""
-    engine = shutil.copytree(tiny_engine("gemma2"), tmp_path / "engine")
-    options = ["--precision", "fp32", "--name", "tiny-gemma2", "--out", str(engine)]
-    return ["build", str(tiny_checkpoint("gemma2")), *options]
+    engine = shutil.copytree(tiny_engine("llama"), tmp_path / "engine")
+    options = ["--precision", "fp32", "--name", "tiny-llama", "--out", str(engine)]
+    return ["build", str(tiny_checkpoint("llama")), *options]
 
 
 def test_an_unchanged_build_says_so(arguments: list[str]) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import resource
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -195,6 +197,22 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
         create(files, *[b"x" * 10_000] * 200)
     assert names(files) == []
     create(files, b"{}")
+
+
+def test_a_full_disk_is_freed_by_deleting(files: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change of a record needs room too, which the content has to leave first."""
+    file_id = create(files, b"{}")
+    change = files.database.change
+
+    def when_there_is_room(what: str) -> AbstractContextManager[sqlite3.Connection]:
+        if names(files):
+            raise InflightError("the disk has no room", "disk_full")
+        return change(what)
+
+    monkeypatch.setattr(files.database, "change", when_there_is_room)
+    files.delete("", file_id)
+    with raises(InflightError, "file_not_found"):
+        files.get("", file_id)
 
 
 def test_only_the_owner_can_read(files: FileStore) -> None:
