@@ -32,7 +32,7 @@ from inflight.commands.options.gateway import gateway_options, gateway_settings
 from inflight.commands.options.numbers import Seconds
 from inflight.commands.options.quiet import quiet_option
 from inflight.commands.terminal.build_progress import show_build_progress
-from inflight.commands.terminal.messages import print_message
+from inflight.commands.terminal.standard_streams import print_message
 from inflight.deploy.repository.engine_set import verify_encoder_for
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.grpc_tls import GrpcTls

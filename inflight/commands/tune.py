@@ -126,14 +126,7 @@ _COUNT = click.IntRange(1, 1_000_000)
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
 @quiet_option
 def command(
-    source: str,
-    out: Path,
-    target: str,
-    no_quality: bool,
-    dry_run: bool,
-    as_json: bool,
-    quiet: bool,
-    **options: Any,
+    source: str, out: Path, target: str, no_quality: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Any
 ) -> None:
     """Find the settings of CHECKPOINT (a directory or a name of the Hugging Face hub) with the most tokens per second.
 

@@ -10,7 +10,7 @@ import click
 
 from build_engines.target import BuildOptions
 from inflight.commands.models.argument import kind_of
-from inflight.commands.models.listing import as_dict
+from inflight.commands.models.list_models import as_dict
 from inflight.commands.options.engine import (
     PRECISION_HELP,
     check_precision,

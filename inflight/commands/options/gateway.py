@@ -75,9 +75,7 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
         ),
         _setting("--max-tenant-bytes", click.IntRange(1), "Size of the uploaded files of one tenant."),
         click.option(
-            "--cors-origin",
-            multiple=True,
-            help="Origin whose pages may call the gateway from a browser (repeatable).",
+            "--cors-origin", multiple=True, help="Origin whose pages may call the gateway from a browser (repeatable)."
         ),
         _setting("--tls-certificate", click.Path(), "Certificate (PEM) of the gateway, for HTTPS."),
         _setting("--tls-key", click.Path(), "Private key (PEM) of the certificate."),

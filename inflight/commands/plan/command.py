@@ -16,14 +16,7 @@ from build_engines.encoders.memory import plan_encoder
 from build_engines.encoders.settings import CONFIG_FILES, find_task
 from build_engines.errors import BuildError
 from build_engines.manifest import TARGETS, EncoderTask, Precision
-from build_engines.plan.formats import (
-    GPU_KV,
-    GPU_WEIGHTS,
-    OPENVINO_KV,
-    OPENVINO_WEIGHTS,
-    kv_format,
-    weight_format,
-)
+from build_engines.plan.formats import GPU_KV, GPU_WEIGHTS, OPENVINO_KV, OPENVINO_WEIGHTS, kv_format, weight_format
 from build_engines.plan.gpus import GPUS, GpuModel, find_gpu
 from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
 from build_engines.plan.size import parse_size

@@ -61,9 +61,12 @@ class EngineModel:
         self._end_ids = tuple(end_id for end_id in end_ids if end_id < self._vocabulary_size)
         self._special_token_ids = frozenset(self._end_ids if options.skip_special_tokens else ())
         self._wrap_token_ids = flag(settings, "wrap_token_ids", default=False)
-        period_s = milliseconds(settings, "stats_check_period_ms") / 1000
         self._metrics = EngineMetrics(
-            self._engine, create_metrics_sink(args), period_s, options.kv_cache_reuse, pb_utils.Logger.log_error
+            self._engine,
+            create_metrics_sink(args),
+            options.stats_period_s,
+            options.kv_cache_reuse,
+            pb_utils.Logger.log_error,
         )
         self._postprocessing = settings["postprocessing_model_name"]
         check_seconds = milliseconds(settings, "cancellation_check_period_ms") / 1000
@@ -108,13 +111,7 @@ class EngineModel:
         if self._log is not None:
             self._log.add(RequestLine(request_id, origin, "rejected", refused.code))
 
-    def _submit_request(
-        self,
-        request: Any,
-        inputs: Inputs,
-        origin: RequestMetadata | None,
-        sender: Any,
-    ) -> None:
+    def _submit_request(self, request: Any, inputs: Inputs, origin: RequestMetadata | None, sender: Any) -> None:
         """Submit a request's prompts to the engine."""
         request_id, outputs = request.request_id(), frozenset(request.requested_output_names())
         options = response_options(inputs, self._exclude_input)

@@ -242,8 +242,7 @@ def test_for_this_machine_it_predicts_tokens_per_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["--no-speed"], ["--target", "openvino", "--memory", "16GiB"], ["--gpu", "h100"]],
+    "arguments", [["--no-speed"], ["--target", "openvino", "--memory", "16GiB"], ["--gpu", "h100"]]
 )
 def test_of_other_machines_and_if_asked_it_predicts_no_speed(checkpoint: Path, arguments: list[str]) -> None:
     found = report(checkpoint, *arguments)

@@ -9,11 +9,7 @@ from inflight.runtime.engine.interface import StepOutput
 from inflight.runtime.engine.request_queue import error_from_exception
 from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, LogProb
 
-FINISH_REASONS = {
-    "stop": FinishReason.STOP,
-    "length": FinishReason.LENGTH,
-    "timeout": FinishReason.DEADLINE,
-}
+FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "timeout": FinishReason.DEADLINE}
 """The library's finish reasons. `cancelled` is missing: cancelled answers are not read."""
 
 

@@ -12,11 +12,7 @@ from inflight.runtime.backends.llmapi.settings import LlmApiSettings
 from inflight.runtime.engine.request_values import check_sampling
 from inflight.runtime.messages import DecodingGuide, GenerationRequest, GuideType, SamplingConfig
 
-_GUIDES = {
-    GuideType.JSON_SCHEMA: "json",
-    GuideType.REGEX: "regex",
-    GuideType.EBNF_GRAMMAR: "grammar",
-}
+_GUIDES = {GuideType.JSON_SCHEMA: "json", GuideType.REGEX: "regex", GuideType.EBNF_GRAMMAR: "grammar"}
 
 
 class SamplingParamsBuilder:

@@ -87,12 +87,7 @@ def add_adapters(model: Any, adapters: Mapping[str, Mapping[str, Matrices]], hea
 
 
 def _add(
-    node: Any,
-    name: str,
-    adapters: Mapping[str, Mapping[str, Matrices]],
-    begins: Sequence[int],
-    mask: Any,
-    sampled: Any,
+    node: Any, name: str, adapters: Mapping[str, Mapping[str, Matrices]], begins: Sequence[int], mask: Any, sampled: Any
 ) -> None:
     ranks = mask.get_output_partial_shape(0)[1].get_length()
     if node is not None:

@@ -170,11 +170,7 @@ class Rerank:
         return {"scores": np.ascontiguousarray(scores), "logits": np.ascontiguousarray(logits)}
 
 
-TASKS: dict[str, type[Embed] | type[Rerank] | type[Classify]] = {
-    "embed": Embed,
-    "rerank": Rerank,
-    "classify": Classify,
-}
+TASKS: dict[str, type[Embed] | type[Rerank] | type[Classify]] = {"embed": Embed, "rerank": Rerank, "classify": Classify}
 
 
 def activated(logits: Any, activation: str) -> Any:
