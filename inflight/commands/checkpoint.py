@@ -49,9 +49,7 @@ def synthetic(like: str, out: Path, seed: int) -> None:
 
     with show_build_progress() as progress:
         make_checkpoint(
-            out,
-            lambda directory: write_synthetic_checkpoint(like, directory, seed=seed, progress=progress),
-            progress,
+            out, lambda directory: write_synthetic_checkpoint(like, directory, seed=seed, progress=progress), progress
         )
     click.echo(f"Wrote {out}, a {like} with random weights. Build it with: inflight build {out} --out ENGINE_DIR")
 

@@ -149,13 +149,13 @@ async def _tokens_per_second(address: str, count: int) -> float:
 
     async with AsyncClient(address) as client:
 
-        async def one(prompt: str) -> int:
+        async def answer_tokens(prompt: str) -> int:
             # end_id -1: no token ends an answer, so all have the same length
             deltas = client.stream(prompt, max_tokens=MAX_TOKENS, sampling=Sampling(end_id=-1))
             return max([delta.output_tokens or 0 async for delta in deltas])
 
         started = time.perf_counter()
-        tokens = await asyncio.gather(*(one(prompt) for prompt in example_prompts(count, seed=2)))
+        tokens = await asyncio.gather(*(answer_tokens(prompt) for prompt in example_prompts(count, seed=2)))
         return sum(tokens) / (time.perf_counter() - started)
 
 

@@ -15,7 +15,7 @@ from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.gateway import gateway_options, gateway_settings
 from inflight.commands.options.numbers import Seconds
 from inflight.commands.options.quiet import quiet_option
-from inflight.commands.terminal.messages import print_message
+from inflight.commands.terminal.standard_streams import print_message
 from inflight.gateway.processes import GatewayProcesses
 
 

@@ -32,7 +32,7 @@ from inflight.commands.options.gateway import gateway_options, gateway_settings
 from inflight.commands.options.numbers import Seconds
 from inflight.commands.options.quiet import quiet_option
 from inflight.commands.terminal.build_progress import show_build_progress
-from inflight.commands.terminal.messages import print_message
+from inflight.commands.terminal.standard_streams import print_message
 from inflight.deploy.repository.engine_set import verify_encoder_for
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.grpc_tls import GrpcTls
@@ -204,18 +204,18 @@ def command(
     of_server = {field.name: options.pop(field.name) for field in fields(ServerSettings) if field.name in options}
     tls = GrpcTls.from_options(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca)
     settings = ServerSettings(grpc_tls=tls, **of_server)
-    wanted = gateway_settings(options, (), gateway_host, drain_seconds=drain_seconds)
+    of_gateway = gateway_settings(options, (), gateway_host, drain_seconds=drain_seconds)
     has_gateway = gateway and grpc_tls_certificate is None
     if settings.http_port is None:
         settings = replace(settings, http_port=0 if has_gateway else _HTTP_PORT)
-    deployment = replace(deployment_options_from(options), generation_config=wanted.generation_config)
+    deployment = replace(deployment_options_from(options), generation_config=of_gateway.generation_config)
     named = {"target": target, "precision": precision, "revision": revision}
     build = {name: value for name, value in named.items() if value is not None}
     if model is None and not deployment.encoders.directories():
         raise click.UsageError("Missing argument 'MODEL'; name what to serve.")
     try:
         with ServeSignals() as signals:
-            front = _gateway(wanted, grpc_tls_certificate) if gateway else None
+            front = _gateway(of_gateway, grpc_tls_certificate) if gateway else None
             with _engines(model, build, deployment, settings, quiet) as (engine, built):
                 server = Server(engine, built, settings, on_message=print_message)
                 _serve(server, front, signals, drain_seconds, as_json, quiet)
@@ -233,12 +233,12 @@ def _engines(
         others: dict[EncoderTask, Path] = {}
         for task, named in options.encoders.directories().items():
             own = build if engine is None else {}
-            found = Path(held.enter_context(_engine(str(named), {**own, "task": task}, settings, quiet)))
+            encoder = Path(held.enter_context(_engine(str(named), {**own, "task": task}, settings, quiet)))
             if engine is None:
-                verify_encoder_for(task, found)
-                engine = found
+                verify_encoder_for(task, encoder)
+                engine = encoder
             else:
-                others[task] = found
+                others[task] = encoder
         assert engine is not None
         yield engine, replace(options, encoders=options.encoders.with_directories(others))
 
@@ -247,9 +247,9 @@ def _engines(
 def _engine(model: str, build: dict[str, str], settings: ServerSettings, quiet: bool) -> Iterator[str | Path]:
     """Yield what to serve for an argument, which can't be replaced or removed inside the block."""
     if kind_of(model) == "deployable":
-        if given := build.keys() - {"task"}:
+        if wrong := build.keys() - {"task"}:
             raise click.UsageError(
-                f"--{min(given)} is for a checkpoint or a model's name, and {model} is built already; leave it out."
+                f"--{min(wrong)} is for a checkpoint or a model's name, and {model} is built already; leave it out."
             )
         with in_use(Path(model)):
             yield model
@@ -266,8 +266,8 @@ def _engine(model: str, build: dict[str, str], settings: ServerSettings, quiet: 
     settings.choose_ports()
     with ExitStack() as held:
         with show_build_progress(quiet) as progress:
-            found = held.enter_context(obtain_engine(ModelCache.default(), model, chosen, progress, revision))
-        yield found.engine
+            entry = held.enter_context(obtain_engine(ModelCache.default(), model, chosen, progress, revision))
+        yield entry.engine
 
 
 def _serve(

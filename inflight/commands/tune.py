@@ -126,14 +126,7 @@ _COUNT = click.IntRange(1, 1_000_000)
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
 @quiet_option
 def command(
-    source: str,
-    out: Path,
-    target: str,
-    no_quality: bool,
-    dry_run: bool,
-    as_json: bool,
-    quiet: bool,
-    **options: Any,
+    source: str, out: Path, target: str, no_quality: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Any
 ) -> None:
     """Find the settings of CHECKPOINT (a directory or a name of the Hugging Face hub) with the most tokens per second.
 
@@ -153,7 +146,7 @@ def command(
     """  # fmt: skip
     plan = _plan(source, target, no_quality, options)
     if dry_run:
-        for line in dict.fromkeys(line for one in plan.grid.settings() for line in plan.commands(one, str(out))):
+        for line in dict.fromkeys(line for each in plan.grid.settings() for line in plan.commands(each, str(out))):
             click.echo(line)
         return
     from inflight.tune.page import tune_page
@@ -239,9 +232,9 @@ def _default_threads() -> tuple[int, ...]:
 
 def _load_plan(options: dict[str, Any]) -> LoadPlan:
     names = ("prompts", "input_tokens", "output_tokens", "temperature", "top_p", "seconds", "slo")
-    given = {name: options[name] for name in names}
+    chosen = {name: options[name] for name in names}
     warmup = max(2.0, options["seconds"] / 4)
-    plan = validated_plan({**given, "users": str(options["users"]), "warmup": warmup}, None)
+    plan = validated_plan({**chosen, "users": str(options["users"]), "warmup": warmup}, None)
     try:
         check_workload(plan)
     except LoadError as error:

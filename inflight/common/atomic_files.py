@@ -68,11 +68,7 @@ def write_atomic(path: Path, content: str | bytes, **options: Any) -> None:
 
 
 def install(
-    new: Path,
-    path: Path,
-    *,
-    before_rename: Callable[[], None] = _nothing,
-    after_rename: Callable[[], None] = _nothing,
+    new: Path, path: Path, *, before_rename: Callable[[], None] = _nothing, after_rename: Callable[[], None] = _nothing
 ) -> None:
     """Rename a complete file to `path`, durably."""
     sync(new)
@@ -83,11 +79,7 @@ def install(
 
 
 def create_once(
-    path: Path,
-    content: str,
-    *,
-    before_link: Callable[[], None] = _nothing,
-    after_link: Callable[[], None] = _nothing,
+    path: Path, content: str, *, before_link: Callable[[], None] = _nothing, after_link: Callable[[], None] = _nothing
 ) -> None:
     """Create a file with this content unless it exists; atomic between processes, also on network disks."""
     if not path.exists():

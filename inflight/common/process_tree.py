@@ -20,8 +20,8 @@ def kill_descendants() -> None:
     """Kill all descendants of this process; return when they have exited."""
     children: dict[int, list[int]] = {}
     for pid in _all_pids():
-        if found := _stat_fields(pid):
-            children.setdefault(int(found[1]), []).append(pid)
+        if fields := _stat_fields(pid):
+            children.setdefault(int(fields[1]), []).append(pid)
     family = [os.getpid()]
     for pid in family:
         family += children.get(pid, [])
@@ -33,16 +33,16 @@ def kill_tagged(tag: str) -> None:
     variable = f"{TAG_VARIABLE}={tag}".encode()
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while time.monotonic() < deadline:  # one may start another before it is killed
-        found = [pid for pid in _all_pids() if pid != os.getpid() and _has_variable(pid, variable)]
-        if not found:
+        tagged = [pid for pid in _all_pids() if pid != os.getpid() and _has_variable(pid, variable)]
+        if not tagged:
             return
-        _kill_and_wait(found)
+        _kill_and_wait(tagged)
 
 
 def start_time(pid: int) -> int | None:
     """Return a process's start time in kernel ticks, which distinguishes it from a later one; None unless it runs."""
-    found = _stat_fields(pid)
-    return int(found[19]) if found and found[0] not in "ZX" else None
+    fields = _stat_fields(pid)
+    return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
 def _kill_and_wait(pids: Iterable[int]) -> None:
@@ -65,7 +65,7 @@ def _has_variable(pid: int, variable: bytes) -> bool:
     """Return whether its environment has a variable that begins like this. A dead process has no environment."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return any(one.startswith(variable) for one in file.read().split(b"\0"))
+            return any(entry.startswith(variable) for entry in file.read().split(b"\0"))
     except OSError:
         return False  # just exited, or another user's
 

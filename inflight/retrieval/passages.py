@@ -27,8 +27,8 @@ class Passage:
 
     def source(self) -> dict[str, Any]:
         """Return the id and the scores, to trace an answer."""
-        found = {"id": self.id, "score": self.score}
-        return found if self.rerank_score is None else {**found, "rerank_score": self.rerank_score}
+        record = {"id": self.id, "score": self.score}
+        return record if self.rerank_score is None else {**record, "rerank_score": self.rerank_score}
 
 
 class Passages(tuple[Passage, ...]):

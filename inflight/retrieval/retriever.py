@@ -34,11 +34,11 @@ class Retriever:
             self._checked = True
         embedded = await self._client.embed(questions, input_type="query")
         self._table.check_dimensions(embedded.dimensions)
-        wanted = self._top_k if self._candidates is None else max(self._candidates, self._top_k)
-        found = await asyncio.to_thread(self._table.search, list(embedded.vectors), wanted)
+        count = self._top_k if self._candidates is None else max(self._candidates, self._top_k)
+        nearest = await asyncio.to_thread(self._table.search, list(embedded.vectors), count)
         if self._candidates is None:
-            return found
-        pairs = zip(questions, found, strict=True)
+            return nearest
+        pairs = zip(questions, nearest, strict=True)
         return list(await asyncio.gather(*(self._reranked(question, passages) for question, passages in pairs)))
 
     async def _reranked(self, question: str, passages: Passages) -> Passages:

@@ -78,8 +78,8 @@ class PassageTable:
                         f"the table {self._table!r} has no column {column!r}; it has {', '.join(types)[:300]}",
                         "input_not_found",
                     )
-            found = _VECTOR.fullmatch(types[self._column])
-            if found is None:
+            vector_type = _VECTOR.fullmatch(types[self._column])
+            if vector_type is None:
                 raise InflightError(
                     f"the column {self._column!r} of the table {self._table!r} has the type {types[self._column]}; name"
                     " the one with the vectors",
@@ -90,7 +90,7 @@ class PassageTable:
             distance = f"{vector} {_OPERATORS[self._metric]} question.vector"
             self._statement = (
                 # Materialized, so that each vector is parsed once.
-                f"WITH question AS MATERIALIZED (SELECT number, CAST(vector AS {found[1]}) AS vector"
+                f"WITH question AS MATERIALIZED (SELECT number, CAST(vector AS {vector_type[1]}) AS vector"
                 " FROM unnest(CAST(%(vectors)s AS text[])) WITH ORDINALITY AS given (vector, number))"
                 " SELECT number, nearest.id, nearest.text, nearest.distance FROM question CROSS JOIN LATERAL"
                 f" (SELECT {quote(key)} AS id, CAST({text} AS text) AS text, {distance} AS distance FROM {name}"
@@ -135,13 +135,13 @@ class PassageTable:
                 )
             for setting, mode in self._iterative.items():
                 _set(connection, setting, mode)
-            found = self._nearest(connection, vectors, top_k)
-            few = [place for place, passages in enumerate(found) if len(passages) < top_k]
+            nearest = self._nearest(connection, vectors, top_k)
+            few = [place for place, passages in enumerate(nearest) if len(passages) < top_k]
             if few:  # there are no more, or a view's filter left out most of what an index found
                 exact = self._nearest(connection, [vectors[place] for place in few], top_k, use_index=False)
                 for place, passages in zip(few, exact, strict=True):
-                    found[place] = passages
-        return found
+                    nearest[place] = passages
+        return nearest
 
     def close(self) -> None:
         """End the searches of other threads. Later ones are refused."""
@@ -179,11 +179,11 @@ class PassageTable:
         texts = [str(vector.tolist()) for vector in vectors]
         order = before if use_index else f"{before} + 0"  # no index is on that
         rows = connection.exec_driver_sql(f"{order} LIMIT {top_k:d}{after}", {"vectors": texts}).all()
-        found: list[list[Passage]] = [[] for _ in vectors]
+        by_question: list[list[Passage]] = [[] for _ in vectors]
         for number, id_, text, distance in rows:
             score = 1 - distance if self._metric == "cosine" else 0.0 - distance
-            found[number - 1].append(Passage(id_ if type(id_) is int else str(id_), text, score))
-        return [Passages(passages) for passages in found]
+            by_question[number - 1].append(Passage(id_ if type(id_) is int else str(id_), text, score))
+        return [Passages(passages) for passages in by_question]
 
     def _types(self, connection: Connection, name: str) -> dict[str, str]:
         """Return the types of the columns."""

@@ -77,6 +77,11 @@ class SamplingConfig:
             return True
         return self.top_k == 0 and self.top_p == 0
 
+    @property
+    def reshapes(self) -> bool:
+        """Whether it changes the distribution; a temperature of 1 and a top_p of 1 don't."""
+        return self.temperature not in (None, 0.0, 1.0) or self.top_k > 1 or self.top_p not in (0.0, 1.0)
+
 
 class RequestMetadata(NamedTuple):
     """Where a request comes from: its tenant, its W3C trace, and the version of the client that sent it.

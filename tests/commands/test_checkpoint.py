@@ -30,11 +30,10 @@ def test_it_replaces_its_own_checkpoint_and_nothing_else(tmp_path: Path, capsys:
     assert read_checkpoint(out).architecture == "GPT2LMHeadModel"
 
 
-def test_an_unknown_shape_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["checkpoint", "synthetic", "--like", "gpt-9", "--out", str(tmp_path / "x")])
-    assert ended.value.code == 2
-    assert "'gpt-9' is not one of 'qwen2.5-0.5b'" in capsys.readouterr().err
+def test_an_unknown_shape_is_wrong_usage(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["checkpoint", "synthetic", "--like", "gpt-9", "--out", str(tmp_path / "x")])
+    assert done.exit_code == 2
+    assert "'gpt-9' is not one of 'qwen2.5-0.5b'" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

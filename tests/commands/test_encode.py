@@ -16,12 +16,9 @@ Run = Callable[..., CommandResult]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], scripted_encoders: EncoderServer) -> Run:
-    def run_command(name: str, *arguments: str, stdin: bytes = b"") -> CommandResult:
-        address = ("--server", scripted_encoders.grpc_address)
-        return CommandRunner(monkeypatch, capsys, name)(*arguments, *address, stdin=stdin)
-
-    return run_command
+def run(runner_of: Callable[[str], CommandRunner], scripted_encoders: EncoderServer) -> Run:
+    address = ("--server", scripted_encoders.grpc_address)
+    return lambda name, *arguments, stdin=b"": runner_of(name)(*arguments, *address, stdin=stdin)
 
 
 def test_each_text_is_a_line_with_its_vector(run: Run) -> None:

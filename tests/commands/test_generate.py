@@ -20,11 +20,6 @@ from tests.serving.metrics_page import page_when
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "お茶 or coffee?"}]
 
 
-@pytest.fixture
-def generate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandRunner:
-    return CommandRunner(monkeypatch, capsys, "generate")
-
-
 @pytest.fixture(scope="module")
 def client(paced_server: Server) -> Iterator[Client]:
     with Client(paced_server.grpc_address) as client:
@@ -229,10 +224,3 @@ def test_ctrl_c_cancels_the_request(paced_server: Server) -> None:
         _, told = process.communicate(timeout=60)
     assert (process.returncode, told.decode().strip()) == (130, "Interrupted.")
     page_when(paced_server, idle)
-
-
-def test_a_reader_that_goes_away_is_no_traceback(paced_server: Server) -> None:
-    program = "from inflight.cli import main; main()"
-    command = f'{sys.executable} -c "{program}" generate --server {paced_server.grpc_address} tell | true'
-    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
-    assert b"Traceback" not in done.stderr

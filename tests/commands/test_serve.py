@@ -143,14 +143,6 @@ def test_a_file_of_options_can_name_encoders_alone(serve: Serve, tiny_encoder: T
         assert len(client.rerank("tea", ["one", "two"]).scores) == 2
 
 
-def test_stubs_end_even_if_supervisor_and_guard_are_killed_together(serve: Serve) -> None:
-    serving = serve()
-    guard = next(process for process in serving.family if process.ppid() == serving.process.pid)
-    serving.process.kill()
-    guard.kill()
-    assert still_running(serving.family) == []
-
-
 def test_a_killed_servers_rest_is_swept_by_the_next(serve: Serve, tmp_path: Path) -> None:
     first = serve()
     guard = next(process for process in first.family if process.ppid() == first.process.pid)

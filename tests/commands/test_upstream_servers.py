@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,12 +42,8 @@ def answer(server: StandInServer, checkpoint: Path) -> str:
         return client.generate(MESSAGES, max_tokens=6).text
 
 
-def test_status_says_which_deployment_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server: StandInServer, kind: str
-) -> None:
-    done = CommandRunner(monkeypatch, capsys, "status")(
-        "--server", server.grpc_address, "--metrics-url", "http://127.0.0.1:1/metrics", "--json"
-    )
+def test_status_says_which_deployment_it_is(status: CommandRunner, server: StandInServer, kind: str) -> None:
+    done = status("--server", server.grpc_address, "--metrics-url", "http://127.0.0.1:1/metrics", "--json")
     report = json.loads(done.out)
     assert done.code == 0
     assert report["deployment"]["kind"] == kind
@@ -57,14 +53,9 @@ def test_status_says_which_deployment_it_is(
 
 @pytest.mark.parametrize("name", ["generate", "chat"])
 def test_messages_are_rendered_with_the_checkpoint_that_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    server: StandInServer,
-    checkpoint: Path,
-    answer: str,
-    name: str,
+    runner_of: Callable[[str], CommandRunner], server: StandInServer, checkpoint: Path, answer: str, name: str
 ) -> None:
-    command = CommandRunner(monkeypatch, capsys, name)
+    command = runner_of(name)
     asked = ["--max-tokens", "6", "--server", server.grpc_address]
     stdin = b"tea?\n"
     if name == "generate":

@@ -113,66 +113,66 @@ def tensorrt_llm_settings(target: str, options: dict[str, Any]) -> object:
     Raises click.UsageError for a flag of another target, BuildError for an invalid recipe.
     """
     names = (*_FIELDS, "recipe", "recipe_fields", "lora_dir", *_PROGRAM_OPTIONS)
-    given = {name: value for name in names if (value := options.pop(name)) not in (None, ())}
+    flags = {name: value for name in names if (value := options.pop(name)) not in (None, ())}
     # --docker defaults to False, which is the same as not given.
-    given = {name: value for name, value in given.items() if name != "docker" or value}
+    flags = {name: value for name, value in flags.items() if name != "docker" or value}
     if target == TARGET:
-        _refuse_duplicates(given, options)
-        return _settings(given)
+        _refuse_duplicates(flags, options)
+        return _settings(flags)
     allowed = _OF_ENCODERS if target == ENCODER_TARGET else ()
-    if other := [name for name in given if name not in allowed]:
+    if other := [name for name in flags if name not in allowed]:
         flag = {"recipe_fields": "set"}.get(other[0], other[0]).replace("_", "-")
         raise click.UsageError(f"--{flag} is for --target {TARGET}, not {target}; leave it out.")
-    return _encoder_settings(given) if target == ENCODER_TARGET else None
+    return _encoder_settings(flags) if target == ENCODER_TARGET else None
 
 
-def _encoder_settings(given: dict[str, Any]) -> object:
+def _encoder_settings(flags: dict[str, Any]) -> object:
     from build_engines.encoders.tensorrt_target import TensorRtSettings
 
-    settings = TensorRtSettings(programs=_programs(given))
-    limits = {field: given[name] for name, field in _LIMITS.items() if name in given}
+    settings = TensorRtSettings(programs=_programs(flags))
+    limits = {field: flags[name] for name, field in _LIMITS.items() if name in flags}
     return replace(settings, limits=settings.limits.model_copy(update=limits))
 
 
-def _refuse_duplicates(given: dict[str, Any], options: dict[str, Any]) -> None:
+def _refuse_duplicates(flags: dict[str, Any], options: dict[str, Any]) -> None:
     """Refuse two flags that set the same field; otherwise one would silently override the other."""
     for name, (other, alias) in _SAME_AS.items():
-        if name in given and options.get(other) is not None:
+        if name in flags and options.get(other) is not None:
             raise click.UsageError(f"--{name.replace('_', '-')} and {alias} set the same field; leave one of them out.")
-    if "dtype" in given and options.get("precision") in ("bf16", "fp16", "fp32"):
+    if "dtype" in flags and options.get("precision") in ("bf16", "fp16", "fp32"):
         raise click.UsageError("--dtype and --precision set the same field; leave one of them out.")
 
 
-def _settings(given: dict[str, Any]) -> object:
+def _settings(flags: dict[str, Any]) -> object:
     from build_engines.tensorrt_llm.target import TensorRtLlmSettings
 
-    fields = dict(_pair(one) for one in given.get("recipe_fields", ()))
-    fields |= {path: given[name] for name, path in _FIELDS.items() if name in given}
-    if "lora_dir" in given:
-        fields["lora.directories"] = list(given["lora_dir"])
-    return TensorRtLlmSettings(read_recipe(given.get("recipe"), fields), _programs(given))
+    fields = dict(_pair(pair) for pair in flags.get("recipe_fields", ()))
+    fields |= {path: flags[name] for name, path in _FIELDS.items() if name in flags}
+    if "lora_dir" in flags:
+        fields["lora.directories"] = list(flags["lora_dir"])
+    return TensorRtLlmSettings(read_recipe(flags.get("recipe"), fields), _programs(flags))
 
 
-def _pair(one: str) -> tuple[str, Any]:
-    name, equals, value = one.partition("=")
+def _pair(pair: str) -> tuple[str, Any]:
+    name, equals, value = pair.partition("=")
     if not equals or not name:
-        raise click.UsageError(f"--set {one} is not of the form FIELD=VALUE.")
+        raise click.UsageError(f"--set {pair} is not of the form FIELD=VALUE.")
     return name, parse_value(name, value)
 
 
-def _programs(given: dict[str, Any]) -> Any:
+def _programs(flags: dict[str, Any]) -> Any:
     from build_engines.tensorrt_llm.programs import EXAMPLES, Docker, Native
 
-    examples = given.get("examples_dir", EXAMPLES)
-    if not given.get("docker"):
-        container_only = [name for name in ("image", "docker_gpus", "docker_shm_size") if name in given]
+    examples = flags.get("examples_dir", EXAMPLES)
+    if not flags.get("docker"):
+        container_only = [name for name in ("image", "docker_gpus", "docker_shm_size") if name in flags]
         if container_only:
             raise click.UsageError(
                 f"--{container_only[0].replace('_', '-')} needs --docker; add that, or leave it out."
             )
         return Native(examples)
     words = {"image": "image", "docker_gpus": "gpus", "docker_shm_size": "shared_memory"}
-    return Docker(examples=examples, **{word: given[name] for name, word in words.items() if name in given})
+    return Docker(examples=examples, **{word: flags[name] for name, word in words.items() if name in flags})
 
 
 def show_commands(directory: Path, out: Path, options: Any, as_json: bool) -> None:
@@ -182,17 +182,17 @@ def show_commands(directory: Path, out: Path, options: Any, as_json: bool) -> No
 
     target = find_target(options)
     assert isinstance(target, TensorRtLlmTarget)
-    found = dry_run(directory, out, target)
-    for note in found.notes:
+    plan = dry_run(directory, out, target)
+    for note in plan.notes:
         click.echo(f"Note: {note}", err=True)
     if not as_json:
-        click.echo("\n".join(found.lines))
+        click.echo("\n".join(plan.lines))
         return
     commands = [
-        {"step": one.step, "arguments": list(one.arguments), "environment": dict(one.environment)}
-        for one in found.commands
+        {"step": command.step, "arguments": list(command.arguments), "environment": dict(command.environment)}
+        for command in plan.commands
     ]
-    click.echo(json.dumps({"environment": found.environment, "commands": commands, "lines": found.lines}, indent=2))
+    click.echo(json.dumps({"environment": plan.environment, "commands": commands, "lines": plan.lines}, indent=2))
 
 
 def show_encoder_command(directory: Path, out: Path, options: Any) -> None:

@@ -76,8 +76,8 @@ def _run_interactive(client: Client, conversation: Conversation, options: CallOp
 
 
 def _model_name(client: Client) -> str:
-    found = client.deployment()
-    return str(found.served.get("model") or found.display_name)
+    deployment = client.deployment()
+    return str(deployment.served.get("model") or deployment.display_name)
 
 
 def _answer_piped_messages(

@@ -103,11 +103,13 @@ def read_messages(file: BinaryIO, name: str) -> Messages:
             "invalid_messages",
         )
     try:
-        found = json.loads(raw)
+        messages = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise InflightError(f"{name} contains no messages: {error}", "invalid_messages") from None
-    if isinstance(found, list) and all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in found):
-        return found
+    if isinstance(messages, list) and all(
+        isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages
+    ):
+        return messages
     raise InflightError(
         f'{name} contains no messages; it must be a JSON list of {{"role": "user", "content": "..."}}',
         "invalid_messages",

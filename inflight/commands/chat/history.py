@@ -88,7 +88,7 @@ def _last_lines(path: Path) -> tuple[list[str], bool]:
 def _message(line: str) -> str:
     """Return the message of a line; a line that is not a JSON string is returned as it is."""
     try:
-        found = json.loads(line)
+        message = json.loads(line)
     except ValueError:
         return line
-    return found if isinstance(found, str) else line
+    return message if isinstance(message, str) else line

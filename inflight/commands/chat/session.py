@@ -10,15 +10,13 @@ from typing import Any
 from click import HelpFormatter
 from inflight_client import Client, InflightError, Sampling
 from inflight_client.call import Call, CallOptions
+from inflight_client.sampling import PARAMETERS
 
 from inflight.commands.chat.conversation import Conversation
 from inflight.commands.chat.terminal import EXIT_WORDS, ChatTerminal
 from inflight.commands.terminal.answer_format import summary_line
 
-_NUMBERS = (
-    *("temperature", "top_p", "top_k", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("min_p", "min_tokens"),
-)
+_NUMBERS = tuple(name for name in PARAMETERS if name not in ("end_id", "adapter"))
 _HELP = (
     ("/reset", "clear the conversation, except the system message"),
     ("/undo", "remove your last message and its answer"),

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from inflight.commands.encode.texts import Summary, encoder_options, in_blocks, json_line, read_texts, shown
+from inflight.commands.encode.texts import (
+    Summary,
+    counts,
+    encoder_options,
+    in_blocks,
+    json_line,
+    read_texts,
+    request_arguments,
+    shown,
+)
 from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.connection import open_client
 
@@ -24,16 +34,7 @@ from inflight.commands.options.connection import open_client
         help="Print JSON objects, one per line: index, label, score, scores of all labels, input_tokens and truncated.",
     ),
 )
-def command(
-    texts: tuple[str, ...],
-    input: Path | None,
-    truncate: bool,
-    as_json: bool,
-    timeout: float | None,
-    priority: int,
-    retry_timeout: float,
-    **arguments: Any,
-) -> None:
+def command(texts: tuple[str, ...], input: Path | None, as_json: bool, retry_timeout: float, **arguments: Any) -> None:
     """Print the best label of each TEXT and its score; - reads texts from standard input, one per line.
 
     \b
@@ -41,28 +42,13 @@ def command(
       inflight classify --input reviews.txt --json > labels.jsonl
       cut -f 3 reviews.tsv | inflight classify - --truncate
     """  # fmt: skip
-    given = read_texts(texts, input, "TEXT")
-    summary = Summary()
+    named = read_texts(texts, input, "TEXT")
+    summary, asked = Summary(), request_arguments(arguments)
     with open_client(arguments, retry_timeout) as client:
-
-        def call(block: Any) -> Any:
-            return client.classify(block, truncate=truncate, priority=priority, timeout=timeout, return_errors=True)
-
-        for index, text, found, place in in_blocks(given, call, summary):
-            best = found[place]
-            if not as_json:
-                click.echo(f"{best.label}\t{best.score:.4f}\t{shown(text)}")
-                continue
-            click.echo(
-                json_line(
-                    {
-                        "index": index,
-                        "label": best.label,
-                        "score": best.score,
-                        "scores": best.scores,
-                        "input_tokens": found.input_tokens[place],
-                        "truncated": found.truncated[place],
-                    }
-                )
-            )
+        classify = partial(client.classify, **asked, return_errors=True)
+        for index, text, result, place in in_blocks(named, classify, summary):
+            best = result[place]
+            record = {"index": index, "label": best.label, "score": best.score, "scores": best.scores}
+            line = f"{best.label}\t{best.score:.4f}\t{shown(text)}"
+            click.echo(json_line({**record, **counts(result, place)}) if as_json else line)
     click.echo(summary.line("texts"), err=True)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from inflight.commands.encode.texts import Summary, encoder_options, in_blocks, json_line, read_texts
+from inflight.commands.encode.texts import (
+    Summary,
+    counts,
+    encoder_options,
+    in_blocks,
+    json_line,
+    read_texts,
+    request_arguments,
+)
 from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.connection import open_client
 from inflight.commands.terminal.standard_streams import stdout_is_terminal
@@ -39,10 +48,7 @@ def command(
     input: Path | None,
     dimensions: int | None,
     input_type: str | None,
-    truncate: bool,
     as_json: bool,
-    timeout: float | None,
-    priority: int,
     retry_timeout: float,
     **arguments: Any,
 ) -> None:
@@ -55,39 +61,18 @@ def command(
       inflight embed --input texts.txt --json > vectors.jsonl
       inflight embed - --server http://127.0.0.1:8080/v1 < texts.txt
     """  # fmt: skip
-    given = read_texts(texts, input, "TEXT")
+    named = read_texts(texts, input, "TEXT")
     summary, size = Summary(), 0
+    asked = {**request_arguments(arguments), "input_type": input_type, "dimensions": dimensions}
     with open_client(arguments, retry_timeout) as client:
-
-        def call(block: Any) -> Any:
-            return client.embed(
-                block,
-                input_type=input_type,
-                dimensions=dimensions,
-                truncate=truncate,
-                priority=priority,
-                timeout=timeout,
-                return_errors=True,
-            )
-
-        for index, _, found, place in in_blocks(given, call, summary):
-            size = found.dimensions
+        for index, _, result, place in in_blocks(named, partial(client.embed, **asked, return_errors=True), summary):
+            size = result.dimensions
             # The shortest digits that are read as the same float32.
-            vector = [float(str(value)) for value in found[place]]
-            if stdout_is_terminal() and not as_json:  # for people, who need --json or a pipe to get all
-                some = ", ".join(f"{value:.4f}" for value in vector[:_SHOWN_VALUES])
-                click.echo(f"[{some}, ...]")
-                continue
-            click.echo(
-                json_line(
-                    {
-                        "index": index,
-                        "embedding": vector,
-                        "input_tokens": found.input_tokens[place],
-                        "truncated": found.truncated[place],
-                    }
-                    if as_json
-                    else vector
-                )
-            )
+            vector = [float(str(value)) for value in result[place]]
+            if as_json:
+                click.echo(json_line({"index": index, "embedding": vector, **counts(result, place)}))
+            elif stdout_is_terminal():  # for people, who need --json or a pipe to get all
+                click.echo(f"[{', '.join(f'{value:.4f}' for value in vector[:_SHOWN_VALUES])}, ...]")
+            else:
+                click.echo(json_line(vector))
     click.echo(summary.line("texts", f", {size} dimensions"), err=True)

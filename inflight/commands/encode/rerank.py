@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from inflight.commands.encode.texts import Summary, encoder_options, json_line, read_texts, shown
+from inflight.commands.encode.texts import Summary, encoder_options, json_line, read_texts, request_arguments, shown
 from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.connection import open_client
 
@@ -28,10 +28,7 @@ def command(
     documents: tuple[str, ...],
     input: Path | None,
     top_n: int | None,
-    truncate: bool,
     as_json: bool,
-    timeout: float | None,
-    priority: int,
     retry_timeout: float,
     **arguments: Any,
 ) -> None:
@@ -42,14 +39,14 @@ def command(
       inflight rerank "What is tea?" --input passages.txt --top-n 5
       grep -i tea notes.txt | inflight rerank "What is tea?" - --json
     """  # fmt: skip
-    given = list(read_texts(documents, input, "DOCUMENT"))
-    summary = Summary()
+    named = list(read_texts(documents, input, "DOCUMENT"))
+    summary, asked = Summary(), request_arguments(arguments)
     with open_client(arguments, retry_timeout) as client:
-        found = client.rerank(query, given, top_n=top_n, truncate=truncate, priority=priority, timeout=timeout)
-    summary.add(found)
-    for index, score in found.results:
+        result = client.rerank(query, named, top_n=top_n, **asked)
+    summary.add(result)
+    for index, score in result.results:
         if as_json:
-            click.echo(json_line({"index": index, "score": score, "document": given[index]}))
+            click.echo(json_line({"index": index, "score": score, "document": named[index]}))
         else:
-            click.echo(f"{score:.4f}\t{shown(given[index])}")
+            click.echo(f"{score:.4f}\t{shown(named[index])}")
     click.echo(summary.line("documents"), err=True)

@@ -24,7 +24,7 @@ from inflight.commands.terminal.standard_streams import printable, standard_inpu
 BLOCK_TEXTS = 1024
 """Texts that are sent before their results are printed: four requests of the most texts."""
 
-Found = TypeVar("Found", bound=Encodings)
+Result = TypeVar("Result", bound=Encodings)
 
 
 def encoder_options(texts: str) -> Callable[[Decorated], Decorated]:
@@ -46,17 +46,22 @@ def encoder_options(texts: str) -> Callable[[Decorated], Decorated]:
     )
 
 
-def read_texts(given: Sequence[str], input_file: Path | None, name: str) -> Iterator[str]:
+def request_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that all three calls of the client have, and remove them from `options`."""
+    return {name: options.pop(name) for name in ("truncate", "priority", "timeout")}
+
+
+def read_texts(arguments: Sequence[str], input_file: Path | None, name: str) -> Iterator[str]:
     """Return the texts: the arguments, or the lines of a file or of standard input (an argument -).
 
     `name` is the argument's. Raises click.UsageError unless exactly one of the two is given.
     """
-    if given and input_file is not None:
+    if arguments and input_file is not None:
         raise click.UsageError(f"Give either {name} or --input, not both.")
-    if not given and input_file is None:
+    if not arguments and input_file is None:
         raise click.UsageError(f"Missing argument '{name}...'.")
-    if input_file is None and tuple(given) != ("-",):
-        return iter(given)
+    if input_file is None and tuple(arguments) != ("-",):
+        return iter(arguments)
     if input_file is None or str(input_file) == "-":
         return _lines(standard_input())
     return _file_lines(input_file)
@@ -85,10 +90,10 @@ class Summary:
     truncated: int = 0
     started: float = field(default_factory=time.monotonic)
 
-    def add(self, found: Encodings) -> None:
-        self.texts += len(found.input_tokens)
-        self.tokens += found.total_tokens
-        self.truncated += sum(found.truncated)
+    def add(self, result: Encodings) -> None:
+        self.texts += len(result.input_tokens)
+        self.tokens += result.total_tokens
+        self.truncated += sum(result.truncated)
 
     def line(self, what: str, more: str = "") -> str:
         cut = f", {self.truncated} truncated" if self.truncated else ""
@@ -96,8 +101,8 @@ class Summary:
 
 
 def in_blocks(
-    texts: Iterator[str], call: Callable[[Sequence[str]], Found], summary: Summary
-) -> Iterator[tuple[int, str, Found, int]]:
+    texts: Iterator[str], call: Callable[[Sequence[str]], Result], summary: Summary
+) -> Iterator[tuple[int, str, Result, int]]:
     """Yield each text's index, the text, the result of its block, and its index there.
 
     `call` returns errors of texts beside results. The first error is raised once the results before it were yielded.
@@ -105,12 +110,12 @@ def in_blocks(
     size = 1 if texts_come_from_a_terminal() else BLOCK_TEXTS
     start = 0
     while block := list(islice(texts, size)):
-        found = call(block)
-        summary.add(found)
+        result = call(block)
+        summary.add(result)
         for index, text in enumerate(block):
-            if error := found.errors.get(index):
+            if error := result.errors.get(index):
                 raise InflightError(f"text {start + index + 1}: {error}", error.code)
-            yield start + index, text, found, index
+            yield start + index, text, result, index
         start += len(block)
 
 
@@ -123,6 +128,11 @@ def shown(text: str) -> str:
     """Return a text as a part of a line: without line breaks and tabs, for a terminal without control characters."""
     line = text.replace("\t", " ").replace("\r", " ").replace("\n", " ")
     return printable(line) if stdout_is_terminal() else line
+
+
+def counts(result: Encodings, index: int) -> dict[str, Any]:
+    """Return what a JSON object has of a text besides its result."""
+    return {"input_tokens": result.input_tokens[index], "truncated": result.truncated[index]}
 
 
 def json_line(values: Any) -> str:

@@ -27,9 +27,9 @@ def command(key: str, key_file: Path, remove: bool, **quotas: Any) -> None:
       inflight key limit demo
       inflight key limit demo --none
     """  # fmt: skip
-    wanted = quotas_from(quotas)
-    if remove and wanted.as_dict():
+    new = quotas_from(quotas)
+    if remove and new.as_dict():
         raise click.UsageError("--none removes all quotas; leave it out, or leave out the others")
-    changed = limit_key(key_file, key, wanted if remove or wanted.as_dict() else None)
+    changed = limit_key(key_file, key, new if remove or new.as_dict() else None)
     shown = ", ".join(f"{name}={value}" for name, value in changed.quotas.as_dict().items()) or "no quotas"
     click.echo(f"The key {changed.id} ({changed.name}) has {shown}.")

@@ -23,8 +23,8 @@ def command(key_file: Path, as_json: bool) -> None:
     """
     file = read_key_file(key_file)
     if as_json:
-        for one in file.entries if file else ():
-            click.echo(json.dumps({**as_record(one.key), "state": one.state}))
+        for entry in file.entries if file else ():
+            click.echo(json.dumps({**as_record(entry.key), "state": entry.state}))
     elif file is None or not file.entries:
         click.echo(f"There are no keys in {key_file}; create one with `inflight key add NAME`.", err=True)
     else:

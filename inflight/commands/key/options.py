@@ -17,15 +17,12 @@ def _default(_ctx: click.Context, _option: click.Parameter, value: Path | None) 
     return value or default_key_file()
 
 
-def key_file_option(function: Decorated) -> Decorated:
-    """Add `--key-file`."""
-    return click.option(
-        "--key-file",
-        type=click.Path(path_type=Path),
-        callback=_default,
-        help="File with the keys.  [default: $XDG_CONFIG_HOME/inflight/keys.json, or ~/.config/inflight/keys.json]",
-    )(function)
-
+key_file_option = click.option(
+    "--key-file",
+    type=click.Path(path_type=Path),
+    callback=_default,
+    help="File with the keys.  [default: $XDG_CONFIG_HOME/inflight/keys.json, or ~/.config/inflight/keys.json]",
+)
 
 _QUOTA_OPTIONS = {
     "requests_per_minute": "Requests that may start within a minute.",

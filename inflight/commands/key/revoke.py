@@ -22,5 +22,5 @@ def command(key: str, key_file: Path) -> None:
       inflight key revoke web-shop
       inflight key revoke key-0123456789ab
     """
-    for one in revoke_key(key_file, key):
-        click.echo(f"Revoked the key {one.id} ({one.name}).")
+    for revoked in revoke_key(key_file, key):
+        click.echo(f"Revoked the key {revoked.id} ({revoked.name}).")

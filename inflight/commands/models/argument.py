@@ -63,6 +63,6 @@ def _meant(path: Path) -> str:
         entry.record.name.rpartition("/")[2].lower(): entry.record.name for entry in ModelCache.default().entries()
     }
     with suppress(OSError):
-        known |= {one.name.lower(): str(path.parent / one.name) for one in path.parent.iterdir() if one.is_dir()}
+        known |= {each.name.lower(): str(path.parent / each.name) for each in path.parent.iterdir() if each.is_dir()}
     near = nearest(path.name.lower(), known)
     return f"did you mean {known[near]}?" if near else "check the path, or name an engine directory or a checkpoint."

@@ -10,7 +10,7 @@ import click
 
 from build_engines.target import BuildOptions
 from inflight.commands.models.argument import kind_of
-from inflight.commands.models.listing import as_dict
+from inflight.commands.models.list_models import as_dict
 from inflight.commands.options.engine import (
     PRECISION_HELP,
     check_precision,
@@ -48,17 +48,17 @@ def command(model: str, revision: str | None, as_json: bool, quiet: bool, **opti
 
     with (
         show_build_progress(quiet) as progress,
-        obtain_engine(ModelCache.default(), model, chosen, progress, revision) as found,
+        obtain_engine(ModelCache.default(), model, chosen, progress, revision) as entry,
     ):
-        facts = as_dict(found, state="ready")
+        facts = as_dict(entry, state="ready")
     usual = BuildOptions()
     flags = {"revision": revision, **{name: value for name, value in options.items() if value != getattr(usual, name)}}
-    given = [word for name, value in flags.items() if value is not None for word in (f"--{name}", value)]
+    words = [word for name, value in flags.items() if value is not None for word in (f"--{name}", value)]
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     if as_json or quiet:
         return
     click.echo(
         f"{facts['name']} at {facts['revision'][:12]} is ready: {facts['target']}, {facts['precision']} weights,"
-        f" {facts['bytes'] / 1e6:,.0f} MB. Serve it with: inflight serve {shlex.join([model, *given])}"
+        f" {facts['bytes'] / 1e6:,.0f} MB. Serve it with: inflight serve {shlex.join([model, *words])}"
     )

@@ -31,13 +31,13 @@ def command(
     if everything == bool(models):
         raise click.UsageError("Name the models to remove, or pass --all.")
     cache = ModelCache.default()
-    found = cache.entries() if everything else [entry for name in models for entry in cache.find(name)]
+    named = cache.entries() if everything else [entry for name in models for entry in cache.find(name)]
     chosen = [
         entry
-        for entry in {entry.directory: entry for entry in found}.values()
+        for entry in {entry.directory: entry for entry in named}.values()
         if _begins(revision, entry) and target in (None, entry.record.target) and precision in (None, entry.precision)
     ]
-    if found and not chosen:
+    if named and not chosen:
         raise BuildError("No engine in the cache has these options; `inflight list` shows them.", "engine_not_found")
     failure = None
     for entry in chosen:

@@ -35,12 +35,12 @@ class JsonObject(click.ParamType[dict[str, Any]]):
         if isinstance(value, dict):
             return value
         try:
-            found = json.loads(value)
+            parsed = json.loads(value)
         except (ValueError, RecursionError) as error:
             self.fail(f"{value} is not valid JSON: {error}.", param, ctx)
-        if not isinstance(found, dict):
+        if not isinstance(parsed, dict):
             self.fail(f"{value} is not a JSON object, such as {{}}.", param, ctx)
-        return found
+        return parsed
 
 
 def call_options(template_section: str, max_tokens: int) -> Callable[[Decorated], Decorated]:
@@ -93,15 +93,15 @@ def call_options_from(arguments: dict[str, Any]) -> CallOptions:
 
     Raises click.UsageError for values out of range.
     """
-    given = {name: arguments.pop(name) for name in _CALL}
-    given["chat_template_kwargs"] = given["chat_template_kwargs"] or {}
+    values = {name: arguments.pop(name) for name in _CALL}
+    values["chat_template_kwargs"] = values["chat_template_kwargs"] or {}
     try:
         sampling = Sampling(
             **{field.name: arguments.pop(field.name) for field in fields(Sampling) if field.name in arguments}
         )
-        options = cast(CallOptions, {**given, "sampling": sampling})
+        options = cast(CallOptions, {**values, "sampling": sampling})
         # The template's arguments are only valid with messages.
-        Call([{"role": "user"}] if given["chat_template_kwargs"] else "", stream=True, **options)
+        Call([{"role": "user"}] if values["chat_template_kwargs"] else "", stream=True, **options)
     except InflightError as error:
         raise click.UsageError(f"{error} [{error.code}]") from error
     return options

@@ -31,12 +31,12 @@ def config_option(arguments: Mapping[str, str]) -> Callable[[Decorated], Decorat
         if path is None:
             return
         try:
-            found = _defaults(ctx.command, arguments, path)
+            defaults = _defaults(ctx.command, arguments, path)
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             what = " ".join(reason.split())
             raise click.BadParameter(f"{path}: {what}{'' if what.endswith('?') else '.'}", ctx, param) from error
-        ctx.default_map = {**(ctx.default_map or {}), **found}
+        ctx.default_map = {**(ctx.default_map or {}), **defaults}
         ctx.meta[CONFIG_FILE] = path
 
     return click.option(
@@ -57,7 +57,7 @@ def _defaults(command: click.Command, arguments: Mapping[str, str], path: Path) 
     """
     known = {name: (param, True) for param in command.params for name in _names(param, param.opts, arguments)}
     known |= {name: (param, False) for param in command.params for name in _names(param, param.secondary_opts, {})}
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for name, values, is_list, line in _entries(path):
         if name not in known:
             near = next((shown for shown, of in arguments.items() if of == name), None) or nearest(
@@ -66,7 +66,7 @@ def _defaults(command: click.Command, arguments: Mapping[str, str], path: Path) 
             meant = f"did you mean {near}?" if near else "`--help` lists the options"
             raise ValueError(f"line {line}: there is no option {name!r}; {meant}")
         param, is_primary = known[name]
-        if param.name in found:
+        if param.name in defaults:
             raise ValueError(f"line {line}: {name} is set twice; remove one of the lines")
         if is_list and not param.multiple:
             raise ValueError(f"line {line}: {name} takes one value; write {name}: VALUE")
@@ -78,8 +78,8 @@ def _defaults(command: click.Command, arguments: Mapping[str, str], path: Path) 
         if isinstance(param, click.Option) and param.is_flag:
             values = [_flag(values[0], name, line) is is_primary]
         assert param.name is not None
-        found[param.name] = tuple(values) if param.multiple else values[0]
-    return found
+        defaults[param.name] = tuple(values) if param.multiple else values[0]
+    return defaults
 
 
 def _names(param: click.Parameter, options: list[str], arguments: Mapping[str, str]) -> list[str]:

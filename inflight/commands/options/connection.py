@@ -63,14 +63,14 @@ def _connection_arguments(options: dict[str, Any]) -> dict[str, Any]:
     return {
         "address": options.pop("server"),
         "model": options.pop("model"),
-        "headers": dict(_header(given) for given in options.pop("header")),
+        "headers": dict(map(_header, options.pop("header"))),
         "tls": Tls(**files) if any(files.values()) else None,
     }
 
 
-def _header(given: str) -> tuple[str, str]:
+def _header(text: str) -> tuple[str, str]:
     try:
-        return parse_header(given)
+        return parse_header(text)
     except InflightError as error:
         raise click.BadParameter(str(error), param_hint="'--header'") from None
 

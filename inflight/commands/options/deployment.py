@@ -25,7 +25,6 @@ _ENCODERS: Mapping[EncoderTask, str] = {
 
 def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
     """Add the deployment options to the function of `command`; `deployment_options_from` reads them."""
-    prefix = f"INFLIGHT_{command.upper()}"
     return section(
         "Engine",
         click.option("--kv-cache-tokens", type=click.IntRange(1), help="Size of the KV cache.  [default: by memory]"),
@@ -65,7 +64,6 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option(
             "--lora",
             "adapters",
-            envvar=f"{prefix}_LORA",
             type=click.Path(path_type=Path),
             multiple=True,
             help="LoRA adapter (directory of PEFT, or safetensors; repeatable); the first is lora_task_id 1.",
@@ -73,7 +71,6 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option(
             "--lora-dir",
             "adapter_directory",
-            envvar=f"{prefix}_LORA_DIR",
             type=click.Path(path_type=Path),
             help="Directory of LoRA adapters that may be loaded while the server runs (/v1/load_lora_adapter).",
         ),
@@ -104,7 +101,6 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option(
             "--encoder-batch-tokens",
             "max_batch_tokens",
-            envvar=f"{prefix}_ENCODER_BATCH_TOKENS",
             type=click.IntRange(1),
             help="Maximum tokens of an encoder's micro-batch: its texts times the longest of them."
             "  [default: 256 for each thread; on a GPU 8192, or the engine's limit]",
@@ -112,28 +108,24 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option(
             "--encoder-batch-texts",
             "max_batch_texts",
-            envvar=f"{prefix}_ENCODER_BATCH_TEXTS",
             type=click.IntRange(1),
             help="Maximum texts of an encoder's micro-batch.  [default: 256]",
         ),
         click.option(
             "--encoder-queue-size",
             "max_queue_texts",
-            envvar=f"{prefix}_ENCODER_QUEUE_SIZE",
             type=click.IntRange(1),
             help="Maximum texts that wait for an encoder.  [default: 16384]",
         ),
         click.option(
             "--encoder-max-wait-ms",
             "max_wait_ms",
-            envvar=f"{prefix}_ENCODER_MAX_WAIT_MS",
             type=click.IntRange(1),
             help="A text that has waited for so many milliseconds goes first.  [default: 5000]",
         ),
         click.option(
             "--encoder-requests",
             "num_requests",
-            envvar=f"{prefix}_ENCODER_REQUESTS",
             type=click.IntRange(1),
             help="Micro-batches that an encoder computes at the same time, on the same threads.  [default: 1]",
         ),
@@ -151,7 +143,6 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "--set",
             "settings",
             metavar="NAME=VALUE",
-            envvar=f"{prefix}_SET",
             multiple=True,
             help="Parameter by its TensorRT-LLM name (repeatable): kv_cache_free_gpu_mem_fraction=0.8.",
         ),
@@ -159,7 +150,6 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "--parameters",
             "settings_file",
             metavar="FILE.yaml",
-            envvar=f"{prefix}_PARAMETERS",
             type=click.Path(path_type=Path),
             help="YAML file with parameters by their TensorRT-LLM names; --set overrides it.",
         ),
@@ -175,16 +165,16 @@ def deployment_options_from(options: dict[str, Any]) -> DeploymentOptions:
     file: Path | None = options.pop("settings_file")
     settings = {} if file is None else load_parameters_file(file)
     settings |= _pairs(options.pop("settings"))
-    of_encoders = {one.name: options.pop(one.name) for one in fields(EncoderOptions)}
+    of_encoders = {field.name: options.pop(field.name) for field in fields(EncoderOptions)}
     named = {task: Path(of_encoders.pop(task)) for task in _ENCODERS if of_encoders[task] is not None}
     encoders = EncoderOptions(**of_encoders).with_directories(named)
     reuse = not options.pop("no_kv_cache_reuse")
     return DeploymentOptions(kv_cache_reuse=reuse, settings=settings, encoders=encoders, **options)
 
 
-def _pairs(given: tuple[str, ...]) -> dict[str, str]:
+def _pairs(words: tuple[str, ...]) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for pair in given:
+    for pair in words:
         name, equals, value = pair.partition("=")
         if not name or not equals:
             raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE.", param_hint="'--set'")

@@ -11,12 +11,19 @@ import click
 
 from inflight.commands.option_sections import Decorated, section
 from inflight.commands.options.numbers import Seconds
-from inflight.gateway.settings import DEFAULT_PORT, GatewaySettings
+from inflight.gateway.settings import GatewaySettings
+
+_DEFAULTS = {field.name: field.default for field in fields(GatewaySettings)}
+
+
+def _setting(flag: str, kind: Any, help: str) -> Callable[[Decorated], Decorated]:
+    """Return an option with the default of the setting of its name."""
+    default = _DEFAULTS[flag.lstrip("-").replace("-", "_")]
+    return click.option(flag, type=kind, default=default, show_default=default is not None, help=help)
 
 
 def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
     """Add the options; `gateway_settings` reads them."""
-
     return section(
         "OpenAI-compatible API",
         click.option(
@@ -25,93 +32,57 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
             show_default=True,
             help="Address of the gateway; others than loopback need an API key (`inflight key add`).",
         ),
-        click.option(
-            "--port",
-            type=click.IntRange(0, 65535),
-            default=DEFAULT_PORT,
-            show_default=True,
-            help="Port of the gateway; 0: any free port.",
-        ),
-        click.option("--key-file", type=click.Path(), help="API keys.  [default: ~/.config/inflight/keys.json]"),
-        click.option(
+        _setting("--port", click.IntRange(0, 65535), "Port of the gateway; 0: any free port."),
+        _setting("--key-file", click.Path(), "API keys.  [default: ~/.config/inflight/keys.json]"),
+        _setting(
             "--tool-call-parser",
-            type=click.Choice(("hermes", "llama3_json", "mistral", "none")),
-            help="Format in which the model calls tools.  [default: by the chat template]",
+            click.Choice(("hermes", "llama3_json", "mistral", "none")),
+            "Format in which the model calls tools.  [default: by the chat template]",
         ),
-        click.option(
+        _setting(
             "--reasoning-parser",
-            type=click.Choice(("think", "none")),
-            help="How reasoning is marked.  [default: by the chat template]",
+            click.Choice(("think", "none")),
+            "How reasoning is marked.  [default: by the chat template]",
         ),
-        click.option(
+        _setting(
             "--max-in-flight",
-            type=click.IntRange(1),
-            help="Answers in flight; more requests wait.  [default: twice what the engine runs at once]",
+            click.IntRange(1),
+            "Answers in flight; more requests wait.  [default: twice what the engine runs at once]",
         ),
-        click.option(
+        _setting(
             "--max-waiting",
-            type=click.IntRange(0),
-            default=1000,
-            show_default=True,
-            help="Requests that wait for a place, tenants taking turns; more are refused with 429.",
+            click.IntRange(0),
+            "Requests that wait for a place, tenants taking turns; more are refused with 429.",
         ),
-        click.option(
+        _setting(
             "--max-connections",
-            type=click.IntRange(1),
-            default=8192,
-            show_default=True,
-            help="Open connections; a new one takes the place of one that has long been idle.",
+            click.IntRange(1),
+            "Open connections; a new one takes the place of one that has long been idle.",
         ),
-        click.option(
-            "--default-max-tokens",
-            type=click.IntRange(1),
-            default=1024,
-            show_default=True,
-            help="Longest answer if a chat request sets no max_tokens.",
-        ),
-        click.option(
+        _setting("--default-max-tokens", click.IntRange(1), "Longest answer if a chat request sets no max_tokens."),
+        _setting(
             "--generation-config",
-            type=click.Choice(("model", "ignore")),
-            default="model",
-            show_default=True,
-            help="How answers are sampled if a request does not say: as the model's generation_config.json says, "
+            click.Choice(("model", "ignore")),
+            "How answers are sampled if a request does not say: as the model's generation_config.json says, "
             "or as OpenAI's API does (temperature 1).",
         ),
-        click.option(
-            "--request-timeout",
-            type=Seconds(exclusive=True),
-            default=600.0,
-            show_default=True,
-            help="Seconds for a whole answer.",
-        ),
-        click.option("--state-dir", type=click.Path(), help="Directory of uploaded files and batches."),
-        click.option(
+        _setting("--request-timeout", Seconds(exclusive=True), "Seconds for a whole answer."),
+        _setting("--state-dir", click.Path(), "Directory of uploaded files and batches."),
+        _setting(
             "--max-stored-bytes",
-            type=click.IntRange(1),
-            default=20_000_000_000,
-            show_default=True,
-            help="Size of the uploaded files of all tenants; more are refused with 507.",
+            click.IntRange(1),
+            "Size of the uploaded files of all tenants; more are refused with 507.",
         ),
+        _setting("--max-tenant-bytes", click.IntRange(1), "Size of the uploaded files of one tenant."),
         click.option(
-            "--max-tenant-bytes",
-            type=click.IntRange(1),
-            default=5_000_000_000,
-            show_default=True,
-            help="Size of the uploaded files of one tenant.",
+            "--cors-origin", multiple=True, help="Origin whose pages may call the gateway from a browser (repeatable)."
         ),
-        click.option(
-            "--cors-origin",
-            multiple=True,
-            help="Origin whose pages may call the gateway from a browser (repeatable).",
-        ),
-        click.option("--tls-certificate", type=click.Path(), help="Certificate (PEM) of the gateway, for HTTPS."),
-        click.option("--tls-key", type=click.Path(), help="Private key (PEM) of the certificate."),
-        click.option(
+        _setting("--tls-certificate", click.Path(), "Certificate (PEM) of the gateway, for HTTPS."),
+        _setting("--tls-key", click.Path(), "Private key (PEM) of the certificate."),
+        _setting(
             "--workers",
-            type=click.IntRange(1, 64),
-            default=1,
-            show_default=True,
-            help="Processes of the gateway; each admits its share of --max-in-flight and --max-waiting.",
+            click.IntRange(1, 64),
+            "Processes of the gateway; each admits its share of --max-in-flight and --max-waiting.",
         ),
         click.option("--log-requests", is_flag=True, help="Write a line of JSON for each request to stderr."),
         click.option(

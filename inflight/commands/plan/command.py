@@ -16,14 +16,7 @@ from build_engines.encoders.memory import plan_encoder
 from build_engines.encoders.settings import CONFIG_FILES, find_task
 from build_engines.errors import BuildError
 from build_engines.manifest import TARGETS, EncoderTask, Precision
-from build_engines.plan.formats import (
-    GPU_KV,
-    GPU_WEIGHTS,
-    OPENVINO_KV,
-    OPENVINO_WEIGHTS,
-    kv_format,
-    weight_format,
-)
+from build_engines.plan.formats import GPU_KV, GPU_WEIGHTS, OPENVINO_KV, OPENVINO_WEIGHTS, kv_format, weight_format
 from build_engines.plan.gpus import GPUS, GpuModel, find_gpu
 from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
 from build_engines.plan.size import parse_size
@@ -236,7 +229,7 @@ def _plan_encoder(
     """Show the plan of an encoder, and exit as the command does."""
     directory = checkpoint_directory(directory)
     weights = _formats("--precision", precision, lambda name: weight_format(name, openvino=True))
-    for name in tuple(one.name for one in weights) or (None,):
+    for name in tuple(weight.name for weight in weights) or (None,):
         options = BuildOptions(request.target, cast(Precision | None, name), task=task)
         check_precision(options)
         if not request.is_openvino:

@@ -119,7 +119,7 @@ def _row(plan: MemoryPlan, fit: Fit, speed: SpeedPlan | None) -> list[str]:
 def _end(plan: MemoryPlan) -> list[str]:
     best = plan.recommended
     refusals = dict.fromkeys(fit.refusal for fit in plan.fits if fit.refusal and fit.refusal.label == NOT_BUILT)
-    reasons = [f"Not built: {one.reason}." for one in refusals if one.reason not in (plan.advice or "")]
+    reasons = [f"Not built: {refusal.reason}." for refusal in refusals if refusal.reason not in (plan.advice or "")]
     if best is None:
         return [*reasons, plan.advice or ""]
     at_once = ", ".join(

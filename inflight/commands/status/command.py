@@ -36,10 +36,7 @@ _RATE_INTERVAL = 0.5
     "--watch", type=Seconds(exclusive=True), metavar="SECONDS", help="Refresh at this interval, until Ctrl-C."
 )
 @click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print a JSON object instead of lines; with --watch one per line.",
+    "--json", "as_json", is_flag=True, help="Print a JSON object instead of lines; with --watch one per line."
 )
 def command(metrics_url: str | None, timeout: float, watch: float | None, as_json: bool, **options: Any) -> None:
     """Show the status of a server: whether it is ready, what it serves and how busy it is.

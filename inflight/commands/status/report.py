@@ -59,34 +59,34 @@ class ServerReport:
         if self.deployment is None:
             return ""
         version = self.deployment.version
-        found = (version_mismatch(version), self.engine.mismatch(version) if self.engine else "")
-        return "; ".join(sentence for sentence in found if sentence)
+        mismatches = (version_mismatch(version), self.engine.mismatch(version) if self.engine else "")
+        return "; ".join(sentence for sentence in mismatches if sentence)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report in a form for JSON."""
-        found = self.deployment
+        deployment = self.deployment
         return {
             "server": self.address,
             "ready": bool(self.health),
             "health": asdict(self.health),
             "server_metadata": self.server,
             "deployment": None
-            if found is None
+            if deployment is None
             else {
-                "kind": found.kind,
-                "model": found.model,
-                "served_model": found.served.get("model"),
-                "sampling": found.served.get("sampling"),
-                "notes": found.served.get("notes"),
-                "version": found.version,
+                "kind": deployment.kind,
+                "model": deployment.model,
+                "served_model": deployment.served.get("model"),
+                "sampling": deployment.served.get("sampling"),
+                "notes": deployment.served.get("notes"),
+                "version": deployment.version,
                 "engine": self.engine.name if self.engine else None,
                 "engine_version": (self.engine.version or None) if self.engine else None,
             },
             "encoders": [
-                {"task": one.task, "model": one.model, "ready": one.ready, "version": one.version}
-                | {"served_model": one.served.get("model"), "dimensions": one.dimensions}
-                | {"max_seq_len": one.served.get("max_seq_len")}
-                for one in self.encoders
+                {"task": encoder.task, "model": encoder.model, "ready": encoder.ready, "version": encoder.version}
+                | {"served_model": encoder.served.get("model"), "dimensions": encoder.dimensions}
+                | {"max_seq_len": encoder.served.get("max_seq_len")}
+                for encoder in self.encoders
             ],
             "models": [asdict(model) for model in self.models],
             "load": None if self.load is None else {**self.load.as_dict(), "tokens_per_second": self.tokens_per_second},

@@ -31,8 +31,8 @@ def summary_line(answer: Generation) -> str:
 
 def delta_line(delta: Delta) -> str:
     """Return one step of an answer as a line of JSON: its text, and the token data that was requested."""
-    told = {"token_ids": delta.token_ids, "log_probs": delta.log_probs, "top_log_probs": _tops(delta)}
-    return _line({"text": delta.text, **told})
+    token_data = {"token_ids": delta.token_ids, "log_probs": delta.log_probs, "top_log_probs": _tops(delta)}
+    return _line({"text": delta.text, **token_data})
 
 
 def final_line(answer: Generation) -> str:
@@ -53,9 +53,9 @@ def answer_line(answer: Generation) -> str:
     return _line({**dataclasses.asdict(answer), "top_log_probs": _tops(answer)})
 
 
-def _tops(told: Delta | Generation) -> list[Any] | None:
+def _tops(answer: Delta | Generation) -> list[Any] | None:
     """Return the likeliest tokens at each place of an answer, if they were asked for."""
-    tops = [each.top for each in told.log_probs or () if isinstance(each, LogProb)]
+    tops = [each.top for each in answer.log_probs or () if isinstance(each, LogProb)]
     return tops or None
 
 
@@ -66,4 +66,4 @@ def _line(values: dict[str, Any]) -> str:
 
 
 def _without_none(value: Any) -> Any:
-    return {name: one for name, one in value.items() if one is not None} if isinstance(value, dict) else value
+    return {name: inner for name, inner in value.items() if inner is not None} if isinstance(value, dict) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, cast
@@ -12,6 +13,11 @@ import click
 
 # Control characters, so that an answer cannot move the cursor, change colours or ring the bell.
 _CONTROL_CHARACTERS = {code: None for code in [*range(32), 127, *range(128, 160)] if chr(code) not in "\n\t"}
+
+
+def print_message(line: str) -> None:
+    """Print what happened, and when, to standard error."""
+    click.echo(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", err=True)
 
 
 def standard_input() -> BinaryIO:
@@ -53,7 +59,7 @@ def drop_output() -> None:
 def ignore_closed_output() -> Iterator[None]:
     """Continue when standard output or standard error is closed or its disk is full."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (None if one is None else cast("Any", _DiscardOnError(one)) for one in before)
+    sys.stdout, sys.stderr = (None if stream is None else cast("Any", _DiscardOnError(stream)) for stream in before)
     try:
         yield
     finally:

@@ -104,10 +104,10 @@ def model_options(model: type[BaseModel], names: Mapping[str, str] | None = None
 
 
 def collect_options(
-    model: type[BaseModel], given: dict[str, Any], names: Mapping[str, str] | None = None
+    model: type[BaseModel], options: dict[str, Any], names: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return the fields whose options were given, and remove these options from `given`."""
-    values = {option.path[-1]: given.pop(option.key) for option in field_options(model, names)}
+    values = {option.path[-1]: options.pop(option.key) for option in field_options(model, names)}
     return {name: value for name, value in values.items() if value not in (None, ())}
 
 

@@ -22,9 +22,9 @@ def load_values(text: str) -> Any:
     for event in yaml.parse(text, Loader=yaml.SafeLoader):  # PyYAML builds values by recursion
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         _check_depth(depth)
-    found = yaml.load(text, Loader=_Loader)
-    _check(found, ())
-    return found
+    values = yaml.load(text, Loader=_Loader)
+    _check(values, ())
+    return values
 
 
 def put_value(fields: dict[str, Any], path: list[str], value: Any) -> None:

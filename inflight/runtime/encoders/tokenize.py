@@ -52,17 +52,15 @@ class EncoderTokenizer:
     def tokenize(self, texts: Sequence[PlainText]) -> list[TokenizedText | RequestError]:
         """Return each text as token ids, or why it is refused (`prompt_too_long`, `empty_prompt`, and
         `invalid_token_ids` where the tokenizer has more tokens than the model)."""
-        found: list[TokenizedText | RequestError | None] = [None] * len(texts)
+        errors: list[RequestError | None] = [None] * len(texts)
         inputs: list[Any] = []
         for index, text in enumerate(texts):
             try:
                 inputs.append(self._bounded(text))
             except RequestError as error:
-                found[index] = error
+                errors[index] = error
         encodings = iter(self._tokenizer.encode_batch(inputs))
-        return [
-            self._checked(next(encodings), text) if one is None else one for one, text in zip(found, texts, strict=True)
-        ]
+        return [error or self._checked(next(encodings), text) for error, text in zip(errors, texts, strict=True)]
 
     def check_query(self, query: str) -> None:
         """Check the query of all pairs of a request. Raises RequestError unless it leaves room for a document's token.

@@ -94,18 +94,18 @@ def guide_from(guide_type: str | None, text: str | None) -> DecodingGuide | None
             f"guided_decoding_guide_type is {guide_type[:40]!r}; it must be one of {', '.join(GUIDE_TYPES)}",
             "invalid_parameter",
         )
-    found = GUIDE_TYPES[guide_type]
-    if found is GuideType.JSON:
+    kind = GUIDE_TYPES[guide_type]
+    if kind is GuideType.JSON:
         if text is not None:
             raise RequestError(
                 "guided_decoding_guide_type json takes no guided_decoding_guide; json_schema does", "invalid_parameter"
             )
-        return DecodingGuide(found)
+        return DecodingGuide(kind)
     if text is None:
         raise RequestError(
             f"guided_decoding_guide is missing; guided_decoding_guide_type {guide_type} needs one", "invalid_parameter"
         )
-    return DecodingGuide(found, text)
+    return DecodingGuide(kind, text)
 
 
 def deadline_from(deadline_ms: int | None, now_ns: int) -> int | None:

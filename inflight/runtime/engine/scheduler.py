@@ -208,8 +208,8 @@ class Scheduler:
                 reason = reason if found_beams[0] is beams[0] else FinishReason.STOP_WORD
                 beams = found_beams
             ended = reason is not None
-            token_ids, log_probs, found, dropped_characters = entry.stop_words.feed(token_ids, log_probs, ended)
-            if found:
+            token_ids, log_probs, stopped, dropped_characters = entry.stop_words.feed(token_ids, log_probs, ended)
+            if stopped:
                 reason, error = FinishReason.STOP_WORD, None
         if reason is None:
             if token_ids and (event := entry.next_event(token_ids, log_probs, self._stream_interval)):
@@ -268,8 +268,8 @@ class Scheduler:
 
 def cut_beam(beam: Beam, stop_words: StopWords) -> Beam:
     """Return a complete beam up to its first stop word; a token in which the word begins is dropped whole."""
-    token_ids, log_probs, found, dropped_characters = stop_words.feed(beam.token_ids, beam.log_probs, ended=True)
-    if not found:
+    token_ids, log_probs, stopped, dropped_characters = stop_words.feed(beam.token_ids, beam.log_probs, ended=True)
+    if not stopped:
         return beam
     if dropped_characters:
         token_ids, log_probs = token_ids[:-1], log_probs[:-1]

@@ -88,11 +88,11 @@ class EngineProcess:
         """
         with self._lock:
             self._check_open()
-            found = self._adapters.get(path)
-            if found is None:
-                found = self._adapters[path] = Future()
+            number = self._adapters.get(path)
+            if number is None:
+                number = self._adapters[path] = Future()
                 self._send("adapter", path)
-        return found
+        return number
 
     def close(self) -> None:
         """End the process; running requests are cancelled without further events."""

@@ -43,8 +43,8 @@ class ContextCache:
         now = self._now()
         self._evict_before(now - self._idle_seconds)
         _, tail = self._contexts.pop(stream, (now, []))
-        said = [token_id for token_id in token_ids if token_id not in self._special_token_ids]
-        self._contexts[stream] = now, [*tail, *said][-CONTEXT_TOKENS:]
+        spelled = [token_id for token_id in token_ids if token_id not in self._special_token_ids]
+        self._contexts[stream] = now, [*tail, *spelled][-CONTEXT_TOKENS:]
         if len(self._contexts) > self._max_streams:
             self._contexts.popitem(last=False)
         return Chunk(token_ids, tail, final=False)

@@ -169,7 +169,7 @@ class DisconnectDetector:
                     stream.waiting_since = time.monotonic()
             for key in keys:
                 suspects = self._probes.pop(key, ())
-                dropped += [one for one, count in suspects if one.received == count and one.key in self._streams]
+                dropped += [each for each, count in suspects if each.received == count and each.key in self._streams]
         for stream in dropped:
             self.end_stream(stream.key)
             self._thread.attempt(partial(self._cancel, stream.handle))

@@ -101,8 +101,8 @@ def server_id() -> str:
     It is the number that `inflight serve` sets, else the server's process id and the address of its stack, which the
     kernel shows to processes of the same user only.
     """
-    if given := os.environ.get("INFLIGHT_SERVER_ID"):
-        return given
+    if number := os.environ.get("INFLIGHT_SERVER_ID"):
+        return number
     server = os.getppid()
     try:
         with open(f"/proc/{server}/stat", encoding="utf-8", errors="replace") as file:

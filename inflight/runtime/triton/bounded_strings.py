@@ -25,15 +25,15 @@ def decode_strings(encoded: Any) -> Any:
     Beyond MAX_STRINGS, decoding stops and the result can only be reshaped to the tensor's shape.
     """
     raw = encoded.tobytes()
-    found: list[bytes] = []
+    texts: list[bytes] = []
     start = 0
     while start < len(raw):
-        if len(found) == MAX_STRINGS:
+        if len(texts) == MAX_STRINGS:
             return np.empty(0, dtype=np.object_).view(_Unread)
         text = start + 4
         start = text + int.from_bytes(raw[start:text], "little")
-        found.append(raw[text:start])
-    return np.array(found, dtype=np.object_)
+        texts.append(raw[text:start])
+    return np.array(texts, dtype=np.object_)
 
 
 def bound_strings(module: Any) -> None:

@@ -41,7 +41,7 @@ from inflight.runtime.triton.tensors import as_request_error, tensor
 class EngineModel:
     """Submits requests to the engine's process, and sends the engine's events to Triton as they come."""
 
-    def __init__(self, args: dict[str, str]) -> None:
+    def initialize(self, args: dict[str, str]) -> None:
         end_with_server()
         bound_strings(pb_utils)
         settings = parameters(args)
@@ -61,9 +61,12 @@ class EngineModel:
         self._end_ids = tuple(end_id for end_id in end_ids if end_id < self._vocabulary_size)
         self._special_token_ids = frozenset(self._end_ids if options.skip_special_tokens else ())
         self._wrap_token_ids = flag(settings, "wrap_token_ids", default=False)
-        period_s = milliseconds(settings, "stats_check_period_ms") / 1000
         self._metrics = EngineMetrics(
-            self._engine, create_metrics_sink(args), period_s, options.kv_cache_reuse, pb_utils.Logger.log_error
+            self._engine,
+            create_metrics_sink(args),
+            options.stats_period_s,
+            options.kv_cache_reuse,
+            pb_utils.Logger.log_error,
         )
         self._postprocessing = settings["postprocessing_model_name"]
         check_seconds = milliseconds(settings, "cancellation_check_period_ms") / 1000
@@ -80,9 +83,9 @@ class EngineModel:
             origin = None
             try:
                 inputs = Inputs(request)
-                given = json.loads(parameters_json(request))
-                check_parameters(given, inputs)
-                origin = metadata_from(given)
+                request_parameters = json.loads(parameters_json(request))
+                check_parameters(request_parameters, inputs)
+                origin = metadata_from(request_parameters)
                 self._client_versions.check(origin)
                 if inputs.common("stop", default=False):
                     self._stop_request(request.request_id(), inputs.scalar("stream_key", default=0), sender)
@@ -108,13 +111,7 @@ class EngineModel:
         if self._log is not None:
             self._log.add(RequestLine(request_id, origin, "rejected", refused.code))
 
-    def _submit_request(
-        self,
-        request: Any,
-        inputs: Inputs,
-        origin: RequestMetadata | None,
-        sender: Any,
-    ) -> None:
+    def _submit_request(self, request: Any, inputs: Inputs, origin: RequestMetadata | None, sender: Any) -> None:
         """Submit a request's prompts to the engine."""
         request_id, outputs = request.request_id(), frozenset(request.requested_output_names())
         options = response_options(inputs, self._exclude_input)
@@ -146,8 +143,8 @@ class EngineModel:
             started: list[TokenAnswer] = []
             try:
                 for answer, asked in answers:
-                    given = replace(asked, adapter=numbers[asked.adapter].result()) if asked.adapter else asked
-                    self._submit_answer(answer, request_id, given)
+                    loaded = replace(asked, adapter=numbers[asked.adapter].result()) if asked.adapter else asked
+                    self._submit_answer(answer, request_id, loaded)
                     started.append(answer)
             except Exception as error:
                 refused = as_request_error(error, self._model)

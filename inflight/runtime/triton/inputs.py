@@ -30,13 +30,7 @@ TEXT_INPUTS = (
     *("stop_words", "bad_words", "embedding_bias_words", "embedding_bias_weights", "exclude_input_in_output"),
     *("temperature", "top_k", "top_p", "min_p", "length_penalty", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "min_tokens", "seed", "beam_width", "num_return_sequences", "lora_task_id"),
-    *(
-        "logit_bias_ids",
-        "logit_bias_values",
-        "allowed_token_ids",
-        "guided_decoding_guide_type",
-        "guided_decoding_guide",
-    ),
+    *("logit_bias_ids", "logit_bias_values", "allowed_token_ids", "guided_decoding_guide_type"),
     *("return_log_probs", "num_top_log_probs", "return_prompt_log_probs", "return_token_ids", "return_perf_metrics"),
     *("priority", "deadline_ms", "guided_decoding_guide"),
 )
@@ -58,15 +52,15 @@ _WHOLE_REQUEST = "context_and_generation"
 def parameters_json(request: Any) -> str:
     """Return the request's parameters as JSON. Raises RequestError for invalid text, and for too long ones."""
     try:
-        found: str = request.parameters()
+        text: str = request.parameters()
     except UnicodeDecodeError:
         raise RequestError("a parameter of the request is not valid UTF-8; send UTF-8", "invalid_text") from None
-    if len(found) > _MAX_PARAMETER_CHARACTERS:
+    if len(text) > _MAX_PARAMETER_CHARACTERS:
         raise RequestError(
-            f"the parameters of the request have {len(found)} characters; send at most {_MAX_PARAMETER_CHARACTERS}",
+            f"the parameters of the request have {len(text)} characters; send at most {_MAX_PARAMETER_CHARACTERS}",
             "invalid_parameter",
         )
-    return found
+    return text
 
 
 def check_parameter_names(

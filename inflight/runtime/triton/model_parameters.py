@@ -37,8 +37,8 @@ def parameters(args: dict[str, str]) -> dict[str, str]:
     Relative paths start at the model's folder, wherever Triton has put that: it copies a repository from S3 to a
     temporary directory. Raises RuntimeError for a model of another version of inflight.
     """
-    given = _config(args).get("parameters", {})
-    settings = {name: value["string_value"] for name, value in given.items() if value.get("string_value")}
+    written = _config(args).get("parameters", {})
+    settings = {name: value["string_value"] for name, value in written.items() if value.get("string_value")}
     check_version(settings.get("inflight_version", ""), args.get("model_name", ""))
     folder = Path(args.get("model_repository", "")).absolute()
     for name in filter(settings.get, _PATHS):
@@ -106,12 +106,12 @@ def _ratio(settings: dict[str, str], name: str, default: float) -> float:
     """Return a parameter that is 0 or a number of 1 or more. Raises ValueError for any other value."""
     value = settings.get(name, str(default))
     try:
-        found = float(value)
+        ratio = float(value)
     except ValueError:
-        found = math.nan
-    if not (found == 0 or 1 <= found < math.inf):
+        ratio = math.nan
+    if not (ratio == 0 or 1 <= ratio < math.inf):
         raise ValueError(f"parameter {name} is {value!r}; it must be 0, or a number of 1 or more")
-    return found
+    return ratio
 
 
 def _kv_cache_tokens(settings: dict[str, str]) -> int:

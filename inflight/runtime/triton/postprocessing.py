@@ -42,7 +42,7 @@ class Postprocessing:
     sends no context (`cache_context`), this model remembers it by the request's sequence id or id.
     """
 
-    def __init__(self, args: dict[str, str]) -> None:
+    def initialize(self, args: dict[str, str]) -> None:
         end_with_server()
         bound_strings(pb_utils)
         # Decoding takes microseconds, and the tokenizer's threads would keep the engine's cores busy while they wait.
@@ -87,8 +87,8 @@ class Postprocessing:
             inputs = Inputs(request)
             lengths = inputs.required("SEQUENCE_LENGTH")
             rows = read_sequences(inputs.required("TOKENS_BATCH"), lengths, self._vocabulary_size, self._max_ids)
-            said = inputs.array("CHUNK_HEADER")
-            contexts = [ChunkHeader(0) for _ in rows] if said is None else list(map(ChunkHeader.from_row, said))
+            headers = inputs.array("CHUNK_HEADER")
+            contexts = [ChunkHeader(0) for _ in rows] if headers is None else list(map(ChunkHeader.from_row, headers))
             for context in contexts:
                 check_ids(context.context_ids, "CHUNK_HEADER", self._vocabulary_size)
             return _DecodeRequest(self._chunks(request, inputs, rows, contexts), contexts)

@@ -71,7 +71,7 @@ class Preprocessing:
     2, length] (see `word_tensors.pack`), biased words EMBEDDING_BIAS [B, vocabulary], or [B, 0] without any.
     """
 
-    def __init__(self, args: dict[str, str]) -> None:
+    def initialize(self, args: dict[str, str]) -> None:
         end_with_server()
         bound_strings(pb_utils)
         # Each text is tokenized in the calling thread, so that a long one takes no thread from a short one.
@@ -131,11 +131,11 @@ class Preprocessing:
 
     def _response(self, request: Any) -> IncrementalWork:
         try:
-            given = json.loads(parameters_json(request))
-            check_parameter_names(given, inputs=TEXT_INPUTS)
+            request_parameters = json.loads(parameters_json(request))
+            check_parameter_names(request_parameters, inputs=TEXT_INPUTS)
             inputs = Inputs(request)
             named = {} if self._sequence_id is None else self._sequence_id(bool(np.any(inputs.array("STREAM"))))
-            outputs = yield from self._outputs(inputs, given.get(ADD_SPECIAL_TOKENS))
+            outputs = yield from self._outputs(inputs, request_parameters.get(ADD_SPECIAL_TOKENS))
             return pb_utils.InferenceResponse(outputs, **named)
         except Exception as error:
             return error_response(as_request_error(error, self._model))
@@ -219,16 +219,16 @@ class Preprocessing:
 
     def _weighted(self, inputs: Inputs, row: int) -> list[tuple[str, float]]:
         """Return each biased word with its weight."""
-        given = inputs.row("EMBEDDING_BIAS_WEIGHTS", row)
-        if given is not None:
-            check_word_count(given.size, "embedding_bias_weights")
+        weights = inputs.row("EMBEDDING_BIAS_WEIGHTS", row)
+        if weights is not None:
+            check_word_count(weights.size, "embedding_bias_weights")
         return weighted_words(
-            inputs.all_texts("EMBEDDING_BIAS_WORDS", row), [] if given is None else given.ravel().tolist()
+            inputs.all_texts("EMBEDDING_BIAS_WORDS", row), [] if weights is None else weights.ravel().tolist()
         )
 
 
 def _text_bytes(request: Any) -> int:
-    arrays = (given.as_numpy() for given in request.inputs())
+    arrays = (each.as_numpy() for each in request.inputs())
     return sum(len(text) for array in arrays if array.dtype == np.object_ for text in array.flat)
 
 

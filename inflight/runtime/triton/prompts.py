@@ -50,13 +50,13 @@ class PromptReader:
         if token_ids is not None and token_ids.size:
             return self._given(token_ids, inputs)
         raw_texts = _texts(inputs)
-        chats = [given for name in ("MESSAGES", "CHAT_TEMPLATE_KWARGS") if (given := inputs.array(name)) is not None]
+        chats = [texts for name in ("MESSAGES", "CHAT_TEMPLATE_KWARGS") if (texts := inputs.array(name)) is not None]
         if chats:
-            yield sum(len(text) for given in chats for text in given.flat)
+            yield sum(len(text) for texts in chats for text in texts.flat)
         with bounded():
-            given = [self._conversation(inputs, row, bool(raw)) for row, raw in enumerate(raw_texts)]
+            conversations = [self._conversation(inputs, row, bool(raw)) for row, raw in enumerate(raw_texts)]
         ids = []
-        for raw, chat in zip(raw_texts, given, strict=True):
+        for raw, chat in zip(raw_texts, conversations, strict=True):
             text = self._checked(raw, None if chat is None else chat.text.encode())
             ids.append((yield from self._encoder.encode(chat or text, add_special_tokens, self._max_tokens)))
         return ids
@@ -96,8 +96,8 @@ def _texts(inputs: Inputs) -> list[bytes]:
     """Return one text per prompt; empty ones if only messages were sent."""
     texts, messages = inputs.array("QUERY"), inputs.array("MESSAGES")
     if texts is not None:
-        found: list[bytes] = texts[:, 0].tolist()
-        return found
+        queries: list[bytes] = texts[:, 0].tolist()
+        return queries
     if messages is None:
         raise RequestError("text_input is missing; send the prompt's text, or messages", "invalid_request")
     return [b""] * len(messages)

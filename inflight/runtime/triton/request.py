@@ -52,13 +52,13 @@ class ResponseOptions:
     """Whether to send the answer's own tokens separately from the prompt's."""
 
 
-def check_parameters(given: Mapping[str, Any], inputs: Inputs) -> None:
+def check_parameters(request_parameters: Mapping[str, Any], inputs: Inputs) -> None:
     """Raise RequestError for request parameters that would change nothing.
 
     Upstream's client repeats the `streaming` input there, and sends a request to stop only there.
     """
     streams = inputs.common("streaming", False) or inputs.common("stop", False)
-    check_parameter_names(given, known=(_STREAMING,) if streams else ())
+    check_parameter_names(request_parameters, known=(_STREAMING,) if streams else ())
 
 
 def response_options(inputs: Inputs, exclude_input: bool) -> ResponseOptions:
@@ -171,8 +171,8 @@ def _prompt_ids(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[int, ..
 
 def _log_probs(inputs: Inputs) -> bool:
     """Return whether log probabilities are requested, with the newer input name or else the older one."""
-    wanted: bool = inputs.common("return_log_probs", inputs.common("output_log_probs", False))
-    return wanted or inputs.common("num_top_log_probs", default=0) > 0
+    requested: bool = inputs.common("return_log_probs", inputs.common("output_log_probs", False))
+    return requested or inputs.common("num_top_log_probs", default=0) > 0
 
 
 def _stop_texts(inputs: Inputs, row: int) -> tuple[str, ...]:
@@ -207,9 +207,9 @@ def _bias(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[tuple[int, fl
 
 def _bias_by_id(inputs: Inputs, row: int) -> tuple[tuple[int, float], ...]:
     ids, values = _ids(inputs, "logit_bias_ids", row, MAX_BIASES), inputs.row("logit_bias_values", row)
-    if len(ids) > (found := 0 if values is None else values.size):
+    if len(ids) > (count := 0 if values is None else values.size):
         raise RequestError(
-            f"logit_bias_ids holds {len(ids)} token ids and logit_bias_values {found} numbers; send one for each",
+            f"logit_bias_ids holds {len(ids)} token ids and logit_bias_values {count} numbers; send one for each",
             "invalid_parameter",
         )
     return tuple(zip(ids, values.ravel().tolist(), strict=False)) if ids else ()

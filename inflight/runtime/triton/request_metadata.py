@@ -19,13 +19,13 @@ _LENGTH = 55
 _MAX_VERSIONS = 100
 
 
-def metadata_from(given: Mapping[str, Any]) -> RequestMetadata | None:
+def metadata_from(request_parameters: Mapping[str, Any]) -> RequestMetadata | None:
     """Return the metadata in a request's parameters; None if there is no metadata.
 
     Raises RequestError (`invalid_parameter`) for a value that is not a string, or an invalid name. An invalid
     traceparent counts as not sent, as W3C's Trace Context (section 3.2.2) requires.
     """
-    texts = {name: _text(name, given[name]) for name in METADATA_PARAMETERS if name in given}
+    texts = {name: _text(name, request_parameters[name]) for name in METADATA_PARAMETERS if name in request_parameters}
     for name in ("tenant", "inflight_client"):
         text = texts.get(name, "")
         if text and not _NAME.fullmatch(text):
@@ -36,11 +36,6 @@ def metadata_from(given: Mapping[str, Any]) -> RequestMetadata | None:
         texts.get("tenant", ""), _traceparent(texts.get("traceparent", "")), texts.get("inflight_client", "")
     )
     return origin if any(origin) else None
-
-
-def metadata_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request's parameters that hold metadata, to pass them on."""
-    return {name: given[name] for name in METADATA_PARAMETERS if given.get(name)}
 
 
 class ClientVersions:
@@ -71,7 +66,7 @@ def _text(name: str, value: Any) -> str:
 
 def _traceparent(text: str) -> str:
     """Return the part of it that version 00 defines; later versions may append more."""
-    found = _TRACEPARENT.match(text)
-    if found is None or (len(text) > _LENGTH and (found[1] == "00" or text[_LENGTH] != "-")):
+    match = _TRACEPARENT.match(text)
+    if match is None or (len(text) > _LENGTH and (match[1] == "00" or text[_LENGTH] != "-")):
         return ""
-    return found[0]
+    return match[0]

@@ -25,11 +25,6 @@ from inflight.runtime.triton.request import ResponseOptions
 from inflight.runtime.triton.tensors import tensor, triton_error
 from inflight.text.detokenizer import CONTEXT_TOKENS, PROMPT_CONTEXT_TOKENS
 
-PERF_TENSORS = (
-    *("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns"),
-    *("kv_cache_alloc_total_blocks", "kv_cache_alloc_new_blocks", "kv_cache_reused_blocks"),
-    *("acceptance_rate", "total_accepted_draft_tokens", "total_draft_tokens"),
-)
 UNKNOWN = -1
 """For values that the engine's library does not report: how many of a request's blocks were reused."""
 
@@ -196,8 +191,8 @@ class TokenAnswer:
         )
 
     def _add_context(self, token_ids: Sequence[int]) -> None:
-        said = [token_id for token_id in token_ids if token_id not in self._special_token_ids]
-        self._context = [*self._context, *said][-CONTEXT_TOKENS:]
+        spelled = [token_id for token_id in token_ids if token_id not in self._special_token_ids]
+        self._context = [*self._context, *spelled][-CONTEXT_TOKENS:]
 
     def _chunk(self, event: TokenEvent, context: ChunkHeader) -> list[Any]:
         token_ids, outputs = event.token_ids, self.responder.outputs
@@ -266,10 +261,10 @@ def _top_tensors(name: str, log_probs: Sequence[float], most: int) -> list[Any]:
     """Return ids and log probabilities [1, tokens, likeliest]; a token without them has -1 and NaN."""
     filling = ((PADDING, math.nan),) * most
     rows = [(*(each.top if isinstance(each, LogProb) else ()), *filling)[:most] for each in log_probs]
-    found = np.array(rows, np.float64).reshape(1, len(rows), most, 2)
+    pairs = np.array(rows, np.float64).reshape(1, len(rows), most, 2)
     return [
-        tensor(f"{name}_token_ids", found[..., 0], np.int32),
-        tensor(f"{name}_log_probs", found[..., 1], np.float32),
+        tensor(f"{name}_token_ids", pairs[..., 0], np.int32),
+        tensor(f"{name}_log_probs", pairs[..., 1], np.float32),
     ]
 
 

@@ -43,61 +43,50 @@ def _several(values: Any) -> bool:
 
 
 _NO_ENCODER = "it has no encoder and serves decoder-only models"
-_NO_PROMPT_TABLE = "it accepts tokens but no embeddings as a prompt"
 _OWN_DRAFTS = "it drafts by itself, if the server is started with --draft-engine or --prompt-lookup"
 _NO_LOOKAHEAD = "it has no lookahead decoding; start the server with --prompt-lookup or --draft-engine instead"
 _NO_RETENTION = "it evicts the least recently used prefixes first"
 _LOGITS_STAY = "they are too large to return with each token; return_log_probs gives the tokens' log probabilities"
-_BUILT_SPECULATION = "it speculates as it was built to (speculative_config), not by request"
 _NO_WEIGHTS = "adapters are directories of the server (--lora, --lora-dir), and selected by lora_task_id"
 
+
+def _by_name(reason: str, *names: str, used: Callable[[Any], bool] = _not_zero) -> dict[str, _Unsupported]:
+    return dict.fromkeys(names, _Unsupported(used, reason))
+
+
+_PROMPT_TABLE = ("prompt_embedding_table", "prompt_table_extra_ids", "prompt_vocab_size")
+_MROPE = ("mrope_rotary_cos_sin", "mrope_position_deltas")
+_ENCODER = ("encoder_input_features", "encoder_output_lengths", "cross_attention_mask", "skip_cross_attn_blocks")
+_RETENTION = (
+    *("retention_token_range_starts", "retention_token_range_ends", "retention_token_range_priorities"),
+    *("retention_token_range_durations_ms", "retention_decode_duration_ms"),
+)
+_LOOKAHEAD = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
+
 _ALL_ENGINES = {
-    "prompt_embedding_table": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
-    "prompt_table_extra_ids": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
-    "prompt_vocab_size": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
-    "mrope_rotary_cos_sin": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
-    "mrope_position_deltas": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
-    "encoder_input_features": _Unsupported(_not_zero, _NO_ENCODER),
-    "encoder_output_lengths": _Unsupported(_not_zero, _NO_ENCODER),
-    "decoder_input_ids": _Unsupported(_several, _NO_ENCODER),
-    "cross_attention_mask": _Unsupported(_not_zero, _NO_ENCODER),
-    "skip_cross_attn_blocks": _Unsupported(_not_zero, _NO_ENCODER),
-    "draft_input_ids": _Unsupported(_not_empty, _OWN_DRAFTS),
-    "draft_logits": _Unsupported(_not_zero, _OWN_DRAFTS),
-    "draft_acceptance_threshold": _Unsupported(_not_zero, _OWN_DRAFTS),
-    "context_phase_params": _Unsupported(_not_zero, "it does not support disaggregated serving"),
-    "retention_token_range_starts": _Unsupported(_not_zero, _NO_RETENTION),
-    "retention_token_range_ends": _Unsupported(_not_zero, _NO_RETENTION),
-    "retention_token_range_priorities": _Unsupported(_not_zero, _NO_RETENTION),
-    "retention_token_range_durations_ms": _Unsupported(_not_zero, _NO_RETENTION),
-    "retention_decode_priority": _Unsupported(_prioritized, _NO_RETENTION),
-    "retention_decode_duration_ms": _Unsupported(_not_zero, _NO_RETENTION),
+    **_by_name("it accepts tokens but no embeddings as a prompt", *_PROMPT_TABLE, *_MROPE),
+    **_by_name(_NO_ENCODER, *_ENCODER),
+    **_by_name(_NO_ENCODER, "decoder_input_ids", used=_several),
+    **_by_name(_OWN_DRAFTS, "draft_logits", "draft_acceptance_threshold"),
+    **_by_name(_OWN_DRAFTS, "draft_input_ids", used=_not_empty),
+    **_by_name("it does not support disaggregated serving", "context_phase_params"),
+    **_by_name(_NO_RETENTION, *_RETENTION),
+    **_by_name(_NO_RETENTION, "retention_decode_priority", used=_prioritized),
+    **_by_name(_LOGITS_STAY, "return_context_logits", "return_generation_logits"),
+    **_by_name("it samples with one top_p for the whole answer", "runtime_top_p_decay", used=_decaying),
+    **_by_name(_NO_WEIGHTS, "lora_weights", "lora_config"),
 }
 """Inputs that no engine of inflight supports."""
 
 _EMBEDDED = {
-    "return_context_logits": _Unsupported(_not_zero, _LOGITS_STAY),
-    "return_generation_logits": _Unsupported(_not_zero, _LOGITS_STAY),
-    "beam_search_diversity_rate": _Unsupported(_not_zero, "its beam search has no diversity rate"),
-    "runtime_top_p_decay": _Unsupported(_decaying, "it samples with one top_p for the whole answer"),
-    "lora_weights": _Unsupported(_not_zero, _NO_WEIGHTS),
-    "lora_config": _Unsupported(_not_zero, _NO_WEIGHTS),
-    "lookahead_window_size": _Unsupported(_positive, _NO_LOOKAHEAD),
-    "lookahead_ngram_size": _Unsupported(_positive, _NO_LOOKAHEAD),
-    "lookahead_verification_set_size": _Unsupported(_positive, _NO_LOOKAHEAD),
+    **_by_name("its beam search has no diversity rate", "beam_search_diversity_rate"),
+    **_by_name(_NO_LOOKAHEAD, *_LOOKAHEAD, used=_positive),
 }
 _LLM_API = {
-    "allowed_token_ids": _Unsupported(_not_zero, "it bans words alone; send bad_words_list"),
-    "return_prompt_log_probs": _Unsupported(_not_zero, "its answers have the log probabilities of their own tokens"),
-    "return_context_logits": _Unsupported(_not_zero, _LOGITS_STAY),
-    "return_generation_logits": _Unsupported(_not_zero, _LOGITS_STAY),
-    "beam_search_diversity_rate": _Unsupported(_not_zero, "its beam search runs without a diversity rate"),
-    "runtime_top_p_decay": _Unsupported(_decaying, "it samples with one top_p for the whole answer"),
-    "lora_weights": _Unsupported(_not_zero, _NO_WEIGHTS),
-    "lora_config": _Unsupported(_not_zero, _NO_WEIGHTS),
-    "lookahead_window_size": _Unsupported(_positive, _BUILT_SPECULATION),
-    "lookahead_ngram_size": _Unsupported(_positive, _BUILT_SPECULATION),
-    "lookahead_verification_set_size": _Unsupported(_positive, _BUILT_SPECULATION),
+    **_by_name("it bans words alone; send bad_words_list", "allowed_token_ids"),
+    **_by_name("its answers have the log probabilities of their own tokens", "return_prompt_log_probs"),
+    **_by_name("its beam search runs without a diversity rate", "beam_search_diversity_rate"),
+    **_by_name("it speculates as it was built to (speculative_config), not by request", *_LOOKAHEAD, used=_positive),
 }
 
 UNSUPPORTED_INPUTS = {

@@ -1,11 +1,5 @@
 """Converts text to token ids; see inflight/runtime/triton/preprocessing.py."""
 
-from inflight.runtime.triton.preprocessing import Preprocessing
+from inflight.runtime.triton.preprocessing import Preprocessing as TritonPythonModel
 
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self._model = Preprocessing(args)
-
-    def execute(self, requests):
-        return self._model.execute(requests)
+__all__ = ["TritonPythonModel"]

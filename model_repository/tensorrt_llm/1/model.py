@@ -1,14 +1,5 @@
 """Generates token ids with in-flight batching; see inflight/runtime/triton/engine_model.py."""
 
-from inflight.runtime.triton.engine_model import EngineModel
+from inflight.runtime.triton.engine_model import EngineModel as TritonPythonModel
 
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self._model = EngineModel(args)
-
-    def execute(self, requests):
-        self._model.execute(requests)
-
-    def finalize(self):
-        self._model.finalize()
+__all__ = ["TritonPythonModel"]

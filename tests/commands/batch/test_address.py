@@ -18,13 +18,11 @@ from tests.fixtures.s3_server import s3_server
 
 @pytest.mark.parametrize("kind", ["sqlite", "s3"])
 def test_every_command_finds_the_job_that_run_names(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str
+    batch: CommandRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         execute, "_runner_class", lambda job: functools.partial(JobRunner, backends=[ScriptedBackend(picky)])
     )
-    batch = CommandRunner(monkeypatch, capsys, "batch")
     job_of(tmp_path, ("tea", "so slow", "milk"))
     with s3_server() as storage:
         output = "sqlite:///shop.db" if kind == "sqlite" else storage.address("out/answers.parquet")

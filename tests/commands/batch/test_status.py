@@ -7,21 +7,12 @@ import socket
 import threading
 from pathlib import Path
 
-import pytest
-
 from inflight.batch.job.rows import RowStatus
 from inflight.batch.reporting.progress import JobState, read_progress, write_progress
 from tests.batch.reporting.sample_progress import sample_progress
 from tests.batch.sample_jobs import job_of, run, running
 from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.waiting import wait_until
-
-
-@pytest.fixture
-def batch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> CommandRunner:
-    """`inflight batch ...` where the jobs are."""
-    monkeypatch.chdir(tmp_path)
-    return CommandRunner(monkeypatch, capsys, "batch")
 
 
 def test_a_running_job_is_told_from_outside_and_watched_to_its_end(batch: CommandRunner, tmp_path: Path) -> None:

@@ -5,17 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from inflight.batch.job.rows import RowStatus
 from tests.batch.sample_jobs import job_of, run
 from tests.fixtures.command_runner import CommandRunner
-
-
-@pytest.fixture
-def batch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> CommandRunner:
-    monkeypatch.chdir(tmp_path)
-    return CommandRunner(monkeypatch, capsys, "batch")
 
 
 def test_a_finished_job_agrees_until_somebody_takes_a_line_away(batch: CommandRunner, tmp_path: Path) -> None:

@@ -4,14 +4,18 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from build_engines.manifest import Manifest
-from inflight.cli import cli, main
+from inflight.cli import cli
+from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.engines import TinyCheckpoint, TinyEngine
+
+Runners = Callable[[str], CommandRunner]
 
 
 @pytest.fixture
@@ -66,24 +70,19 @@ def test_a_build_tells_its_steps_and_what_to_type_next(tmp_path: Path, tiny_chec
     ],
 )
 def test_a_users_mistake_is_one_sentence_with_its_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], code: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runner_of: Runners, arguments: list[str], code: str
 ) -> None:
     (tmp_path / "something").write_text("")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["build", *arguments])
-    assert ended.value.code == 1
-    said = capsys.readouterr().err
-    assert said.startswith("Error: ")
-    assert said.endswith(f"[{code}]\n")
-    assert said.count("\n") == 1
+    done = runner_of("build")(*arguments)
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert done.err.startswith("Error: ")
+    assert done.err.endswith(f"[{code}]\n")
 
 
 @pytest.mark.parametrize("arguments", [[], ["x"], ["x", "--out", "y", "--precision", "fp8"]])
-def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["build", *arguments])
-    assert ended.value.code == 2
+def test_wrong_usage_ends_with_2(runner_of: Runners, arguments: list[str]) -> None:
+    assert runner_of("build")(*arguments).code == 2
 
 
 @pytest.mark.parametrize(
@@ -95,11 +94,10 @@ def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     ],
 )
 def test_only_the_precisions_of_the_target_are_offered(
-    capsys: pytest.CaptureFixture[str], option: str, target: str, has: str, lacks: str
+    runner_of: Runners, option: str, target: str, has: str, lacks: str
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["build", "x", "--out", "y", option, "q4_k_m", "--target", target])
-    offered = capsys.readouterr().err.partition("is not one of ")[2].partition(" for --target")[0].split(", ")
+    done = runner_of("build")("x", "--out", "y", option, "q4_k_m", "--target", target)
+    offered = done.err.partition("is not one of ")[2].partition(" for --target")[0].split(", ")
     assert has in offered
     assert lacks not in offered
 

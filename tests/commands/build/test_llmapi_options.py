@@ -21,15 +21,7 @@ def build(checkpoint: Path, out: Path, *options: str) -> Result:
 def test_a_dry_run_prints_the_model_file_and_writes_nothing(tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
     path = tmp_path / "arguments.yaml"
     path.write_text("tensor_parallel_size: 2\nmax_batch_size: 8\n")
-    options = (
-        "--dry-run",
-        "--llm-arguments",
-        str(path),
-        "--llm-argument",
-        "max_batch_size=16",
-        "--max-seq-len",
-        "512",
-    )
+    options = ("--dry-run", "--llm-arguments", str(path), "--llm-argument", "max_batch_size=16", "--max-seq-len", "512")
     done = build(tiny_checkpoint("llama"), tmp_path / "engine", *options)
     assert done.exit_code == 0, done.output
     said = yaml.safe_load(done.stdout)
@@ -55,10 +47,7 @@ def test_a_build_says_that_it_was_not_tried(tiny_checkpoint: TinyCheckpoint, tmp
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            ["--llm-argument", "max_batchsize=4"],
-            "There is no argument max_batchsize in the arguments; did you mean",
-        ),
+        (["--llm-argument", "max_batchsize=4"], "There is no argument max_batchsize in the arguments; did you mean"),
         (["--llm-argument", "max_batch_size"], "'max_batch_size' is not an argument; write name=value."),
         (["--precision", "int8"], "--target llmapi has no --precision int8"),
         (

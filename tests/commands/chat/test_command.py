@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,8 @@ PROMPT = ">>> "
 
 
 @pytest.fixture
-def chat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandRunner:
-    return CommandRunner(monkeypatch, capsys, "chat")
+def chat(runner_of: Callable[[str], CommandRunner]) -> CommandRunner:
+    return runner_of("chat")
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +55,6 @@ def test_the_systems_message_comes_before_all_else(chat: CommandRunner, paced_se
     text = client.generate([system, asked("tea?")], max_tokens=9).text
     arguments = ("--system", "be brief", "--max-tokens", "9", "--server", paced_server.grpc_address)
     assert chat(*arguments, stdin=b"tea?\n").out == text + "\n"
-
-
-def test_the_template_is_given_what_is_asked_for(chat: CommandRunner, paced_server: Server) -> None:
-    arguments = ("--max-tokens", "1", "--json", "--server", paced_server.grpc_address)
-    bare = ("--chat-template-kwargs", '{"add_generation_prompt": false}')
-    whole, cut = (chat(*arguments, *more, stdin=b"tea?\n").objects[0]["usage"]["input_tokens"] for more in ((), bare))
-    assert cut < whole
 
 
 @pytest.mark.parametrize("stdin", [b"tea?\n", b"tea \xff\n"])

@@ -13,7 +13,6 @@ import pytest
 
 from inflight.gateway.key_file import key_digest, parse_time, read_key_file
 from inflight.gateway.keys import KeyRing
-from tests.fixtures.command_runner import CommandResult, CommandRunner
 from tests.gateway.key_files import keys_json, write
 
 
@@ -23,15 +22,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: Path
-) -> Any:  # a function of a command and its arguments
-    runner = CommandRunner(monkeypatch, capsys, "key")
-
-    def call(command: str, *arguments: str) -> CommandResult:
-        return runner(command, "--key-file", str(path), *arguments)
-
-    return call
+def run(runner_of: Any, path: Path) -> Any:  # a function of a command and its arguments
+    return lambda command, *arguments: runner_of("key")(command, "--key-file", str(path), *arguments)
 
 
 def test_add_prints_the_key_alone(run: Any, path: Path) -> None:
@@ -179,10 +171,10 @@ def test_a_key_that_cannot_be_printed_is_revoked(path: Path) -> None:
 
 
 def test_the_path_is_in_the_configuration_folder(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    runner_of: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert CommandRunner(monkeypatch, capsys, "key")("add", "shop").code == 0
+    assert runner_of("key")("add", "shop").code == 0
     assert (tmp_path / "inflight" / "keys.json").is_file()
 
 
@@ -205,8 +197,8 @@ def test_limit_replaces_the_quotas_of_a_valid_key(run: Any, path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["add", "limit", "list", "revoke"])
-def test_help_has_examples(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    done = CommandRunner(monkeypatch, capsys, "key")(command, "--help")
+def test_help_has_examples(runner_of: Any, command: str) -> None:
+    done = runner_of("key")(command, "--help")
     assert done.code == 0
     assert done.out.count(f"inflight key {command}") > 1
     for option in ("KEY_FILE", *(["JSON"] if command in ("add", "list") else [])):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +44,10 @@ def make_run(path: Path, slower: float, seed: list[int]) -> None:
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path) -> CommandRunner:
+def load(runner_of: Callable[[str], CommandRunner], monkeypatch: pytest.MonkeyPatch, place: Path) -> CommandRunner:
     """`inflight load ...` where the runs are."""
     monkeypatch.chdir(place)
-    return CommandRunner(monkeypatch, capsys, "load")
+    return runner_of("load")
 
 
 def test_a_regression_is_named_and_fails(load: CommandRunner) -> None:

@@ -86,10 +86,7 @@ def test_a_sweep_says_what_its_page_says() -> None:
     )
     found = replace(found, steps=steps, converged=False)
     said, page = " ".join(shown(show_sweep, found).split()), read(sweep_page(found))
-    for words in (
-        *(sweep_headline(found), not_converged_text(found)),
-        *(*slo_notes(found), *validity_notes(found)),
-    ):
+    for words in (*(sweep_headline(found), not_converged_text(found)), *(*slo_notes(found), *validity_notes(found))):
         assert words in said
         assert words in page
     assert "(seen once)" in said

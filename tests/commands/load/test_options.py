@@ -39,13 +39,6 @@ WRONG = {
 }
 
 
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> CommandRunner:
-    """`inflight load ...` in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    return CommandRunner(monkeypatch, capsys, "load")
-
-
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_option_is_one_sentence_and_leaves_nothing_behind(
     name: str, load: CommandRunner, tmp_path: Path
@@ -87,8 +80,11 @@ def test_a_plan_that_is_none_is_told_by_its_file(load: CommandRunner, tmp_path: 
         assert done.err.endswith("[run_damaged]\n")
 
 
-def test_nobody_at_the_address_is_told_and_leaves_nothing_behind(load: CommandRunner, tmp_path: Path) -> None:
-    done = load("run", "--server", "127.0.0.1:1")
+@pytest.mark.parametrize("command", ["run", "sweep --slo error_rate<=1%"])
+def test_nobody_at_the_address_is_told_and_leaves_nothing_behind(
+    load: CommandRunner, tmp_path: Path, command: str
+) -> None:
+    done = load(*command.split(), "--server", "127.0.0.1:1")
     assert done.code == 1
     assert done.err.endswith("no server answers at 127.0.0.1:1; check the address or start one [server_unreachable]\n")
     assert list(tmp_path.iterdir()) == []

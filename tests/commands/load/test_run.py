@@ -36,13 +36,6 @@ Start = Callable[..., AbstractContextManager[subprocess.Popen[bytes]]]
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> CommandRunner:
-    """`inflight load ...` in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    return CommandRunner(monkeypatch, capsys, "load")
-
-
-@pytest.fixture
 def start(tmp_path: Path) -> Start:
     """The same in a separate process; what it says goes to the file `said` there."""
 

@@ -48,10 +48,8 @@ def options(server: Server) -> tuple[str, ...]:
 
 
 def test_the_rate_at_which_a_promise_breaks_is_found_and_can_be_judged_anew(
-    small_server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    small_server: Server, load: CommandRunner, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    load = CommandRunner(monkeypatch, capsys, "load")
     # At twice the capacity at least a quarter is refused in two seconds; what can just be done lies between.
     search = ("--start", f"{CAPACITY / 2:g}", "--tolerance", "9", "--max-runs", "3", "--seconds", "2")
     done = load("sweep", *options(small_server), *search, *ERRORS, "--out", "sweep", "--json")
@@ -95,10 +93,8 @@ def test_the_rate_at_which_a_promise_breaks_is_found_and_can_be_judged_anew(
 
 @pytest.mark.slow
 def test_the_highest_number_of_users_is_as_many_as_there_are_places(
-    small_server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    small_server: Server, load: CommandRunner, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    load = CommandRunner(monkeypatch, capsys, "load")
     # A request that has to wait for a place waits for a whole answer.
     slo = ("--slo", f"p50 ttft <= {TOKENS * STEP_SECONDS * 0.75 * 1e3:g}ms")
     done = load("sweep", *options(small_server), "--by", "users", "--start", "1", "--seconds", "3", *slo)
@@ -108,11 +104,7 @@ def test_the_highest_number_of_users_is_as_many_as_there_are_places(
 
 
 @pytest.mark.slow
-def test_without_a_start_a_short_run_finds_one(
-    small_server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    load = CommandRunner(monkeypatch, capsys, "load")
+def test_without_a_start_a_short_run_finds_one(small_server: Server, load: CommandRunner, tmp_path: Path) -> None:
     slo = ("--slo", "p90 ttft <= 1s", "--slo", "error_rate <= 1%")
     done = load("sweep", *options(small_server), *slo, "--seconds", "5", "--max-runs", "5", "--json", "--out", "sweep")
     assert done.code == 0, done.err
@@ -124,10 +116,8 @@ def test_without_a_start_a_short_run_finds_one(
 
 @pytest.mark.slow
 def test_answers_longer_than_the_short_run_find_a_start_too(
-    small_server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    small_server: Server, load: CommandRunner, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    load = CommandRunner(monkeypatch, capsys, "load")
     short = TOKENS * STEP_SECONDS / 2
     search = ("--seconds", f"{short:g}", "--max-runs", "1", "--slo", "p90 ttft <= 60s", "--json", "--out", "sweep")
     done = load("sweep", *options(small_server), *search)
@@ -152,13 +142,3 @@ def test_ctrl_c_ends_a_sweep_with_what_was_found(small_server: Server, tmp_path:
     assert "is met up to 1 sessions/s (seen once)" in said
     sweep = json.loads((out / "sweep.json").read_text())
     assert (len(sweep["steps"]), sweep["interrupted"]) == (1, True)
-
-
-def test_a_sweep_of_a_server_that_is_not_there_leaves_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = CommandRunner(monkeypatch, capsys, "load")("sweep", "--server", "127.0.0.1:1", "--slo", "p99 ttft <= 1s")
-    assert done.code == 1
-    assert done.err.endswith("[server_unreachable]\n")
-    assert list(tmp_path.iterdir()) == []

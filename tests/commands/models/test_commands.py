@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from build_engines.model_cache.cache import EntryRecord, ModelCache
-from inflight import cli
+from tests.fixtures.command_runner import CommandResult, CommandRunner
 from tests.fixtures.engines import TinyEngine
 
 NAMES = ("tests/tiny", "/models/own")
+
+Run = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -39,34 +42,27 @@ def cache(tmp_path: Path, tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPat
     return found
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = 0
-    try:
-        cli.main(list(arguments))
-    except SystemExit as ended:
-        code = int(str(ended.code))
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+@pytest.fixture
+def run(runner_of: Callable[[str], CommandRunner]) -> Run:
+    return lambda command, *arguments: runner_of(command)(*arguments)
 
 
-def test_list_shows_what_is_there(cache: ModelCache, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "list", "--json")
+def test_list_shows_what_is_there(cache: ModelCache, run: Run) -> None:
+    code, out, _ = run("list", "--json")
     rows = json.loads(out)
     assert code == 0
     assert [(row["name"], row["revision"][0]) for row in rows] == [(NAMES[1], "c"), (NAMES[0], "b"), (NAMES[0], "a")]
     assert {(row["target"], row["precision"], row["state"]) for row in rows} == {("openvino", "fp32", "ready")}
     assert all(row["bytes"] > 100_000 and Path(row["engine"]).is_dir() for row in rows)
-    _, out, _ = run(capsys, "list")
+    _, out, _ = run("list")
     assert [line.split()[0] for line in out.splitlines()] == ["name", NAMES[1], NAMES[0], NAMES[0]]
 
 
-def test_an_empty_cache_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_cache_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path / "none"))
-    assert run(capsys, "list", "--json")[:2] == (0, "[]\n")
-    assert run(capsys, "list")[0] == 0
-    assert run(capsys, "rm", "--all")[0] == 0
+    assert run("list", "--json")[:2] == (0, "[]\n")
+    assert run("list")[0] == 0
+    assert run("rm", "--all")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -80,10 +76,8 @@ def test_an_empty_cache_is_no_error(
         (["--all"], ""),
     ],
 )
-def test_rm_removes_what_it_names(
-    cache: ModelCache, capsys: pytest.CaptureFixture[str], arguments: list[str], left: str
-) -> None:
-    assert run(capsys, "rm", *arguments)[0] == 0
+def test_rm_removes_what_it_names(cache: ModelCache, run: Run, arguments: list[str], left: str) -> None:
+    assert run("rm", *arguments)[0] == 0
     assert sorted(entry.record.revision[0] for entry in cache.entries()) == list(left)
 
 
@@ -97,19 +91,17 @@ def test_rm_removes_what_it_names(
     ],
 )
 def test_rm_of_nothing_is_one_sentence(
-    cache: ModelCache, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
+    cache: ModelCache, run: Run, arguments: list[str], code: int, words: str
 ) -> None:
-    found, _, errors = run(capsys, "rm", *arguments)
+    found, _, errors = run("rm", *arguments)
     assert (found, len(cache.entries())) == (code, 3)
     assert words in errors
 
 
-def test_rm_removes_the_others_before_it_reports_the_one_in_use(
-    cache: ModelCache, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rm_removes_the_others_before_it_reports_the_one_in_use(cache: ModelCache, run: Run) -> None:
     used = cache.find(NAMES[1])[0]
     with cache.hold(used.record, lambda out: None, lambda line: None):
-        code, _, errors = run(capsys, "rm", "--all")
+        code, _, errors = run("rm", "--all")
     assert (code, [entry.record.name for entry in cache.entries()]) == (1, [NAMES[1]])
     assert errors.endswith("[engine_in_use]\n")
 
@@ -134,7 +126,7 @@ def test_options_that_do_not_fit_are_one_sentence(
     tiny_engine: TinyEngine,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Run,
     arguments: list[str],
     code: int,
     words: str,
@@ -142,7 +134,7 @@ def test_options_that_do_not_fit_are_one_sentence(
     monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "config.json").write_text("{}")
     places = {"ENGINE": str(tiny_engine("llama")), "CHECKPOINT": str(tmp_path)}
-    found, _, errors = run(capsys, *(places.get(one, one) for one in arguments))
+    found, _, errors = run(*(places.get(one, one) for one in arguments))
     assert found == code
     assert words in errors.splitlines()[-1]
     assert not (tmp_path / "cache").exists()

@@ -39,34 +39,29 @@ def trusting(certificates: Certificates) -> Iterator[str]:
 
 
 def test_the_options_name_what_both_sides_must_trust(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], certificates: Certificates
+    generate: CommandRunner, status: CommandRunner, certificates: Certificates
 ) -> None:
     own = certificates.client
     with trusting(certificates) as address:
         trusted = ("--server", address, "--ca", str(certificates.ca))
         known = (*trusted, "--certificate", str(own.certificate), "--key", str(own.key))
-        status = CommandRunner(monkeypatch, capsys, "status")
         assert status(*known).code == 0
         for options in (trusted, ("--server", address)):
             done = status(*options)
             assert done.code == 1
             assert done.out.startswith(f"NOT READY   {address}: ")
-        done = CommandRunner(monkeypatch, capsys, "generate")("tell", *known, "--header", "X-Caller: the shop: 17")
+        done = generate("tell", *known, "--header", "X-Caller: the shop: 17")
     assert (done.code, done.out) == (1, "the shop: 17")
     assert done.err == "Error: the engine's process died (signal 9) [engine_died]\n"
 
 
-def test_certificates_without_tls_are_a_mistake(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], certificates: Certificates
-) -> None:
-    done = CommandRunner(monkeypatch, capsys, "status")("--server", "127.0.0.1:1", "--ca", str(certificates.ca))
+def test_certificates_without_tls_are_a_mistake(status: CommandRunner, certificates: Certificates) -> None:
+    done = status("--server", "127.0.0.1:1", "--ca", str(certificates.ca))
     assert done.code == 1
     assert "write grpcs:// or https://" in done.err
 
 
-def test_what_fails_for_now_is_sent_again_where_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_fails_for_now_is_sent_again_where_that_is_asked_for(generate: CommandRunner) -> None:
     asked = 0
 
     def busy_once(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
@@ -74,7 +69,6 @@ def test_what_fails_for_now_is_sent_again_where_that_is_asked_for(
         asked += 1
         yield error("the queue is full [overloaded]") if asked == 1 else response("tea", "stop", 3, 1)
 
-    generate = CommandRunner(monkeypatch, capsys, "generate")
     with serving(busy_once) as (_, address):
         done = generate("tell", "--server", address)
         assert done.err == "Error: the queue is full [overloaded]\n"
@@ -83,12 +77,10 @@ def test_what_fails_for_now_is_sent_again_where_that_is_asked_for(
 
 
 def test_a_server_of_another_version_is_told_in_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], paced_server: Server
+    generate: CommandRunner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], paced_server: Server
 ) -> None:
     monkeypatch.setattr(inflight, "__version__", "9.8.7")
-    done = CommandRunner(monkeypatch, capsys, "generate")(
-        "tea", "--max-tokens", "2", "--server", paced_server.grpc_address
-    )
+    done = generate("tea", "--max-tokens", "2", "--server", paced_server.grpc_address)
     assert done.code == 0
     lines = done.err.splitlines()
     assert sum(line.startswith("Warning: the server was deployed by inflight ") for line in lines) == 1

@@ -28,8 +28,8 @@ def run_options(*arguments: str) -> DeploymentOptions:
     return deployment_options_from(command.make_context("serve", list(arguments)).params)
 
 
-def run(*arguments: str, **variables: str) -> Result:
-    return CliRunner().invoke(command, arguments, env=variables)
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
 
 
 @pytest.fixture
@@ -46,11 +46,6 @@ def test_parameters_come_by_name_and_from_a_file_and_the_command_line_wins(file:
         "lora_prefetch_dir: a=b",
         "max_beam_width: 4",
     ]
-
-
-def test_and_as_environment_variables(file: Path) -> None:
-    result = run(INFLIGHT_SERVE_SET="max_beam_width=4 num_nodes=2", INFLIGHT_SERVE_PARAMETERS=str(file))
-    assert result.output.splitlines()[1:] == ["max_beam_width: 4", "num_nodes: 2"]
 
 
 @pytest.mark.parametrize(

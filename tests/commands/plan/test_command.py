@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,21 @@ import pytest
 
 from build_engines.plan.size import GIB
 from build_engines.processor import find_processor
-from inflight.cli import main
-from tests.build_engines.plan.published import SHAPES
 from tests.commands.plan.plan_reports import GPU, plan, report, write
+from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.encoders import tiny_encoder_checkpoint
 from tests.fixtures.hub import NAME, Hub, HubModelFiles
 
 
 @pytest.fixture
+def run(runner_of: Callable[[str], CommandRunner]) -> CommandRunner:
+    return runner_of("plan")
+
+
+@pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """The config.json of Llama 3.1 8B and nothing else."""
-    directory = tmp_path / "llama"
-    directory.mkdir()
-    config = SHAPES["llama-3.1-8b"] | {"architectures": ["LlamaForCausalLM"]}
-    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return directory
+    return write(tmp_path / "llama", "llama-3.1-8b", architectures=["LlamaForCausalLM"])
 
 
 def test_the_config_alone_is_enough(checkpoint: Path) -> None:
@@ -76,17 +77,12 @@ def test_the_target_that_runs_a_model_is_planned_for(tmp_path: Path, arguments: 
     assert report(directory, *arguments, *([] if target == "openvino" else GPU))["target"] == target
 
 
-def test_a_target_that_does_not_run_a_model_is_not_planned_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_target_that_does_not_run_a_model_is_not_planned_for(tmp_path: Path, run: CommandRunner) -> None:
     directory = write(tmp_path, "gemma-2-9b", model_type="gemma3_text", architectures=["Gemma3ForCausalLM"])
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", str(directory), "--target", "tensorrt-llm", *GPU])
-    assert ended.value.code == 1
-    printed = capsys.readouterr().err
-    assert "build it with --target llmapi" in printed
-    assert printed.endswith("[unsupported_architecture]\n")
-    assert printed.count("\n") == 1
+    done = run(str(directory), "--target", "tensorrt-llm", *GPU)
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "build it with --target llmapi" in done.err
+    assert done.err.endswith("[unsupported_architecture]\n")
 
 
 def test_several_gpus_and_formats_can_be_asked_for(checkpoint: Path) -> None:
@@ -140,26 +136,23 @@ def test_a_quantized_checkpoint_is_planned_as_its_original(checkpoint: Path) -> 
     assert "already quantized (awq)" in report(checkpoint, *GPU)["notes"][0]
 
 
-def test_encoders_are_planned_for_one_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_encoders_are_planned_for_one_gpu(run: CommandRunner) -> None:
     checkpoint = str(tiny_encoder_checkpoint("rerank"))
     for target in (["--target", "llmapi"], ["--target", "tensorrt"], []):
-        with pytest.raises(SystemExit) as ended:
-            main(["plan", checkpoint, "--gpu", "h100", *target, "--json"])
-        found = json.loads(capsys.readouterr().out)
-        assert (ended.value.code, found["recommended"], found["max_batch_tokens"]) == (0, "fp16", 8192)
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", str(tiny_encoder_checkpoint("embed")), "--gpu", "h100", "--target", "llmapi"])
-    assert ended.value.code == 1  # no embedder of BERT's architecture is built for it
+        done = run(checkpoint, "--gpu", "h100", *target, "--json")
+        plan = json.loads(done.out)
+        assert (done.code, plan["recommended"], plan["max_batch_tokens"]) == (0, "fp16", 8192)
+    done = run(str(tiny_encoder_checkpoint("embed")), "--gpu", "h100", "--target", "llmapi")
+    assert done.code == 1  # no embedder of BERT's architecture is built for it
     for arguments in (
         ["--target", "tensorrt-llm"],
         ["--precision", "int8"],
         ["--gpus", "2"],
         ["--task", "generate", "--target", "tensorrt"],
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(["plan", checkpoint, "--gpu", "h100", *arguments])
-        assert ended.value.code == 2
-        assert arguments[-1 if arguments[0] != "--gpus" else 0] in capsys.readouterr().err
+        done = run(checkpoint, "--gpu", "h100", *arguments)
+        assert done.code == 2
+        assert arguments[-1 if arguments[0] != "--gpus" else 0] in done.err
 
 
 @pytest.mark.parametrize(
@@ -180,13 +173,10 @@ def test_encoders_are_planned_for_one_gpu(capsys: pytest.CaptureFixture[str]) ->
         (["--target", "tensorrt-llm"], "name the GPU with --gpu or its size with --memory"),
     ],
 )
-def test_wrong_usage_is_one_sentence(
-    checkpoint: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", str(checkpoint), *arguments])
-    assert ended.value.code == 2
-    sentence = capsys.readouterr().err.partition("\nError: ")[2]
+def test_wrong_usage_is_one_sentence(checkpoint: Path, arguments: list[str], words: str, run: CommandRunner) -> None:
+    done = run(str(checkpoint), *arguments)
+    assert done.code == 2
+    sentence = done.err.partition("\nError: ")[2]
     assert words in sentence
     assert sentence.count("\n") == 1
 
@@ -202,24 +192,17 @@ def test_wrong_usage_is_one_sentence(
     ],
 )
 def test_a_checkpoint_that_can_not_be_planned_is_one_sentence(
-    checkpoint: Path,
-    config: dict[str, Any] | str | None,
-    code: str,
-    words: str,
-    capsys: pytest.CaptureFixture[str],
+    checkpoint: Path, config: dict[str, Any] | str | None, code: str, words: str, run: CommandRunner
 ) -> None:
     path = checkpoint / "config.json"
     if config is None:
         path.unlink()
     else:
         path.write_text(config if isinstance(config, str) else json.dumps(json.loads(path.read_text()) | config))
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", str(checkpoint), *GPU, "--max-seq-len", "5000"])
-    assert ended.value.code == 1
-    printed = capsys.readouterr().err
-    assert words in printed
-    assert printed.endswith(f"[{code}]\n")
-    assert printed.count("\n") == 1
+    done = run(str(checkpoint), *GPU, "--max-seq-len", "5000")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert words in done.err
+    assert done.err.endswith(f"[{code}]\n")
 
 
 def test_of_the_hub_it_fetches_the_config_alone(checkpoint: Path, hub: Hub, tmp_path: Path) -> None:
@@ -259,8 +242,7 @@ def test_for_this_machine_it_predicts_tokens_per_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["--no-speed"], ["--target", "openvino", "--memory", "16GiB"], ["--gpu", "h100"]],
+    "arguments", [["--no-speed"], ["--target", "openvino", "--memory", "16GiB"], ["--gpu", "h100"]]
 )
 def test_of_other_machines_and_if_asked_it_predicts_no_speed(checkpoint: Path, arguments: list[str]) -> None:
     found = report(checkpoint, *arguments)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from inflight_client import Client
@@ -22,11 +21,6 @@ from tests.fixtures.command_runner import CommandRunner
 from tests.serving.metrics_page import page_when
 
 MODELS = ["ensemble", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"]
-
-
-@pytest.fixture
-def status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandRunner:
-    return CommandRunner(monkeypatch, capsys, "status")
 
 
 def at(server: Server) -> tuple[str, ...]:
@@ -134,15 +128,6 @@ def test_an_engine_of_another_version_than_its_server_is_told(built: str, deploy
     assert bool(sentence) is told
     if told:
         assert sentence.startswith("the engine was built by inflight 0.1.0, and the server was deployed by 0.2.0")
-
-
-def test_a_full_disk_is_one_sentence() -> None:
-    program = "from inflight.cli import main; main()"
-    command = [sys.executable, "-c", program, "status", "--server", "127.0.0.1:1", "--json"]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr == "Error: standard output can't be written: No space left on device [disk_full]\n"
 
 
 def test_watching_goes_on_until_ctrl_c(paced_server: Server) -> None:

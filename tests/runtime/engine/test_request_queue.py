@@ -1,16 +1,12 @@
-"""The queue's order, whatever is pushed, taken out and late; and what is held at a time is bounded."""
+"""The queue's order, whatever is pushed, taken out and late."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.common.request_error import RequestError
-from inflight.runtime.engine.admission import AdmissionSlots
 from inflight.runtime.engine.request_queue import RequestQueue, ScheduledRequest
 from inflight.runtime.messages import GenerationRequest
-from tests.fixtures.errors import raises
 
 
 def entry_of(handle: int, priority: int = 0, deadline_ns: int | None = None) -> ScheduledRequest:
@@ -80,23 +76,3 @@ def test_it_is_what_sorting_would_give(operations: list[tuple[str, int, int | No
             waiting = [entry for entry in waiting if entry not in late]
         assert handles(queue) == [entry.handle for entry in sorted(waiting, key=lambda one: -one.request.priority)]
         assert len(queue) == len(waiting)
-
-
-def test_one_more_is_refused_until_a_place_is_free() -> None:
-    places = AdmissionSlots(2)
-    with places:
-        with (
-            places,
-            raises(RequestError, "overloaded", naming="2"),
-            places,
-        ):
-            pytest.fail("there was no place")
-        with places:
-            pass
-
-
-def test_what_fails_gives_its_place_back() -> None:
-    places = AdmissionSlots(1)
-    for _ in range(3):
-        with pytest.raises(ValueError, match="inside"), places:
-            raise ValueError("inside")

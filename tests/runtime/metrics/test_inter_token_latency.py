@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from inflight.runtime.metrics import inter_token_latency
-from inflight.runtime.metrics.inter_token_latency import InterTokenLatency
+from inflight.runtime.metrics import engine_metrics
+from inflight.runtime.metrics.engine_metrics import InterTokenLatency
 
 ANSWERS = [object() for _ in range(4)]
 
@@ -73,6 +73,6 @@ def test_an_answer_that_never_speaks_again_is_given_up(monkeypatch: pytest.Monke
     gaps.observe(ANSWERS[0], 1, ended=False)
     gaps.drain()
     assert gaps.tracked is ANSWERS[0]
-    monkeypatch.setattr(inter_token_latency, "STALE_NS", 0)
+    monkeypatch.setattr(engine_metrics, "STALE_NS", 0)
     gaps.drain()
     assert gaps.tracked is None

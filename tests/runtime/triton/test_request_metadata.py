@@ -7,7 +7,7 @@ import pytest
 from inflight import __version__
 from inflight.common.request_error import RequestError
 from inflight.runtime.messages import RequestMetadata
-from inflight.runtime.triton.request_metadata import ClientVersions, metadata_from, metadata_parameters
+from inflight.runtime.triton.request_metadata import ClientVersions, metadata_from
 from tests.fixtures.errors import raises
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -57,11 +57,6 @@ def test_what_is_no_name_is_refused(name: str, value: Any, words: str) -> None:
     with raises(RequestError, "invalid_parameter", naming=words) as refusal:
         metadata_from({name: value})
     assert str(refusal.value).startswith(name)
-
-
-def test_only_what_says_where_a_request_comes_from_is_sent_on() -> None:
-    given = {"tenant": "a", "traceparent": "", "priority": 1, "inflight_client": "0.1.0"}
-    assert metadata_parameters(given) == {"tenant": "a", "inflight_client": "0.1.0"}
 
 
 def test_a_version_that_does_not_fit_is_told_once() -> None:

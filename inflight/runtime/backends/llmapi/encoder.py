@@ -38,8 +38,10 @@ class LlmApiEncoder:
         keywords: dict[str, Any] = {"return_raw_logits": True} if self._raw else {}
         if self._with_types:
             keywords["token_type_ids"] = device_tensor(np.concatenate([_types(text) for text in texts]))
-        found = self._llm.encode([np.asarray(text.token_ids).tolist() for text in texts], **keywords)
-        rows = _array(found) if self._raw else np.concatenate([np.atleast_2d(_array(one.logits)) for one in found])
+        outputs = self._llm.encode([np.asarray(text.token_ids).tolist() for text in texts], **keywords)
+        rows = (
+            _array(outputs) if self._raw else np.concatenate([np.atleast_2d(_array(each.logits)) for each in outputs])
+        )
         rows = self._pooled(rows, lengths)
         if self._manifest.normalize:
             rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _SMALLEST_NORM)

@@ -92,11 +92,11 @@ class LlmApiLibrary:
 
         The library's errors about values pass through.
         """
-        given = dict(arguments)
-        guide, bad_words = given.pop("guide", None), given.pop("bad_words", ())
+        values = dict(arguments)
+        guide, bad_words = values.pop("guide", None), values.pop("bad_words", ())
         if guide is not None:
-            given["guided_decoding"] = self.llmapi.GuidedDecodingParams(**guide)
-        params = self.package.SamplingParams(**given)
+            values["guided_decoding"] = self.llmapi.GuidedDecodingParams(**guide)
+        params = self.package.SamplingParams(**values)
         if bad_words:
             # No public argument takes words of several tokens: the library fills this field from their text.
             if not hasattr(type(params), "_bad_word_ids"):
@@ -132,8 +132,8 @@ def device_tensor(values: Any) -> Any:
 
 
 def _version(text: str) -> tuple[int, int, int]:
-    found = re.match(r"(\d+)\.(\d+)(?:\.\d+)?(?:rc(\d+))?", text)
-    if found is None:
+    match = re.match(r"(\d+)\.(\d+)(?:\.\d+)?(?:rc(\d+))?", text)
+    if match is None:
         return (0, 0, 0)
-    major, minor, candidate = found.groups()
+    major, minor, candidate = match.groups()
     return int(major), int(minor), _FINAL if candidate is None else int(candidate)

@@ -112,15 +112,15 @@ class LlmApiModelRunner:
 
     def step(self) -> Iterable[StepOutput]:
         """Return the output since the last call, merged by request. Raises RuntimeError once the library is dead."""
-        found: dict[int, StepOutput] = {}
+        outputs: dict[int, StepOutput] = {}
         for progress in self._loop.drain():
             if progress.handle not in self._running:
                 continue  # removed after it produced this output
             if progress.finish_reason is not None:
                 self._running.discard(progress.handle)
-            before = found.get(progress.handle)
-            found[progress.handle] = progress if before is None else _merge_outputs(before, progress)
-        return found.values()
+            before = outputs.get(progress.handle)
+            outputs[progress.handle] = progress if before is None else _merge_outputs(before, progress)
+        return outputs.values()
 
     def close(self) -> None:
         self._loop.close()

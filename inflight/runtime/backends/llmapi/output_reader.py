@@ -9,11 +9,7 @@ from inflight.runtime.engine.interface import StepOutput
 from inflight.runtime.engine.request_queue import error_from_exception
 from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, LogProb
 
-FINISH_REASONS = {
-    "stop": FinishReason.STOP,
-    "length": FinishReason.LENGTH,
-    "timeout": FinishReason.DEADLINE,
-}
+FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "timeout": FinishReason.DEADLINE}
 """The library's finish reasons. `cancelled` is missing: cancelled answers are not read."""
 
 
@@ -103,7 +99,7 @@ def _log_prob(entry: Any, token_id: int, most: int) -> LogProb:
         return LogProb(float(entry))
     if token_id not in entry:
         raise _MissingOutputError(f"it returned no log probability for token {token_id}")
-    found: Any = {each: getattr(value, "logprob", value) for each, value in entry.items()}
-    values = {int(each): float(value) for each, value in found.items()}
+    log_probs: Any = {each: getattr(value, "logprob", value) for each, value in entry.items()}
+    values = {int(each): float(value) for each, value in log_probs.items()}
     likeliest = sorted(values.items(), key=lambda item: -item[1])
     return LogProb(values[token_id], tuple(likeliest[:most]))

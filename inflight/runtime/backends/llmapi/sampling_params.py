@@ -12,11 +12,7 @@ from inflight.runtime.backends.llmapi.settings import LlmApiSettings
 from inflight.runtime.engine.request_values import check_sampling
 from inflight.runtime.messages import DecodingGuide, GenerationRequest, GuideType, SamplingConfig
 
-_GUIDES = {
-    GuideType.JSON_SCHEMA: "json",
-    GuideType.REGEX: "regex",
-    GuideType.EBNF_GRAMMAR: "grammar",
-}
+_GUIDES = {GuideType.JSON_SCHEMA: "json", GuideType.REGEX: "regex", GuideType.EBNF_GRAMMAR: "grammar"}
 
 
 class SamplingParamsBuilder:
@@ -73,7 +69,7 @@ class SamplingParamsBuilder:
                 f" that it takes; send {width}, or build it with another max_beam_width",
                 "invalid_parameter",
             )
-        if width > 1 and _samples(sampling):
+        if width > 1 and sampling.reshapes:
             raise RequestError(
                 f"beam_width is {width}, and beam search doesn't support temperature, top_k and top_p; leave them out",
                 "invalid_parameter",
@@ -133,20 +129,12 @@ def _token_choice(sampling: SamplingConfig) -> dict[str, Any]:
     """
     if sampling.greedy:
         return {"top_k": 1}
-    words: dict[str, Any] = {"temperature": 1.0 if sampling.temperature is None else sampling.temperature}
-    if sampling.top_k:
-        words["top_k"] = sampling.top_k
-    if sampling.top_p:
-        words["top_p"] = sampling.top_p
-    if sampling.min_p:
-        words["min_p"] = sampling.min_p
-    words["seed"] = secrets.randbits(63) if sampling.seed is None else sampling.seed
-    return words
-
-
-def _samples(sampling: SamplingConfig) -> bool:
-    """Return whether any value changes the distribution; a temperature of 1 and a top_p of 1 don't."""
-    return sampling.temperature not in (None, 0.0, 1.0) or sampling.top_k > 1 or sampling.top_p not in (0.0, 1.0)
+    filters = {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
+    return {
+        "temperature": 1.0 if sampling.temperature is None else sampling.temperature,
+        **{name: value for name, value in filters.items() if value},
+        "seed": secrets.randbits(63) if sampling.seed is None else sampling.seed,
+    }
 
 
 def _beams(sampling: SamplingConfig) -> dict[str, Any]:
@@ -160,16 +148,13 @@ def _beams(sampling: SamplingConfig) -> dict[str, Any]:
 
 
 def _penalties(sampling: SamplingConfig) -> dict[str, Any]:
-    words: dict[str, Any] = {}
-    if sampling.repetition_penalty != 1:
-        words["repetition_penalty"] = sampling.repetition_penalty
-    if sampling.presence_penalty:
-        words["presence_penalty"] = sampling.presence_penalty
-    if sampling.frequency_penalty:
-        words["frequency_penalty"] = sampling.frequency_penalty
-    if sampling.min_tokens > 1:
-        words["min_tokens"] = sampling.min_tokens
-    return words
+    values = {
+        "repetition_penalty": sampling.repetition_penalty if sampling.repetition_penalty != 1 else 0,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "min_tokens": sampling.min_tokens if sampling.min_tokens > 1 else 0,
+    }
+    return {name: value for name, value in values.items() if value}
 
 
 def _bad_words(words: tuple[tuple[int, ...], ...]) -> dict[str, Any]:

@@ -56,14 +56,14 @@ class BeamSearch:
         """Return the best continuations, each with the place of the beam that it continues."""
         flat = candidates.reshape(-1)
         places = np.argpartition(-flat, self._width)[: self._width] if self._width < flat.size else np.arange(flat.size)
-        found = []
+        continuations = []
         for place in places[np.argsort(-flat[places], kind="stable")].tolist():
             parent, token = divmod(place, candidates.shape[1])
             if math.isfinite(flat[place]):
                 beam, log_prob = self._live[parent], float(log_probs[parent, token])
                 total = float(flat[place])
-                found.append((parent, _Hypothesis((*beam.tokens, token), (*beam.log_probs, log_prob), total)))
-        return found
+                continuations.append((parent, _Hypothesis((*beam.tokens, token), (*beam.log_probs, log_prob), total)))
+        return continuations
 
     def _is_decided(self, penalty: float) -> bool:
         if len(self._complete) < self._width:
@@ -74,10 +74,10 @@ class BeamSearch:
         """Return all beams, the best first, without their end tokens, and the finish reason of the best."""
         ends, asked = self._request.end_ids, self._request.log_probs
         beams = []
-        for found in self._complete:
-            kept = len(found.tokens) - (found.tokens[-1] in ends)
-            log_probs = found.log_probs[:kept]
-            beams.append(Beam(found.tokens[:kept], log_probs if asked else (), math.fsum(log_probs)))
+        for beam in self._complete:
+            kept = len(beam.tokens) - (beam.tokens[-1] in ends)
+            log_probs = beam.log_probs[:kept]
+            beams.append(Beam(beam.tokens[:kept], log_probs if asked else (), math.fsum(log_probs)))
         whole = self._complete[0].tokens[-1] in ends
         return StepOutput(handle, (), FinishReason.STOP if whole else FinishReason.LENGTH, beams=tuple(beams))
 
@@ -85,9 +85,8 @@ class BeamSearch:
 def check_beam_search(request: GenerationRequest) -> None:
     """Raise RequestError for what changes the distribution, which this search takes as it is."""
     sampling = request.sampling
-    samples = sampling.temperature not in (None, 0.0, 1.0) or sampling.top_k > 1 or sampling.top_p not in (0.0, 1.0)
     for name, used in (
-        ("temperature, top_k or top_p", samples),
+        ("temperature, top_k or top_p", sampling.reshapes),
         ("repetition_penalty", sampling.repetition_penalty != 1),
         ("presence_penalty", sampling.presence_penalty != 0),
         ("frequency_penalty", sampling.frequency_penalty != 0),

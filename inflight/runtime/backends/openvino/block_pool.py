@@ -40,13 +40,13 @@ class BlockPool:
 
     def known(self, chain: Iterable[bytes]) -> list[int]:
         """Return the blocks of the longest computed beginning of a chain, each with one more reference."""
-        found: list[int] = []
+        blocks: list[int] = []
         for block_hash in chain:
             block = self._by_hash.get(block_hash)
             if block is None:
                 break
-            found += self.share([block])
-        return found
+            blocks += self.share([block])
+        return blocks
 
     def share(self, blocks: Sequence[int]) -> list[int]:
         """Return the blocks, each with one more reference."""

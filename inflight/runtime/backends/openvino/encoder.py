@@ -49,7 +49,7 @@ def load_encoders(
         **manifest.properties,
     }
     model = openvino.Core().compile_model(str(Path(engine_dir) / _FILE), "CPU", properties)
-    names = {name for given in model.inputs for name in given.get_names()}
+    names = {name for port in model.inputs for name in port.get_names()}
     if missing := set(manifest.inputs) - names:
         raise ValueError(f"the graph of {engine_dir} has no input {', '.join(sorted(missing))}; build the engine again")
     return [OpenVinoEncoder(model.create_infer_request(), manifest) for _ in range(requests)]

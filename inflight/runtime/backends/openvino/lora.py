@@ -50,17 +50,17 @@ def read_adapter(path: Path) -> dict[str, Matrices]:
         others = tensors.keys() - {module + suffix for module in modules for suffix in (_DOWN, _UP)}
         if others:
             raise ValueError(f"it has {min(others)}, which is not computed; train it with LoRA matrices alone")
-        found = {}
+        matrices = {}
         for module in modules:
             name, down = module.removeprefix(_PREFIX), tensors[module + _DOWN]
-            found[name] = Matrices(down, tensors[module + _UP] * np.float32(scale_of(name, len(down))))
-            if down.ndim != 2 or found[name].up.ndim != 2 or len(down) != found[name].up.shape[1]:
+            matrices[name] = Matrices(down, tensors[module + _UP] * np.float32(scale_of(name, len(down))))
+            if down.ndim != 2 or matrices[name].up.ndim != 2 or len(down) != matrices[name].up.shape[1]:
                 raise ValueError(f"the matrices of {name} don't fit each other")
     except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError) as error:
         raise ValueError(f"the adapter {path} can't be read ({type(error).__name__}: {error})") from error
-    if not found:
+    if not matrices:
         raise ValueError(f"the adapter {path} holds no LoRA matrices (names that end in {_DOWN}); convert it with PEFT")
-    return found
+    return matrices
 
 
 def add_adapters(model: Any, adapters: Mapping[str, Mapping[str, Matrices]], head: Any, sampled: Any) -> Floats:
@@ -87,12 +87,7 @@ def add_adapters(model: Any, adapters: Mapping[str, Mapping[str, Matrices]], hea
 
 
 def _add(
-    node: Any,
-    name: str,
-    adapters: Mapping[str, Mapping[str, Matrices]],
-    begins: Sequence[int],
-    mask: Any,
-    sampled: Any,
+    node: Any, name: str, adapters: Mapping[str, Mapping[str, Matrices]], begins: Sequence[int], mask: Any, sampled: Any
 ) -> None:
     ranks = mask.get_output_partial_shape(0)[1].get_length()
     if node is not None:

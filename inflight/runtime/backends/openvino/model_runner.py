@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from inflight.common.request_error import RequestError
 from inflight.runtime.backends.openvino.beam_search import BeamSearch, check_beam_search
@@ -19,7 +22,6 @@ from inflight.runtime.backends.openvino.sequence import Sequence
 from inflight.runtime.backends.openvino.speculation import Speculation
 from inflight.runtime.backends.openvino.step_cost import StepCost
 from inflight.runtime.engine.interface import EngineOptions, StepOutput
-from inflight.runtime.engine.manifest import EngineManifest
 from inflight.runtime.engine.request_values import check_sampling
 from inflight.runtime.messages import EngineLimits, FinishReason, GenerationRequest, tenant_of
 from inflight.text.tokenizer import load_tokenizer
@@ -37,6 +39,21 @@ class _Planned(NamedTuple):
     length: int
     draft: tuple[int, ...] = ()
     followers: tuple[Sequence, ...] = ()
+
+
+@dataclass(frozen=True)
+class EngineManifest:
+    """The fields of engine.json that the engine uses; `properties` are passed to the library unchanged."""
+
+    vocabulary_size: int
+    max_seq_len: int
+    end_ids: tuple[int, ...]
+    properties: dict[str, Any]
+
+    @classmethod
+    def from_directory(cls, engine_dir: str) -> EngineManifest:
+        content = json.loads((Path(engine_dir) / "engine.json").read_text(encoding="utf-8"))
+        return cls(content["vocab_size"], content["max_seq_len"], tuple(content["end_ids"]), content["properties"])
 
 
 class OpenVinoModelRunner:
@@ -211,12 +228,12 @@ class OpenVinoModelRunner:
                 rows += range(row, row + 1 + len(draft))
                 states += [each.sampling.ahead(draft[:length]) for length in range(1 + len(draft))]
             row += 1 + len(draft)
-        found = {handle: self._sampler.log_probs(logits[places]) for handle, places in searched.items()}
+        of_searches = {handle: self._sampler.log_probs(logits[places]) for handle, places in searched.items()}
         own = logits if rows == list(range(len(logits))) else logits[rows]
         choices = iter(self._sampler.sample(own, states) if states else ())
         for sequence, draft in sampled:
             yield self._output(sequence, draft, [next(choices) for _ in range(1 + len(draft))])
-        for handle, log_probs in found.items():
+        for handle, log_probs in of_searches.items():
             if (output := self._advance(handle, log_probs)) is not None:
                 yield output
 
@@ -242,8 +259,8 @@ class OpenVinoModelRunner:
                     raise _no_token(state)
                 if state.guided is not None:
                     state.guided.take(choice.token)
-            except RequestError as found:
-                reason, error = FinishReason.ERROR, (str(found), found.code)
+            except RequestError as refusal:
+                reason, error = FinishReason.ERROR, (str(refusal), refusal.code)
                 break
             tokens.append(choice.token)
             state.generated.append(choice.token)
@@ -263,8 +280,8 @@ class OpenVinoModelRunner:
             self.remove(sequence.handle)
         log_probs = tuple(each.log_prob for each in choices[: len(tokens)] if each.log_prob is not None)
         of_prompt, sequence.prompt_log_probs = tuple(sequence.prompt_log_probs), []
-        told = (log_probs, (), speculation, error, of_prompt, sequence.reused)
-        return StepOutput(sequence.handle, tuple(tokens), reason, *told)
+        details = (log_probs, (), speculation, error, of_prompt, sequence.reused)
+        return StepOutput(sequence.handle, tuple(tokens), reason, *details)
 
     def _advance(self, handle: int, log_probs: Logits) -> StepOutput | None:
         """Go on with a beam search; beams that continue the same one share its blocks."""

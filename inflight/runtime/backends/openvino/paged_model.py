@@ -105,8 +105,8 @@ class PagedModel:
             if name in self._inputs:
                 self._request.set_tensor(name, openvino.Tensor(value))
         self._request.infer()
-        found: NDArray[np.float32] = self._request.get_output_tensor(0).data
-        return found.reshape(-1, found.shape[-1])
+        logits: NDArray[np.float32] = self._request.get_output_tensor(0).data
+        return logits.reshape(-1, logits.shape[-1])
 
 
 def _gather_sampled(model: Any) -> tuple[Any, Any]:

@@ -98,9 +98,9 @@ class Sampler:
 
     def sample(self, logits: Logits, states: Sequence[SamplingState]) -> list[Choice]:
         """Return a token for each row of logits [sequences, vocabulary], which may be changed."""
-        told = [row for row, state in enumerate(states) if state.request.log_probs]
-        own = self._scores(logits, told) if told else None
-        before = {row: logits[row].copy() for row in told if states[row].edits}
+        asked = [row for row, state in enumerate(states) if state.request.log_probs]
+        own = self._scores(logits, asked) if asked else None
+        before = {row: logits[row].copy() for row in asked if states[row].edits}
         barred = [row for row, state in enumerate(states) if state.edits and not state.edit(logits[row])]
         logits[barred] = 0
         greedy = [row for row, state in enumerate(states) if state.request.sampling.greedy]
@@ -111,56 +111,56 @@ class Sampler:
         if others:
             tokens[others] = self._sampled(logits, np.array(others), [states[row] for row in others])
         tokens[barred] = -1
-        found = tokens.tolist()
+        chosen_ids = tokens.tolist()
         log_probs: dict[int, LogProb] = {}
         if own is not None:
-            chosen = [float(before.get(row, logits[row])[found[row]]) for row in told]
-            log_probs = dict(zip(told, _log_probs(*own, chosen, [states[row].request for row in told]), strict=True))
-        return [Choice(token, log_probs.get(row)) for row, token in enumerate(found)]
+            chosen = [float(before.get(row, logits[row])[chosen_ids[row]]) for row in asked]
+            log_probs = dict(zip(asked, _log_probs(*own, chosen, [states[row].request for row in asked]), strict=True))
+        return [Choice(token, log_probs.get(row)) for row, token in enumerate(chosen_ids)]
 
     def log_probs_of(self, logits: Logits, tokens: list[int], request: GenerationRequest) -> list[LogProb]:
         """Return the log probability of a token for each row of logits, with the likeliest ones as the request asks."""
         if not tokens:
             return []
-        found = self._scores(logits, range(len(tokens)))
-        return _log_probs(*found, logits[np.arange(len(tokens)), tokens], [request] * len(tokens))
+        scores = self._scores(logits, range(len(tokens)))
+        return _log_probs(*scores, logits[np.arange(len(tokens)), tokens], [request] * len(tokens))
 
     def log_probs(self, logits: Logits) -> Logits:
         """Return the log probabilities of rows of logits."""
-        found = self._summarize(logits, range(len(logits)), np.ones(len(logits)))
-        return logits - found.totals[:, None].astype(np.float32)
+        summary = self._summarize(logits, range(len(logits)), np.ones(len(logits)))
+        return logits - summary.totals[:, None].astype(np.float32)
 
     def _sampled(self, logits: Logits, places: Ids, states: Sequence[SamplingState]) -> Ids:
         """Return the chosen tokens of the rows at these places."""
         scales = np.array([1 / state.temperature for state in states])
-        found = self._summarize(logits, places, scales)
+        summary = self._summarize(logits, places, scales)
         samplings = [state.request.sampling for state in states]
         chosen = np.full(len(states), -1)
         filtered = np.array([each.top_k > 0 or each.min_p > 0 or 0 < each.top_p < 1 for each in samplings])
         by_top_p = filtered & [not (each.top_k or each.min_p) for each in samplings]
         shares = np.array([each.top_p for each in samplings])
         # For top_p alone, the likeliest tokens are of no use if even so many of the likeliest block don't make it.
-        flat = by_top_p & (CANDIDATES * found.sums.max(1) < shares * found.sums.sum(1))
+        flat = by_top_p & (CANDIDATES * summary.sums.max(1) < shares * summary.sums.sum(1))
         if len(rows := np.flatnonzero(filtered & ~flat)):
-            top = self._likeliest(logits, places[rows], scales[rows], found.totals[rows], found.largest[rows])
+            top = self._likeliest(logits, places[rows], scales[rows], summary.totals[rows], summary.largest[rows])
             chosen[rows] = self._of_likeliest(top, [states[row] for row in rows])
         for attempt in range(_ATTEMPTS):  # where the likeliest tokens don't make top_p
             rows = np.flatnonzero((chosen < 0) & (by_top_p if attempt else by_top_p | ~filtered))
             if not len(rows):
                 break
             drawn = self._of_any(
-                logits, places[rows], scales[rows], found.sums[rows], [states[row] for row in rows], attempt
+                logits, places[rows], scales[rows], summary.sums[rows], [states[row] for row in rows], attempt
             )
             kept = np.ones(len(rows), bool)
             if (tried := by_top_p[rows]).any():
                 own = rows[tried]
                 limits = logits[places[own], drawn[tried]].astype(np.float64)
-                columns = (scales[own], found.largest[own].max(1), np.log(found.sums[own].sum(1)), limits)
-                kept[tried] = self._in_top_p(logits, places[own], columns, found.sums[own], shares[own])
+                columns = (scales[own], summary.largest[own].max(1), np.log(summary.sums[own].sum(1)), limits)
+                kept[tried] = self._in_top_p(logits, places[own], columns, summary.sums[own], shares[own])
             chosen[rows[kept]] = drawn[kept]
         for row in np.flatnonzero(chosen < 0).tolist():
             base = np.uint64(_base(states[row].seed, len(states[row].generated), _ATTEMPTS))
-            chosen[row] = _of_all(logits[places[row]], scales[row], found.totals[row], samplings[row], base)
+            chosen[row] = _of_all(logits[places[row]], scales[row], summary.totals[row], samplings[row], base)
         return chosen
 
     def _in_top_p(
@@ -179,13 +179,13 @@ class Sampler:
             kept[open_] = whole < shares[open_]
         return kept
 
-    def _of_likeliest(self, found: _Likeliest, states: Sequence[SamplingState]) -> Ids:
+    def _of_likeliest(self, likeliest: _Likeliest, states: Sequence[SamplingState]) -> Ids:
         """Return the chosen tokens of rows whose likeliest tokens are all that may be chosen; -1 for others."""
         samplings = [state.request.sampling for state in states]
-        kept, complete = _keep(np.exp(found.log_probs), samplings, self._size)
-        noise = _gumbel(_bases(states, 0)[:, None], found.tokens)
-        best = np.where(kept, found.log_probs + noise, -np.inf).argmax(1)
-        return np.where(complete, found.tokens[np.arange(len(states)), best], -1)
+        kept, complete = _keep(np.exp(likeliest.log_probs), samplings, self._size)
+        noise = _gumbel(_bases(states, 0)[:, None], likeliest.tokens)
+        best = np.where(kept, likeliest.log_probs + noise, -np.inf).argmax(1)
+        return np.where(complete, likeliest.tokens[np.arange(len(states)), best], -1)
 
     def _of_any(
         self, logits: Logits, places: Ids, scales: Floats, sums: Floats, states: Sequence[SamplingState], attempt: int
@@ -197,8 +197,8 @@ class Sampler:
         blocks = (weights + _gumbel(bases, self._size + np.arange(weights.shape[1]))).argmax(1)
         inner = logits.reshape(len(logits), -1, self._block)[places, blocks] * scales[:, None]
         tokens = blocks[:, None] * self._block + np.arange(self._block)
-        found: Ids = tokens[np.arange(len(places)), (inner + _gumbel(bases, tokens)).argmax(1)]
-        return found
+        chosen: Ids = tokens[np.arange(len(places)), (inner + _gumbel(bases, tokens)).argmax(1)]
+        return chosen
 
     def _summarize(self, logits: Logits, places: Sequence[int] | Ids, scales: Floats) -> _Summary:
         largest, sums = self._run(self._summary, logits, places, scales)
@@ -216,23 +216,23 @@ class Sampler:
     def _scores(self, logits: Logits, places: Sequence[int]) -> tuple[Floats, _Likeliest]:
         """Return the log-sum-exp of rows of logits as they are, and their likeliest tokens."""
         ones = np.ones(len(places))
-        found = self._summarize(logits, places, ones)
-        return found.totals, self._likeliest(logits, places, ones, found.totals, found.largest)
+        summary = self._summarize(logits, places, ones)
+        return summary.totals, self._likeliest(logits, places, ones, summary.totals, summary.largest)
 
     def _run(self, model: Any, logits: Logits, places: Sequence[int] | Ids, *columns: NDArray[Any]) -> list[Any]:
         """Run a model on the rows at these places, in rising order, and on a number or a row of numbers for each.
 
         A few rows at a time: what is computed in between then stays in the processor's caches.
         """
-        numbers, found = [column.reshape(len(places), -1).astype(np.float32) for column in columns], []
+        numbers, runs = [column.reshape(len(places), -1).astype(np.float32) for column in columns], []
         for begin in range(0, len(places), _ROWS):
             group = places[begin : begin + _ROWS]
             first, last = group[0], group[-1]
             rows = logits[first : last + 1] if last - first == len(group) - 1 else logits[list(group)]
-            given = [np.ascontiguousarray(rows), *(each[begin : begin + _ROWS] for each in numbers)]
-            outputs = model([openvino.Tensor(each, shared_memory=True) for each in given])
-            found.append([each.copy() for each in outputs.values()])
-        return [np.concatenate(parts) for parts in zip(*found, strict=True)]
+            inputs = [np.ascontiguousarray(rows), *(each[begin : begin + _ROWS] for each in numbers)]
+            outputs = model([openvino.Tensor(each, shared_memory=True) for each in inputs])
+            runs.append([each.copy() for each in outputs.values()])
+        return [np.concatenate(parts) for parts in zip(*runs, strict=True)]
 
 
 def _log_probs(totals: Floats, top: _Likeliest, logits: Any, requests: Sequence[GenerationRequest]) -> list[LogProb]:
@@ -280,23 +280,23 @@ def _bases(states: Sequence[SamplingState], attempt: int) -> NDArray[np.uint64]:
 
 def _base(seed: int, place: int, attempt: int) -> int:
     """Return where the noise of an attempt at a place begins. Seeds and places in a row give unrelated ones."""
-    found = seed
+    state = seed
     for each in (place, attempt):
-        found = (found + each + 1) * _GOLDEN % 2**64
-        found = (found ^ found >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-        found = (found ^ found >> 27) * 0x94D049BB133111EB % 2**64
-        found ^= found >> 31
-    return found
+        state = (state + each + 1) * _GOLDEN % 2**64
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
+        state ^= state >> 31
+    return state
 
 
 def _gumbel(base: Any, tokens: Ids) -> Floats:
     """Return noise for each token: outputs of SplitMix64 as uniform numbers, as Gumbel's."""
     with np.errstate(over="ignore"):
-        found = base + tokens.astype(np.uint64) * np.uint64(_GOLDEN)
-        found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        found ^= found >> np.uint64(31)
-    uniform = (found >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
+        bits = base + tokens.astype(np.uint64) * np.uint64(_GOLDEN)
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        bits ^= bits >> np.uint64(31)
+    uniform = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
     result: Floats = -np.log(-np.log(uniform))
     return result
 

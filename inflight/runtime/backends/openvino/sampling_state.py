@@ -33,11 +33,8 @@ class SamplingState:
 
     def __post_init__(self) -> None:
         sampling = self.request.sampling
-        self._penalizes = (*(sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty),) != (
-            1.0,
-            0.0,
-            0.0,
-        )
+        penalties = sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
+        self._penalizes = penalties != (1.0, 0.0, 0.0)
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         temperature = 1.0 if sampling.temperature is None else sampling.temperature
         self.temperature = min(max(temperature, LOWEST_TEMPERATURE), HIGHEST_TEMPERATURE)
@@ -90,8 +87,8 @@ class SamplingState:
         sampling = self.request.sampling
         if (penalty := sampling.repetition_penalty) != 1:
             seen = np.unique(np.array([*self.request.prompt_ids, *self.generated]))
-            found = logits[seen].astype(np.float64)
-            logits[seen] = _finite(np.where(found > 0, found / penalty, found * penalty))
+            values = logits[seen].astype(np.float64)
+            logits[seen] = _finite(np.where(values > 0, values / penalty, values * penalty))
         tokens, counts = np.unique(np.array(self.generated, np.int64), return_counts=True)
         logits[tokens] -= (sampling.presence_penalty + sampling.frequency_penalty * counts).astype(np.float32)
 

@@ -61,9 +61,9 @@ class Sequence:
         if self.computed == len(self.blocks) * BLOCK_TOKENS:
             last = (len(self.tokens) - 1) // BLOCK_TOKENS
             self.blocks += pool.known(self._hashes.hashes[len(self.blocks) : last])
-            found = len(self.blocks) * BLOCK_TOKENS
-            self.reused += found - self.computed
-            self.computed = self._published = found
+            tokens = len(self.blocks) * BLOCK_TOKENS
+            self.reused += tokens - self.computed
+            self.computed = self._published = tokens
 
     def chunk(self, count: int, pool: BlockPool, drafts: Items[int] = ()) -> Chunk:
         """Return its next tokens to compute, and behind them those of a draft."""

@@ -80,9 +80,9 @@ class Speculation:
         if drafted:
             record.drafted += drafted
             record.accepted += accepted
-            found = accepted if accepted < drafted else min(2 * drafted, self._most)  # of a longer draft
-            record.expected += _NEWEST * (found - record.expected)
-            self._usual += _NEWEST_OF_ALL * (found - self._usual)
+            length = accepted if accepted < drafted else min(2 * drafted, self._most)  # of a longer draft
+            record.expected += _NEWEST * (length - record.expected)
+            self._usual += _NEWEST_OF_ALL * (length - self._usual)
         record.known = min(record.known, len(sequence.tokens) - 1)
 
     def known(self, sequence: Sequence) -> int:
@@ -106,13 +106,13 @@ class Speculation:
             for each in sequences
             if self._room(each) > 0 and (tries or self._record(each).expected >= _LEAST)
         }
-        found: dict[int, list[int]] = {}
+        drafts: dict[int, list[int]] = {}
         if self._draft is None:
-            found = {handle: draft for handle, each in drafting.items() if (draft := self._look_up(each))}
-            drafting = {handle: drafting[handle] for handle in found}
+            drafts = {handle: draft for handle, each in drafting.items() if (draft := self._look_up(each))}
+            drafting = {handle: drafting[handle] for handle in drafts}
         if not drafting:
             return {}
-        lengths = {handle: len(found.get(handle, ())) or self._room(each) for handle, each in drafting.items()}
+        lengths = {handle: len(drafts.get(handle, ())) or self._room(each) for handle, each in drafting.items()}
         tokens = sum(lengths.values())
         accepted = sum(min(self._records[handle].expected, length) for handle, length in lengths.items())
         gain = accepted * self._plain.seconds(len(sequences)) / len(sequences)
@@ -122,7 +122,7 @@ class Speculation:
             self._tries_at = self._steps + self._pause
         if not (pays or tries):
             return {}
-        return found if self._draft is None else self._by_model(drafting)
+        return drafts if self._draft is None else self._by_model(drafting)
 
     def _record(self, sequence: Sequence) -> Record:
         return self._records.setdefault(sequence.handle, Record(self._usual, known=sequence.computed))

@@ -46,7 +46,7 @@ class TensorRtEncoder:
 
     def run(self, texts: Sequence[EncoderInput]) -> Any:
         arrays = model_inputs(texts, self._manifest)
-        found = np.empty((len(texts), self._manifest.dimensions), np.float32)
+        rows = np.empty((len(texts), self._manifest.dimensions), np.float32)
         self._choose_profile(arrays[self._manifest.inputs[0]].shape)
         for name, array in arrays.items():
             if not self._context.set_input_shape(name, array.shape):
@@ -56,9 +56,9 @@ class TensorRtEncoder:
             self._context.set_tensor_address(name, int(address))
         if not self._context.execute_async_v3(int(self._stream)):
             raise RuntimeError(f"TensorRT failed on {len(texts)} texts; its log says why")
-        self._copy(found.ctypes.data, self._memory[_OUTPUT], found.nbytes, "cudaMemcpyDeviceToHost")
+        self._copy(rows.ctypes.data, self._memory[_OUTPUT], rows.nbytes, "cudaMemcpyDeviceToHost")
         _checked(cuda.cudaStreamSynchronize(self._stream))
-        return found
+        return rows
 
     def _choose_profile(self, shape: tuple[int, ...]) -> None:
         profile = next(number for number, (_, longest) in enumerate(self._profiles) if shape[1] <= longest)

@@ -46,7 +46,7 @@ _MAX_PENDING_BYTES = 512 * 2**20
 class EncoderModel:
     """Tokenizes the texts of requests, queues them, and answers each request when all its texts are computed."""
 
-    def __init__(self, args: dict[str, str]) -> None:
+    def initialize(self, args: dict[str, str]) -> None:
         end_with_server()
         bound_strings(pb_utils)
         use_engine_cores()
@@ -94,7 +94,7 @@ class EncoderModel:
         self._long_requests = RoundRobinExecutor(_MAX_PENDING_BYTES, pb_utils.Logger.log_error)
         self._client_versions = ClientVersions(pb_utils.Logger.log_warn)
         config = json.loads(args["model_config"])
-        self._inputs = [given["name"] for given in config["input"]]
+        self._inputs = [tensor["name"] for tensor in config["input"]]
 
     def execute(self, requests: list[Any]) -> None:
         """Tokenize short requests and start longer ones. All respond later, through their senders."""
@@ -123,9 +123,9 @@ class EncoderModel:
 
     def _read(self, request: Any) -> tuple[TextRequest, int | None]:
         """Return the texts, and the deadline in nanoseconds of the monotonic clock."""
-        given = json.loads(parameters_json(request))
-        check_parameter_names(given, inputs=self._inputs)
-        self._client_versions.check(metadata_from(given))
+        request_parameters = json.loads(parameters_json(request))
+        check_parameter_names(request_parameters, inputs=self._inputs)
+        self._client_versions.check(metadata_from(request_parameters))
         inputs = Inputs(request)
         return self._task.read(inputs), deadline_from(inputs.common("deadline_ms"), time.monotonic_ns())
 

@@ -170,11 +170,7 @@ class Rerank:
         return {"scores": np.ascontiguousarray(scores), "logits": np.ascontiguousarray(logits)}
 
 
-TASKS: dict[str, type[Embed] | type[Rerank] | type[Classify]] = {
-    "embed": Embed,
-    "rerank": Rerank,
-    "classify": Classify,
-}
+TASKS: dict[str, type[Embed] | type[Rerank] | type[Classify]] = {"embed": Embed, "rerank": Rerank, "classify": Classify}
 
 
 def activated(logits: Any, activation: str) -> Any:
@@ -190,11 +186,11 @@ def activated(logits: Any, activation: str) -> Any:
 
 
 def _read_texts(inputs: Inputs, outputs: Outputs, prompt: Callable[[Inputs, int], str]) -> TextRequest:
-    given, ids = inputs.array("text_input"), inputs.array("input_ids")
-    if (given is None) == (ids is None):
+    raw_texts, ids = inputs.array("text_input"), inputs.array("input_ids")
+    if (raw_texts is None) == (ids is None):
         raise RequestError("send either text_input or input_ids", "invalid_request")
     texts: list[PlainText | TokenIds | RequestError] = []
-    rows = range(len(given if ids is None else ids))
+    rows = range(len(raw_texts if ids is None else ids))
     for row in rows:
         truncate = inputs.scalar("truncate", row, False)
         try:
