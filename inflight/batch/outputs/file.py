@@ -105,9 +105,9 @@ class FileOutput:
 
     def find_differences(self, files: dict[RowStatus, Path]) -> Iterator[str]:
         expected = read_answer_records(files.get(RowStatus.OK), self._task)
-        found = self._format.read(StoredFile(self._address, missing_code="output_failed"))
+        stored = self._format.read(StoredFile(self._address, missing_code="output_failed"))
         try:
-            for answer, there in zip_longest(expected, found):
+            for answer, there in zip_longest(expected, stored):
                 if answer is None:
                     yield there[0]
                 elif (

@@ -72,7 +72,7 @@ class TableOutput:
     def notes(self) -> list[str]:
         if not self._missing_rows:
             return []
-        first = ", ".join(str(one) for one in self._missing_examples)
+        first = ", ".join(str(id_) for id_ in self._missing_examples)
         return [
             f"answers without a row in the table {self._output.table}: {self._missing_rows} (ids {first}"
             f"{', ...' if self._missing_rows > _EXAMPLES else ''}); their lines are in the job's directory"
@@ -97,8 +97,8 @@ class TableOutput:
 
     def _find_table(self, connection: Connection) -> OutputTable | None:
         if self._target is None:
-            found = self._read_table(connection)
-            self._target = None if found is None else replace(found, created_here=self._created_here)
+            table = self._read_table(connection)
+            self._target = None if table is None else replace(table, created_here=self._created_here)
         return self._target
 
     def _read_table(self, connection: Connection) -> OutputTable | None:
@@ -187,9 +187,9 @@ class TableOutput:
         """Return the ids that exist in the table, as stored, by their keys."""
         from sqlalchemy import select
 
-        wanted = {id_ for answer in answers if (id_ := target.convert_id(answer.id)) is not None}
-        found = connection.execute(select(target.key).where(target.key.in_(wanted)))
-        return {target.normalize_id(row[0]): row[0] for row in found}
+        ids = {id_ for answer in answers if (id_ := target.convert_id(answer.id)) is not None}
+        rows = connection.execute(select(target.key).where(target.key.in_(ids)))
+        return {target.normalize_id(row[0]): row[0] for row in rows}
 
     def _write_missing(self, connection: Connection, answers: list[AnswerRecord]) -> None:
         """Write the answers whose rows are missing."""
@@ -209,11 +209,11 @@ class TableOutput:
         text = target.columns[ANSWER_FIELDS[self._job.task][1]]
         ids = {id_ for answer in answers if (id_ := target.convert_id(answer.id)) is not None}
         rows = connection.execute(select(target.key, text).where(target.key.in_(ids)))
-        found = {target.normalize_id(row[0]): row[1] for row in rows}
+        stored = {target.normalize_id(row[0]): row[1] for row in rows}
         return [
             str(answer.id)
             for answer in answers
-            if (key := target.normalize_id(answer.id)) not in found or not self._is_same(target, answer, found[key])
+            if (key := target.normalize_id(answer.id)) not in stored or not self._is_same(target, answer, stored[key])
         ]
 
     def _is_same(self, target: OutputTable, answer: AnswerRecord, stored: Any) -> bool:

@@ -99,11 +99,11 @@ class VectorTableOutput(TableOutput):
 
     def _check_column(self, target: VectorTable, dimensions: int) -> None:
         column = target.columns["embedding"].name
-        found = _VECTOR.fullmatch(target.types[column])
-        size = found[1] if found else None
-        if found and (size == str(dimensions) or (size is None and self._encode.index == "none")):
+        vector_type = _VECTOR.fullmatch(target.types[column])
+        size = vector_type[1] if vector_type else None
+        if vector_type and (size == str(dimensions) or (size is None and self._encode.index == "none")):
             return
-        remedy = "set its size" if found and size is None else "choose another column"
+        remedy = "set its size" if vector_type and size is None else "choose another column"
         raise BatchError(
             f"the column {column!r} of the table {self._output.table} has the type {target.types[column]}, but the"
             f" embeddings need vector({dimensions}); {remedy}, or write to a new table",
@@ -137,10 +137,10 @@ class VectorTableOutput(TableOutput):
             "SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''"
             " FROM pg_attribute WHERE attrelid = CAST(:name AS regclass) AND attnum > 0 AND NOT attisdropped"
         )
-        found = connection.execute(columns, {"name": _quoted(connection, target)}).all()
-        types = {name: type_ for name, type_, _ in found}
+        attributes = connection.execute(columns, {"name": _quoted(connection, target)}).all()
+        types = {name: type_ for name, type_, _ in attributes}
         written = {column.name for column in target.columns.values()}
-        required = [name for name, _, needed in found if needed and name not in written]
+        required = [name for name, _, needed in attributes if needed and name not in written]
         queried = self._job.input.query is not None and self._job.input.address == self._output.address
         updates_only = tables.updates_existing_rows(self._job) or (bool(required) and queried)
         described = VectorTable(target.table, target.columns, fold=target.fold, types=types, updates_only=updates_only)
@@ -221,7 +221,8 @@ class VectorTableOutput(TableOutput):
         names = list(target.columns)
         fields = [f"c{place}" for place in range(len(names))]
         types = [
-            f"{one} {'vector' if name == 'embedding' else 'text'}" for one, name in zip(fields, names, strict=True)
+            f"{column} {'vector' if name == 'embedding' else 'text'}"
+            for column, name in zip(fields, names, strict=True)
         ]
         _execute(connection, f"CREATE TEMPORARY TABLE {_STAGING} ({', '.join(types)}) ON COMMIT DROP")
         _copy(connection, (_copied_row(target, names, key, answer) for key, answer in rows))
@@ -268,8 +269,8 @@ class VectorTableOutput(TableOutput):
             " WHERE indrelid = CAST(:name AS regclass) AND attname = :column AND amname = :method"
             " AND opcname = :operators AND indisvalid AND indpred IS NULL"
         )
-        wanted = {"name": table, "column": column, "method": encode.index, "operators": operators}
-        if connection.execute(existing, wanted).scalar_one():
+        parameters = {"name": table, "column": column, "method": encode.index, "operators": operators}
+        if connection.execute(existing, parameters).scalar_one():
             return
         rows = connection.execute(select(func.count()).select_from(target.table)).scalar_one()
         on_message(f"Building the {encode.index} index of {self._output.table}.{column} over {rows:,} rows.")

@@ -44,8 +44,8 @@ def split_input(source: RowSource, begin: StartPoint, limit: int | None, workers
     """
     marks, end = _start_points(source, begin, limit)
     rows = end - begin.number
-    wanted = max(workers * _PARTS_PER_WORKER, math.ceil(rows / _MAX_ROWS))
-    count = min(wanted, math.ceil(rows / _MIN_ROWS), len(marks))
+    preferred = max(workers * _PARTS_PER_WORKER, math.ceil(rows / _MAX_ROWS))
+    count = min(preferred, math.ceil(rows / _MIN_ROWS), len(marks))
     chosen = [marks[len(marks) * part // count] for part in range(count)]
     ends = [*(mark.number for mark in chosen[1:]), end]
     return tuple(

@@ -74,7 +74,7 @@ class RayRunner(JobRunner):
     def _execute_parts(self, session: JobSession) -> JobResult:
         plan = self._plan(session)
         jobs = [self._parts.job(self._job, index, part) for index, part in enumerate(plan)]
-        directories = [JobDirectory.from_output(one.output) for one in jobs]
+        directories = [JobDirectory.from_output(part.output) for part in jobs]
         together = self._aggregate = AggregateStatus(session, _rows(plan), directories, self._on_progress)
         if jobs and not session.all_done:
             self._run_parts(session, jobs, together)
@@ -105,7 +105,7 @@ class RayRunner(JobRunner):
 
     def _run_parts(self, session: JobSession, jobs: Sequence[Job], aggregate: AggregateStatus) -> None:
         """Wait until all parts have ended or were stopped."""
-        created, found = int(session.ledger.recall("created")), session.source.fingerprint
+        created, fingerprint = int(session.ledger.recall("created")), session.source.fingerprint
         shared, run_id = self._parts.shared, uuid.uuid4().hex
         if (bound := session.ledger.recall("build")) is not None:
             session.bind_build(set_once(shared.build, bound))
@@ -114,7 +114,9 @@ class RayRunner(JobRunner):
                 session.bind_encoder(task, set_once(shared.encoder(task), bound))
         shared.dimensions_checked.unlink(missing_ok=True)
         tasks = [
-            PartTask(index, one, created, found, shared, run_id) for index, one in enumerate(jobs) if not _finished(one)
+            PartTask(index, part, created, fingerprint, shared, run_id)
+            for index, part in enumerate(jobs)
+            if not _finished(part)
         ]
         if not tasks:
             return
@@ -185,8 +187,8 @@ class RayRunner(JobRunner):
         if self._early_state is not None:
             state, sentence = self._early_state
             return JobResult(state, counts, sentence)
-        undone = [one for one in self._reports if one.state != JobState.FINISHED]
-        for report in sorted(undone, key=lambda one: one.state != JobState.FAILED):
+        undone = [report for report in self._reports if report.state != JobState.FINISHED]
+        for report in sorted(undone, key=lambda report: report.state != JobState.FAILED):
             state = JobState.FAILED if report.state == JobState.FAILED else JobState.STOPPED
             return JobResult(state, counts, report.message, report.code)
         return None

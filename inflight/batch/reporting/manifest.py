@@ -122,11 +122,13 @@ def build_manifest(session: JobSession, outputs: Sequence[str], notes: Sequence[
             input=ledger.recall("input"), binding=fingerprint(session.job.binding()), model=ledger.recall("build")
         ),
         files=tuple(_files(session.directory, outputs)),
-        outputs=tuple(str(local_path(one).absolute()) if is_local(one) else masked(one) for one in outputs),
+        outputs=tuple(
+            str(local_path(address).absolute()) if is_local(address) else masked(address) for address in outputs
+        ),
         notes=tuple(notes),
         servers=()
         if session.job.run_options.ephemeral
-        else tuple(masked(one) for one in session.job.run_options.servers),
+        else tuple(masked(server) for server in session.job.run_options.servers),
         host=socket.gethostname(),
     )
 
@@ -143,7 +145,7 @@ def _job_without_secrets(job: Job) -> dict[str, Any]:
         if values[part] is not None:
             values[part]["address"] = masked(values[part]["address"])
     for name in ("servers", "retrieve_servers"):
-        values["run_options"][name] = [masked(one) for one in values["run_options"][name]]
+        values["run_options"][name] = [masked(address) for address in values["run_options"][name]]
     return values
 
 

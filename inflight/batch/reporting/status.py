@@ -34,8 +34,8 @@ class JobStatus(NamedTuple):
         progress = None if self.progress is None else self.progress.model_dump(mode="json")
         done = None if self.progress is None else self.progress.fraction_done
         age = None if self.age is None else round(self.age, 1)
-        found = {"job": str(self.path), "state": self.state, "running": self.running, "message": self.message}
-        return {**found, "fraction_done": done, "age_seconds": age, "progress": progress}
+        values = {"job": str(self.path), "state": self.state, "running": self.running, "message": self.message}
+        return {**values, "fraction_done": done, "age_seconds": age, "progress": progress}
 
 
 def job_status(directory: JobDirectory) -> JobStatus:

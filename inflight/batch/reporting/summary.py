@@ -78,7 +78,7 @@ def _failed(manifest: JobManifest) -> Iterator[str]:
     if not codes:
         return
     yield "What failed, and what to do"
-    for code, many in sorted(codes.items(), key=lambda one: -one[1]):
+    for code, many in sorted(codes.items(), key=lambda item: -item[1]):
         entry = ERROR_CODES.get(code)
         why = f": {entry.meaning}" if entry else ""
         yield f"  {_count(many, 'row')}{why} [{code}]"

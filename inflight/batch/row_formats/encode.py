@@ -51,16 +51,16 @@ class EncodeRowFormat(PlainRowFormat):
 
     def answer_values(self, answer: RowAnswer) -> tuple[dict[str, Any], tuple[int, int], int]:
         if isinstance(answer, Embeddings):
-            found = {"embedding": encoded_vector(answer.vectors[0]) if self._compact else answer.vectors[0]}
+            fields = {"embedding": encoded_vector(answer.vectors[0]) if self._compact else answer.vectors[0]}
         elif isinstance(answer, Classifications):
-            (one,) = answer
-            found = {"label": one.label, "score": one.score, "scores": one.scores}
+            (top,) = answer
+            fields = {"label": top.label, "score": top.score, "scores": top.scores}
         else:
             assert isinstance(answer, Reranking)
-            found = {"scores": answer.scores, "ranking": [one.index for one in answer.results]}
+            fields = {"scores": answer.scores, "ranking": [document.index for document in answer.results]}
         tokens = answer.total_tokens
-        found |= {"input_tokens": tokens, "truncated": any(answer.truncated)}
-        return found, (tokens, 0), len(answer.input_tokens)
+        fields |= {"input_tokens": tokens, "truncated": any(answer.truncated)}
+        return fields, (tokens, 0), len(answer.input_tokens)
 
 
 def encoded_vector(vector: Vectors) -> str:
@@ -76,4 +76,4 @@ def _documents(name: str, value: Any) -> tuple[str, ...]:
             raise InflightError(f"{name} is a text but not a JSON list", "row_invalid") from None
     if not isinstance(value, list | tuple) or not value:
         raise InflightError(f"{name} is {shorten(value)}; it must be a list with at least one text", "row_invalid")
-    return tuple(checked_text(f"{name}[{place}]", one) for place, one in enumerate(value))
+    return tuple(checked_text(f"{name}[{place}]", document) for place, document in enumerate(value))

@@ -88,7 +88,7 @@ def _plain_options(job: Job, spec: InputSpec) -> str:
         "the columns to keep": bool(spec.keep),
         "the retrieval": job.retrieval is not None,
     }
-    return ", ".join(name for name, given in options.items() if given)
+    return ", ".join(name for name, is_set in options.items() if is_set)
 
 
 def _check_columns(needed: set[str], there: list[str], shown: str) -> None:

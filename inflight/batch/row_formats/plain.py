@@ -74,19 +74,19 @@ class PlainRowFormat(ABC):
             values = decode_binary(record.values)
         except RecursionError:
             return InvalidRow(number, record.line, None, "row_invalid", "the row is nested too deeply")
-        given = number + 1 if self._id is None else parse_id(values.get(self._id))
-        if given is None:
+        id_ = number + 1 if self._id is None else parse_id(values.get(self._id))
+        if id_ is None:
             return InvalidRow(number, record.line, None, "row_invalid", self._id_error(values))
         try:
             request, kept = self.request(values), self._kept_columns(record.values)
         except InflightError as error:
-            return InvalidRow(number, record.line, str(given), error.code, str(error))
-        return Row(number, record.line, str(given), request, (given, kept))
+            return InvalidRow(number, record.line, str(id_), error.code, str(error))
+        return Row(number, record.line, str(id_), request, (id_, kept))
 
     def format_answer(self, row: Row, answer: RowAnswer, attempts: int) -> RowResult:
-        given, kept = row.context
-        found, tokens, texts = self.answer_values(answer)
-        line = {"id": given, **found}
+        id_, kept = row.context
+        fields, tokens, texts = self.answer_values(answer)
+        line = {"id": id_, **fields}
         if kept:
             line.update(kept)
         return RowResult(
@@ -170,29 +170,29 @@ class GenerateRowFormat(PlainRowFormat):
 
     def answer_values(self, answer: RowAnswer) -> tuple[dict[str, Any], tuple[int, int], int]:
         assert isinstance(answer, Generation)
-        found = {
+        fields = {
             "text": answer.text,
             "finish_reason": answer.finish_reason,
             "input_tokens": answer.input_tokens,
             "output_tokens": answer.output_tokens,
         }
-        return found, (answer.input_tokens or 0, answer.output_tokens or 0), 0
+        return fields, (answer.input_tokens or 0, answer.output_tokens or 0), 0
 
     def request(self, values: Mapping[str, Any]) -> RowRequest:
         prompt = self._prompt_of(values)
         if self._overrides.isdisjoint(values):
             return self._generate(prompt, self._max_tokens, self._sampling)
-        given = {name: values[name] for name in self._overrides.intersection(values) if values[name] is not None}
-        max_tokens = whole(given.pop("max_tokens", self._max_tokens))
+        overrides = {name: values[name] for name in self._overrides.intersection(values) if values[name] is not None}
+        max_tokens = whole(overrides.pop("max_tokens", self._max_tokens))
         check_int("max_tokens", max_tokens, 1, _MAX_INT32)
-        ignore_eos = given.pop("ignore_eos", None)
+        ignore_eos = overrides.pop("ignore_eos", None)
         if ignore_eos is not None:
             if not isinstance(ignore_eos, bool):
                 raise InflightError(
                     f"ignore_eos is {shorten(ignore_eos)}; it must be true or false", "invalid_parameter"
                 )
-            given["end_id"] = -1 if ignore_eos else None
-        return self._generate(prompt, max_tokens, replace(self._sampling, **given) if given else self._sampling)
+            overrides["end_id"] = -1 if ignore_eos else None
+        return self._generate(prompt, max_tokens, replace(self._sampling, **overrides) if overrides else self._sampling)
 
     def _generate(self, prompt: str | list[dict[str, Any]], max_tokens: int, sampling: Sampling) -> GenerateRequest:
         as_chat = self._as_chat and isinstance(prompt, str)
@@ -238,8 +238,8 @@ class GenerateRowFormat(PlainRowFormat):
 
 def sampling_from_defaults(defaults: GenerationDefaults) -> Sampling:
     """Return the sampling for rows that do not set their own. Raises BatchError `input_invalid`."""
-    given = {name: getattr(defaults, name) for name in _SAMPLING}
+    parameters = {name: getattr(defaults, name) for name in _SAMPLING}
     try:
-        return Sampling(**given, end_id=-1 if defaults.ignore_eos else None)
+        return Sampling(**parameters, end_id=-1 if defaults.ignore_eos else None)
     except InflightError as error:
         raise BatchError(str(error), "input_invalid") from None

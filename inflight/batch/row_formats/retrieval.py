@@ -27,7 +27,11 @@ class RetrievalRowFormat(GenerateRowFormat):
     ) -> None:
         super().__init__(spec, defaults, overrides, own=(SOURCES,))
         self._retrieval = retrieval
-        if not any(PASSAGES in one.columns or one.names_row for one in (self._template, self._system) if one):
+        if not any(
+            PASSAGES in template.columns or template.names_row
+            for template in (self._template, self._system)
+            if template
+        ):
             raise BatchError(
                 "no template has a place for the passages; write {{ passages }} in the template, or in the system"
                 " message",
@@ -51,10 +55,10 @@ class RetrievalRowFormat(GenerateRowFormat):
 
     def with_passages(self, row: Row, passages: Passages) -> Row | InvalidRow:
         """Return the row with its prompt, once its passages are there."""
-        given, kept, values = row.context
+        id_, kept, values = row.context
         try:
             request = super().request({**values, PASSAGES: passages})
         except InflightError as error:
             return InvalidRow(row.number, row.line, row.id, error.code, str(error))
         assert isinstance(request, GenerateRequest)
-        return replace(row, request=request, context=(given, {**(kept or {}), SOURCES: passages.sources()}))
+        return replace(row, request=request, context=(id_, {**(kept or {}), SOURCES: passages.sources()}))

@@ -20,20 +20,20 @@ _BUFFER = 1 << 20
 class ParquetSource:
     """A Parquet file, read in small batches, row group by row group. A position is a row's number.
 
-    `wanted` are the columns to read, if they exist; None: all.
+    `needed` are the columns to read, if they exist; None: all.
     """
 
     format: FileFormat = "parquet"
     key_column: str | None = None
 
-    def __init__(self, file: StoredFile, wanted: frozenset[str] | None = None) -> None:
+    def __init__(self, file: StoredFile, needed: frozenset[str] | None = None) -> None:
         self._file = file
         with self._open() as parquet:
             metadata = parquet.metadata
             self._groups: list[int] = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
             self.columns: list[str] | None = list(parquet.schema_arrow.names)
         self.fingerprint = file.fingerprint()
-        self._read = [name for name in self.columns if wanted is None or name in wanted]
+        self._read = [name for name in self.columns if needed is None or name in needed]
         if double := next((name for name in self._read if self.columns.count(name) > 1), None):
             raise BatchError(f"{file.shown} has two columns {double!r}; rename one", "input_invalid")
 

@@ -87,8 +87,8 @@ class Ledger:
 
     def claim_ids(self, rows: Sequence[tuple[str, int]]) -> set[int]:
         """Return the numbers of those rows (id and number) whose id an earlier row has."""
-        hashed = sorted((hashlib.blake2b(one.encode("utf-8", "surrogatepass"), digest_size=16).digest(), number)
-                        for one, number in rows)  # fmt: skip
+        hashed = sorted((hashlib.blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=16).digest(), number)
+                        for id_, number in rows)  # fmt: skip
         return self.claim_hashed(hashed)
 
     def claim_hashed(self, hashed: Sequence[tuple[bytes, int]]) -> set[int]:
@@ -207,16 +207,17 @@ class Ledger:
         new: list[PendingLine] = []
         letters: list[bytes] = []
         failed: list[tuple[Any, ...]] = []
-        for one in results:
-            if self.is_done(one.number):
+        for result in results:
+            if self.is_done(result.number):
                 continue
-            self._done_out_of_order.add(one.number)
-            self.counts.add(one)
-            if one.status is RowStatus.DEAD:
-                letters.append(one.text)
-            if one.status is not RowStatus.OK:
-                failed.append((one.number, one.line, one.id, one.status, one.code, one.message, one.attempts))
-            new.append((one.number, one.status, None if one.status is RowStatus.DEAD else one.text))
+            self._done_out_of_order.add(result.number)
+            self.counts.add(result)
+            if result.status is RowStatus.DEAD:
+                letters.append(result.text)
+            if result.status is not RowStatus.OK:
+                values = (result.line, result.id, result.status, result.code, result.message, result.attempts)
+                failed.append((result.number, *values))
+            new.append((result.number, result.status, None if result.status is RowStatus.DEAD else result.text))
         if letters:
             self._files[RowStatus.DEAD].write(letters)
         if failed:
@@ -226,7 +227,7 @@ class Ledger:
 
     def _clear_suspects(self, results: list[RowResult]) -> None:
         """Remove finished rows from the suspects."""
-        cleared = [(one.number,) for one in results if self.crash_counts.pop(one.number, None) is not None]
+        cleared = [(result.number,) for result in results if self.crash_counts.pop(result.number, None) is not None]
         self.database.execute_many("DELETE FROM suspects WHERE number = ?", cleared)
 
     def _write_ready_lines(self, new: list[PendingLine]) -> None:
@@ -246,17 +247,17 @@ class Ledger:
             self._done_out_of_order.discard(number)
             self.next += 1
         stored.close()
-        later = [one for one in new if one[0] >= self.next]
+        later = [line for line in new if line[0] >= self.next]
         self.database.execute_many("INSERT INTO results VALUES (?, ?, ?)", later)
         if self.next > began:
             self.database.execute("DELETE FROM results WHERE number < ?", (self.next,))
         self._append(lines)
 
     def _append(self, lines: dict[str, list[bytes]]) -> None:
-        for status, found in lines.items():
-            if found:
-                self._files[RowStatus(status)].write(found)
-                found.clear()
+        for status, texts in lines.items():
+            if texts:
+                self._files[RowStatus(status)].write(texts)
+                texts.clear()
 
     def _advance_position(self) -> None:
         while self._positions and self._positions[0][0] < self.next:

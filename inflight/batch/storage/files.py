@@ -246,9 +246,9 @@ class StoredFile:
             return url_to_fs(str(local_path(self.address)))[0], str(local_path(self.address))
         options: dict[str, Any] = {"use_listings_cache": False}
         address = expand_variables(self.address, self.missing_code)
-        if found := _ENDPOINTED.fullmatch(address):
-            address = f"s3://{found[2]}"
-            options |= {"client_kwargs": {"endpoint_url": found[1]}}
+        if endpointed := _ENDPOINTED.fullmatch(address):
+            address = f"s3://{endpointed[2]}"
+            options |= {"client_kwargs": {"endpoint_url": endpointed[1]}}
         try:
             fs, path = url_to_fs(address, **options)
         except ImportError as error:

@@ -81,7 +81,7 @@ class VerificationResult:
         """Whether everything that exists is right, even if the job is not finished."""
         wrong = (self.duplicates, self.unknown, self.unreadable, self.output)
         done = self.rows - self.missing.count == self.ok + self.error + self.dead
-        return done and not self.output_error and not any(one.count for one in wrong)
+        return done and not self.output_error and not any(findings.count for findings in wrong)
 
     def messages(self) -> list[str]:
         """Return sentences for people: the sum, and each problem."""
@@ -95,14 +95,14 @@ class VerificationResult:
             lines.append("The job is not finished; resume it.")
         elif self.missing.count:
             lines.append(f"Rows without a record: {self.missing}.")
-        for what, found in (
+        for what, findings in (
             ("Rows with more than one record", self.duplicates),
             ("Records that belong to no row", self.unknown),
             ("Lines that can't be read", self.unreadable),
             ("Answers that are missing from the output or different", self.output),
         ):
-            if found.count:
-                lines.append(f"{what}: {found}.")
+            if findings.count:
+                lines.append(f"{what}: {findings}.")
         return [*lines, self.output_error] if self.output_error else lines
 
 
@@ -178,9 +178,9 @@ def verify(directory: JobDirectory) -> VerificationResult:
         )
     with closing(RecordIndex()) as tally:
         unreadable = Findings.from_items(
-            one
+            place
             for kind in RowStatus
-            for one in _index_records(tally, kind, directory.result_file(kind), finished=finished)
+            for place in _index_records(tally, kind, directory.result_file(kind), finished=finished)
         )
         rows = _InputRows(job, source)
         missing = Findings.from_items(rows.without_record(tally))

@@ -93,18 +93,18 @@ def command(path: str | None, watch: float | None, as_json: bool) -> None:
 
 def _print_all(jobs: list[JobDirectory], short: bool, as_json: bool, again: bool) -> bool:
     """Print the status of the jobs; return whether any of them runs."""
-    found = [job_status(job) for job in jobs]
+    statuses = [job_status(job) for job in jobs]
     if again and not as_json:
         click.clear()  # does nothing unless standard output is a terminal
-    for one in found:
-        _print_one(one, short, as_json)
-    return any(one.running for one in found)
+    for status in statuses:
+        _print_one(status, short, as_json)
+    return any(status.running for status in statuses)
 
 
-def _print_one(one: JobStatus, short: bool, as_json: bool) -> None:
+def _print_one(status: JobStatus, short: bool, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(one.as_dict()))
+        click.echo(json.dumps(status.as_dict()))
     elif short:
-        print_status_line(one)
+        print_status_line(status)
     else:
-        print_status(one)
+        print_status(status)

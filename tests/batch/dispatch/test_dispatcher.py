@@ -94,7 +94,7 @@ async def test_the_rows_of_a_lost_server_go_to_the_others(code: str) -> None:
     asked.dispatcher._endpoints[0].health.is_unavailable = lambda now: True  # type: ignore[method-assign]
     await asked.run()
     assert asked.answers == dict(enumerate(PROMPTS))
-    assert [server.up for server in asked.dispatcher.state().servers] == [False, True]
+    assert [server.up for server in asked.dispatcher.servers()] == [False, True]
     assert any(sentence.startswith("a does not answer;") for sentence in asked.messages)
 
 
@@ -278,11 +278,14 @@ async def test_a_row_that_is_asked_again_is_in_flight_and_does_not_wait() -> Non
         await asyncio.sleep(3600)
         return prompt
 
+    def in_flight() -> int:
+        return sum(server.in_flight for server in asked.dispatcher.servers())
+
     asked = DispatchRun([server := ScriptedBackend(slow_then)], ListFeed(PROMPTS[:3]))
     running = asyncio.create_task(asked.run())
     await wait_until_async(lambda: len(server.asked) >= 3)
-    assert asked.dispatcher.state().in_flight + asked.dispatcher.state().pending_retries == 3
+    assert in_flight() + asked.dispatcher.pending_retries == 3
     await wait_until_async(lambda: len(server.asked) == 6)
-    assert (asked.dispatcher.state().in_flight, asked.dispatcher.state().pending_retries) == (3, 0)
+    assert (in_flight(), asked.dispatcher.pending_retries) == (3, 0)
     await asked.dispatcher.drain(0.0)
     await running

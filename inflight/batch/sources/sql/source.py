@@ -77,7 +77,7 @@ class SqlSource:
 
     format: FileFormat = "sql"
 
-    def __init__(self, spec: InputSpec, wanted: frozenset[str] | None = None, bound_fingerprint: str = "") -> None:
+    def __init__(self, spec: InputSpec, needed: frozenset[str] | None = None, bound_fingerprint: str = "") -> None:
         self._database = SourceDatabase(spec.address)
         self._spec = spec
         self._what = f"the table {spec.table}" if spec.query is None else "the query"
@@ -85,7 +85,7 @@ class SqlSource:
         self.columns: list[str] | None = columns
         own_key = len(self._keys) == 1 and self._keys[0] in columns
         self.key_column: str | None = self._keys[0] if own_key else None
-        self._read = [name for name in columns if wanted is None or name in wanted or name in self._keys]
+        self._read = [name for name in columns if needed is None or name in needed or name in self._keys]
         named = f"sql:{fingerprint([self._database.name, spec.table, spec.query, self._keys])}:"
         if bound_fingerprint.startswith(named):
             rows, last = json.loads(bound_fingerprint.removeprefix(named))
@@ -195,8 +195,8 @@ class SqlSource:
         keys = [self._column(name) for name in self._keys]
         is_id = len(keys) == 1 and self._keys[0] == self._spec.id
         with self._database.reading() as connection:
-            one = func.count(distinct(keys[0]) if is_id else keys[0])
-            rows, usable = connection.execute(select(func.count(), one).select_from(self._rows)).one()
+            keyed = func.count(distinct(keys[0]) if is_id else keys[0])
+            rows, usable = connection.execute(select(func.count(), keyed).select_from(self._rows)).one()
             if rows != usable:
                 raise BatchError(
                     f"{rows - usable} of the {rows} rows of {self._what} have no unique value in the column "
