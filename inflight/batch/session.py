@@ -122,7 +122,9 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
         if destination is not None:
             destination.check()
         if ledger is None:
-            _check_output_free(job, directory)
+            for path in map(directory.result_file, RowStatus):
+                if path.exists():  # a new job would write there
+                    raise output_exists_error(str(path), job.input.address)
             ledger = open_ledger(directory, job.input.part.first)
         created = ledger.recall("created")
         if created is None:
@@ -148,14 +150,6 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
         for opened in (destination, ledger):
             if opened is not None:
                 opened.close()
-
-
-def _check_output_free(job: Job, directory: JobDirectory) -> None:
-    """Refuse existing files where a new job would write."""
-    for kind in RowStatus:
-        path = directory.result_file(kind)
-        if path.exists():
-            raise output_exists_error(str(path), job.input.address)
 
 
 _OPTIONS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import orjson
 from inflight_client.call import CallOptions, Prompt
@@ -180,3 +180,7 @@ class RowResult:
     attempts: int = 0
     texts: int = 0
     empty: bool = False
+
+    @classmethod
+    def of(cls, row: Row | InvalidRow, status: RowStatus, text: bytes, **values: Any) -> Self:
+        return cls(row.number, row.line, row.id, status, text, **values)

@@ -128,13 +128,11 @@ def _column(values: list[Any], kind: str, type_: Any) -> Any:
         return pa.FixedSizeListArray.from_arrays(flat, type_.list_size)
     if kind == _NUMBER_BY_NAME:
         values = [None if value is None else list(value.items()) for value in values]
-    return pa.array([_fit(value, kind) for value in values], type_)
-
-
-def _fit(value: Any, kind: str) -> Any:
-    if kind != _TEXT or value is None or isinstance(value, str):
-        return value
-    return orjson.dumps(value).decode()
+    if kind == _TEXT:
+        values = [
+            value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values
+        ]
+    return pa.array(values, type_)
 
 
 def _length(value: Any) -> int:

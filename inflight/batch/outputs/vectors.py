@@ -219,14 +219,12 @@ class VectorTableOutput(TableOutput):
     ) -> None:
         """Copy the answers, each with its id as a text, to a temporary table, and from there to the target."""
         names = list(target.columns)
-        fields = [f"c{place}" for place in range(len(names))]
-        types = [
-            f"{column} {'vector' if name == 'embedding' else 'text'}"
-            for column, name in zip(fields, names, strict=True)
-        ]
+        types = (f"c{place} {'vector' if name == 'embedding' else 'text'}" for place, name in enumerate(names))
         _execute(connection, f"CREATE TEMPORARY TABLE {_STAGING} ({', '.join(types)}) ON COMMIT DROP")
-        _copy(connection, (_copied_row(target, names, key, answer) for key, answer in rows))
-        self._move(connection, target, dict(zip(names, fields, strict=True)))
+        copied = (_copied_row(target, names, key, answer) for key, answer in rows)
+        with _cursor(connection) as cursor, cursor.copy(f"COPY {_STAGING} FROM STDIN (FORMAT BINARY)") as copy:
+            copy.write(b"".join((_HEADER, *copied, _TRAILER)))
+        self._move(connection, target, {name: f"c{place}" for place, name in enumerate(names)})
 
     def _move(self, connection: Connection, target: VectorTable, fields: dict[str, str]) -> None:
         """Write the staged rows to the table. `fields`: the column of the staging table by the answer's field."""
@@ -282,9 +280,11 @@ class VectorTableOutput(TableOutput):
         _set(connection, "client_connection_check_interval", "1s")  # a build whose job was killed ends
         if workers is not None:
             _set(connection, "max_parallel_maintenance_workers", str(workers))
-        lists = f" WITH (lists = {_lists(rows)})" if encode.index == "ivfflat" else ""
+        # pgvector's recommended number of lists for so many rows
+        lists = max(1, rows // 1000 if rows <= 1_000_000 else round(rows**0.5))
+        options = f" WITH (lists = {lists})" if encode.index == "ivfflat" else ""
         quoted = _quoted_name(connection, column)
-        _execute(connection, f"CREATE INDEX ON {table} USING {encode.index} ({quoted} {operators}){lists}")
+        _execute(connection, f"CREATE INDEX ON {table} USING {encode.index} ({quoted} {operators}){options}")
 
 
 def _vector_type(dimensions: int) -> dict[str, Any]:
@@ -304,11 +304,6 @@ def _set(connection: Connection, name: str, value: str) -> None:
 
     chosen = text("SELECT set_config(name, :value, true) FROM pg_settings WHERE name = :name")
     connection.execute(chosen, {"name": name, "value": value})
-
-
-def _lists(rows: int) -> int:
-    """Return pgvector's recommended number of lists for so many rows."""
-    return max(1, rows // 1000 if rows <= 1_000_000 else round(rows**0.5))
 
 
 def _quoted(connection: Connection, target: OutputTable) -> str:
@@ -348,12 +343,6 @@ def _copied_row(target: OutputTable, names: Sequence[str], key: str, answer: Ans
         data = value.encode() if is_text else orjson.dumps(value)
         parts += (struct.pack(">i", len(data)), data)
     return b"".join(parts)
-
-
-def _copy(connection: Connection, rows: Iterator[bytes]) -> None:
-    statement = f"COPY {_STAGING} FROM STDIN (FORMAT BINARY)"
-    with _cursor(connection) as cursor, cursor.copy(statement) as copy:
-        copy.write(b"".join((_HEADER, *rows, _TRAILER)))
 
 
 def _execute(connection: Connection, statement: str) -> None:

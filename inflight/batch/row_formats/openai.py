@@ -93,10 +93,8 @@ class OpenAIRowFormat:
         chat, body = values["url"] == _CHAT, values["body"]
         try:
             if self._encode is not None:
-                parsed_embedding = parse_embedding(body)
-                return Row(
-                    number, record.line, name, self._embed_request(parsed_embedding, self._encode), parsed_embedding
-                )
+                asked = parse_embedding(body)
+                return Row(number, record.line, name, self._embed_request(asked, self._encode), asked)
             parsed = parse_request(body, chat, self._defaults)
             request = _row_request(parsed, self._as_model)
         except ApiError as error:
@@ -118,9 +116,7 @@ class OpenAIRowFormat:
         text = _line(row.id, name, 200, response_body(head, [choice], answer.usage), no_effect)
         tokens = (answer.input_tokens or 0, answer.output_tokens or 0)
         empty = not answer.text.strip()
-        return RowResult(
-            *(row.number, row.line, row.id, RowStatus.OK, text), tokens=tokens, attempts=attempts, empty=empty
-        )
+        return RowResult.of(row, RowStatus.OK, text, tokens=tokens, attempts=attempts, empty=empty)
 
     def _embed_request(self, parsed: EmbeddingRequest, encode: EncodeSpec) -> EmbedRequest:
         _refuse({"return_errors": parsed.return_errors, "priority": parsed.priority != 0})
@@ -142,21 +138,16 @@ class OpenAIRowFormat:
         body = b"".join(embedding_parts(answer, parsed, row.request.model or self._model))
         text = _line(row.id, _hashed_id(row.id), 200, orjson.Fragment(body))
         tokens = (answer.total_tokens, 0)
-        return RowResult(
-            *(row.number, row.line, row.id, RowStatus.OK, text), tokens=tokens, attempts=attempts, texts=len(answer)
-        )
+        return RowResult.of(row, RowStatus.OK, text, tokens=tokens, attempts=attempts, texts=len(answer))
 
     def format_failure(self, row: Row, error: InflightError, attempts: int) -> RowResult:
         if error.code == "row_crashed_engine":
-            return replace(
-                dead_letter(InvalidRow(row.number, row.line, row.id, error.code, str(error))), attempts=attempts
-            )
-        outcome = self._format_rejected(row, error.code, str(error), None)
-        return replace(outcome, attempts=attempts)
+            return dead_letter(row, error.code, str(error), attempts)
+        return replace(self._format_rejected(row, error.code, str(error), None), attempts=attempts)
 
     def format_invalid(self, invalid: InvalidRow) -> RowResult:
         if invalid.status is RowStatus.DEAD or invalid.id is None:
-            return dead_letter(invalid)
+            return dead_letter(invalid, invalid.code, invalid.message)
         return self._format_rejected(invalid, invalid.code, invalid.message, invalid.context)
 
     def _format_rejected(self, row: Row | InvalidRow, code: str, message: str, param: str | None) -> RowResult:
@@ -167,7 +158,7 @@ class OpenAIRowFormat:
         else:
             status = status_of(InflightError(message, code))
             text = _line(row.id, name, status, error_body(message, code, status, param))
-        return RowResult(row.number, row.line, row.id, RowStatus.ERROR, text, code, message)
+        return RowResult.of(row, RowStatus.ERROR, text, code=code, message=message)
 
 
 def _row_request(parsed: GenerationRequest, as_model: bool) -> GenerateRequest:

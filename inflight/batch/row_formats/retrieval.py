@@ -11,7 +11,7 @@ from inflight_client import InflightError
 from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import EmbedRequest, GenerateRequest, InputRecord, InvalidRow, Row, RowRequest
 from inflight.batch.job.spec import PASSAGES, SOURCES, GenerationDefaults, InputSpec, RetrievalSpec
-from inflight.batch.row_formats.lines import decode_binary
+from inflight.batch.row_formats.lines import column_names, decode_binary
 from inflight.batch.row_formats.plain import GenerateRowFormat
 from inflight.openai_api.messages import checked_text
 from inflight.retrieval.passages import Passages
@@ -44,8 +44,7 @@ class RetrievalRowFormat(GenerateRowFormat):
     def request(self, values: Mapping[str, Any]) -> RowRequest:
         name = self._retrieval.query
         if name not in values:
-            names = ", ".join(map(str, list(values)[:20]))[:200]
-            raise InflightError(f"the row has no {name!r} to search for, but {names}", "row_invalid")
+            raise InflightError(f"the row has no {name!r} to search for, but {column_names(values)}", "row_invalid")
         text = checked_text(name, values[name])
         return EmbedRequest((text,), self._retrieval.input_type, self._retrieval.dimensions)
 

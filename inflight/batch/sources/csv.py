@@ -65,14 +65,16 @@ class CsvSource(FileSource):
                 if len(fields) == len(names):
                     yield InputRecord(first, dict(zip(names, fields, strict=True)), lines.position)
                 else:
-                    yield InputRecord(first, None, lines.position, _counted(len(fields), len(names)))
+                    counted = f"{len(fields)} field{'s' if len(fields) > 1 else ''}, but the header names {len(names)}"
+                    yield InputRecord(first, None, lines.position, f"the row has {counted}")
 
     def _header(self) -> tuple[str, list[str], tuple[int, int]]:
         """Return the delimiter, the names, and where the first row begins."""
         marked = self._delimiter_line()
         delimiters = self._given or (marked or "").rstrip("\r\n").removeprefix(_MARK)
         candidates, faults = [], []
-        for each in delimiters or self._candidates:  # a quoted header is none with other delimiters
+        usual = "\t,;|" if ".tsv" in self._file.address.lower() else ",;\t|"
+        for each in delimiters or usual:  # a quoted header is none with other delimiters
             try:
                 candidates.append(self._try(each, skip=marked is not None))
             except BatchError as fault:
@@ -88,10 +90,6 @@ class CsvSource(FileSource):
                 f"the header of {self._file.shown} names the column {double!r} twice; rename one", "input_invalid"
             )
         return delimiter, names, begin
-
-    @property
-    def _candidates(self) -> str:
-        return "\t,;|" if ".tsv" in self._file.address.lower() else ",;\t|"
 
     def _delimiter_line(self) -> str | None:
         """Return the first line if it is one that spreadsheets write: sep=;"""
@@ -186,7 +184,3 @@ def _why(error: Exception, lines: _Lines) -> str:
     if "new-line character" in words:
         return "its lines end with a carriage return alone; convert it, with `tr '\\r' '\\n'` for example"
     return f"the row is not CSV: {words}"
-
-
-def _counted(fields: int, names: int) -> str:
-    return f"the row has {fields} field{'s' if fields > 1 else ''}, but the header names {names}"

@@ -18,10 +18,6 @@ from inflight.batch.job.rows import Position, RowResult, RowStatus
 from inflight.batch.state.database import StateDatabase
 from inflight.batch.state.line_file import LineFile, install_merged
 
-PendingLine = tuple[int, str, bytes | None]
-"""A finished row: its number, its status, and its line unless that is already written."""
-
-
 _MAX_WRITE_BYTES = 4 << 20
 """Maximum lines per write: a slow row may release many at once."""
 
@@ -201,10 +197,10 @@ class Ledger:
             self.database.put("renames", False)
             self.database.commit()
 
-    def _apply(self, results: list[RowResult]) -> list[PendingLine]:
-        """Count results and record failures; dead letters are written immediately. Rows that are already done are
-        skipped."""
-        new: list[PendingLine] = []
+    def _apply(self, results: list[RowResult]) -> list[RowResult]:
+        """Count results and record failures; dead letters are written immediately. Return them without rows that are
+        already done."""
+        new: list[RowResult] = []
         letters: list[bytes] = []
         failed: list[tuple[Any, ...]] = []
         for result in results:
@@ -217,21 +213,25 @@ class Ledger:
             if result.status is not RowStatus.OK:
                 values = (result.line, result.id, result.status, result.code, result.message, result.attempts)
                 failed.append((result.number, *values))
-            new.append((result.number, result.status, None if result.status is RowStatus.DEAD else result.text))
+            new.append(result)
         if letters:
             self._files[RowStatus.DEAD].write(letters)
         if failed:
             self.database.execute_many("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", failed)
         self._clear_suspects(results)
-        return sorted(new)
+        return new
 
     def _clear_suspects(self, results: list[RowResult]) -> None:
         """Remove finished rows from the suspects."""
         cleared = [(result.number,) for result in results if self.crash_counts.pop(result.number, None) is not None]
         self.database.execute_many("DELETE FROM suspects WHERE number = ?", cleared)
 
-    def _write_ready_lines(self, new: list[PendingLine]) -> None:
+    def _write_ready_lines(self, results: list[RowResult]) -> None:
         """Write the lines of all rows up to the first unfinished one; keep the rest in the state."""
+        new = sorted(
+            (result.number, result.status, None if result.status is RowStatus.DEAD else result.text)
+            for result in results
+        )
         stored = self.database.execute("SELECT number, status, text FROM results ORDER BY number")
         lines: dict[str, list[bytes]] = {RowStatus.OK: [], RowStatus.ERROR: []}
         began, held = self.next, 0

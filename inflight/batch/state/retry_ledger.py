@@ -17,7 +17,7 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import InvalidRow, Position, Row, RowResult, RowStatus
 from inflight.batch.job.spec import InputSpec
 from inflight.batch.sources.interface import RowSource
-from inflight.batch.state.ledger import Ledger, PendingLine
+from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.line_file import LineFile, install_merged, merge_path, read_lines
 from inflight.common.atomic_files import sync
 
@@ -139,7 +139,7 @@ class RetryLedger(Ledger):
                 self._files[status] = LineFile(self._directory.result_file(status), length)
             self.remember("renames", False)
 
-    def _apply(self, results: list[RowResult]) -> list[PendingLine]:
+    def _apply(self, results: list[RowResult]) -> list[RowResult]:
         for row in results:
             if (before := self._wanted.pop(row.number, None)) is None:
                 continue
@@ -152,7 +152,7 @@ class RetryLedger(Ledger):
         self._clear_suspects(results)
         return []
 
-    def _write_ready_lines(self, new: list[PendingLine]) -> None:
+    def _write_ready_lines(self, results: list[RowResult]) -> None:
         """Lines are written only when all rows are done."""
 
     @cached_property

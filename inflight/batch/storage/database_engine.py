@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 60.0
 """Seconds to wait for another program's lock on an SQLite file."""
 
-_CONNECT_ARGS: dict[str, dict[str, Any]] = {
-    "sqlite": {"timeout": LOCK_TIMEOUT},
-    "postgresql+psycopg": {
-        "connect_timeout": 10,
-        "keepalives_idle": 30,
-        "keepalives_interval": 10,
-        "keepalives_count": 3,
-    },
-}
+_PSYCOPG = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 """Settings of connections that an address does not set: a server that is gone is noticed within a minute."""
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
@@ -44,7 +36,8 @@ def create_database_engine(address: str, code: str, pooled: bool) -> Engine:
         url = make_url(expand_variables(address, code))
         url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
         backend = url.get_backend_name()
-        settings = _CONNECT_ARGS.get(url.drivername) or _CONNECT_ARGS.get(backend, {})
+        settings: dict[str, Any] = {"timeout": LOCK_TIMEOUT} if backend == "sqlite" else {}
+        settings |= _PSYCOPG if url.drivername == "postgresql+psycopg" else {}
         connect_args = {name: value for name, value in settings.items() if name not in url.query}
         options: dict[str, Any] = {"connect_args": connect_args}
         options |= {"pool_pre_ping": backend != "sqlite"} if pooled else {"poolclass": NullPool}

@@ -14,9 +14,8 @@ from typing import IO, Any, NamedTuple, cast
 
 from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.storage.addresses import is_local, local_path
-from inflight.batch.storage.buffered import BUFFER, open_buffered, skip_bytes
-from inflight.batch.storage.compression import compression_of, open_compressed
 from inflight.batch.storage.secret_address import expand_variables, masked, scrubbed
+from inflight.batch.storage.streams import BUFFER, compression_of, open_buffered, open_compressed, skip_bytes
 from inflight.common.atomic_files import DISK_FULL_ERRORS, make_directory, sync
 
 _ENDPOINTED = re.compile(r"s3://(https?://[^/]+)/(.+)", re.IGNORECASE)

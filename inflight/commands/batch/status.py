@@ -42,10 +42,7 @@ def _progress_lines(progress: JobProgress, running: bool) -> Iterator[tuple[str,
     counts = progress.counts
     yield "", f"{counts.ok:,} answered, {counts.error:,} errors, {formatting.format_failures(progress)}"
     if progress.out_of_order:
-        yield (
-            "",
-            f"{progress.out_of_order:,} of them wait for row {progress.next_row:,} to keep the order",
-        )
+        yield "", f"{progress.out_of_order:,} of them wait for row {progress.next_row:,} to keep the order"
     if running:
         this_run = progress.throughput.this_run
         yield (
@@ -97,14 +94,8 @@ def _print_all(jobs: list[JobDirectory], short: bool, as_json: bool, again: bool
     if again and not as_json:
         click.clear()  # does nothing unless standard output is a terminal
     for status in statuses:
-        _print_one(status, short, as_json)
+        if as_json:
+            click.echo(json.dumps(status.as_dict()))
+        else:
+            (print_status_line if short else print_status)(status)
     return any(status.running for status in statuses)
-
-
-def _print_one(status: JobStatus, short: bool, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(status.as_dict()))
-    elif short:
-        print_status_line(status)
-    else:
-        print_status(status)

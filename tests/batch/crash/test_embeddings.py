@@ -22,14 +22,14 @@ def test_a_job_that_is_killed_writes_each_vector_once(
     undisturbed = Trial(VECTORS, lives, scripted_encoders.grpc_address, tmp_path / "undisturbed", postgresql.database())
     reached = undisturbed.noted()
     assert reached["table.commit"] > 2
-    wanted = undisturbed.came_to()
-    rows = wanted[1]
+    expected = undisturbed.came_to()
+    rows = expected[1]
     assert isinstance(rows, list)
     assert len(rows) > 90
     assert rows[-1] == (1,)
     trial = Trial(VECTORS, lives, scripted_encoders.grpc_address, tmp_path / "killed", postgresql.database())
     assert trial.die_at_each([point for point in POINTS if point in reached]) == []
-    assert trial.came_to() == wanted
+    assert trial.came_to() == expected
 
 
 @pytest.mark.slow
@@ -38,14 +38,14 @@ def test_a_job_that_is_killed_at_any_moment_writes_each_vector_once(
 ) -> None:
     undisturbed = Trial(VECTORS, lives, scripted_encoders.grpc_address, tmp_path / "undisturbed", postgresql.database())
     reached = undisturbed.noted()
-    wanted = undisturbed.came_to()
+    expected = undisturbed.came_to()
     for point, times in reached.items():
         for number in {1, 1 + times // 2, times}:
             trial = Trial(
                 VECTORS, lives, scripted_encoders.grpc_address, tmp_path / f"{point}-{number}", postgresql.database()
             )
             trial.die(point, number)
-            assert trial.came_to() == wanted, f"{point}, time {number}"
+            assert trial.came_to() == expected, f"{point}, time {number}"
     draw = random.Random(3)
     trial = Trial(VECTORS, lives, scripted_encoders.grpc_address, tmp_path / "killed", postgresql.database())
     for _ in range(20):
@@ -54,4 +54,4 @@ def test_a_job_that_is_killed_at_any_moment_writes_each_vector_once(
         life.send(signal.SIGKILL)
         life.wait()
     assert trial.live(trial.scenario.last) == trial.ended
-    assert trial.came_to() == wanted
+    assert trial.came_to() == expected

@@ -69,14 +69,14 @@ def test_a_job_counts_as_delivered_what_its_table_has(tmp_path: Path, monkeypatc
     job = job_to(tmp_path, f"sqlite:///{shop}", table="answers")
     directory = JobDirectory.from_output(job.output, tmp_path / "shop.job")
 
-    def undelivered(said: dict[str, Any]) -> str:
-        if not said.get("delivered"):
+    def undelivered(values: dict[str, Any]) -> str:
+        if not values.get("delivered"):
             return ""
-        told = directory.result_file(RowStatus.OK).read_bytes()[: said["delivered"]].count(b"\n")
+        delivered = directory.result_file(RowStatus.OK).read_bytes()[: values["delivered"]].count(b"\n")
         with closing(sqlite3.connect(shop)) as table:
             made = table.execute("SELECT 1 FROM sqlite_master WHERE name = 'answers'").fetchone()
             (rows,) = table.execute("SELECT count(*) FROM answers").fetchone() if made else (0,)
-        return "" if rows >= told else f"{told} rows count as delivered, and the table has {rows}"
+        return "" if rows >= delivered else f"{delivered} rows count as delivered, and the table has {rows}"
 
     disk = Disk(tmp_path, monkeypatch, also=undelivered)
     disk.settle()

@@ -148,7 +148,9 @@ async def test_a_server_that_refuses_in_the_middle_is_set_aside() -> None:
         [ScriptedBackend(refuse, name="a"), ScriptedBackend(steady, name="b")], ListFeed(PROMPTS), concurrency=2
     ).run()
     assert asked.answers == dict(enumerate(PROMPTS))
-    assert [one for one in asked.messages if "no longer used" in one] == ["a is no longer used: the key has run out"]
+    assert [sentence for sentence in asked.messages if "no longer used" in sentence] == [
+        "a is no longer used: the key has run out"
+    ]
 
 
 @pytest.mark.parametrize("code", ["permission_denied", "job_mismatch"])
@@ -172,7 +174,7 @@ async def test_what_is_in_flight_at_a_server_that_is_set_aside_goes_to_the_other
     asked = await DispatchRun(servers, ListFeed(PROMPTS), bind_one, concurrency=4, server_wait_timeout=20.0).run()
     assert asked.answers == dict(enumerate(PROMPTS))
     assert servers[0].cancelled
-    assert sum("a is no longer used" in one for one in asked.messages) == 1
+    assert sum("a is no longer used" in sentence for sentence in asked.messages) == 1
 
 
 def bind_one(build: str) -> None:

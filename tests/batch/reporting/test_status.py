@@ -36,18 +36,18 @@ def directory(tmp_path: Path) -> JobDirectory:
 
 def test_a_job_whose_process_is_gone_without_a_word_was_killed(directory: JobDirectory) -> None:
     write_progress(directory, sample_progress(host=socket.gethostname()))
-    found = job_status(directory)
-    assert (found.state, found.running) == ("killed", False)
-    assert found.message.endswith(f"resume with: inflight batch resume {directory.path}")
+    status = job_status(directory)
+    assert (status.state, status.running) == ("killed", False)
+    assert status.message.endswith(f"resume with: inflight batch resume {directory.path}")
 
 
 def test_before_its_first_word_a_job_begins_or_was_killed(directory: JobDirectory) -> None:
     with directory.locked():
-        found = job_status(directory)
-        assert (found.state, found.running) == ("starting", True)
-    found = job_status(directory)
-    assert (found.state, found.running) == ("killed", False)
-    assert "inflight batch resume" in found.message
+        status = job_status(directory)
+        assert (status.state, status.running) == ("starting", True)
+    status = job_status(directory)
+    assert (status.state, status.running) == ("killed", False)
+    assert "inflight batch resume" in status.message
 
 
 def test_while_the_lock_is_held_the_progress_is_believed(directory: JobDirectory) -> None:
@@ -57,9 +57,9 @@ def test_while_the_lock_is_held_the_progress_is_believed(directory: JobDirectory
         write_progress(directory, sample_progress(JobState.STOPPED, message=INTERRUPTED))
         assert job_status(directory).state == "starting", "what an earlier life has left"
         write_progress(directory, sample_progress(timestamp=time.time() - 100))
-        found = job_status(directory)
-        assert (found.state, found.running) == ("running", True)
-        assert "process 12345 has not reported progress for 100 s" in found.message
+        status = job_status(directory)
+        assert (status.state, status.running) == ("running", True)
+        assert "process 12345 has not reported progress for 100 s" in status.message
 
 
 def test_a_job_on_another_machine_runs_as_long_as_it_speaks(directory: JobDirectory) -> None:
@@ -72,44 +72,44 @@ def test_a_job_on_another_machine_runs_as_long_as_it_speaks(directory: JobDirect
 @pytest.mark.parametrize("state", [JobState.STOPPED, JobState.FAILED, JobState.CANCELLED])
 def test_a_job_that_ended_early_says_why_and_how_to_go_on(directory: JobDirectory, state: JobState) -> None:
     write_progress(directory, sample_progress(state, message="the disk is full"))
-    found = job_status(directory)
-    assert (found.state, found.running) == (str(state), False)
-    assert found.message == f"the disk is full; resume with: inflight batch resume {directory.path}"
+    status = job_status(directory)
+    assert (status.state, status.running) == (str(state), False)
+    assert status.message == f"the disk is full; resume with: inflight batch resume {directory.path}"
 
 
 def test_a_job_that_finishes_what_is_in_flight_says_so_until_it_has_ended(tmp_path: Path) -> None:
     job = job_of(tmp_path, ("stuck",))
-    directory, told = JobDirectory.from_output(job.output), list[JobProgress]()
+    directory, reports = JobDirectory.from_output(job.output), list[JobProgress]()
 
     async def stuck(server: ScriptedBackend, prompt: str) -> str:
         await asyncio.sleep(600)
         return prompt
 
-    runner = JobRunner(job, directory, told.append, backends=[ScriptedBackend(stuck)])
+    runner = JobRunner(job, directory, reports.append, backends=[ScriptedBackend(stuck)])
     thread = threading.Thread(target=runner.run)
     thread.start()
-    wait_until(lambda: any(progress.in_flight for progress in told))
+    wait_until(lambda: any(progress.in_flight for progress in reports))
     runner.stop()
-    wait_until(lambda: told[-1].state is JobState.DRAINING)
-    found = job_status(directory)
-    assert (found.state, found.running, found.message) == ("draining", True, INTERRUPTED)
+    wait_until(lambda: reports[-1].state is JobState.DRAINING)
+    status = job_status(directory)
+    assert (status.state, status.running, status.message) == ("draining", True, INTERRUPTED)
     runner.stop()
     thread.join(60)
-    assert told[-1].state is JobState.STOPPED
-    assert [progress.state for progress in told].count(JobState.STOPPED) == 1, "a line is said at each change"
+    assert reports[-1].state is JobState.STOPPED
+    assert [progress.state for progress in reports].count(JobState.STOPPED) == 1, "a line is said at each change"
     assert job_status(directory).state == "stopped"
 
 
 def test_a_finished_job_names_its_summary(tmp_path: Path) -> None:
     directory, _ = run(job_of(tmp_path, ("tea",)))
-    found = job_status(directory)
-    assert (found.state, found.message) == ("finished", f"its summary is {directory.summary}")
-    assert found.as_dict()["fraction_done"] == 1.0
+    status = job_status(directory)
+    assert (status.state, status.message) == ("finished", f"its summary is {directory.summary}")
+    assert status.as_dict()["fraction_done"] == 1.0
 
 
 def test_jobs_of_a_folder(directory: JobDirectory, tmp_path: Path) -> None:
     shutil.copytree(directory.path, tmp_path / "more.job")
     (tmp_path / "empty.job").mkdir()
-    assert [found.path.name for found in find_jobs(tmp_path)] == ["answers.job", "more.job"]
+    assert [job.path.name for job in find_jobs(tmp_path)] == ["answers.job", "more.job"]
     with raises(BatchError, "job_not_found", naming="empty.job"):
         find_jobs(tmp_path / "empty.job")

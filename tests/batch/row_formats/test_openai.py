@@ -112,9 +112,9 @@ def test_every_parameter_that_can_be_honoured_is(tmp_path: Path) -> None:
 
 def test_log_probs_name_tokens_by_their_ids(tmp_path: Path) -> None:
     form, rows = rows_of(tmp_path, _request(logprobs=True), _request("r2", url=_TEXT, logprobs=0))
-    given = answer(token_ids=(5, 9), log_probs=(-0.5, -1.5))
+    generation = answer(token_ids=(5, 9), log_probs=(-0.5, -1.5))
     chat, text = (
-        json.loads(form.format_answer(asked(row), given, 1).text)["response"]["body"]["choices"][0]["logprobs"]
+        json.loads(form.format_answer(asked(row), generation, 1).text)["response"]["body"]["choices"][0]["logprobs"]
         for row in rows
     )
     first = {"token": "token_id:5", "logprob": -0.5, "bytes": None, "top_logprobs": []}

@@ -95,9 +95,9 @@ def test_many_rows_that_waited_for_one_are_written_without_being_held_at_once(tm
     tracemalloc.stop()
     ledger.close()
     assert most < 24 << 20  # where all lines are 31 MB, and would be held thrice
-    found = lines(directory, RowStatus.OK)
-    assert len(found) == 16_001
-    assert [int(one[:8]) for one in found[1:]] == [*range(1, 16_001)]
+    written = lines(directory, RowStatus.OK)
+    assert len(written) == 16_001
+    assert [int(line[:8]) for line in written[1:]] == [*range(1, 16_001)]
 
 
 def test_ids_are_claimed_once_and_again_by_the_same_row(tmp_path: Path) -> None:
@@ -225,19 +225,6 @@ def test_a_file_that_somebody_has_made_meanwhile_is_left_alone(tmp_path: Path) -
         ledger.checkpoint()
     ledger.close()
     assert directory.result_file(RowStatus.OK).read_bytes() == b"theirs\n"
-
-
-def test_what_is_added_to_the_file_of_a_job_at_its_end_stays(tmp_path: Path) -> None:
-    directory = directory_at(tmp_path)
-    ledger = Ledger(directory)
-    ledger.add(outcome(0))
-    ledger.checkpoint()
-    ledger.remember("rows", 1)
-    ledger.close()
-    with directory.result_file(RowStatus.OK).open("ab") as file:
-        file.write(b"mine\n")
-    opened(directory).close()
-    assert lines(directory, RowStatus.OK) == [outcome(0).text, b"mine"]
 
 
 @pytest.mark.parametrize("content", [b"not a database, though it is long enough to be looked at" * 20])

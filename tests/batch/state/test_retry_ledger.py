@@ -62,15 +62,15 @@ def check(directory: JobDirectory, codes: tuple[str, ...]) -> None:
     asked = {n for n in range(ROWS) if outcome(n).code in codes}
     now = {n: again(n) if n in asked else outcome(n) for n in range(ROWS)}
     for kind in (RowStatus.OK, RowStatus.ERROR):
-        assert lines(directory, kind) == [one.text for one in now.values() if one.status is kind]
-    dead = [one for one in now.values() if one.status is RowStatus.DEAD]
-    assert sorted(lines(directory, RowStatus.DEAD)) == sorted(one.text for one in dead)
+        assert lines(directory, kind) == [result.text for result in now.values() if result.status is kind]
+    dead = [result for result in now.values() if result.status is RowStatus.DEAD]
+    assert sorted(lines(directory, RowStatus.DEAD)) == sorted(result.text for result in dead)
     ledger = Ledger(directory)
     assert (ledger.counts.ok, ledger.counts.error, ledger.counts.dead) == tuple(
-        sum(one.status is kind for one in now.values()) for kind in RowStatus
+        sum(result.status is kind for result in now.values()) for kind in RowStatus
     )
     assert sum(ledger.counts.codes.values()) == ledger.counts.error + ledger.counts.dead
-    assert [n for n, _, _ in ledger.failures()] == [n for n, one in now.items() if one.status is not RowStatus.OK]
+    assert [n for n, _, _ in ledger.failures()] == [n for n, result in now.items() if result.status is not RowStatus.OK]
     assert not ledger.recall("retrying")
     ledger.close()
 

@@ -18,13 +18,11 @@ from tests.fixtures.s3_server import s3_server
 
 @pytest.mark.parametrize("kind", ["sqlite", "s3"])
 def test_every_command_finds_the_job_that_run_names(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str
+    batch: CommandRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         execute, "_runner_class", lambda job: functools.partial(JobRunner, backends=[ScriptedBackend(picky)])
     )
-    batch = CommandRunner(monkeypatch, capsys, "batch")
     job_of(tmp_path, ("tea", "so slow", "milk"))
     with s3_server() as storage:
         output = "sqlite:///shop.db" if kind == "sqlite" else storage.address("out/answers.parquet")
@@ -36,8 +34,8 @@ def test_every_command_finds_the_job_that_run_names(
         assert done.code == 3, done.err
         (directory,) = tmp_path.glob("*.job")
         assert f"Job directory: {directory.name}\n" in done.err
-        (found,) = batch("status", output, "--json").objects
-        assert (found["job"], found["state"]) == (directory.name, "finished")
+        (status,) = batch("status", output, "--json").objects
+        assert (status["job"], status["state"]) == (directory.name, "finished")
         assert batch("verify", output).code == 0
         assert "finished" in batch("cancel", output).out
         assert batch("resume", output).code == 3

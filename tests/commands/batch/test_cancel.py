@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from inflight.batch.job.rows import RowStatus
 from inflight.batch.reporting.status import job_status
 from tests.batch.sample_jobs import job_of, run, running
 from tests.fixtures.command_runner import CommandRunner
-
-
-@pytest.fixture
-def batch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> CommandRunner:
-    monkeypatch.chdir(tmp_path)
-    return CommandRunner(monkeypatch, capsys, "batch")
 
 
 def test_it_waits_until_the_job_has_ended_and_what_is_done_stays(batch: CommandRunner, tmp_path: Path) -> None:

@@ -5,25 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from inflight.batch.job.rows import RowStatus
 from tests.batch.sample_jobs import job_of, run
 from tests.fixtures.command_runner import CommandRunner
-
-
-@pytest.fixture
-def batch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> CommandRunner:
-    monkeypatch.chdir(tmp_path)
-    return CommandRunner(monkeypatch, capsys, "batch")
 
 
 def test_a_finished_job_agrees_until_somebody_takes_a_line_away(batch: CommandRunner, tmp_path: Path) -> None:
     directory, _ = run(job_of(tmp_path, ("tea", "so long", "{", "milk")))
     done = batch("verify", "answers.jsonl")
     assert (done.code, done.out) == (0, "4 rows = 2 ok + 1 error + 1 dead: every row exactly once.\n")
-    (found,) = batch("verify", "answers.job", "--json").objects
-    assert (found["complete"], found["rows"], found["ok"]) == (True, 4, 2)
+    (verdict,) = batch("verify", "answers.job", "--json").objects
+    assert (verdict["complete"], verdict["rows"], verdict["ok"]) == (True, 4, 2)
 
     answers = directory.result_file(RowStatus.OK)
     answers.write_bytes(answers.read_bytes().splitlines(keepends=True)[0])
