@@ -36,13 +36,9 @@ class Findings:
 
     @classmethod
     def from_items(cls, things: Iterable[str]) -> Findings:
-        count = 0
-        first: list[str] = []
-        for thing in things:
-            count += 1
-            if len(first) < _EXAMPLES:
-                first.append(thing)
-        return cls(count, tuple(first))
+        left = iter(things)
+        first = tuple(islice(left, _EXAMPLES))
+        return cls(len(first) + sum(1 for _ in left), first)
 
     def __str__(self) -> str:
         return f"{self.count} ({', '.join(self.first)}{', ...' if self.count > len(self.first) else ''})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,9 +43,7 @@ def result_options(function: Decorated) -> Decorated:
         quiet_option,
         click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
 def execute_job(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -60,9 +61,7 @@ def job_options(function: Decorated) -> Decorated:
         model_options(EncodeSpec),
         model_options(RetrievalSpec, _RETRIEVAL),
     ]  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
 def running_options(function: Decorated) -> Decorated:
@@ -81,9 +80,7 @@ def running_options(function: Decorated) -> Decorated:
         click.option("--max-num-sequences", type=whole, help="For --ephemeral: maximum concurrent requests."),
         click.option("--max-num-tokens", type=whole, help="For --ephemeral: maximum tokens per step."),
     ]  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
 def job_from_options(address: str, options: dict[str, Any]) -> Job:

@@ -45,14 +45,12 @@ async def test_a_job_without_rows_ends() -> None:
 
 
 async def test_what_may_pass_is_tried_again_and_then_given_up() -> None:
-    asked = await DispatchRun(
-        [ScriptedBackend(failing_first(1, "deadline_exceeded"))], ListFeed(PROMPTS[:3]), max_attempts=2
-    ).run()
+    server = ScriptedBackend(failing_first(1, "deadline_exceeded"))
+    asked = await DispatchRun([server], ListFeed(PROMPTS[:3]), max_attempts=2).run()
     assert asked.answers == dict(enumerate(PROMPTS[:3]))
     assert set(asked.attempts.values()) == {2}
-    asked = await DispatchRun(
-        [ScriptedBackend(failing_first(9, "answer_damaged"))], ListFeed(PROMPTS[:3]), max_attempts=2
-    ).run()
+    server = ScriptedBackend(failing_first(9, "answer_damaged"))
+    asked = await DispatchRun([server], ListFeed(PROMPTS[:3]), max_attempts=2).run()
     assert asked.errors == dict.fromkeys(range(3), "answer_damaged")
     assert set(asked.attempts.values()) == {2}
 
@@ -120,9 +118,8 @@ async def test_the_pool_ends_where_nobody_answers_for_its_patience() -> None:
 
 async def test_endless_overload_ends_the_pool_too() -> None:
     with raises(BatchError, "server_unreachable"):
-        await DispatchRun(
-            [ScriptedBackend(failing_first(10**6, "overloaded"))], ListFeed(PROMPTS), server_wait_timeout=2.0
-        ).run()
+        server = ScriptedBackend(failing_first(10**6, "overloaded"))
+        await DispatchRun([server], ListFeed(PROMPTS), server_wait_timeout=2.0).run()
 
 
 @pytest.mark.parametrize("code", ["permission_denied", "model_not_found", "unsupported_deployment", "host_not_found"])
@@ -144,9 +141,8 @@ async def test_a_server_that_refuses_in_the_middle_is_set_aside() -> None:
         server.model = InflightError("the key has run out", "permission_denied")
         return InflightError("the key has run out", "permission_denied")
 
-    asked = await DispatchRun(
-        [ScriptedBackend(refuse, name="a"), ScriptedBackend(steady, name="b")], ListFeed(PROMPTS), concurrency=2
-    ).run()
+    servers = [ScriptedBackend(refuse, name="a"), ScriptedBackend(steady, name="b")]
+    asked = await DispatchRun(servers, ListFeed(PROMPTS), concurrency=2).run()
     assert asked.answers == dict(enumerate(PROMPTS))
     assert [sentence for sentence in asked.messages if "no longer used" in sentence] == [
         "a is no longer used: the key has run out"

@@ -18,7 +18,7 @@ from inflight.batch.reporting.status import find_jobs, job_status
 from inflight.batch.runner import JobRunner
 from inflight.batch.signals import INTERRUPTED
 from tests.batch.reporting.sample_progress import sample_progress
-from tests.batch.sample_jobs import job_of, run
+from tests.batch.sample_jobs import created, job_of, run
 from tests.batch.scripted_backend import ScriptedBackend
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
@@ -27,18 +27,7 @@ from tests.fixtures.waiting import wait_until
 @pytest.fixture
 def directory(tmp_path: Path) -> JobDirectory:
     """A job that has not said anything."""
-    job = job_of(tmp_path, ("tea",))
-    directory = JobDirectory.from_output(job.output)
-    directory.path.mkdir()
-    directory.write_job(job)
-    return directory
-
-
-def test_a_job_whose_process_is_gone_without_a_word_was_killed(directory: JobDirectory) -> None:
-    write_progress(directory, sample_progress(host=socket.gethostname()))
-    status = job_status(directory)
-    assert (status.state, status.running) == ("killed", False)
-    assert status.message.endswith(f"resume with: inflight batch resume {directory.path}")
+    return created(job_of(tmp_path, ("tea",)))
 
 
 def test_before_its_first_word_a_job_begins_or_was_killed(directory: JobDirectory) -> None:
@@ -62,19 +51,27 @@ def test_while_the_lock_is_held_the_progress_is_believed(directory: JobDirectory
         assert "process 12345 has not reported progress for 100 s" in status.message
 
 
-def test_a_job_on_another_machine_runs_as_long_as_it_speaks(directory: JobDirectory) -> None:
-    write_progress(directory, sample_progress(host="elsewhere"))
-    assert (job_status(directory).state, job_status(directory).running) == ("running", True)
-    write_progress(directory, sample_progress(host="elsewhere", timestamp=time.time() - 100))
-    assert (job_status(directory).state, job_status(directory).running) == ("killed", False)
+HERE, RESUME = socket.gethostname(), "; resume with: inflight batch resume {}"
 
 
-@pytest.mark.parametrize("state", [JobState.STOPPED, JobState.FAILED, JobState.CANCELLED])
-def test_a_job_that_ended_early_says_why_and_how_to_go_on(directory: JobDirectory, state: JobState) -> None:
-    write_progress(directory, sample_progress(state, message="the disk is full"))
+@pytest.mark.parametrize(
+    ("state", "host", "age", "shown", "message"),
+    [
+        (JobState.RUNNING, HERE, 0, "killed", RESUME),
+        (JobState.RUNNING, "elsewhere", 0, "running", "full disk"),
+        (JobState.RUNNING, "elsewhere", 100, "killed", RESUME),
+        *((each, HERE, 0, str(each), f"full disk{RESUME}") for each in (JobState.STOPPED, JobState.FAILED)),
+        (JobState.CANCELLED, HERE, 0, "cancelled", f"full disk{RESUME}"),
+    ],
+)
+def test_a_job_that_does_not_run_here_is_as_it_was_last_seen(
+    directory: JobDirectory, state: JobState, host: str, age: float, shown: str, message: str
+) -> None:
+    progress = sample_progress(state, host=host, timestamp=time.time() - age, message="full disk")
+    write_progress(directory, progress)
     status = job_status(directory)
-    assert (status.state, status.running) == (str(state), False)
-    assert status.message == f"the disk is full; resume with: inflight batch resume {directory.path}"
+    assert (status.state, status.running) == (shown, shown == "running")
+    assert status.message.endswith(message.format(directory.path))
 
 
 def test_a_job_that_finishes_what_is_in_flight_says_so_until_it_has_ended(tmp_path: Path) -> None:
