@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,7 +42,9 @@ def result_options(function: Decorated) -> Decorated:
         quiet_option,
         click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
     ]
-    return reduce(lambda decorated, option: option(decorated), reversed(options), function)
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 def execute_job(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -61,7 +60,9 @@ def job_options(function: Decorated) -> Decorated:
         model_options(EncodeSpec),
         model_options(RetrievalSpec, _RETRIEVAL),
     ]  # fmt: skip
-    return reduce(lambda decorated, option: option(decorated), reversed(options), function)
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 def running_options(function: Decorated) -> Decorated:
@@ -80,7 +81,9 @@ def running_options(function: Decorated) -> Decorated:
         click.option("--max-num-sequences", type=whole, help="For --ephemeral: maximum concurrent requests."),
         click.option("--max-num-tokens", type=whole, help="For --ephemeral: maximum tokens per step."),
     ]  # fmt: skip
-    return reduce(lambda decorated, option: option(decorated), reversed(options), function)
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 def job_from_options(address: str, options: dict[str, Any]) -> Job:

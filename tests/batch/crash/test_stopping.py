@@ -10,7 +10,7 @@ from pathlib import Path
 from inflight.batch.job.directory import JobDirectory
 from inflight.deploy.server.server import Server
 from tests.batch.crash.job_processes import JobProcesses
-from tests.batch.crash.jobs import ENDED, STOPPED, DisturbedJob, write_rows
+from tests.batch.crash.jobs import ENDED, STOPPED, DisturbedJob, lines_of, write_rows
 from tests.fixtures.server import STEP_SECONDS
 from tests.fixtures.waiting import wait_until
 
@@ -35,6 +35,21 @@ def test_sigterm_lets_what_is_in_flight_finish_and_leaves_the_rest(
     assert progress["counts"]["retries"] == 0
     assert job.resume("--concurrency", "64").wait() == ENDED
     job.check_whole()
+
+
+def test_a_second_sigterm_stops_at_once(lives: JobProcesses, paced_server: Server, tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.jsonl", 20, odd=False)
+    out = tmp_path / "answers.jsonl"
+    options = ("--server", paced_server.grpc_address, "--max-tokens", "3000", "--concurrency", "8")
+    life = lives.start("run", tmp_path / "rows.jsonl", "--out", out, *options)
+    wait_until(lambda: in_flight(out) == 8)
+    began = time.monotonic()
+    life.send(signal.SIGTERM)
+    wait_until(lambda: "Stopping" in life.said)
+    life.send(signal.SIGTERM)
+    assert life.wait() == STOPPED, life.said
+    assert time.monotonic() - began < 3000 * STEP_SECONDS / 2
+    assert not any(lines_of(out).values())
 
 
 def test_the_notice_is_kept(lives: JobProcesses, paced_server: Server, tmp_path: Path) -> None:
