@@ -40,8 +40,8 @@ def test_sigterm_lets_what_is_in_flight_finish_and_leaves_the_rest(
 def test_a_second_sigterm_stops_at_once(lives: JobProcesses, paced_server: Server, tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl", 20, odd=False)
     out = tmp_path / "answers.jsonl"
-    options = ("--server", paced_server.grpc_address, "--max-tokens", "3000", "--concurrency", "8")
-    life = lives.start("run", tmp_path / "rows.jsonl", "--out", out, *options)
+    options = ("--max-tokens", "3000", "--concurrency", "8", "--drain-seconds", "120")
+    life = lives.start("run", tmp_path / "rows.jsonl", "--out", out, "--server", paced_server.grpc_address, *options)
     wait_until(lambda: in_flight(out) == 8)
     began = time.monotonic()
     life.send(signal.SIGTERM)
