@@ -17,8 +17,8 @@ _REACHED: dict[str, int] = {}
 
 def arm(text: str) -> None:
     """Parse the failpoints of the variable, separated by commas."""
-    for one in filter(None, text.split(",")):
-        name, number, what = one.split(":")
+    for point in filter(None, text.split(",")):
+        name, number, what = point.split(":")
         _ARMED[name] = (int(number), what)
 
 

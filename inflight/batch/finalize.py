@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from inflight.batch.job.rows import RowStatus
 from inflight.batch.outputs.interface import OnMessage, ignore_message
 from inflight.batch.outputs.table_writer import TableWriter
-from inflight.batch.reporting.manifest import build_manifest, write_manifest
+from inflight.batch.reporting.manifest import build_manifest
 from inflight.batch.reporting.summary import format_summary
 from inflight.batch.session import JobSession
 
@@ -17,7 +17,7 @@ def write_reports(session: JobSession, outputs: Sequence[str]) -> None:
     `job_failed`."""
     notes = [] if session.output is None else session.output.notes()
     manifest = build_manifest(session, outputs, notes)
-    write_manifest(session.directory, manifest)
+    session.directory.write(session.directory.manifest, manifest.model_dump_json(indent=2) + "\n")
     session.directory.write(session.directory.summary, format_summary(manifest))
 
 
@@ -26,7 +26,7 @@ def finalize(session: JobSession, on_message: OnMessage = ignore_message) -> lis
 
     If it is interrupted, the next run does all of it again, and needs no server for that. Raises BatchError.
     """
-    files = {kind: path for kind in RowStatus if (path := session.directory.result_file(kind)).exists()}
+    files = session.directory.result_files()
     written = [str(path) for path in files.values()]
     if session.output is not None:
         if session.output.is_incremental and RowStatus.OK in files:

@@ -124,13 +124,13 @@ class JobRun:
         """Report progress, and check for a request to cancel."""
         last_report = time.monotonic()
         while True:
-            pool = self._dispatcher.state()
-            if any(server.up for server in pool.servers):
+            servers = self._dispatcher.servers()
+            if any(server.up for server in servers):
                 last_report = time.monotonic()
             state = JobState.WAITING if time.monotonic() - last_report > _WAITING_AFTER_SECONDS else JobState.RUNNING
             if self._draining is not None:
                 state = JobState.DRAINING  # the final state is reported at the end
-            self._reporter.report(state, self.message, pool.pending_retries, pool.servers)
+            self._reporter.report(state, self.message, self._dispatcher.pending_retries, servers)
             if self._session.directory.cancel.exists():
                 self._stop(JobState.CANCELLED, CANCELLED, 0.0)
             await asyncio.sleep(_REPORT_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Self
 
@@ -143,24 +143,24 @@ class JobRunner:
         self._on_message(f"The job at {self._directory.path} is finished already.")
         before = read_progress(self._directory)
         if before is None or before.state is not JobState.FINISHED:
-            ProgressReporter(session, self._job.run_options, self._on_progress).end(JobState.FINISHED, "")
+            ProgressReporter(session, self._job.run_options, self._on_progress).report(JobState.FINISHED)
         return JobResult(JobState.FINISHED, session.ledger.counts, outputs=tuple(session.ledger.recall("outputs", [])))
 
     def _select_retry_rows(self, codes: Sequence[str]) -> None:
         """Choose the rows to retry. A job that cannot be opened stays finished."""
         check_retry_codes(codes)
-        found = None
+        selected = None
         if self._directory.state.exists():
             with open_session(self._job, self._directory) as job:
                 if job.ledger.next == job.ledger.recall("rows"):
                     check_input(job.source, self._job.input)
-                    found = select_failed_rows(job.ledger, codes)
-        if found is None:
+                    selected = select_failed_rows(job.ledger, codes)
+        if selected is None:
             raise BatchError(
                 f"the job at {self._directory.path} is not finished; resume it before you retry rows",
                 "job_failed",
             )
-        self._on_message(f"Rows to send again: {found:,}." if found else "There are no rows to send again.")
+        self._on_message(f"Rows to send again: {selected:,}." if selected else "There are no rows to send again.")
 
     def stop(self) -> None:
         """Stop from another thread, as SIGTERM does: the first call drains, the second one stops at once."""
@@ -177,7 +177,7 @@ class JobRunner:
                     result = self._send_rows(session, reporter)
                 else:
                     close_rows(session, self._closing)
-                if result is None:
+                if result is None:  # completing the output may take long, and no row need be sent again
                     self._replicator.upload(session.ledger)
             if result is None:
                 if isinstance(session.ledger, RetryLedger):
@@ -185,13 +185,13 @@ class JobRunner:
                 result = JobResult(
                     JobState.FINISHED, session.ledger.counts, outputs=tuple(finalize(session, self._on_message))
                 )
-            self._replicator.upload_final(session.ledger)
+            self._replicator.upload(session.ledger, final=True)
         except StopEarlyError:
             when = "before the output was complete" if session.all_done else "before any row was sent"
             result = JobResult(JobState.STOPPED, session.ledger.counts, f"{INTERRUPTED} {when}")
         except BatchError as error:
             result = JobResult.from_error(error, session.ledger.counts)
-        reporter.end(result.state, result.message)
+        reporter.report(result.state, result.message)
         return result
 
     def _send_rows(self, session: JobSession, reporter: ProgressReporter) -> JobResult | None:
@@ -209,8 +209,8 @@ class JobRunner:
         running = self._job.run_options
         if self._backends is not None:
             yield self._backends
-        elif running.ephemeral is not None:
-            with ephemeral_server(running, self._on_message) as address:
-                yield [TritonBackend(address, running, self._on_message, self._job.task)]
-        else:
-            yield [TritonBackend(address, running, self._on_message, self._job.task) for address in running.servers]
+            return
+        own_server = nullcontext() if running.ephemeral is None else ephemeral_server(running, self._on_message)
+        with own_server as address:
+            addresses = running.servers if address is None else (address,)
+            yield [TritonBackend(each, running, self._on_message, self._job.task) for each in addresses]

@@ -41,18 +41,18 @@ class JobSession:
 
     def bind_build(self, build: str) -> None:
         """Check that the model is the one that answered before. Raises BatchError `job_mismatch`."""
-        self._bind("build", build, "was started with another build of the model", "job_mismatch")
+        self._bind("build", build, "was started with another build of the model")
 
     def bind_dimensions(self, dimensions: int) -> None:
         """Check that vectors of this size are the job's. Raises BatchError `job_mismatch`, and `output_invalid` if they
         do not fit the output."""
         if self.output is not None:
             self.output.check_dimensions(dimensions)
-        self._bind("dimensions", dimensions, "was started with vectors of another size", "job_mismatch")
+        self._bind("dimensions", dimensions, "was started with vectors of another size")
 
     def bind_encoder(self, task: Task, build: str) -> None:
         """Check that an encoder of its retrieval is the one as before. Raises BatchError `job_mismatch`."""
-        self._bind(f"{task}_build", build, f"was started with another encoder for {task}", "job_mismatch")
+        self._bind(f"{task}_build", build, f"was started with another encoder for {task}")
 
     def _bind_directory(self) -> None:
         """Refuse a job that was moved while its output is on this disk: it would write to what is there now."""
@@ -94,7 +94,7 @@ class JobSession:
         known = [number for number in (self.source.total, self.job.input.limit, part.rows) if number is not None]
         return min(known) if self.source.total is not None or part.rows is not None else None
 
-    def _bind(self, name: str, value: Any, what: str, code: str) -> None:
+    def _bind(self, name: str, value: Any, what: str, code: str = "job_mismatch") -> None:
         bound = self.ledger.recall(name)
         if bound is None:
             self.ledger.remember(name, value)
@@ -122,38 +122,34 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
         if destination is not None:
             destination.check()
         if ledger is None:
-            _check_output_free(job, directory)
+            for path in map(directory.result_file, RowStatus):
+                if path.exists():  # a new job would write there
+                    raise output_exists_error(str(path), job.input.address)
             ledger = open_ledger(directory, job.input.part.first)
         created = ledger.recall("created")
         if created is None:
             created = int(time.time())
             ledger.remember("created", created)
         form = create_row_format(job, source, first, created)
-        one = JobSession(job, directory, source, form, ledger, destination)
-        one._bind_directory()
-        one._bind("job", job.binding(), _difference(ledger.recall("job"), job.binding()), "job_mismatch")
-        one._bind("input", source.fingerprint, "was started with another input than the current one", "input_changed")
+        session = JobSession(job, directory, source, form, ledger, destination)
+        session._bind_directory()
+        session._bind("job", job.binding(), _difference(ledger.recall("job"), job.binding()))
+        session._bind(
+            "input", source.fingerprint, "was started with another input than the current one", "input_changed"
+        )
         index = None if job.encode is None else [job.encode.index, job.encode.metric]
-        if one.finished:
-            one._bind("index", index, "was finished with another --index or --metric", "job_mismatch")
+        if session.finished:
+            session._bind("index", index, "was finished with another --index or --metric")
         else:
             ledger.recover()
             if ledger.recall("index") != index:
                 ledger.remember("index", index)
         directory.write_job(job)
-        yield one
+        yield session
     finally:
-        for opened_one in (destination, ledger):
-            if opened_one is not None:
-                opened_one.close()
-
-
-def _check_output_free(job: Job, directory: JobDirectory) -> None:
-    """Refuse existing files where a new job would write."""
-    for kind in RowStatus:
-        path = directory.result_file(kind)
-        if path.exists():
-            raise output_exists_error(str(path), job.input.address)
+        for opened in (destination, ledger):
+            if opened is not None:
+                opened.close()
 
 
 _OPTIONS = {
@@ -168,13 +164,13 @@ _OPTIONS = {
 """Options with other names than their fields."""
 
 
-def _difference(bound: Any, wanted: dict[str, Any]) -> str:
+def _difference(bound: Any, current: dict[str, Any]) -> str:
     """Return what differs, by option."""
     before = bound or {}
     names = [
         _OPTIONS.get(f"{part}.{name}", f"--{'retrieve-' * (part == 'retrieval')}{name.replace('_', '-')}")
-        for part in {**wanted, **before}
-        for name in wanted.get(part) or before[part]
-        if bound is not None and before.get(part, {}).get(name) != wanted.get(part, {}).get(name)
+        for part in {**current, **before}
+        for name in current.get(part) or before[part]
+        if bound is not None and before.get(part, {}).get(name) != current.get(part, {}).get(name)
     ]
     return f"was started with another {', '.join(names)}"

@@ -39,8 +39,8 @@ class StopSignals:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        wanted = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self._handle) for number in wanted}
+        numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._handle) for number in numbers}
         try:
             yield
         finally:

@@ -40,6 +40,14 @@ def job_of(folder: Path, prompts: Sequence[str], **running: object) -> Job:
     )
 
 
+def created(job: Job, path: Path | None = None) -> JobDirectory:
+    """The directory of a job that has not run yet."""
+    directory = JobDirectory.from_output(job.output, path)
+    directory.path.mkdir()
+    directory.write_job(job)
+    return directory
+
+
 def run(job: Job, behaviour: Behaviour = picky) -> tuple[JobDirectory, JobResult]:
     directory = JobDirectory.from_output(job.output)
     return directory, JobRunner(job, directory, backends=[ScriptedBackend(behaviour, "gpu1:8001")]).run()

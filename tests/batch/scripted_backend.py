@@ -51,17 +51,17 @@ def answer_of(request: RowRequest, text: str, dimensions: int = DIMENSIONS) -> R
     if isinstance(request, GenerateRequest):
         return Generation(text, "stop", Usage(1, 1), Timings(0, 0), "scripted")
     if isinstance(request, EmbedRequest):
-        vectors = np.stack([vector_of(str(one), request.dimensions or dimensions) for one in request.texts])
-        tokens = tuple(len(str(one).split()) for one in request.texts)
+        vectors = np.stack([vector_of(str(text_), request.dimensions or dimensions) for text_ in request.texts])
+        tokens = tuple(len(str(text_).split()) for text_ in request.texts)
         return Embeddings(vectors, input_tokens=tokens, truncated=(False,) * len(tokens))
     if isinstance(request, RerankRequest):
-        scores = tuple(float(vector_of(text) @ vector_of(one)) for one in request.documents)
-        ranked = sorted(enumerate(scores), key=lambda one: -one[1])
-        results = tuple(RankedDocument(*one) for one in ranked)
+        scores = tuple(float(vector_of(text) @ vector_of(document)) for document in request.documents)
+        ranked = sorted(enumerate(scores), key=lambda score: -score[1])
+        results = tuple(RankedDocument(*rank) for rank in ranked)
         return Reranking(results, scores, input_tokens=(2,) * len(scores), truncated=(False,) * len(scores))
     good = (float(vector_of(text)[0]) + 1) / 2
-    found = Classification(LABELS[good >= 0.5], max(good, 1 - good), {"bad": 1 - good, "good": good})
-    return Classifications((found,), input_tokens=(len(text.split()),), truncated=(False,))
+    top = Classification(LABELS[good >= 0.5], max(good, 1 - good), {"bad": 1 - good, "good": good})
+    return Classifications((top,), input_tokens=(len(text.split()),), truncated=(False,))
 
 
 def text_of(request: RowRequest) -> str:
@@ -139,7 +139,7 @@ class ListFeed:
         wait: asyncio.Event | None = None,
         request: Callable[[str], RowRequest] = lambda prompt: GenerateRequest(prompt, 4),
     ) -> None:
-        self.rows = [Row(number, number + 1, f"row-{number}", request(one)) for number, one in enumerate(prompts)]
+        self.rows = [Row(number, number + 1, f"row-{number}", request(prompt)) for number, prompt in enumerate(prompts)]
         self._left = iter(self.rows)
         self._wait = wait
 

@@ -43,7 +43,7 @@ def test_rows_without_a_result_get_the_error(begun: bool, tmp_path: Path) -> Non
     answers = directory.result_file(RowStatus.OK)
     assert answers.exists() is begun
     assert not begun or answers.read_bytes().startswith(before)
-    assert Counter(one["code"] for one in errors(directory))["job_expired"] == result.counts.error
+    assert Counter(line["code"] for line in errors(directory))["job_expired"] == result.counts.error
     assert result.counts.ok + result.counts.error + result.counts.dead == len(prompts)
     assert result.counts.dead == 1
     assert verify(directory).complete

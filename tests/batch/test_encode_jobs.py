@@ -49,9 +49,9 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def run(job: Job, server: ScriptedBackend | None = None) -> tuple[JobDirectory, JobResult]:
+def run(job: Job, *servers: ScriptedBackend) -> tuple[JobDirectory, JobResult]:
     directory = directory_of(job)
-    return directory, JobRunner(job, directory, backends=[server or ScriptedBackend()]).run()
+    return directory, JobRunner(job, directory, backends=servers or [ScriptedBackend()]).run()
 
 
 def directory_of(job: Job) -> JobDirectory:
@@ -109,7 +109,9 @@ def test_classes_and_scores_are_columns(tmp_path: Path) -> None:
     assert result.counts.texts == 50
     for n, row in enumerate(pq.read_table(tmp_path / "scores.parquet").to_pylist()):
         assert row["scores"][0] == pytest.approx(1.0)
-        assert row["scores"] == pytest.approx([float(vector_of(TEXTS[n]) @ vector_of(one)) for one in TEXTS[n : n + 5]])
+        assert row["scores"] == pytest.approx(
+            [float(vector_of(TEXTS[n]) @ vector_of(document)) for document in TEXTS[n : n + 5]]
+        )
         assert [row["scores"][place] for place in row["ranking"]] == sorted(row["scores"], reverse=True)
 
 
@@ -156,10 +158,10 @@ def test_requests_of_openais_format_are_answered_in_it(tmp_path: Path) -> None:
         request("unnamed", input="tea", model=None),
     ]
     source = write_rows(tmp_path / "batch.jsonl", rows)
-    _, result = run(job_of(source, str(tmp_path / "out.jsonl"), "embed", id=None))
+    directory, result = run(job_of(source, str(tmp_path / "out.jsonl"), "embed", id=None))
     assert (result.counts.ok, result.counts.error, result.counts.dead, result.counts.texts) == (4, 3, 1, 5)
-    found = {one["custom_id"]: one for one in lines_of(tmp_path / "out.jsonl")}
-    bodies = {name: one["response"]["body"] for name, one in found.items()}
+    by_id = {line["custom_id"]: line for line in lines_of(tmp_path / "out.jsonl")}
+    bodies = {name: line["response"]["body"] for name, line in by_id.items()}
     assert all(body["object"] == "list" for body in bodies.values())
     assert {name: body["model"] for name, body in bodies.items()} == {
         **dict.fromkeys(("one", "many", "ids"), "minilm"),
@@ -170,10 +172,10 @@ def test_requests_of_openais_format_are_answered_in_it(tmp_path: Path) -> None:
     assert np.float32(bodies["many"]["data"][1]["embedding"]) == pytest.approx(vector_of("cup", 4))
     raw = base64.b64decode(bodies["ids"]["data"][0]["embedding"])
     assert np.array_equal(np.frombuffer(raw, "<f4"), vector_of("(5, 6, 7)"))
-    errors = lines_of(JobDirectory.find(tmp_path / "out.jsonl").result_file(RowStatus.ERROR))
-    params = {one["custom_id"]: one["response"]["body"]["error"]["param"] for one in errors}
+    errors = lines_of(directory.result_file(RowStatus.ERROR))
+    params = {line["custom_id"]: line["response"]["body"]["error"]["param"] for line in errors}
     assert params == {"odd": "input", "errors": "return_errors", "urgent": "priority"}
-    assert {one["response"]["status_code"] for one in errors} == {400}
+    assert {line["response"]["status_code"] for line in errors} == {400}
 
 
 def test_requests_of_openais_format_fill_a_column_of_vectors(tmp_path: Path) -> None:
@@ -222,60 +224,54 @@ def test_embeddings_fill_a_table_of_postgresql(postgresql: PostgreSql, tmp_path:
     ],
 )
 def test_a_table_that_does_not_fit_is_refused_before_the_first_row(
-    statement: str, more: dict[str, Any], named: str, postgresql: PostgreSql, tmp_path: Path
+    statement: str, more: dict[str, Any], named: str, database: Shop, tmp_path: Path
 ) -> None:
-    shop = Shop(postgresql.database())
-    shop.do("CREATE EXTENSION vector", statement)
+    database.do("CREATE EXTENSION vector", statement)
     source = write_rows(tmp_path / "docs.jsonl", documents(5))
-    job = job_of(source, shop.address, "embed", table="docs", column="embedding", **more)
+    job = job_of(source, database.address, "embed", table="docs", column="embedding", **more)
     server = ScriptedBackend()
     try:
         _, result = run(job, server)
-        found = BatchError(result.message, result.code)
+        refusal = BatchError(result.message, result.code)
     except BatchError as error:
-        found = error
-    assert found.code == "output_invalid"
-    assert named in str(found)
+        refusal = error
+    assert refusal.code == "output_invalid"
+    assert named in str(refusal)
     assert not set(server.asked) & set(TEXTS)
-    assert shop.rows("SELECT count(*) FROM docs") == [(0,)]
-    shop.close()
+    assert database.rows("SELECT count(*) FROM docs") == [(0,)]
 
 
-def test_rows_of_a_table_get_their_embeddings_in_it(postgresql: PostgreSql, tmp_path: Path) -> None:
-    shop = Shop(postgresql.database())
-    shop.do(
+def test_rows_of_a_table_get_their_embeddings_in_it(database: Shop, tmp_path: Path) -> None:
+    database.do(
         "CREATE EXTENSION vector", 'CREATE TABLE "Docs%" ("Nr" INT PRIMARY KEY, text TEXT NOT NULL, "Vector" vector(8))'
     )
-    shop.do(*(f"INSERT INTO \"Docs%\" VALUES ({n}, '{TEXTS[n]}', NULL)" for n in range(20)))
+    database.do(*(f"INSERT INTO \"Docs%\" VALUES ({n}, '{TEXTS[n]}', NULL)" for n in range(20)))
     job = Job(
-        input=InputSpec(address=shop.address, table="Docs%", prompt="text"),
-        output=OutputSpec(address=shop.address, table="Docs%", column="Vector", key="Nr"),
+        input=InputSpec(address=database.address, table="Docs%", prompt="text"),
+        output=OutputSpec(address=database.address, table="Docs%", column="Vector", key="Nr"),
         encode=EncodeSpec(task="embed", index="ivfflat", metric="ip"),
         run_options=RunOptions(servers=("gpu1:8001",)),
     )
     directory = JobDirectory.from_output(job.output, tmp_path / "a.job")
     assert JobRunner(job, directory, backends=[ScriptedBackend()]).run().exit_code == 0
-    rows = shop.rows('SELECT "Nr", "Vector"::text FROM "Docs%" ORDER BY 1')
+    rows = database.rows('SELECT "Nr", "Vector"::text FROM "Docs%" ORDER BY 1')
     assert all(np.array_equal(np.float32(json.loads(vector)), vector_of(TEXTS[n])) for n, vector in rows)
-    assert shop.rows("SELECT count(*) FROM pg_indexes WHERE indexdef LIKE '%ivfflat%vector_ip_ops%'") == [(1,)]
+    assert database.rows("SELECT count(*) FROM pg_indexes WHERE indexdef LIKE '%ivfflat%vector_ip_ops%'") == [(1,)]
     assert verify(directory).complete
-    shop.close()
 
 
-def test_an_index_that_can_not_be_built_can_be_left_out(postgresql: PostgreSql, tmp_path: Path) -> None:
-    shop = Shop(postgresql.database())
-    shop.do(
+def test_an_index_that_can_not_be_built_can_be_left_out(database: Shop, tmp_path: Path) -> None:
+    database.do(
         "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no''; END'",
         "CREATE EVENT TRIGGER one ON ddl_command_start WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION refuse()",
     )
     source = write_rows(tmp_path / "docs.jsonl", documents(5))
-    job = job_of(source, shop.address, "embed", table="docs")
+    job = job_of(source, database.address, "embed", table="docs")
     _, result = run(job)
     assert (result.code, result.counts.ok) == ("output_failed", 5)
-    run_whole(job_of(source, shop.address, "embed", table="docs", index="none"))
+    run_whole(job_of(source, database.address, "embed", table="docs", index="none"))
     with raises(BatchError, "job_mismatch", naming="--index"):
         run(job)
-    shop.close()
 
 
 def test_embeddings_need_postgresql(tmp_path: Path) -> None:
@@ -289,8 +285,6 @@ def test_a_server_with_vectors_of_another_size_is_not_used(tmp_path: Path) -> No
     job = job_of(source, str(tmp_path / "v.jsonl"), "embed")
     other = ScriptedBackend(name="other")
     other.dimensions = 4
-    directory = JobDirectory.from_output(job.output)
-    result = JobRunner(job, directory, backends=[ScriptedBackend(), other]).run()
-    assert result.exit_code == 0
+    assert run(job, ScriptedBackend(), other)[1].exit_code == 0
     sizes = {len(line["embedding"]) for line in lines_of(tmp_path / "v.jsonl")}
     assert len(sizes) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,24 +35,22 @@ VECTORS = np.stack([vector_of(text) for text in TEXTS])
 
 
 @pytest.fixture
-def shop(postgresql: PostgreSql) -> Iterator[Shop]:
+def shop(database: Shop) -> Shop:
     """A table of passages."""
-    shop = Shop(postgresql.database())
-    shop.do("CREATE EXTENSION vector", "CREATE TABLE docs (id BIGINT PRIMARY KEY, text TEXT, embedding vector(8))")
-    shop.do(*(f"INSERT INTO docs VALUES ({n}, '{text}', '{VECTORS[n].tolist()}')" for n, text in enumerate(TEXTS)))
-    shop.do("CREATE INDEX ON docs USING hnsw (embedding vector_cosine_ops)")
-    yield shop
-    shop.close()
+    database.do("CREATE EXTENSION vector", "CREATE TABLE docs (id BIGINT PRIMARY KEY, text TEXT, embedding vector(8))")
+    database.do(*(f"INSERT INTO docs VALUES ({n}, '{text}', '{VECTORS[n].tolist()}')" for n, text in enumerate(TEXTS)))
+    database.do("CREATE INDEX ON docs USING hnsw (embedding vector_cosine_ops)")
+    return database
 
 
 def job_of(folder: Path, shop: Shop, out: str = "answers.jsonl", template: str | None = TEMPLATE, **more: Any) -> Job:
     running = {name: more.pop(name) for name in (*RunOptions.model_fields,) if name in more}
-    given = {name: more.pop(name) for name in ("keep", "limit", "row_format") if name in more}
+    source_options = {name: more.pop(name) for name in ("keep", "limit", "row_format") if name in more}
     source = folder / "questions.jsonl"
     if not source.exists():
         write_rows(source, [{"id": n, "question": question} for n, question in enumerate(QUESTIONS)])
     return Job(
-        input=InputSpec(address=str(source), id="id", template=template, **given),
+        input=InputSpec(address=str(source), id="id", template=template, **source_options),
         output=OutputSpec(address=str(folder / out)),
         retrieval=RetrievalSpec(**{"address": shop.address, "table": "docs", "top_k": 3, **more}),
         run_options=RunOptions(
@@ -63,10 +60,14 @@ def job_of(folder: Path, shop: Shop, out: str = "answers.jsonl", template: str |
 
 
 def run(job: Job, encoder: ScriptedBackend | None = None, *more: ScriptedBackend) -> tuple[JobDirectory, JobResult]:
-    directory = JobDirectory.from_output(job.output)
     embed = (encoder or ScriptedBackend(name="encoder"), *more)
-    runner = JobRunner(job, directory, backends=[ScriptedBackend()], encoders=Encoders(embed, embed))
-    return directory, runner.run()
+    return JobDirectory.from_output(job.output), runner_of(job, Encoders(embed, embed)).run()
+
+
+def runner_of(job: Job, encoders: Encoders | None = None, server: ScriptedBackend | None = None) -> JobRunner:
+    encoders = encoders or Encoders((ScriptedBackend(name="encoder"),))
+    directory = JobDirectory.from_output(job.output)
+    return JobRunner(job, directory, backends=[server or ScriptedBackend()], encoders=encoders)
 
 
 def nearest(question: str, count: int) -> list[int]:
@@ -80,11 +81,11 @@ def test_prompts_have_the_nearest_passages_and_answers_their_sources(shop: Shop,
     assert [len(group) for group in encoder.groups] == [16, 16, 16, 2], "questions are embedded together"
     for line in lines_of(tmp_path / "answers.jsonl"):
         question = QUESTIONS[line["id"]]
-        wanted = nearest(question, 3)
-        paragraphs = [f"[{n}] {TEXTS[place]}" for n, place in enumerate(wanted, 1)]
+        places = nearest(question, 3)
+        paragraphs = [f"[{n}] {TEXTS[place]}" for n, place in enumerate(places, 1)]
         assert line["text"] == "\n\n".join([*paragraphs, f"Q: {question}"])
-        assert [source["id"] for source in line["sources"]] == wanted
-        similarities = (VECTORS[wanted] @ vector_of(question)).tolist()
+        assert [source["id"] for source in line["sources"]] == places
+        similarities = (VECTORS[places] @ vector_of(question)).tolist()
         assert [source["score"] for source in line["sources"]] == pytest.approx(similarities, abs=1e-5)
     assert verify(directory).complete
 
@@ -108,9 +109,9 @@ def test_a_template_may_go_through_the_passages_and_take_some(shop: Shop, tmp_pa
     template = "{{ passages[1:] }}{% for one in passages %}{{ loop.index }}: {{ one.text }} ({{ one.id }}) {% endfor %}"
     run(job_of(tmp_path, shop, template=template, limit=1))
     (line,) = lines_of(tmp_path / "answers.jsonl")
-    wanted = nearest(QUESTIONS[0], 3)
-    slice_ = f"[1] {TEXTS[wanted[1]]}\n\n[2] {TEXTS[wanted[2]]}"
-    assert line["text"] == slice_ + "".join(f"{n}: {TEXTS[place]} ({place}) " for n, place in enumerate(wanted, 1))
+    places = nearest(QUESTIONS[0], 3)
+    slice_ = f"[1] {TEXTS[places[1]]}\n\n[2] {TEXTS[places[2]]}"
+    assert line["text"] == slice_ + "".join(f"{n}: {TEXTS[place]} ({place}) " for n, place in enumerate(places, 1))
 
 
 def test_a_row_whose_retrieval_fails_has_that_error(shop: Shop, tmp_path: Path) -> None:
@@ -152,8 +153,7 @@ def test_a_crash_counts_only_for_a_question_that_was_sent_alone(
 
     job = job_of(tmp_path, shop, rerank=True, max_engine_crashes=1)
     encoders = Encoders((ScriptedBackend(name="embedder"),), (ScriptedBackend(crash, name="reranker"),))
-    directory = JobDirectory.from_output(job.output)
-    result = JobRunner(job, directory, backends=[ScriptedBackend()], encoders=encoders).run()
+    result = runner_of(job, encoders).run()
     assert (result.counts.ok, result.counts.codes) == (50 - len(dead), {"row_crashed_engine": 1} if dead else {})
     assert {line["id"] for line in lines_of(tmp_path / "answers.jsonl")} == {*range(50)} - dead
 
@@ -194,8 +194,7 @@ def test_failed_rows_are_retried_with_their_passages(shop: Shop, tmp_path: Path)
     job = job_of(tmp_path, shop, max_attempts=1)
     directory, result = run(job, ScriptedBackend(slow, name="encoder"))
     assert (result.counts.ok, result.counts.error) == (49, 1)
-    encoders = Encoders((ScriptedBackend(name="encoder"),))
-    result = JobRunner(job, directory, backends=[ScriptedBackend()], encoders=encoders).run(retry_codes=())
+    result = runner_of(job).run(retry_codes=())
     assert (result.exit_code, result.counts.ok) == (0, 50)
     line = lines_of(tmp_path / "answers.jsonl")[7]
     assert [source["id"] for source in line["sources"]] == nearest(QUESTIONS[7], 3)
@@ -235,8 +234,7 @@ def test_a_job_ends_while_its_searches_are_blocked(timeout: float, code: str, sh
         return text
 
     job = job_of(tmp_path, shop, server_wait_timeout=timeout)
-    encoders = Encoders((ScriptedBackend(lock, name="encoder"),))
-    runner = JobRunner(job, JobDirectory.from_output(job.output), backends=[ScriptedBackend()], encoders=encoders)
+    runner = runner_of(job, Encoders((ScriptedBackend(lock, name="encoder"),)))
     with ThreadPoolExecutor() as pool, psycopg.connect(shop.address) as other:
         running = pool.submit(runner.run)
         wait_until(lambda: shop.rows("SELECT pid FROM pg_locks WHERE NOT granted"))
@@ -245,20 +243,6 @@ def test_a_job_ends_while_its_searches_are_blocked(timeout: float, code: str, sh
             runner.stop()
         result = running.result(timeout=10)
     assert (result.exit_code, result.code) == (75, code)
-
-
-def test_a_job_whose_database_is_down_when_it_begins_stops_and_a_resume_finishes_it(
-    shop: Shop, postgresql: PostgreSql, tmp_path: Path
-) -> None:
-    job = job_of(tmp_path, shop)
-    postgresql.stop()
-    try:
-        _, result = run(job)
-    finally:
-        postgresql.start()
-    assert (result.exit_code, result.code) == (75, "storage_unreachable")
-    _, result = run(job)
-    assert (result.exit_code, result.counts.ok) == (0, 50)
 
 
 @pytest.mark.parametrize(
@@ -284,9 +268,7 @@ def test_a_table_that_does_not_fit_is_refused_before_the_first_row(
     )
     server = ScriptedBackend()
     job = job_of(tmp_path, shop, **change)
-    encoders = Encoders((ScriptedBackend(name="encoder"),))
-    runner = JobRunner(job, JobDirectory.from_output(job.output), backends=[server], encoders=encoders)
-    result = runner.run()
+    result = runner_of(job, server=server).run()
     assert result.code == code
     assert named in result.message
     assert "s3cret" not in result.message

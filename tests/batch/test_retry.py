@@ -96,7 +96,7 @@ def test_new_lines_tell_where_a_row_stood_when_the_job_began(tmp_path: Path) -> 
     fill(tmp_path)
     assert live(job, refuses, retry=())[0].exit_code == 3
     errors = JobDirectory.from_output(job.output).result_file(RowStatus.ERROR).read_text().splitlines()
-    assert [(json.loads(one)["id"], json.loads(one)["line"]) for one in errors] == [(2, 3), (5, 6)]
+    assert [(json.loads(line)["id"], json.loads(line)["line"]) for line in errors] == [(2, 3), (5, 6)]
 
 
 def test_a_table_whose_rows_went_is_asked_for_those_that_failed(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_a_table_without_a_key_whose_rows_went(tmp_path: Path, options: dict[str
 
 def test_a_file_that_was_changed_where_nobody_looked_is_told(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
-    one = '{"id": "row-%d", "name": "tea %d", "about": "' + "x" * 80_000 + '"}\n'
-    rows.write_text("".join(one % (number, number) for number in range(6)))
+    template = '{"id": "row-%d", "name": "tea %d", "about": "' + "x" * 80_000 + '"}\n'
+    rows.write_text("".join(template % (number, number) for number in range(6)))
     job = job_of(tmp_path, address=str(rows), id="id")
     live(job, refuses)
     rows.write_text(rows.read_text().replace("row-2", "row-7"))

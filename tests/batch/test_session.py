@@ -48,6 +48,38 @@ def test_a_directory_of_a_job_with_another_output_is_refused_and_nothing_is_cut(
     assert resumed(job, JobDirectory.from_output(job.output)) == 0
 
 
+@pytest.mark.parametrize(
+    ("part", "change", "option"),
+    [
+        ("defaults", {"max_tokens": 9}, "--max-tokens"),
+        ("defaults", {"temperature": 0.5}, "--temperature"),
+        ("input", {"template": "Say {{ prompt }}"}, "--template"),
+        ("input", {"chat": True}, "--chat"),
+    ],
+)
+def test_another_template_or_sampling_is_refused(
+    tmp_path: Path, part: str, change: dict[str, object], option: str
+) -> None:
+    job = unfinished(tmp_path)
+    other = job.model_copy(update={part: getattr(job, part).model_copy(update=change)})
+    with raises(BatchError, "job_mismatch", naming=option):
+        resumed(other, JobDirectory.from_output(job.output))
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    job = unfinished(tmp_path)
+    end = JobRunner(job, JobDirectory.from_output(job.output), backends=[ScriptedBackend(build="two")]).run()
+    assert (end.code, end.exit_code) == ("job_mismatch", 1)
+    assert "another build of the model" in end.message
+
+
+def test_a_second_process_is_refused_while_one_runs(tmp_path: Path) -> None:
+    job = job_of(tmp_path, ("stuck",))
+    with running(job) as directory, raises(BatchError, "job_running", naming="answers.job"):
+        resumed(job, JobDirectory.from_output(job.output))
+    assert not directory.is_running
+
+
 def test_a_state_is_bound_to_its_output_where_the_plan_is_gone(tmp_path: Path) -> None:
     job = unfinished(tmp_path)
     (tmp_path / "answers.job/job.json").unlink()

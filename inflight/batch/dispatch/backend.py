@@ -13,15 +13,11 @@ from inflight.batch.job.rows import RowAnswer, RowRequest
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """The load that a server reports: running and waiting requests, its capacity, and the use of its KV cache (0 to 1).
-
-    None for what it does not report.
-    """
+    """The load that a server reports: running and waiting requests, and its capacity. None: it does not report that."""
 
     running: int | None = None
     waiting: int | None = None
     max_running: int | None = None
-    kv_cache_usage: float | None = None
 
 
 class Backend(Protocol):

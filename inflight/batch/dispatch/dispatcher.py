@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from inflight.batch.dispatch.backend import Backend
@@ -27,15 +26,6 @@ class CrashCounts(Protocol):
     crash_counts: dict[int, int]
 
     def record_crashes(self, number: int, crashes: int) -> None: ...
-
-
-@dataclass(frozen=True)
-class DispatchState:
-    """`in_flight` rows are at servers, `waiting` ones were sent and will be sent again."""
-
-    in_flight: int
-    pending_retries: int
-    servers: tuple[ServerStatus, ...]
 
 
 class Dispatcher:
@@ -119,10 +109,13 @@ class Dispatcher:
         for backend in self._backends:
             await backend.close()
 
-    def state(self) -> DispatchState:
-        return DispatchState(
-            self._queue.in_flight, self._queue.pending_retries, tuple(endpoint.status() for endpoint in self._endpoints)
-        )
+    @property
+    def pending_retries(self) -> int:
+        """Rows that were sent, are not in flight, and will be sent again."""
+        return self._queue.pending_retries
+
+    def servers(self) -> tuple[ServerStatus, ...]:
+        return tuple(endpoint.status() for endpoint in self._endpoints)
 
     def _finish(self) -> None:
         if self._end is not None and not self._end.done():

@@ -7,7 +7,6 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 from inflight_client import InflightError
 
@@ -18,12 +17,7 @@ from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import RowAnswer, RowRequest
 from inflight.batch.job.spec import RunOptions, Task
 
-if TYPE_CHECKING:
-    pass
-
 _WAIT_INITIAL, _WAIT_MAX = 0.25, 15.0
-
-
 _FINAL = (FailureKind.PERMANENT, FailureKind.AMBIGUOUS)
 _MAY_BE_OF_A_TEXT = (*_FINAL, FailureKind.TRANSIENT)
 
@@ -129,7 +123,7 @@ class EncoderPool:
                 if kind is FailureKind.REJECTED:
                     self._reject(backend, error)
                 elif len(requests) > 1 and kind in _MAY_BE_OF_A_TEXT:
-                    return [one for request in requests for one in await self.send([request], alone)]
+                    return [answer for request in requests for answer in await self.send([request], alone)]
                 elif kind in _FINAL:
                     return [error]
                 elif kind is FailureKind.TRANSIENT:

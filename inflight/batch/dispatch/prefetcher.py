@@ -39,7 +39,7 @@ def order_by_prefix(rows: Sequence[Row]) -> list[Row]:
     items = []
     for place, row in enumerate(rows):
         if not isinstance(row.request, GenerateRequest):
-            return sorted(rows, key=lambda one: -one.request.characters)
+            return sorted(rows, key=lambda row: -row.request.characters)
         text = row.request.text
         work = row.request.max_tokens + len(text) / (_CHARACTERS_A_TOKEN * _PREFILL_SPEEDUP)
         items.append((-work, place, text))
@@ -206,8 +206,8 @@ class RowPrefetcher:
                 return
             numbered = list(enumerate(block, number))
             number += len(block)
-            self._ledger.record_positions([(one, record.line, record.position) for one, record in numbered])
-            made = [self._parse(one, record) for one, record in numbered]
+            self._ledger.record_positions([(place, record.line, record.position) for place, record in numbered])
+            made = [self._parse(place, record) for place, record in numbered]
             yield [row for row in made if row is not None]
             self.next_number = number
 
@@ -223,28 +223,26 @@ class RowPrefetcher:
 
     def _without_duplicates(self, block: list[Row | InvalidRow]) -> list[Row]:
         """Return the valid rows; the others get their result now."""
-        claims = [(self._normalize_id(one.id), one.number) for one in block if one.id is not None and _has_own_id(one)]
+        claims = [  # a dead letter claims none
+            (self._normalize_id(row.id), row.number)
+            for row in block
+            if row.id is not None and not (isinstance(row, InvalidRow) and row.status is RowStatus.DEAD)
+        ]
         doubles = self._ledger.claim_ids(claims)
         rows = []
-        for one in block:
-            if one.number in doubles:
-                self._ledger.add(self._row_format.format_invalid(duplicate_row(one)))
-            elif isinstance(one, InvalidRow):
-                self._ledger.add(self._row_format.format_invalid(one))
+        for row in block:
+            checked = duplicate_row(row) if row.number in doubles else row
+            if isinstance(checked, InvalidRow):
+                self._ledger.add(self._row_format.format_invalid(checked))
             else:
-                rows.append(one)
+                rows.append(checked)
         return rows
 
     def _ordered(self, window: list[Row]) -> list[Row]:
         return order_by_prefix(window) if self._job.run_options.order == "prefix" else window
 
 
-def _has_own_id(one: Row | InvalidRow) -> bool:
-    """Return whether a row claims its id: a dead letter does not."""
-    return isinstance(one, Row) or one.status is not RowStatus.DEAD
-
-
 def duplicate_row(row: Row | InvalidRow) -> InvalidRow:
     """Return the dead letter of a row with a duplicate id."""
-    said = f"an earlier row has the id {row.id!r}, or one that the output treats as equal"
-    return InvalidRow(row.number, row.line, row.id, "row_duplicate", said, context=row.context)
+    reason = f"an earlier row has the id {row.id!r}, or one that the output treats as equal"
+    return InvalidRow(row.number, row.line, row.id, "row_duplicate", reason, context=row.context)

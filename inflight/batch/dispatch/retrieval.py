@@ -19,7 +19,7 @@ from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import EmbedRequest, InvalidRow, RerankRequest, Row
 from inflight.batch.job.spec import Job, Task
 from inflight.batch.row_formats.retrieval import RetrievalRowFormat
-from inflight.batch.storage.database_engine import create_database_engine, database_error_text
+from inflight.batch.storage.database_engine import create_database_engine, database_error_text, sqlstate
 from inflight.retrieval.passages import Passages
 from inflight.retrieval.table import PassageTable
 
@@ -52,10 +52,8 @@ class Encoders:
         assert job.retrieval is not None
         options = job.run_options.model_copy(update={"model": None})
         addresses = options.retrieve_servers or options.servers
-        embed = tuple(TritonBackend(one, options, on_message, "embed") for one in addresses)
-        if not job.retrieval.rerank:
-            return cls(embed)
-        return cls(embed, tuple(TritonBackend(one, options, on_message, "rerank") for one in addresses))
+        tasks: tuple[Task, ...] = ("embed", "rerank") if job.retrieval.rerank else ("embed",)
+        return cls(*(tuple(TritonBackend(each, options, on_message, task) for each in addresses) for task in tasks))
 
 
 class RetrievalStep:
@@ -140,29 +138,29 @@ class RetrievalStep:
 
     async def _retrieve(self, rows: Sequence[Row]) -> list[Row]:
         embedded = await self._embedders.send([row.request for row in rows])
-        left = [(row, one.vectors[0]) for row, one in zip(rows, embedded, strict=True) if isinstance(one, Embeddings)]
-        failed = [(row, one) for row, one in zip(rows, embedded, strict=True) if isinstance(one, InflightError)]
-        found: list[Passages | InflightError] = []
+        pairs = list(zip(rows, embedded, strict=True))
+        left = [(row, answer.vectors[0]) for row, answer in pairs if isinstance(answer, Embeddings)]
+        results: list[tuple[Row, Passages | InflightError]] = [
+            (row, answer) for row, answer in pairs if isinstance(answer, InflightError)
+        ]
         if left:
             try:
                 self._table.check_dimensions(len(left[0][1]))
             except InflightError as error:
                 raise BatchError(f"{self._spec.shown}: {error}", error.code) from None
-            found = await self._search([vector for _, vector in left])
-        if self._spec.rerank:
-            found = await self._rerank_all([row for row, _ in left], found)
-        failed += [(row, one) for (row, _), one in zip(left, found, strict=True) if isinstance(one, InflightError)]
-        for row, why in failed:
-            self._on_row_done(row, why, 1)
-        whole = [
-            self._format.with_passages(row, one)
-            for (row, _), one in zip(left, found, strict=True)
-            if isinstance(one, Passages)
-        ]
-        for one in whole:
-            if isinstance(one, InvalidRow):
-                self._on_invalid(one)
-        return [one for one in whole if isinstance(one, Row)]
+            searched, passages = [row for row, _ in left], await self._search([vector for _, vector in left])
+            if self._spec.rerank:
+                passages = await self._rerank_all(searched, passages)
+            results += zip(searched, passages, strict=True)
+        ready = []
+        for row, result in results:
+            if isinstance(result, InflightError):
+                self._on_row_done(row, result, 1)
+            elif isinstance(prompted := self._format.with_passages(row, result), InvalidRow):
+                self._on_invalid(prompted)
+            else:
+                ready.append(prompted)
+        return ready
 
     async def _search(self, vectors: Sequence[Vectors]) -> list[Passages | InflightError]:
         """Search until the database answers. Values that it does not accept fail alone."""
@@ -171,11 +169,11 @@ class RetrievalStep:
 
         while True:
             try:
-                found: list[Passages | InflightError] = list(
+                passages: list[Passages | InflightError] = list(
                     await asyncio.to_thread(self._table.search, vectors, self._spec.nearest)
                 )
             except SQLAlchemyError as error:
-                state = _sqlstate(error)
+                state = sqlstate(error)
                 lost = isinstance(error, OperationalError | InterfaceError | PoolTimeoutError) or (
                     isinstance(error, DBAPIError) and error.connection_invalidated
                 )
@@ -185,16 +183,15 @@ class RetrievalStep:
                 if not state.startswith(_DATA_ERROR):
                     raise self._to_batch_error(error) from error
                 if len(vectors) > 1:
-                    return [one for vector in vectors for one in await self._search([vector])]
+                    return [result for vector in vectors for result in await self._search([vector])]
                 return [InflightError(f"the search failed: {self._error_text(error)}", "row_invalid")]
             self._database.answered()
-            return found
+            return passages
 
     async def _rerank_all(
-        self, rows: Sequence[Row], found: Sequence[Passages | InflightError]
+        self, rows: Sequence[Row], results: Sequence[Passages | InflightError]
     ) -> list[Passages | InflightError]:
-        pairs = zip(rows, found, strict=True)
-        tasks = [asyncio.ensure_future(self._rerank(row, passages)) for row, passages in pairs]
+        tasks = [asyncio.ensure_future(self._rerank(*pair)) for pair in zip(rows, results, strict=True)]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
@@ -216,7 +213,7 @@ class RetrievalStep:
     def _to_batch_error(self, error: SQLAlchemyError) -> BatchError:
         from sqlalchemy.exc import DBAPIError
 
-        state, words = _sqlstate(error), self._error_text(error)
+        state, words = sqlstate(error), self._error_text(error)
         if state.startswith(_DENIED):
             return BatchError(f"{self._spec.shown} refuses access ({words}); check the user's rights", "storage_denied")
         if isinstance(error, DBAPIError) and state and not state.startswith(("08", "53", "55P03", "57", "58")):
@@ -228,7 +225,3 @@ class RetrievalStep:
 
     def _error_text(self, error: SQLAlchemyError) -> str:
         return database_error_text(self._spec.address, getattr(error, "orig", None) or error)
-
-
-def _sqlstate(error: SQLAlchemyError) -> str:
-    return str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")

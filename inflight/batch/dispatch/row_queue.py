@@ -114,11 +114,11 @@ class RowQueue:
 
     def _may_join(self, first: Row, row: Row) -> bool:
         """Return whether the rows can be in one request."""
-        one, other = first.request, row.request
-        if isinstance(one, GenerateRequest | RerankRequest) or isinstance(other, GenerateRequest | RerankRequest):
+        request, other = first.request, row.request
+        if isinstance(request, GenerateRequest | RerankRequest) or isinstance(other, GenerateRequest | RerankRequest):
             return False
         together = first.number not in self._alone and row.number not in self._alone
-        return together and type(one) is type(other) and one.shared == other.shared
+        return together and type(request) is type(other) and request.shared == other.shared
 
     def _take(self) -> Row:
         row = self._ready.popleft()
@@ -139,7 +139,7 @@ class RowQueue:
 
     def retry_later(self, row: Row, delay: float = 0.0) -> None:
         """Send a row again after a delay in seconds."""
-        self._sent[row.number] = self._sent.get(row.number, 0) + 1
+        self.count_attempt(row)
         if not delay:
             self.put_back(row)
             return
@@ -170,8 +170,7 @@ class RowQueue:
             self._alone.discard(row.number)
         self._on_row_done(row, result, sent)
         self._open -= 1
-        if self._feed_ended and not self._open:
-            self._check()
+        self._check()
 
     def mark_in_flight(self, row: Row) -> None:
         """Mark a row as in flight."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from inflight_client import NO_RETRY, Address, AsyncClient, Deployment, InflightError, ModelConfig
+from inflight_client import NO_RETRY, Address, AsyncClient, InflightError, ModelConfig
+from inflight_client.call import CallOptions
 from inflight_client.deployments.server_query import REFUSAL_CODES
 from inflight_client.encoder_call import MODELS
-from inflight_client.encodings import Classifications, Embeddings, Reranking
+from inflight_client.encodings import Classifications, Embeddings
 from inflight_client.engine_load import EngineLoad
 from inflight_client.model_defaults import as_conversation, with_model_defaults
 from inflight_client.results import Generation
@@ -38,8 +39,8 @@ def split_address(address: str) -> tuple[str, str | None]:
     >>> split_address("10.0.0.7:8001")
     ('10.0.0.7:8001', None)
     """
-    server, said, page = address.partition(_METRICS)
-    return server, page if said else None
+    server, separator, page = address.partition(_METRICS)
+    return server, page if separator else None
 
 
 class TritonBackend:
@@ -67,8 +68,8 @@ class TritonBackend:
         )
         self._priority = options.priority or 0
         self._on_message = on_message
-        self._noted_raw = False
-        self._warned_priority = self._warned_metrics = self._warned_model = False
+        self._warned_metrics = self._warned_model = False
+        self._sent_messages: set[str] = set()
 
     async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
         """Send one request, which is several of the client if its texts are many."""
@@ -78,10 +79,16 @@ class TritonBackend:
         if isinstance(first, GenerateRequest):
             return [await self._generate(first, request_id)]
         if isinstance(first, EmbedRequest):
-            return await self._embed(first, [one for one in requests if isinstance(one, EmbedRequest)])
+            return await self._embed(first, [request for request in requests if isinstance(request, EmbedRequest)])
         if isinstance(first, ClassifyRequest):
-            return await self._classify([one for one in requests if isinstance(one, ClassifyRequest)])
-        return [await self._rerank(one) for one in requests if isinstance(one, RerankRequest)]
+            return await self._classify([request for request in requests if isinstance(request, ClassifyRequest)])
+        return [
+            await self._client.rerank(
+                request.query, request.documents, truncate=request.truncate, priority=self._priority
+            )
+            for request in requests
+            if isinstance(request, RerankRequest)
+        ]
 
     async def _generate(self, request: GenerateRequest, request_id: str) -> Generation:
         """Request one unary response, which is less work for both sides. An answer that was cancelled elsewhere is an
@@ -92,34 +99,27 @@ class TritonBackend:
             sampling = with_model_defaults(sampling, served)
             if request.as_chat and isinstance(prompt, str):
                 prompt = as_conversation(prompt, served)
-                self._note_raw(isinstance(prompt, str))
-        options: dict[str, Any] = {
+                if isinstance(prompt, str):
+                    self._message_once(
+                        f"{self.name} names no chat template, so prompts are sent as texts (--chat changes that)."
+                    )
+        options: CallOptions = {
+            **request.options,
             "max_tokens": request.max_tokens,
             "sampling": sampling,
             "request_id": request_id,
         }
         if self._priority and await self._supports_priority():
             options["priority"] = self._priority
-        if request.log_probs:
-            options["return_log_probs"] = True
-        if request.top_log_probs:
-            options["top_log_probs"] = request.top_log_probs
-        if request.chat_template_kwargs:
-            options["chat_template_kwargs"] = request.chat_template_kwargs
         answer = await self._client.generate(prompt, **options)
         if answer.finish_reason == "cancelled":
             raise InflightError("another client cancelled the request on the server", "cancelled")
         return answer
 
-    def _note_raw(self, raw: bool) -> None:
-        if raw and not self._noted_raw:
-            self._noted_raw = True
-            self._on_message(f"{self.name} names no chat template, so prompts are sent as texts (--chat changes that).")
-
     async def _embed(
         self, shared: EmbedRequest, requests: Sequence[EmbedRequest]
     ) -> Sequence[RowAnswer | InflightError]:
-        found = await self._client.embed(
+        embeddings = await self._client.embed(
             [text for request in requests for text in request.texts],
             input_type=shared.input_type,
             dimensions=shared.dimensions,
@@ -131,29 +131,24 @@ class TritonBackend:
         end = 0
         for request in requests:
             start, end = end, end + len(request.texts)
-            error = next((found.errors[place] for place in range(start, end) if place in found.errors), None)
-            tokens, cut = found.input_tokens[start:end], found.truncated[start:end]
-            answers.append(error or Embeddings(found.vectors[start:end], input_tokens=tokens, truncated=cut))
+            error = next((embeddings.errors[place] for place in range(start, end) if place in embeddings.errors), None)
+            tokens, cut = embeddings.input_tokens[start:end], embeddings.truncated[start:end]
+            answers.append(error or Embeddings(embeddings.vectors[start:end], input_tokens=tokens, truncated=cut))
         return answers
 
     async def _classify(self, requests: Sequence[ClassifyRequest]) -> Sequence[RowAnswer | InflightError]:
-        found = await self._client.classify(
+        classes = await self._client.classify(
             [request.text for request in requests],
             truncate=requests[0].truncate,
             priority=self._priority,
             return_errors=True,
         )
         return [
-            found.errors.get(place) or Classifications((one,), input_tokens=(tokens,), truncated=(cut,))
-            for place, (one, tokens, cut) in enumerate(
-                zip(found.results, found.input_tokens, found.truncated, strict=True)
+            classes.errors.get(place) or Classifications((result,), input_tokens=(tokens,), truncated=(cut,))
+            for place, (result, tokens, cut) in enumerate(
+                zip(classes.results, classes.input_tokens, classes.truncated, strict=True)
             )
         ]
-
-    async def _rerank(self, request: RerankRequest) -> Reranking:
-        return await self._client.rerank(
-            request.query, request.documents, truncate=request.truncate, priority=self._priority
-        )
 
     async def _warn_other_model(self, named: str) -> None:
         """Warn once that rows name another model: their answers repeat that name."""
@@ -173,12 +168,15 @@ class TritonBackend:
     async def _supports_priority(self) -> bool:
         if (await self._client.deployment()).takes_priority:
             return True
-        if not self._warned_priority:
-            self._warned_priority = True
-            self._on_message(
-                f"{self.name} does not support priorities: rows compete equally with all other requests there."
-            )
+        self._message_once(
+            f"{self.name} does not support priorities: rows compete equally with all other requests there."
+        )
         return False
+
+    def _message_once(self, sentence: str) -> None:
+        if sentence not in self._sent_messages:
+            self._sent_messages.add(sentence)
+            self._on_message(sentence)
 
     async def load(self) -> ServerLoad:
         """Return the load from the metrics page, whose names are TensorRT-LLM's on every deployment.
@@ -198,25 +196,23 @@ class TritonBackend:
                 )
             raise
         load = EngineLoad.from_metrics(page)
-        return ServerLoad(load.running, load.waiting, load.capacity, load.kv_cache_use)
+        return ServerLoad(load.running, load.waiting, load.capacity)
 
     async def ready(self) -> bool:
         return await self._client.ready()
 
     async def build(self) -> str:
         """Return the build name of our own deployments; for others a fingerprint of what they report."""
-        if self._encoder is not None:
-            return await self._encoder_build(self._encoder)
-        deployment = await self._client.deployment()
-        return deployment.build or _fingerprint(deployment)
-
-    async def _encoder_build(self, model: str) -> str:
+        if (model := self._encoder) is None:
+            deployment = await self._client.deployment()
+            tensors = _tensors(deployment.inputs, deployment.outputs)
+            return deployment.build or fingerprint([deployment.kind, deployment.model, deployment.version, *tensors])
         if self._client.address.openai:
-            return fingerprint([one.name for one in await self._client.models()])
+            return fingerprint([served.name for served in await self._client.models()])
         if build := (await self._encoder_config(model)).parameter("inflight_build"):
             return build
-        found = await self._client.model_metadata(model)
-        return fingerprint([model, *_tensors(found.inputs, found.outputs)])
+        metadata = await self._client.model_metadata(model)
+        return fingerprint([model, *_tensors(metadata.inputs, metadata.outputs)])
 
     async def _encoder_config(self, model: str) -> ModelConfig:
         """Return the encoder's configuration; an empty one if access is restricted."""
@@ -229,12 +225,6 @@ class TritonBackend:
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def _fingerprint(deployment: Deployment) -> str:
-    """Return a fingerprint of a deployment that does not report its build."""
-    tensors = _tensors(deployment.inputs, deployment.outputs)
-    return fingerprint([deployment.kind, deployment.model, deployment.version, *tensors])
 
 
 def _tensors(*sides: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[dict[str, list[Any]]]:

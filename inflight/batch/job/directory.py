@@ -39,8 +39,13 @@ class JobDirectory:
     """
 
     def __init__(self, path: Path, output: OutputSpec | None = None) -> None:
-        self.path = path
-        self._output = output
+        self.path, self._output = path, output
+        self.state, self.cancel = path / "state.db", path / "cancel"
+        self.progress, self.manifest, self.summary = (
+            path / "progress.json",
+            path / "manifest.json",
+            path / "summary.txt",
+        )
 
     @classmethod
     def from_output(cls, output: OutputSpec, path: Path | None = None) -> JobDirectory:
@@ -60,16 +65,20 @@ class JobDirectory:
             path = path.resolve()
         if (own := cls._at(path)) is not None:
             return own
-        beside_it = [one for one in map(cls._at, _names_for(path)) if one is not None] if is_local(address) else []
-        writing_there = [one for one in (*beside_it, *_jobs_here()) if one.writes_to(absolute_address(address))]
-        paths = {one.path.resolve(): str(one.path) for one in writing_there}
+        names = (
+            (path.with_suffix(SUFFIX), path.with_name(path.name + SUFFIX)) if path.name and is_local(address) else ()
+        )
+        beside_it = [job for job in map(cls._at, names) if job is not None]
+        jobs, absolute = (*beside_it, *_jobs_here()), absolute_address(address)
+        writing_there = [job for job in jobs if job._output is not None and job._output.address == absolute]
+        paths = {job.path.resolve(): str(job.path) for job in writing_there}
         if len(paths) > 1:
             raise BatchError(
                 f"several jobs write to {masked(address)}; name one of {', '.join(paths.values())}", "job_not_found"
             )
-        moved = (one for one in beside_it if _is_named_like(path, one))  # together with its output
-        if found := next((one for one in (*writing_there, *moved)), None):
-            return found
+        moved = (job for job in beside_it if job._is_named_like(path))  # together with its output
+        if match := next(iter((*writing_there, *moved)), None):
+            return match
         raise BatchError(
             f"there is no job at {masked(address)}; name its directory (NAME{SUFFIX}) or its output, and run this in "
             f"the folder where it was started",
@@ -79,45 +88,27 @@ class JobDirectory:
     @classmethod
     def _at(cls, path: Path) -> JobDirectory | None:
         try:
-            if (path / "job.json").is_file():
-                return cls(path, cls(path)._output_if_readable())
+            if not (path / "job.json").is_file():
+                return None
         except PermissionError:
             raise BatchError(f"{path} refuses access; use the account that runs the job", "storage_denied") from None
-        return None
+        try:
+            return cls(path, cls(path).job().output)
+        except BatchError as error:
+            if error.code != "storage_denied":
+                raise
+            return cls(path)
 
-    @property
-    def output_if_known(self) -> OutputSpec | None:
-        """The output; None if only other users can read it."""
-        return self._output
+    def _is_named_like(self, path: Path) -> bool:
+        """Return whether a path beside it means it: `answers.csv` is not the output of the job that writes
+        `answers.jsonl`. True if only other users can read the output."""
+        known = None if self._output is None else Path(self._output.address).suffix
+        return known is None or path.suffix in ("", known) or self.path.name == path.name + SUFFIX
 
     @property
     def output(self) -> OutputSpec:
         assert self._output is not None
         return self._output
-
-    def writes_to(self, address: str) -> bool:
-        """Return whether its output has this address; False if only other users can read the output."""
-        return self._output is not None and self._output.address == address
-
-    @property
-    def state(self) -> Path:
-        return self.path / "state.db"
-
-    @property
-    def progress(self) -> Path:
-        return self.path / "progress.json"
-
-    @property
-    def manifest(self) -> Path:
-        return self.path / "manifest.json"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.txt"
-
-    @property
-    def cancel(self) -> Path:
-        return self.path / "cancel"
 
     def result_file(self, status: RowStatus) -> Path:
         """Return the file with the lines of rows with this status."""
@@ -127,6 +118,10 @@ class JobDirectory:
                 output if status is RowStatus.OK else output.with_name(f"{output.stem}.{_NAMES[status]}{output.suffix}")
             )
         return self.path / f"{_NAMES[status]}.jsonl"
+
+    def result_files(self) -> dict[RowStatus, Path]:
+        """Return the files of lines that exist."""
+        return {status: path for status in RowStatus if (path := self.result_file(status)).exists()}
 
     @property
     def writes_output(self) -> bool:
@@ -147,14 +142,6 @@ class JobDirectory:
             raise BatchError(f"{path} refuses access; use the account that runs the job", "storage_denied") from None
         except (OSError, ValidationError) as error:
             raise BatchError(f"{path} is not a job: {str(error).splitlines()[0]}", "job_damaged") from None
-
-    def _output_if_readable(self) -> OutputSpec | None:
-        try:
-            return self.job().output
-        except BatchError as error:
-            if error.code != "storage_denied":
-                raise
-            return None
 
     def write_job(self, job: Job) -> None:
         self.write(self.path / "job.json", job.model_dump_json(indent=2) + "\n")
@@ -249,19 +236,6 @@ def default_directory(output: OutputSpec) -> Path:
     named = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(address).name if is_on_local_disk(output.address) else address)
     table = f"-{output.table}" if output.table else ""
     return Path(f"{Path(named).stem or 'output'}{table}{SUFFIX}".strip("-"))
-
-
-def _names_for(output: Path) -> tuple[Path, ...]:
-    """Return the possible names of the directory of a job with this output."""
-    return (output.with_suffix(SUFFIX), output.with_name(output.name + SUFFIX)) if output.name else ()
-
-
-def _is_named_like(path: Path, job: JobDirectory) -> bool:
-    """Return whether a path beside a job means it: `answers.csv` is not the output of the job that writes
-    `answers.jsonl`."""
-    output = job.output_if_known
-    known = None if output is None else Path(output.address).suffix
-    return known is None or path.suffix in ("", known) or job.path.name == path.name + SUFFIX
 
 
 def _jobs_here() -> Iterator[JobDirectory]:

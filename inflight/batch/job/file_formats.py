@@ -22,10 +22,10 @@ _BY_SUFFIX: dict[str, FileFormat] = {
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 
 
-def resolve_format(address: str, given: FileFormat | None, code: str) -> FileFormat:
+def resolve_format(address: str, named: FileFormat | None, code: str) -> FileFormat:
     """Return the given format, or the one of the address. Raises BatchError with this code if the address has none."""
-    if given is not None:
-        return given
+    if named is not None:
+        return named
     if is_database(address):
         return "sql"
     suffix = StoredFile(address).suffix

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import orjson
-from inflight_client.call import Prompt
+from inflight_client.call import CallOptions, Prompt
 from inflight_client.encodings import Classifications, Embeddings, Reranking
 from inflight_client.results import Generation
 from inflight_client.sampling import Sampling
@@ -47,7 +47,7 @@ class InputRecord:
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """A prompt to answer, in the client's terms. `model`: the model that the row names, if any.
+    """A call of the client: a prompt and its options. `model`: the model that the row names, if any.
 
     `as_model`: unset sampling parameters are the model's. `as_chat`: so is whether a text is sent as a conversation.
     """
@@ -55,9 +55,8 @@ class GenerateRequest:
     prompt: Prompt
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
-    log_probs: bool = False
-    top_log_probs: int = 0
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    options: CallOptions = field(default_factory=CallOptions)
+    """All others."""
     model: str | None = None
     as_model: bool = False
     as_chat: bool = False
@@ -69,7 +68,7 @@ class GenerateRequest:
 
     @property
     def characters(self) -> int:
-        return len(self.prompt) if isinstance(self.prompt, str) else sum(len(str(one)) for one in self.prompt)
+        return len(self.prompt) if isinstance(self.prompt, str) else sum(len(str(message)) for message in self.prompt)
 
 
 @dataclass(frozen=True)
@@ -181,3 +180,7 @@ class RowResult:
     attempts: int = 0
     texts: int = 0
     empty: bool = False
+
+    @classmethod
+    def of(cls, row: Row | InvalidRow, status: RowStatus, text: bytes, **values: Any) -> Self:
+        return cls(row.number, row.line, row.id, status, text, **values)

@@ -31,6 +31,15 @@ class _StrictModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class _Addressed(_StrictModel):
+    address: Address
+
+    @property
+    def shown(self) -> str:
+        """The address for messages, without secrets."""
+        return masked(self.address)
+
+
 class InputPart(_StrictModel):
     """A part of an input, for one of several jobs over it: its first row's number, its number of rows (None: all the
     rest), and the position where `RowSource.read` begins.
@@ -46,14 +55,13 @@ def _field(default: Any, description: str, **bounds: Any) -> Any:
     return Field(default=default, description=description, **bounds)
 
 
-class InputSpec(_StrictModel):
+class InputSpec(_Addressed):
     """The source of the rows, and their meaning.
 
     `row_format` openai: each line is a request in OpenAI's Batch format; plain: each row is a prompt, a conversation,
     or values for the template. None: detected from the first rows, as the format is from the address.
     """
 
-    address: Address
     format: FileFormat | None = _field(None, "Format of the input.  [default: by the address]")
     row_format: RowFormatName | None = _field(
         None, "Requests of OpenAI's Batch format, or rows of values.  [default: by the first rows]"
@@ -84,20 +92,14 @@ class InputSpec(_StrictModel):
     limit: int | None = _field(None, "Read only the first N rows.", ge=1)
     part: InputPart = InputPart()
 
-    @property
-    def shown(self) -> str:
-        """The address for messages, without secrets."""
-        return masked(self.address)
 
-
-class OutputSpec(_StrictModel):
+class OutputSpec(_Addressed):
     """The destination of the answers.
 
     In a table with existing rows, `key` is the column with the row ids, and `column` receives the answer; `columns` are
     the columns for other values of a record (`finish_reason`, `output_tokens`, ...).
     """
 
-    address: Address
     format: FileFormat | None = _field(None, "Format of the output.  [default: by the address]")
     table: str | None = _field(None, "Table to write, if --out is a database.  [default: --table]")
     key: str | None = _field(None, "Column of the table with the row ids.  [default: --id]")
@@ -107,11 +109,6 @@ class OutputSpec(_StrictModel):
         "  [default: create a new table; embed: embedding]",
     )
     columns: dict[str, str] = Field(default_factory=dict)
-
-    @property
-    def shown(self) -> str:
-        """The address for messages, without secrets."""
-        return masked(self.address)
 
 
 class GenerationDefaults(_StrictModel):
@@ -154,7 +151,7 @@ class EncodeSpec(_StrictModel):
 _INDEX_FIELDS = {"index", "metric"}
 
 
-class RetrievalSpec(_StrictModel):
+class RetrievalSpec(_Addressed):
     """Where the passages of each row's prompt are retrieved from, and how."""
 
     address: Address = Field(
@@ -178,11 +175,6 @@ class RetrievalSpec(_StrictModel):
     def nearest(self) -> int:
         """The number of passages to search for."""
         return max(self.candidates or min(4 * self.top_k, 1000), self.top_k) if self.rerank else self.top_k
-
-    @property
-    def shown(self) -> str:
-        """The address for messages, without secrets."""
-        return masked(self.address)
 
 
 class RunOptions(_StrictModel):

@@ -51,11 +51,11 @@ def parse_answer(line: bytes, task: Task = "generate") -> AnswerRecord:
         raise ValueError("the line is not a JSON object")
     fields = ANSWER_FIELDS[task]
     if is_openai_line(values):
-        id_, found = _parse_openai(values)
-        return AnswerRecord(id_, found[fields[1]], found)
-    found = {name: values.get(name) for name in fields[1:]}
+        id_, contents = _parse_openai(values)
+        return AnswerRecord(id_, contents[fields[1]], contents)
+    contents = {name: values.get(name) for name in fields[1:]}
     kept = {name: value for name, value in values.items() if name not in fields}
-    return AnswerRecord(values["id"], found[fields[1]], found, kept)
+    return AnswerRecord(values["id"], contents[fields[1]], contents, kept)
 
 
 def is_openai_line(values: Mapping[str, Any]) -> bool:
@@ -74,13 +74,13 @@ def vector_of(value: Any) -> Vectors:
     )
 
 
-def same_content(one: Any, other: Any, task: Task) -> bool:
+def same_content(first: Any, other: Any, task: Task) -> bool:
     """Return whether two answers of a task are the same."""
     if task != "embed":
-        return bool(one == other)
+        return bool(first == other)
     import numpy as np
 
-    return np.array_equal(vector_of(one), vector_of(other))
+    return np.array_equal(vector_of(first), vector_of(other))
 
 
 def read_answer_records(path: Path | None, task: Task = "generate") -> Iterator[AnswerRecord]:
@@ -102,11 +102,11 @@ def batched(answers: Iterable[AnswerRecord], size: int) -> Iterator[list[AnswerR
 def _parse_openai(values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     body = values["response"]["body"]
     usage = body.get("usage") or {}
-    found = {"input_tokens": usage.get("prompt_tokens")}
+    contents = {"input_tokens": usage.get("prompt_tokens")}
     if "data" in body:
         (item,) = body["data"]
-        return values["custom_id"], found | {"embedding": item["embedding"], "truncated": item.get("truncated")}
+        return values["custom_id"], contents | {"embedding": item["embedding"], "truncated": item.get("truncated")}
     choice = body["choices"][0]
     text = choice["message"]["content"] if "message" in choice else choice["text"]
-    found |= {"finish_reason": choice.get("finish_reason"), "output_tokens": usage.get("completion_tokens")}
-    return values["custom_id"], found | {"text": text}
+    contents |= {"finish_reason": choice.get("finish_reason"), "output_tokens": usage.get("completion_tokens")}
+    return values["custom_id"], contents | {"text": text}

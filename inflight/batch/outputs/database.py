@@ -16,7 +16,7 @@ from inflight.batch.storage import database_engine
 from inflight.batch.storage.secret_address import masked
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection
     from sqlalchemy.exc import DBAPIError
 
 _RETRY_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -44,7 +44,14 @@ class OutputDatabase:
 
     def __init__(self, address: str) -> None:
         self._address, self.shown = address, masked(address)
-        self._engine = self._create_engine(address)
+        self._engine = database_engine.create_database_engine(address, "output_invalid", pooled=True)
+        self._is_sqlite = database_engine.is_sqlite(self._engine)
+        if self._is_sqlite:
+            from sqlalchemy import event
+
+            # A transaction that reads first and then writes cannot wait for another writer, so it begins as a writer.
+            event.listen(self._engine, "connect", _disable_implicit_transactions)
+            event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
 
     def run(self, work: Callable[[Connection], _T], retry: bool = True) -> _T:
         """Run `work` in one transaction; if the connection is lost, try again unless `retry` is false."""
@@ -78,17 +85,6 @@ class OutputDatabase:
 
     def close(self) -> None:
         self._engine.dispose()
-
-    def _create_engine(self, address: str) -> Engine:
-        engine = database_engine.create_database_engine(address, "output_invalid", pooled=True)
-        self._is_sqlite = database_engine.is_sqlite(engine)
-        if self._is_sqlite:
-            from sqlalchemy import event
-
-            # A transaction that reads first and then writes cannot wait for another writer, so it begins as a writer.
-            event.listen(engine, "connect", _disable_implicit_transactions)
-            event.listen(engine, "begin", _begin_immediate)
-        return engine
 
     def _is_lost_connection(self, error: DBAPIError) -> bool:
         """Return whether another attempt may succeed. For a locked SQLite file the engine has already waited."""
@@ -132,7 +128,7 @@ def _discarded_if_interrupted(connection: Connection) -> Iterator[None]:
 def _is_permanent(cause: BaseException | None) -> bool:
     """Return whether the error is permanent: it is about the answers, the table, or privileges."""
     lite = getattr(cause, "sqlite_errorcode", None)
-    state = str(getattr(cause, "sqlstate", None) or "")
+    state = database_engine.sqlstate(cause)
     return (lite is not None and lite & 0xFF in _SQLITE_PERMANENT) or state[:2] in _PERMANENT_CLASSES
 
 
@@ -147,7 +143,3 @@ def _is_full(cause: BaseException | None) -> bool:
 def _disable_implicit_transactions(connection: Any, _: Any) -> None:
     """Stop Python's sqlite3 from starting transactions implicitly."""
     connection.isolation_level = None
-
-
-def _begin_immediate(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")

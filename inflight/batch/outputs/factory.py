@@ -6,7 +6,7 @@ from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.file_formats import resolve_format
 from inflight.batch.job.spec import FileFormat, Job
-from inflight.batch.outputs.file import FileOutput, OutputFormat
+from inflight.batch.outputs.file import CsvOutputFormat, FileOutput, JsonLinesOutputFormat, OutputFormat
 from inflight.batch.outputs.interface import OutputWriter
 from inflight.batch.outputs.sql import TableOutput
 from inflight.batch.outputs.vectors import VectorTableOutput
@@ -35,13 +35,9 @@ def create_output(job: Job, directory: JobDirectory) -> OutputWriter | None:
 def _output_format(format: FileFormat, job: Job) -> OutputFormat:
     output, keep = job.output, job.kept
     if format == "csv":
-        from inflight.batch.outputs.csv import CsvOutputFormat
-
         return CsvOutputFormat(keep, "\t" if StoredFile(output.address).suffix == ".tsv" else ",", job.task)
     if format == "parquet":
         from inflight.batch.outputs.parquet import ParquetOutputFormat
 
         return ParquetOutputFormat(keep, output.shown, job.task)
-    from inflight.batch.outputs.json_lines import JsonLinesOutputFormat
-
     return JsonLinesOutputFormat(job.task)

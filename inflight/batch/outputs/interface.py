@@ -22,21 +22,23 @@ class OutputWriter(Protocol):
     `package_missing`, and those of storages.
     """
 
-    @property
-    def is_incremental(self) -> bool:
-        """Whether answers are written while the job runs (tables); otherwise the output is created at the end."""
+    is_incremental: bool = False
+    """Whether answers are written while the job runs (tables); otherwise the output is created at the end."""
 
     def check(self) -> None:
         """Check that the output can be written, before any row is sent: the table exists, the folder is reachable."""
 
     def check_dimensions(self, dimensions: int) -> None:
         """Check that the output can contain vectors of this size, before any row is sent."""
+        return
 
     def normalize_id(self, id_: str) -> str:
         """Return the same value for ids that the output cannot distinguish; the id itself if it can."""
+        return id_
 
     def write_rows(self, lines: Iterable[bytes]) -> None:
         """Write these answers (JSON lines) durably; only for incremental outputs."""
+        return
 
     def finalize(self, files: dict[RowStatus, Path], on_message: OnMessage = ignore_message) -> list[str]:
         """Complete the output from the job's existing files of lines; return the addresses that were written.
@@ -46,9 +48,11 @@ class OutputWriter(Protocol):
 
     def notes(self) -> list[str]:
         """Return sentences for the user at the end, such as answers whose rows are missing from the table."""
+        return []
 
     def find_differences(self, files: dict[RowStatus, Path]) -> Iterator[str]:
         """Read the output again; yield the ids of answers that are missing or different."""
 
     def close(self) -> None:
         """Close all connections."""
+        return

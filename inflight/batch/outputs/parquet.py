@@ -67,7 +67,7 @@ class ParquetOutputFormat:
         schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
         with pq.ParquetWriter(file, schema, compression="zstd") as writer:
             for group in _groups(read_answer_records(answers, self._task)):
-                values = [one.as_dict() for one in group]
+                values = [answer.as_dict() for answer in group]
                 columns = [
                     _column([row.get(name) for row in values], kind, types[kind]) for name, kind in kinds.items()
                 ]
@@ -79,24 +79,24 @@ class ParquetOutputFormat:
         main = ANSWER_FIELDS[self._task][1]
         with file.open_seekable() as opened:
             for batch in pq.ParquetFile(opened).iter_batches(batch_size=1000, columns=["id", main]):
-                ids, found = (batch.column(batch.schema.get_field_index(name)) for name in ("id", main))
+                ids, column = (batch.column(batch.schema.get_field_index(name)) for name in ("id", main))
                 if self._task == "embed":
-                    contents = found.flatten().to_numpy(zero_copy_only=False).reshape(len(ids), -1)
+                    contents = column.flatten().to_numpy(zero_copy_only=False).reshape(len(ids), -1)
                 else:
-                    contents = found.to_pylist()
+                    contents = column.to_pylist()
                 for id_, content in zip(ids.to_pylist(), contents, strict=True):
                     yield str(id_), content
 
     def _kinds(self, answers: Iterator[AnswerRecord]) -> dict[str, str]:
         """Return the narrowest type of each column that fits all its values."""
         fixed = dict(zip(ANSWER_FIELDS[self._task][1:], _KINDS[self._task], strict=True))
-        found: dict[str, set[str]] = {name: set() for name in ("id", *self._keep)}
+        seen: dict[str, set[str]] = {name: set() for name in ("id", *self._keep)}
         for answer in answers:
-            found["id"].add(_kind(answer.id))
+            seen["id"].add(_kind(answer.id))
             for name in self._keep:
                 if (value := answer.kept.get(name)) is not None:
-                    found[name].add(_kind(value))
-        return {"id": _common(found.pop("id")), **fixed, **{name: _common(kinds) for name, kinds in found.items()}}
+                    seen[name].add(_kind(value))
+        return {"id": _common(seen.pop("id")), **fixed, **{name: _common(kinds) for name, kinds in seen.items()}}
 
 
 def _kind(value: Any) -> str:
@@ -128,13 +128,11 @@ def _column(values: list[Any], kind: str, type_: Any) -> Any:
         return pa.FixedSizeListArray.from_arrays(flat, type_.list_size)
     if kind == _NUMBER_BY_NAME:
         values = [None if value is None else list(value.items()) for value in values]
-    return pa.array([_fit(value, kind) for value in values], type_)
-
-
-def _fit(value: Any, kind: str) -> Any:
-    if kind != _TEXT or value is None or isinstance(value, str):
-        return value
-    return orjson.dumps(value).decode()
+    if kind == _TEXT:
+        values = [
+            value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values
+        ]
+    return pa.array(values, type_)
 
 
 def _length(value: Any) -> int:

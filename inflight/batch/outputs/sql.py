@@ -15,7 +15,7 @@ from inflight.batch.job.spec import Job
 from inflight.batch.outputs import table as tables
 from inflight.batch.outputs.answer_record import ANSWER_FIELDS, AnswerRecord, batched, parse_answer, read_answer_records
 from inflight.batch.outputs.database import OutputDatabase
-from inflight.batch.outputs.interface import OnMessage, ignore_message
+from inflight.batch.outputs.interface import OnMessage, OutputWriter, ignore_message
 from inflight.batch.outputs.table import OutputTable
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _IDS_PER_QUERY = 500
 _EXAMPLES = 5
 
 
-class TableOutput:
+class TableOutput(OutputWriter):
     """Writes answers to a table while the job runs.
 
     With `key` and `column`, answers are written to existing rows. Otherwise a row with an answer's id is updated, and a
@@ -47,9 +47,6 @@ class TableOutput:
         if tables.updates_existing_rows(self._job) and not self._database.exists:
             raise BatchError(f"there is no database {self._database.shown}; check its path", "output_invalid")
         self._database.run(self._check_table, retry=False)
-
-    def check_dimensions(self, dimensions: int) -> None:
-        pass
 
     def normalize_id(self, id_: str) -> str:
         return id_ if self._target is None else self._target.normalize_id(id_)
@@ -72,7 +69,7 @@ class TableOutput:
     def notes(self) -> list[str]:
         if not self._missing_rows:
             return []
-        first = ", ".join(str(one) for one in self._missing_examples)
+        first = ", ".join(str(id_) for id_ in self._missing_examples)
         return [
             f"answers without a row in the table {self._output.table}: {self._missing_rows} (ids {first}"
             f"{', ...' if self._missing_rows > _EXAMPLES else ''}); their lines are in the job's directory"
@@ -97,8 +94,8 @@ class TableOutput:
 
     def _find_table(self, connection: Connection) -> OutputTable | None:
         if self._target is None:
-            found = self._read_table(connection)
-            self._target = None if found is None else replace(found, created_here=self._created_here)
+            table = self._read_table(connection)
+            self._target = None if table is None else replace(table, created_here=self._created_here)
         return self._target
 
     def _read_table(self, connection: Connection) -> OutputTable | None:
@@ -149,7 +146,9 @@ class TableOutput:
         if tables.updates_existing_rows(self._job):
             self._count_missing([answer.id for answer in new])
         elif new:
-            connection.execute(target.table.insert(), [self._new_row(target, answer) for answer in new])
+            key = target.key.name
+            rows = [{key: self._new_id(target, answer), **target.row(answer)} for answer in new]
+            connection.execute(target.table.insert(), rows)
 
     def _count_missing(self, ids: list[Any]) -> None:
         self._missing_rows += len(ids)
@@ -168,9 +167,6 @@ class TableOutput:
                 )
         return by_key
 
-    def _new_row(self, target: OutputTable, answer: AnswerRecord) -> dict[str, Any]:
-        return {target.key.name: self._new_id(target, answer), **target.row(answer)}
-
     def _new_id(self, target: OutputTable, answer: AnswerRecord) -> Any:
         id_ = target.convert_id(answer.id)
         if id_ is None:
@@ -187,9 +183,8 @@ class TableOutput:
         """Return the ids that exist in the table, as stored, by their keys."""
         from sqlalchemy import select
 
-        wanted = {id_ for answer in answers if (id_ := target.convert_id(answer.id)) is not None}
-        found = connection.execute(select(target.key).where(target.key.in_(wanted)))
-        return {target.normalize_id(row[0]): row[0] for row in found}
+        rows = connection.execute(select(target.key).where(target.key.in_(_ids(target, answers))))
+        return {target.normalize_id(row[0]): row[0] for row in rows}
 
     def _write_missing(self, connection: Connection, answers: list[AnswerRecord]) -> None:
         """Write the answers whose rows are missing."""
@@ -207,15 +202,19 @@ class TableOutput:
         if target is None:
             return [str(answer.id) for answer in answers]
         text = target.columns[ANSWER_FIELDS[self._job.task][1]]
-        ids = {id_ for answer in answers if (id_ := target.convert_id(answer.id)) is not None}
-        rows = connection.execute(select(target.key, text).where(target.key.in_(ids)))
-        found = {target.normalize_id(row[0]): row[1] for row in rows}
+        rows = connection.execute(select(target.key, text).where(target.key.in_(_ids(target, answers))))
+        stored = {target.normalize_id(row[0]): row[1] for row in rows}
         return [
             str(answer.id)
             for answer in answers
-            if (key := target.normalize_id(answer.id)) not in found or not self._is_same(target, answer, found[key])
+            if (key := target.normalize_id(answer.id)) not in stored or not self._is_same(target, answer, stored[key])
         ]
 
     def _is_same(self, target: OutputTable, answer: AnswerRecord, stored: Any) -> bool:
         """Return whether the table has this answer."""
         return bool(stored == target.row(answer)[target.columns[ANSWER_FIELDS[self._job.task][1]].name])
+
+
+def _ids(target: OutputTable, answers: Iterable[AnswerRecord]) -> set[Any]:
+    """Return the ids of answers that the table can contain, in its type."""
+    return {id_ for answer in answers if (id_ := target.convert_id(answer.id)) is not None}

@@ -40,17 +40,17 @@ class OutputTable:
     def key(self) -> Column[Any]:
         return self.columns["id"]
 
-    def convert_id(self, said: Any) -> Any:
+    def convert_id(self, id_: Any) -> Any:
         """Return an id in the column's type; None if the column cannot contain it."""
-        value = _as_key(self.key)(said)
+        value = _as_key(self.key)(id_)
         # The ids were read before the table existed, so nothing has checked whether two of them are the same number.
-        return None if self.created_here and type(value) is int and str(value) != str(said) else value
+        return None if self.created_here and type(value) is int and str(value) != str(id_) else value
 
-    def normalize_id(self, said: Any) -> str:
+    def normalize_id(self, id_: Any) -> str:
         """Return one value for all ids that the column treats as equal, such as `7`, `007` and `+7` for numbers."""
-        value = self.convert_id(said)
+        value = self.convert_id(id_)
         if value is None:
-            return str(said)
+            return str(id_)
         return self.fold(value) if isinstance(value, str) else str(value)
 
     def row(self, answer: AnswerRecord) -> dict[str, Any]:
@@ -86,11 +86,11 @@ def find_table(connection: Connection, job: Job, shown: str) -> OutputTable | No
         _check_distinct(_new_columns(job).values(), job)
         return None
     key = _key(table, job, shown)
-    wanted = {**output.columns, "id": key, fields[1]: output.column or fields[1]}
+    names = {**output.columns, "id": key, fields[1]: output.column or fields[1]}
     if not updates_existing_rows(job):
-        wanted = {name: name for name in fields[2:] if name in table.columns} | _kept_columns(job, key) | wanted
-    _check_distinct(wanted.values(), job)
-    missing = sorted(column for column in wanted.values() if column not in table.columns)
+        names = {name: name for name in fields[2:] if name in table.columns} | _kept_columns(job, key) | names
+    _check_distinct(names.values(), job)
+    missing = sorted(column for column in names.values() if column not in table.columns)
     if missing:
         raise BatchError(
             f"the table {output.table!r} of {shown} has no column {missing[0]!r}, but has"
@@ -98,7 +98,7 @@ def find_table(connection: Connection, job: Job, shown: str) -> OutputTable | No
             f" ALTER TABLE {output.table} ADD COLUMN {missing[0]} TEXT, or name another column or a new table",
             "output_invalid",
         )
-    columns = {name: table.columns[column] for name, column in wanted.items()}
+    columns = {name: table.columns[column] for name, column in names.items()}
     return OutputTable(table, columns, fold=_fold(connection, columns["id"]))
 
 

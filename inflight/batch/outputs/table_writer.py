@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from inflight.batch.errors import BatchError
@@ -39,14 +38,11 @@ class TableWriter:
     def _lines(self, end: int) -> tuple[list[bytes], int]:
         lines: list[bytes] = []
         length = 0
-        for line in self._read():
-            lines.append(line.rstrip(b"\n"))
-            length += len(line)
-            if len(lines) >= _ROWS_PER_TRANSACTION or self._offset + length >= end:
-                return lines, length
-        raise BatchError(f"{self._path} is shorter than the job's state says; start a new job", "job_damaged")
-
-    def _read(self) -> Iterator[bytes]:
         with self._path.open("rb") as file:
             file.seek(self._offset)
-            yield from file
+            for line in file:
+                lines.append(line.rstrip(b"\n"))
+                length += len(line)
+                if len(lines) >= _ROWS_PER_TRANSACTION or self._offset + length >= end:
+                    return lines, length
+        raise BatchError(f"{self._path} is shorter than the job's state says; start a new job", "job_damaged")

@@ -99,11 +99,11 @@ class VectorTableOutput(TableOutput):
 
     def _check_column(self, target: VectorTable, dimensions: int) -> None:
         column = target.columns["embedding"].name
-        found = _VECTOR.fullmatch(target.types[column])
-        size = found[1] if found else None
-        if found and (size == str(dimensions) or (size is None and self._encode.index == "none")):
+        vector_type = _VECTOR.fullmatch(target.types[column])
+        size = vector_type[1] if vector_type else None
+        if vector_type and (size == str(dimensions) or (size is None and self._encode.index == "none")):
             return
-        remedy = "set its size" if found and size is None else "choose another column"
+        remedy = "set its size" if vector_type and size is None else "choose another column"
         raise BatchError(
             f"the column {column!r} of the table {self._output.table} has the type {target.types[column]}, but the"
             f" embeddings need vector({dimensions}); {remedy}, or write to a new table",
@@ -137,10 +137,10 @@ class VectorTableOutput(TableOutput):
             "SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''"
             " FROM pg_attribute WHERE attrelid = CAST(:name AS regclass) AND attnum > 0 AND NOT attisdropped"
         )
-        found = connection.execute(columns, {"name": _quoted(connection, target)}).all()
-        types = {name: type_ for name, type_, _ in found}
+        attributes = connection.execute(columns, {"name": _quoted(connection, target)}).all()
+        types = {name: type_ for name, type_, _ in attributes}
         written = {column.name for column in target.columns.values()}
-        required = [name for name, _, needed in found if needed and name not in written]
+        required = [name for name, _, needed in attributes if needed and name not in written]
         queried = self._job.input.query is not None and self._job.input.address == self._output.address
         updates_only = tables.updates_existing_rows(self._job) or (bool(required) and queried)
         described = VectorTable(target.table, target.columns, fold=target.fold, types=types, updates_only=updates_only)
@@ -219,13 +219,12 @@ class VectorTableOutput(TableOutput):
     ) -> None:
         """Copy the answers, each with its id as a text, to a temporary table, and from there to the target."""
         names = list(target.columns)
-        fields = [f"c{place}" for place in range(len(names))]
-        types = [
-            f"{one} {'vector' if name == 'embedding' else 'text'}" for one, name in zip(fields, names, strict=True)
-        ]
+        types = (f"c{place} {'vector' if name == 'embedding' else 'text'}" for place, name in enumerate(names))
         _execute(connection, f"CREATE TEMPORARY TABLE {_STAGING} ({', '.join(types)}) ON COMMIT DROP")
-        _copy(connection, (_copied_row(target, names, key, answer) for key, answer in rows))
-        self._move(connection, target, dict(zip(names, fields, strict=True)))
+        copied = (_copied_row(target, names, key, answer) for key, answer in rows)
+        with _cursor(connection) as cursor, cursor.copy(f"COPY {_STAGING} FROM STDIN (FORMAT BINARY)") as copy:
+            copy.write(b"".join((_HEADER, *copied, _TRAILER)))
+        self._move(connection, target, {name: f"c{place}" for place, name in enumerate(names)})
 
     def _move(self, connection: Connection, target: VectorTable, fields: dict[str, str]) -> None:
         """Write the staged rows to the table. `fields`: the column of the staging table by the answer's field."""
@@ -268,8 +267,8 @@ class VectorTableOutput(TableOutput):
             " WHERE indrelid = CAST(:name AS regclass) AND attname = :column AND amname = :method"
             " AND opcname = :operators AND indisvalid AND indpred IS NULL"
         )
-        wanted = {"name": table, "column": column, "method": encode.index, "operators": operators}
-        if connection.execute(existing, wanted).scalar_one():
+        parameters = {"name": table, "column": column, "method": encode.index, "operators": operators}
+        if connection.execute(existing, parameters).scalar_one():
             return
         rows = connection.execute(select(func.count()).select_from(target.table)).scalar_one()
         on_message(f"Building the {encode.index} index of {self._output.table}.{column} over {rows:,} rows.")
@@ -281,9 +280,11 @@ class VectorTableOutput(TableOutput):
         _set(connection, "client_connection_check_interval", "1s")  # a build whose job was killed ends
         if workers is not None:
             _set(connection, "max_parallel_maintenance_workers", str(workers))
-        lists = f" WITH (lists = {_lists(rows)})" if encode.index == "ivfflat" else ""
+        # pgvector's recommended number of lists for so many rows
+        lists = max(1, rows // 1000 if rows <= 1_000_000 else round(rows**0.5))
+        options = f" WITH (lists = {lists})" if encode.index == "ivfflat" else ""
         quoted = _quoted_name(connection, column)
-        _execute(connection, f"CREATE INDEX ON {table} USING {encode.index} ({quoted} {operators}){lists}")
+        _execute(connection, f"CREATE INDEX ON {table} USING {encode.index} ({quoted} {operators}){options}")
 
 
 def _vector_type(dimensions: int) -> dict[str, Any]:
@@ -303,11 +304,6 @@ def _set(connection: Connection, name: str, value: str) -> None:
 
     chosen = text("SELECT set_config(name, :value, true) FROM pg_settings WHERE name = :name")
     connection.execute(chosen, {"name": name, "value": value})
-
-
-def _lists(rows: int) -> int:
-    """Return pgvector's recommended number of lists for so many rows."""
-    return max(1, rows // 1000 if rows <= 1_000_000 else round(rows**0.5))
 
 
 def _quoted(connection: Connection, target: OutputTable) -> str:
@@ -347,12 +343,6 @@ def _copied_row(target: OutputTable, names: Sequence[str], key: str, answer: Ans
         data = value.encode() if is_text else orjson.dumps(value)
         parts += (struct.pack(">i", len(data)), data)
     return b"".join(parts)
-
-
-def _copy(connection: Connection, rows: Iterator[bytes]) -> None:
-    statement = f"COPY {_STAGING} FROM STDIN (FORMAT BINARY)"
-    with _cursor(connection) as cursor, cursor.copy(statement) as copy:
-        copy.write(b"".join((_HEADER, *rows, _TRAILER)))
 
 
 def _execute(connection: Connection, statement: str) -> None:

@@ -34,13 +34,13 @@ class AggregateStatus:
 
     def report(self, state: JobState, message: str = "") -> Counts:
         """Write the progress and show it."""
-        found = self._read()
-        counts = self._counts(found)
-        living = [one for one in found if one.state.is_active]
+        parts = self._read()
+        counts = self._counts(parts)
+        living = [part for part in parts if part.state.is_active]
         servers = _servers(living)
-        if state is JobState.RUNNING and living and all(one.state is JobState.WAITING for one in living):
+        if state is JobState.RUNNING and living and all(part.state is JobState.WAITING for part in living):
             state = JobState.WAITING
-        left = sum(one.retries_left for one in living)
+        left = sum(part.retries_left for part in living)
         progress = JobProgress.now(
             state,
             message,
@@ -48,7 +48,7 @@ class AggregateStatus:
             counts=counts,
             total=self._rows,
             input_fraction=counts.done / self._rows if self._rows else 1.0,
-            pending_retries=sum(one.pending_retries for one in living),
+            pending_retries=sum(part.pending_retries for part in living),
             retries_left=left,
             throughput=self._rate_estimator.update(counts, retries_left=left),
             cost=JobCost.from_counts(counts, self._session.job.run_options.price_per_hour),
@@ -58,7 +58,7 @@ class AggregateStatus:
 
     def _read(self) -> list[JobProgress]:
         """Return the latest progress of all parts; finished ones are read once."""
-        found = []
+        latest = []
         for directory in list(self._open):
             progress = read_progress(directory)
             if progress is None:
@@ -67,17 +67,17 @@ class AggregateStatus:
                 self._open.remove(directory)
                 self._ended.append(progress)
             else:
-                found.append(progress)
-        return self._ended + found
+                latest.append(progress)
+        return self._ended + latest
 
-    def _counts(self, found: Sequence[JobProgress]) -> Counts:
+    def _counts(self, parts: Sequence[JobProgress]) -> Counts:
         own = self._session.ledger.counts
         if self._session.all_done:
             return own
         whole = Counts(seconds=own.seconds, runs=own.runs)
         add_counts(whole, self._before)
-        for one in found:
-            add_counts(whole, one.counts)
+        for part in parts:
+            add_counts(whole, part.counts)
         return whole
 
 
@@ -91,16 +91,18 @@ def add_counts(whole: Counts, part: Counts) -> None:
 
 def _servers(living: Sequence[JobProgress]) -> tuple[ServerStatus, ...]:
     """Return each server once, with the rows of all parts in flight there."""
-    found: dict[str, ServerStatus] = {}
-    for server in (server for one in living for server in one.servers):
-        before = found.get(server.name)
+    servers: dict[str, ServerStatus] = {}
+    for server in (server for part in living for server in part.servers):
+        before = servers.get(server.name)
         limits = [
-            one.concurrency_limit for one in (before, server) if one is not None and one.concurrency_limit is not None
+            status.concurrency_limit
+            for status in (before, server)
+            if status is not None and status.concurrency_limit is not None
         ]
-        found[server.name] = ServerStatus(
+        servers[server.name] = ServerStatus(
             name=server.name,
             up=server.up or (before is not None and before.up),
             in_flight=server.in_flight + (before.in_flight if before else 0),
             concurrency_limit=sum(limits) if limits else None,
         )
-    return tuple(found.values())
+    return tuple(servers.values())

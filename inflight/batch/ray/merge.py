@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import Any
@@ -24,7 +24,7 @@ from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.line_file import read_lines
 
 _ROWS = 10_000
-"""Seconds between two checkpoints of the whole job."""
+"""Rows between two checkpoints of the whole job."""
 
 
 class PartMerger:
@@ -76,8 +76,8 @@ class PartMerger:
         letters = self._dead_letters(part, self._duplicates(part, directory, ledger))
         with closing(_outcomes(part, directory, ledger)) as outcomes:
             while block := list(islice(outcomes, _ROWS)):
-                for one in block:
-                    self._ledger.add(letters.get(one.number, one))
+                for result in block:
+                    self._ledger.add(letters.get(result.number, result))
                 if block[-1].number == part.first + (part.rows or 0) - 1 and ledger.position is not None:
                     self._ledger.record_positions([(block[-1].number, ledger.line, ledger.position)])
                 failpoint("merge")
@@ -92,14 +92,9 @@ class PartMerger:
         if self._session.output is not None and self._session.output.is_incremental:
             with closing(_outcomes(part, directory, ledger)) as outcomes:
                 while some := list(islice(outcomes, _ROWS)):
-                    ids = [
-                        (str(id_), one.number)
-                        for one in some
-                        if (id_ := _claimed(one, self._session.job.task)) is not None
-                    ]
-                    doubles |= self._ledger.claim_ids(
-                        [(self._session.normalize_id(id_), number) for id_, number in ids]
-                    )
+                    ids = [(_claimed(result, self._session.job.task), result.number) for result in some]
+                    normalize = self._session.normalize_id
+                    doubles |= self._ledger.claim_ids([(normalize(str(id_)), n) for id_, n in ids if id_ is not None])
             return doubles
         hashed = ledger.database.execute("SELECT id, number FROM ids")
         while block := hashed.fetchmany(_ROWS):
@@ -108,17 +103,17 @@ class PartMerger:
 
     def _dead_letters(self, part: InputPart, duplicates: set[int]) -> dict[int, RowResult]:
         """Return the dead letters of these rows, which contain values of the input."""
-        found: dict[int, RowResult] = {}
+        letters: dict[int, RowResult] = {}
         if not duplicates:
-            return found
+            return letters
         for number, record in enumerate(self._session.source.read(part.after, part.line), part.first):
             if number in duplicates:
-                found[number] = self._session.row_format.format_invalid(
+                letters[number] = self._session.row_format.format_invalid(
                     duplicate_row(self._session.row_format.parse(number, record))
                 )
-                if len(found) == len(duplicates):
+                if len(letters) == len(duplicates):
                     break
-        return found
+        return letters
 
 
 def _outcomes(part: InputPart, directory: JobDirectory, ledger: Ledger) -> Generator[RowResult]:
@@ -127,7 +122,8 @@ def _outcomes(part: InputPart, directory: JobDirectory, ledger: Ledger) -> Gener
     dead: dict[int, bytes] = {
         orjson.loads(line)["line"]: line for line in read_lines(directory.result_file(RowStatus.DEAD))
     }
-    failed = _failed(ledger)
+    columns = "number, line, id, status, code, message, attempts"
+    failed = ledger.database.execute(f"SELECT {columns} FROM failures ORDER BY number")
     failure = next(failed, None)
     for number in range(part.first, part.first + (part.rows or 0)):
         if failure is None or failure[0] != number:
@@ -139,14 +135,8 @@ def _outcomes(part: InputPart, directory: JobDirectory, ledger: Ledger) -> Gener
         failure = next(failed, None)
 
 
-def _claimed(one: RowResult, task: Task) -> Any:
+def _claimed(result: RowResult, task: Task) -> Any:
     """Return the id that a row claims; None for a dead letter that was never sent."""
-    if one.status is RowStatus.OK:
-        return parse_answer(one.text, task).id
-    return one.id if one.status is RowStatus.ERROR or one.code == "row_crashed_engine" else None
-
-
-def _failed(ledger: Ledger) -> Iterator[tuple[Any, ...]]:
-    yield from ledger.database.execute(
-        "SELECT number, line, id, status, code, message, attempts FROM failures ORDER BY number"
-    )
+    if result.status is RowStatus.OK:
+        return parse_answer(result.text, task).id
+    return result.id if result.status is RowStatus.ERROR or result.code == "row_crashed_engine" else None

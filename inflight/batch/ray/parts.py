@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -44,8 +43,8 @@ def split_input(source: RowSource, begin: StartPoint, limit: int | None, workers
     """
     marks, end = _start_points(source, begin, limit)
     rows = end - begin.number
-    wanted = max(workers * _PARTS_PER_WORKER, math.ceil(rows / _MAX_ROWS))
-    count = min(wanted, math.ceil(rows / _MIN_ROWS), len(marks))
+    preferred = max(workers * _PARTS_PER_WORKER, math.ceil(rows / _MAX_ROWS))
+    count = min(preferred, math.ceil(rows / _MIN_ROWS), len(marks))
     chosen = [marks[len(marks) * part // count] for part in range(count)]
     ends = [*(mark.number for mark in chosen[1:]), end]
     return tuple(
@@ -72,16 +71,8 @@ class PartPlan:
     """The parts of a job, in its directory's `parts/`: `plan.json`, and a job for each."""
 
     def __init__(self, whole: JobDirectory) -> None:
-        self.path = whole.path.resolve() / "parts"
-        self._whole = whole
-
-    @property
-    def plan_file(self) -> Path:
-        return self.path / "plan.json"
-
-    @property
-    def shared(self) -> SharedFacts:
-        return SharedFacts(self.path)
+        self._whole, self.path = whole, whole.path.resolve() / "parts"
+        self.plan_file, self.shared = self.path / "plan.json", SharedFacts(self.path)
 
     def read(self) -> tuple[InputPart, ...] | None:
         """Return the plan; None if there is none yet. Raises BatchError `job_damaged`."""
@@ -99,14 +90,12 @@ class PartPlan:
 
     def job(self, whole: Job, index: int, part: InputPart) -> Job:
         """Return the job of a part. It writes JSON lines, whatever the whole job's output is."""
-        running = whole.run_options
-        here = {"part": part, "limit": None}
         return Job(
-            input=whole.input.model_copy(update=here),
+            input=whole.input.model_copy(update={"part": part, "limit": None}),
             output=OutputSpec(address=str(self.path / f"{index:05}.jsonl")),
             defaults=whole.defaults,
             encode=whole.encode,
             retrieval=whole.retrieval,
-            run_options=running.model_copy(update={"runner": "local"}),
+            run_options=whole.run_options.model_copy(update={"runner": "local"}),
             compact_vectors=has_vector_column(whole),
         )

@@ -74,8 +74,10 @@ class RayRunner(JobRunner):
     def _execute_parts(self, session: JobSession) -> JobResult:
         plan = self._plan(session)
         jobs = [self._parts.job(self._job, index, part) for index, part in enumerate(plan)]
-        directories = [JobDirectory.from_output(one.output) for one in jobs]
-        together = self._aggregate = AggregateStatus(session, _rows(plan), directories, self._on_progress)
+        directories = [JobDirectory.from_output(part.output) for part in jobs]
+        together = self._aggregate = AggregateStatus(
+            session, plan[-1].first + (plan[-1].rows or 0) if plan else 0, directories, self._on_progress
+        )
         if jobs and not session.all_done:
             self._run_parts(session, jobs, together)
             if (end := self._early_end()) is not None:
@@ -105,7 +107,7 @@ class RayRunner(JobRunner):
 
     def _run_parts(self, session: JobSession, jobs: Sequence[Job], aggregate: AggregateStatus) -> None:
         """Wait until all parts have ended or were stopped."""
-        created, found = int(session.ledger.recall("created")), session.source.fingerprint
+        created, fingerprint = int(session.ledger.recall("created")), session.source.fingerprint
         shared, run_id = self._parts.shared, uuid.uuid4().hex
         if (bound := session.ledger.recall("build")) is not None:
             session.bind_build(set_once(shared.build, bound))
@@ -114,7 +116,9 @@ class RayRunner(JobRunner):
                 session.bind_encoder(task, set_once(shared.encoder(task), bound))
         shared.dimensions_checked.unlink(missing_ok=True)
         tasks = [
-            PartTask(index, one, created, found, shared, run_id) for index, one in enumerate(jobs) if not _finished(one)
+            PartTask(index, part, created, fingerprint, shared, run_id)
+            for index, part in enumerate(jobs)
+            if not _finished(part)
         ]
         if not tasks:
             return
@@ -142,7 +146,7 @@ class RayRunner(JobRunner):
             self._directory.write(shared.dimensions_checked, "")
         except BatchError as error:
             self._failure = error
-            self._write_stop_file(DRAIN)
+            self._directory.write(self._parts.shared.stop, DRAIN)
 
     def _dispatch_parts(self, ray: Any, tasks: Sequence[PartTask]) -> None:
         """Assign each part to a free worker, in a separate thread. A worker that dies is replaced."""
@@ -155,7 +159,7 @@ class RayRunner(JobRunner):
                 report = PartReport(**row)
                 self._reports.append(report)
                 if report.state == JobState.FAILED:
-                    self._write_stop_file(DRAIN)
+                    self._directory.write(self._parts.shared.stop, DRAIN)
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
             self._failure = BatchError(f"Ray failed: {reason}; fix that and resume the job", "job_failed")
@@ -174,22 +178,19 @@ class RayRunner(JobRunner):
             self._early_state = (state, message)
         seconds = _NOW_SECONDS if order == NOW else self._job.run_options.drain_seconds + _NOW_SECONDS
         self._until = min(self._until, time.monotonic() + seconds)
-        self._write_stop_file(order)
-
-    def _write_stop_file(self, order: str) -> None:
         self._directory.write(self._parts.shared.stop, order)
 
     def _early_end(self) -> JobResult | None:
         """Return how the job ended, unless all parts are done."""
-        counts = Counts()
         if self._early_state is not None:
             state, sentence = self._early_state
-            return JobResult(state, counts, sentence)
-        undone = [one for one in self._reports if one.state != JobState.FINISHED]
-        for report in sorted(undone, key=lambda one: one.state != JobState.FAILED):
-            state = JobState.FAILED if report.state == JobState.FAILED else JobState.STOPPED
-            return JobResult(state, counts, report.message, report.code)
-        return None
+            return JobResult(state, Counts(), sentence)
+        undone = [report for report in self._reports if report.state != JobState.FINISHED]
+        if not undone:
+            return None
+        report = min(undone, key=lambda report: report.state != JobState.FAILED)
+        state = JobState.FAILED if report.state == JobState.FAILED else JobState.STOPPED
+        return JobResult(state, Counts(), report.message, report.code)
 
     def _checkpoint_merge(self, aggregate: AggregateStatus) -> None:
         """Commit a checkpoint of the merge, then stop if that was requested."""
@@ -202,8 +203,3 @@ def _finished(part: Job) -> bool:
     """Return whether an earlier run has finished the part."""
     progress = read_progress(JobDirectory.from_output(part.output))
     return progress is not None and progress.state is JobState.FINISHED
-
-
-def _rows(plan: Sequence[InputPart]) -> int:
-    """Return the number after the last row."""
-    return plan[-1].first + (plan[-1].rows or 0) if plan else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.batch.errors import map_disk_errors
@@ -14,35 +13,21 @@ RETRIEVAL_TASKS: tuple[Task, ...] = ("embed", "rerank")
 """Tasks of the encoders of a job's retrieval."""
 
 
-@dataclass(frozen=True)
 class SharedFacts:
     """Files in the directory of the parts, which the head and all workers see."""
 
-    path: Path
-
-    @property
-    def stop(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.stop = path / "stop"
         """Through this, the head tells all workers to stop."""
-        return self.path / "stop"
-
-    @property
-    def build(self) -> Path:
-        """The build of the model."""
-        return self.path / "build"
+        self.build, self.dimensions = path / "build", path / "dimensions"
+        """The build of the model, and the size of its vectors."""
+        self.dimensions_checked = path / "dimensions_checked"
+        """It exists once the head has found that vectors of this size fit the output."""
 
     def encoder(self, task: Task) -> Path:
-        """The build of the encoder for a task of retrieval."""
-        return self.path / f"{task}_build"
-
-    @property
-    def dimensions(self) -> Path:
-        """The size of the model's vectors."""
-        return self.path / "dimensions"
-
-    @property
-    def dimensions_checked(self) -> Path:
-        """It exists once the head has found that vectors of this size fit the output."""
-        return self.path / "dimensions_checked"
+        """Return the file with the build of the encoder for a task of retrieval."""
+        return self._path / f"{task}_build"
 
 
 def set_once(path: Path, value: str) -> str:

@@ -95,7 +95,7 @@ class PartRunner(JobRunner):
         self._shared = shared
 
     def _execute(self, session: JobSession) -> JobResult:
-        known = {one.name: getattr(session, one.name) for one in fields(session)}
+        known = {field_.name: getattr(session, field_.name) for field_ in fields(session)}
         return super()._execute(_PartSession(**known, shared=self._shared))
 
 
@@ -154,8 +154,8 @@ def _watch(thread: threading.Thread, runner: JobRunner, order: Path) -> None:
     stop_count = 0
     while thread.is_alive():
         thread.join(_LOOK_SECONDS)
-        wanted = _stop_requests(order)
-        while stop_count < wanted:
+        requests = _stop_requests(order)
+        while stop_count < requests:
             runner.stop()
             stop_count += 1
 

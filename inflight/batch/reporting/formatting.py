@@ -10,7 +10,8 @@ from inflight.batch.reporting.progress import JobProgress, JobState
 
 def format_rows(progress: JobProgress) -> str:
     """Format as 12,345 of 100,000 rows (12%)."""
-    share = "" if progress.fraction_done is None else f" ({_percent(progress.fraction_done)})"
+    done = progress.fraction_done  # rounded down, so that 100% appears only when everything is done
+    share = "" if done is None else f" ({int(done * 1000) / 10:.1f}%)"
     total = progress.rows_done if progress.state is JobState.FINISHED else progress.total
     of = "" if total is None else f" of {total:,}"
     return f"{progress.rows_done:,}{of} {'row' if (total or progress.rows_done) == 1 else 'rows'}{share}"
@@ -83,8 +84,3 @@ def format_duration(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600} h {whole % 3600 // 60:02} min"
     return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
-
-
-def _percent(share: float) -> str:
-    """Format rounded down, so that 100% appears only when everything is done."""
-    return f"{int(share * 1000) / 10:.1f}%"

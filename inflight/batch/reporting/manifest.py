@@ -93,22 +93,13 @@ def build_manifest(session: JobSession, outputs: Sequence[str], notes: Sequence[
     """Return the manifest of a job with all rows done. `outputs`: the addresses of its output. Raises BatchError."""
     counts, ledger = session.ledger.counts, session.ledger
     cost = JobCost.from_counts(counts, session.job.run_options.price_per_hour)
+    values = {name: value for name, value in counts.as_dict().items() if name not in ("seconds", "runs")}
     return JobManifest(
         name=session.directory.path.stem,
         directory=str(session.directory.path.absolute()),
         job=_job_without_secrets(session.job),
-        rows=RowTotals(
-            input=counts.done,
-            ok=counts.ok,
-            error=counts.error,
-            dead=counts.dead,
-            codes=dict(counts.codes),
-            empty=counts.empty,
-        ),
-        retries=counts.retries,
-        input_tokens=counts.input_tokens,
-        output_tokens=counts.output_tokens,
-        texts=counts.texts,
+        rows=RowTotals(input=counts.done, **values),
+        **values,
         times=RunTimes(
             started=datetime.fromtimestamp(ledger.recall("created"), UTC),
             ended=datetime.now(UTC).replace(microsecond=0),
@@ -122,18 +113,15 @@ def build_manifest(session: JobSession, outputs: Sequence[str], notes: Sequence[
             input=ledger.recall("input"), binding=fingerprint(session.job.binding()), model=ledger.recall("build")
         ),
         files=tuple(_files(session.directory, outputs)),
-        outputs=tuple(str(local_path(one).absolute()) if is_local(one) else masked(one) for one in outputs),
+        outputs=tuple(
+            str(local_path(address).absolute()) if is_local(address) else masked(address) for address in outputs
+        ),
         notes=tuple(notes),
         servers=()
         if session.job.run_options.ephemeral
-        else tuple(masked(one) for one in session.job.run_options.servers),
+        else tuple(masked(server) for server in session.job.run_options.servers),
         host=socket.gethostname(),
     )
-
-
-def write_manifest(directory: JobDirectory, manifest: JobManifest) -> None:
-    """Write the manifest. Raises BatchError `disk_full`, `job_failed`."""
-    directory.write(directory.manifest, manifest.model_dump_json(indent=2) + "\n")
 
 
 def _job_without_secrets(job: Job) -> dict[str, Any]:
@@ -143,7 +131,7 @@ def _job_without_secrets(job: Job) -> dict[str, Any]:
         if values[part] is not None:
             values[part]["address"] = masked(values[part]["address"])
     for name in ("servers", "retrieve_servers"):
-        values["run_options"][name] = [masked(one) for one in values["run_options"][name]]
+        values["run_options"][name] = [masked(address) for address in values["run_options"][name]]
     return values
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partialmethod
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
@@ -99,24 +100,21 @@ class JobCollector(Collector):
         flight = {server.name: server.in_flight for server in now.servers}
         yield self._gauge("server_in_flight_rows", "Rows at a server.", flight, "server")
 
-    def _gauge(self, name: str, help_text: str, values: dict[str, float] | dict[str, int], label: str = "") -> Metric:
-        return self._filled(GaugeMetricFamily, name, help_text, values, label)
-
-    def _counter(self, name: str, help_text: str, values: dict[str, float] | dict[str, int], label: str = "") -> Metric:
-        return self._filled(CounterMetricFamily, name, help_text, values, label)
-
     def _filled(
         self,
         kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
         name: str,
         help_text: str,
-        values: dict[str, float] | dict[str, int],
-        label: str,
+        values: Mapping[str, float],
+        label: str = "",
     ) -> Metric:
         family = kind(f"inflight_batch_{name}", help_text, labels=["job", label] if label else ["job"])
         for key, value in values.items():
             family.add_metric([self._name, key] if label else [self._name], value)
         return family
+
+    _gauge = partialmethod(_filled, GaugeMetricFamily)
+    _counter = partialmethod(_filled, CounterMetricFamily)
 
 
 def _publish(job: JobCollector, progress: JobProgress, registry: CollectorRegistry, file: Path | None) -> None:

@@ -42,9 +42,6 @@ class ProgressReporter:
         )
         publish_progress(self._session.directory, progress, self._on_progress)
 
-    def end(self, state: JobState, message: str) -> None:
-        self.report(state, message)
-
     @property
     def _retries_left(self) -> int:
         return self._session.ledger.remaining if isinstance(self._session.ledger, RetryLedger) else 0

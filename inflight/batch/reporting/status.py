@@ -34,8 +34,8 @@ class JobStatus(NamedTuple):
         progress = None if self.progress is None else self.progress.model_dump(mode="json")
         done = None if self.progress is None else self.progress.fraction_done
         age = None if self.age is None else round(self.age, 1)
-        found = {"job": str(self.path), "state": self.state, "running": self.running, "message": self.message}
-        return {**found, "fraction_done": done, "age_seconds": age, "progress": progress}
+        values = {"job": str(self.path), "state": self.state, "running": self.running, "message": self.message}
+        return {**values, "fraction_done": done, "age_seconds": age, "progress": progress}
 
 
 def job_status(directory: JobDirectory) -> JobStatus:
@@ -65,7 +65,8 @@ def _describe(directory: JobDirectory, progress: JobProgress, running: bool, age
         silent = age >= _STALE_SECONDS
         return state, f"process {progress.pid} has not reported progress for {age:.0f} s" if silent else sentence
     if progress.state.is_active:
-        return "killed", f"it was killed, at {_moment(progress.timestamp)} or later; {_resume_hint(directory)}"
+        moment = time.strftime("%H:%M:%S", time.localtime(progress.timestamp))
+        return "killed", f"it was killed, at {moment} or later; {_resume_hint(directory)}"
     if progress.state is JobState.FINISHED:
         return state, f"its summary is {directory.summary}" if directory.summary.is_file() else ""
     return state, f"{sentence}; {_resume_hint(directory)}" if sentence else _resume_hint(directory)
@@ -77,10 +78,6 @@ def _resume_hint(directory: JobDirectory) -> str:
 
 def resume_command(directory: JobDirectory) -> str:
     return f"inflight batch resume {shlex.quote(str(directory.path))}"
-
-
-def _moment(when: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(when))
 
 
 def find_jobs(folder: Path) -> list[JobDirectory]:

@@ -74,11 +74,11 @@ def _rows(manifest: JobManifest) -> Iterator[str]:
 
 def _failed(manifest: JobManifest) -> Iterator[str]:
     """Yield the reasons from the error table, and what to do."""
-    codes = manifest.rows.codes
+    codes, retry = manifest.rows.codes, f"inflight batch retry {shlex.quote(manifest.directory)}"
     if not codes:
         return
     yield "What failed, and what to do"
-    for code, many in sorted(codes.items(), key=lambda one: -one[1]):
+    for code, many in sorted(codes.items(), key=lambda item: -item[1]):
         entry = ERROR_CODES.get(code)
         why = f": {entry.meaning}" if entry else ""
         yield f"  {_count(many, 'row')}{why} [{code}]"
@@ -88,16 +88,11 @@ def _failed(manifest: JobManifest) -> Iterator[str]:
         code for code in sorted(codes) if code in _RETRYABLE_CODES or (code in ERROR_CODES and ERROR_CODES[code].retry)
     ]
     if retriable:
-        only = "".join(f" --only {code}" for code in retriable)
         yield "  These may succeed if you send them again:"
-        yield f"    inflight batch retry {shlex.quote(manifest.directory)}{only}"
+        yield f"    {retry}" + "".join(f" --only {code}" for code in retriable)
     if len(retriable) < len(codes):
         yield "  The others would fail again: fix these rows and run them in a new job. If the rows were not the cause,"
-        yield "  fix the cause and run: " + _retry(manifest)
-
-
-def _retry(manifest: JobManifest) -> str:
-    return f"inflight batch retry {shlex.quote(manifest.directory)}"
+        yield f"  fix the cause and run: {retry}"
 
 
 def _time(manifest: JobManifest) -> Iterator[str]:

@@ -32,15 +32,15 @@ def first_record(source: RowSource) -> InputRecord | None:
     format, not a bad line.
     """
     first: dict[bool, InputRecord] = {}
-    found: Counter[bool] = Counter()
+    counts: Counter[bool] = Counter()
     number, last = 0, None
     for number, record in enumerate(source.read(), 1):
         last = record
         if record.values is not None:
             requests = is_request(record.values)
             first.setdefault(requests, record)
-            found[requests] += 1
-        if found.total() == _SAMPLE_ROWS or number >= _MAX_SAMPLE_ROWS:
+            counts[requests] += 1
+        if counts.total() == _SAMPLE_ROWS or number >= _MAX_SAMPLE_ROWS:
             break
     if last is not None and not first:
         rows = f"none of the first {number} rows of the input can" if number > 1 else "the only row of the input can't"
@@ -48,4 +48,4 @@ def first_record(source: RowSource) -> InputRecord | None:
             f"{rows} be read; line {last.line}: {last.error}; check that its format is {source.format}",
             "input_invalid",
         )
-    return first.get(found[True] > 0 and found[True] >= found[False])
+    return first.get(counts[True] > 0 and counts[True] >= counts[False])

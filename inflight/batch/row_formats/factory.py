@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from inflight_client.encoder_call import MODELS
 
 from inflight.batch.errors import BatchError
@@ -12,10 +10,8 @@ from inflight.batch.job.rows import InputRecord
 from inflight.batch.job.spec import TEXT_COLUMNS, FileFormat, InputSpec, Job
 from inflight.batch.row_formats.detection import is_request
 from inflight.batch.row_formats.interface import RowFormat
+from inflight.batch.row_formats.plain import EncodeRowFormat, GenerateRowFormat, PlainRowFormat
 from inflight.batch.sources.interface import RowSource
-
-if TYPE_CHECKING:
-    from inflight.batch.row_formats.plain import PlainRowFormat
 
 
 def create_row_format(job: Job, source: RowSource, first: InputRecord | None, created: int) -> RowFormat:
@@ -29,7 +25,10 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
         spec = spec.model_copy(update={"id": source.key_column})
     compact = has_vector_column(job)
     if spec.row_format == "openai" or (
-        spec.row_format is None and _is_request_record(first) and not _plain_options(job, spec)
+        spec.row_format is None
+        and first is not None
+        and is_request(first.values or {})
+        and not _plain_options(job, spec)
     ):
         if named := _plain_options(job, spec):
             raise BatchError(f"rows of OpenAI's format are whole requests; leave out {named}", "input_invalid")
@@ -46,21 +45,21 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
         model = job.run_options.model or MODELS["embed"]
         return OpenAIRowFormat(job.defaults, created, job.encode, compact, model)
     form: PlainRowFormat
-    if job.retrieval is not None:
+    if job.encode is not None:
+        form = EncodeRowFormat(spec, job.encode, compact)
+    elif job.retrieval is None:
+        form = GenerateRowFormat(spec, job.defaults, overrides=source.format == "jsonl")
+    else:
         from inflight.batch.row_formats.retrieval import RetrievalRowFormat
 
         form = RetrievalRowFormat(spec, job.defaults, job.retrieval, overrides=source.format == "jsonl")
-    elif job.encode is None:
-        from inflight.batch.row_formats.plain import GenerateRowFormat
-
-        form = GenerateRowFormat(spec, job.defaults, overrides=source.format == "jsonl")
-    else:
-        from inflight.batch.row_formats.encode import EncodeRowFormat
-
-        form = EncodeRowFormat(spec, job.encode, compact)
     form.keeps_nul = _output_format(job) != "sql"
-    if source.columns is not None:
-        _check_columns(form.columns(source.columns), source.columns, spec.shown)
+    there = source.columns  # if all rows have the same ones, no single row is to blame
+    if there is not None and (missing := sorted(form.columns(there).difference(there))):
+        raise BatchError(
+            f"{spec.shown} has no column {', '.join(map(repr, missing))}; it has {', '.join(map(str, there))[:300]}",
+            "input_not_found",
+        )
     return form
 
 
@@ -71,10 +70,6 @@ def has_vector_column(job: Job) -> bool:
 
 def _output_format(job: Job) -> FileFormat:
     return resolve_format(job.output.address, job.output.format, "output_invalid")
-
-
-def _is_request_record(first: InputRecord | None) -> bool:
-    return first is not None and first.values is not None and is_request(first.values)
 
 
 def _plain_options(job: Job, spec: InputSpec) -> str:
@@ -88,13 +83,4 @@ def _plain_options(job: Job, spec: InputSpec) -> str:
         "the columns to keep": bool(spec.keep),
         "the retrieval": job.retrieval is not None,
     }
-    return ", ".join(name for name, given in options.items() if given)
-
-
-def _check_columns(needed: set[str], there: list[str], shown: str) -> None:
-    """Refuse missing columns if all rows have the same ones: then no single row is to blame."""
-    if missing := sorted(needed.difference(there)):
-        raise BatchError(
-            f"{shown} has no column {', '.join(map(repr, missing))}; it has {', '.join(map(str, there))[:300]}",
-            "input_not_found",
-        )
+    return ", ".join(name for name, is_set in options.items() if is_set)

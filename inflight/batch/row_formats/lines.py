@@ -13,7 +13,7 @@ from uuid import UUID
 import orjson
 from pydantic import TypeAdapter
 
-from inflight.batch.job.rows import InvalidRow, RowResult, RowStatus
+from inflight.batch.job.rows import InvalidRow, Row, RowResult, RowStatus
 
 _DURATION = TypeAdapter(timedelta)
 MAX_ID_CHARACTERS = 512
@@ -61,22 +61,27 @@ def decode_binary(value: Any) -> Any:
     return [decode_binary(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def dead_letter(invalid: InvalidRow) -> RowResult:
-    """Return a dead letter: the row's line in the input, and why it was never sent."""
-    line = {"line": invalid.line, "id": invalid.id, "code": invalid.code, "message": invalid.message}
-    return RowResult(
-        invalid.number, invalid.line, invalid.id, RowStatus.DEAD, dump_json(line), invalid.code, invalid.message
-    )
+def dead_letter(row: Row | InvalidRow, code: str, message: str, attempts: int = 0) -> RowResult:
+    """Return a dead letter: the row's line in the input, and why it was never sent, or must not be sent again."""
+    line = {"line": row.line, "id": row.id, "code": code, "message": message}
+    return RowResult.of(row, RowStatus.DEAD, dump_json(line), code=code, message=message, attempts=attempts)
+
+
+def column_names(values: Mapping[str, Any]) -> str:
+    """Return the names of a row's values for a message."""
+    return ", ".join(map(str, list(values)[:20]))[:200]
 
 
 _LARGEST_EXACT = 2**53
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")
+"""NUL, and surrogates, which UTF-8 lacks."""
 
 
 def parse_id(value: Any) -> str | int | None:
     """Return an id as it is written: a text (also for a UUID, a date and binary values) or an integer; None if it is
     invalid."""
     if isinstance(value, str):
-        usable = 0 < len(value) <= MAX_ID_CHARACTERS and "\0" not in value and (value.isascii() or _encodes(value))
+        usable = 0 < len(value) <= MAX_ID_CHARACTERS and _UNUSABLE.search(value) is None
         return value if usable else None
     if isinstance(value, UUID | date | bytes | memoryview):
         return str(to_json(value))
@@ -87,11 +92,3 @@ def parse_id(value: Any) -> str | int | None:
     if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64:
         return value
     return None
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

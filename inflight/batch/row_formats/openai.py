@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 from inflight_client import InflightError
-from inflight_client.call import TokenIds
+from inflight_client.call import CallOptions, TokenIds
 from inflight_client.encoder_call import MODELS
 from inflight_client.encodings import Embeddings
 from inflight_client.results import Generation
@@ -93,10 +93,10 @@ class OpenAIRowFormat:
         chat, body = values["url"] == _CHAT, values["body"]
         try:
             if self._encode is not None:
-                wanted = parse_embedding(body)
-                return Row(number, record.line, name, self._embed_request(wanted, self._encode), wanted)
+                asked = parse_embedding(body)
+                return Row(number, record.line, name, self._embed_request(asked, self._encode), asked)
             parsed = parse_request(body, chat, self._defaults)
-            request = replace(_row_request(parsed), as_model=self._as_model)
+            request = _row_request(parsed, self._as_model)
         except ApiError as error:
             return InvalidRow(number, record.line, name, error.code, str(error), RowStatus.ERROR, error.param)
         return Row(number, record.line, name, request, (chat, parsed.no_effect))
@@ -110,51 +110,44 @@ class OpenAIRowFormat:
         chat, no_effect = row.context
         head = ResponseHead(name, self._created, str(row.request.model), chat=chat)
         choice = Choice(0, texts=[answer.text], finish_reason=finish_reason_of(answer.finish_reason, calls=False))
-        if row.request.log_probs:
-            most = row.request.top_log_probs
+        if row.request.options.get("return_log_probs"):
+            most = row.request.options.get("top_log_probs", 0)
             choice.logprobs = NAMELESS_TOKENS.logprobs(answer.token_ids, answer.log_probs or (), most)
         text = _line(row.id, name, 200, response_body(head, [choice], answer.usage), no_effect)
         tokens = (answer.input_tokens or 0, answer.output_tokens or 0)
         empty = not answer.text.strip()
-        return RowResult(
-            *(row.number, row.line, row.id, RowStatus.OK, text), tokens=tokens, attempts=attempts, empty=empty
-        )
+        return RowResult.of(row, RowStatus.OK, text, tokens=tokens, attempts=attempts, empty=empty)
 
-    def _embed_request(self, wanted: EmbeddingRequest, encode: EncodeSpec) -> EmbedRequest:
-        _refuse({"return_errors": wanted.return_errors, "priority": wanted.priority != 0})
-        dimensions = wanted.dimensions or encode.dimensions
-        if self._vectors and (len(wanted.texts) > 1 or dimensions != encode.dimensions):
-            name = "dimensions" if len(wanted.texts) == 1 else "input"
+    def _embed_request(self, parsed: EmbeddingRequest, encode: EncodeSpec) -> EmbedRequest:
+        _refuse({"return_errors": parsed.return_errors, "priority": parsed.priority != 0})
+        dimensions = parsed.dimensions or encode.dimensions
+        if self._vectors and (len(parsed.texts) > 1 or dimensions != encode.dimensions):
+            name = "dimensions" if len(parsed.texts) == 1 else "input"
             raise ApiError(
                 f"{name} does not fit the output, which has one vector a row, of one size; send one text, and use the"
                 " option --dimensions, or write JSON lines",
                 "unsupported_input",
                 name,
             )
-        input_type, truncate = wanted.input_type or encode.input_type, wanted.truncate or encode.truncate
-        return EmbedRequest(tuple(wanted.texts), input_type, dimensions, truncate, wanted.model)
+        input_type, truncate = parsed.input_type or encode.input_type, parsed.truncate or encode.truncate
+        return EmbedRequest(tuple(parsed.texts), input_type, dimensions, truncate, parsed.model)
 
     def _format_embeddings(self, row: Row, answer: Embeddings, attempts: int) -> RowResult:
         assert isinstance(row.request, EmbedRequest)
-        wanted = replace(row.context, encoding_format="base64") if self._vectors else row.context
-        body = b"".join(embedding_parts(answer, wanted, row.request.model or self._model))
+        parsed = replace(row.context, encoding_format="base64") if self._vectors else row.context
+        body = b"".join(embedding_parts(answer, parsed, row.request.model or self._model))
         text = _line(row.id, _hashed_id(row.id), 200, orjson.Fragment(body))
         tokens = (answer.total_tokens, 0)
-        return RowResult(
-            *(row.number, row.line, row.id, RowStatus.OK, text), tokens=tokens, attempts=attempts, texts=len(answer)
-        )
+        return RowResult.of(row, RowStatus.OK, text, tokens=tokens, attempts=attempts, texts=len(answer))
 
     def format_failure(self, row: Row, error: InflightError, attempts: int) -> RowResult:
         if error.code == "row_crashed_engine":
-            return replace(
-                dead_letter(InvalidRow(row.number, row.line, row.id, error.code, str(error))), attempts=attempts
-            )
-        outcome = self._format_rejected(row, error.code, str(error), None)
-        return replace(outcome, attempts=attempts)
+            return dead_letter(row, error.code, str(error), attempts)
+        return replace(self._format_rejected(row, error.code, str(error), None), attempts=attempts)
 
     def format_invalid(self, invalid: InvalidRow) -> RowResult:
         if invalid.status is RowStatus.DEAD or invalid.id is None:
-            return dead_letter(invalid)
+            return dead_letter(invalid, invalid.code, invalid.message)
         return self._format_rejected(invalid, invalid.code, invalid.message, invalid.context)
 
     def _format_rejected(self, row: Row | InvalidRow, code: str, message: str, param: str | None) -> RowResult:
@@ -165,26 +158,25 @@ class OpenAIRowFormat:
         else:
             status = status_of(InflightError(message, code))
             text = _line(row.id, name, status, error_body(message, code, status, param))
-        return RowResult(row.number, row.line, row.id, RowStatus.ERROR, text, code, message)
+        return RowResult.of(row, RowStatus.ERROR, text, code=code, message=message)
 
 
-def _row_request(wanted: GenerationRequest) -> GenerateRequest:
+def _row_request(parsed: GenerationRequest, as_model: bool) -> GenerateRequest:
     """Return the request of a row, which gets one answer. Raises ApiError for what only the gateway supports."""
-    prompt = wanted.prompts[0]
-    several = {"n": wanted.n > 1, "prompt": len(wanted.prompts) > 1 or isinstance(prompt, TokenIds)}
-    scored = {"echo": wanted.echo, "prompt_logprobs": wanted.scores_prompt}
-    _refuse(several | {"stream": wanted.stream, "tools": wanted.tools.active} | scored)
+    prompt = parsed.prompts[0]
+    several = {"n": parsed.n > 1, "prompt": len(parsed.prompts) > 1 or isinstance(prompt, TokenIds)}
+    scored = {"echo": parsed.echo, "prompt_logprobs": parsed.scores_prompt}
+    _refuse(several | {"stream": parsed.stream, "tools": parsed.tools.active} | scored)
     assert not isinstance(prompt, TokenIds)
-    assert wanted.max_tokens is not None
-    return GenerateRequest(
-        prompt,
-        wanted.max_tokens,
-        wanted.sampling,
-        wanted.logprobs,
-        wanted.top_logprobs,
-        wanted.chat_template_kwargs,
-        wanted.model,
-    )
+    assert parsed.max_tokens is not None
+    options = CallOptions()
+    if parsed.logprobs:
+        options["return_log_probs"] = True
+    if parsed.top_logprobs:
+        options["top_log_probs"] = parsed.top_logprobs
+    if parsed.chat_template_kwargs:
+        options["chat_template_kwargs"] = parsed.chat_template_kwargs
+    return GenerateRequest(prompt, parsed.max_tokens, parsed.sampling, options, parsed.model, as_model)
 
 
 def _refuse(asked: Mapping[str, bool]) -> None:

@@ -1,7 +1,8 @@
-"""Rows of values: a prompt, a conversation, or values for a template; and what rows of all tasks have in common."""
+"""Rows of values: a prompt, a conversation, values for a template, texts to embed or classify, documents to rerank."""
 
 from __future__ import annotations
 
+import base64
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -10,24 +11,28 @@ from typing import Any
 
 import orjson
 from inflight_client import InflightError
+from inflight_client.encodings import Classifications, Embeddings, Reranking
 from inflight_client.results import Generation
 from inflight_client.sampling import Sampling
 from inflight_client.validation import check_int, shorten
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import (
+    ClassifyRequest,
+    EmbedRequest,
     GenerateRequest,
     InputRecord,
     InvalidRow,
+    RerankRequest,
     Row,
     RowAnswer,
     RowRequest,
     RowResult,
     RowStatus,
 )
-from inflight.batch.job.spec import GenerationDefaults, InputSpec, Task
+from inflight.batch.job.spec import EncodeSpec, GenerationDefaults, InputSpec, Task
 from inflight.batch.outputs.answer_record import ANSWER_FIELDS
-from inflight.batch.row_formats.lines import dead_letter, decode_binary, dump_json, parse_id, to_json
+from inflight.batch.row_formats.lines import column_names, dead_letter, decode_binary, dump_json, parse_id, to_json
 from inflight.batch.row_formats.template import Template
 from inflight.openai_api.fields import whole
 from inflight.openai_api.messages import checked_messages, checked_text
@@ -74,40 +79,34 @@ class PlainRowFormat(ABC):
             values = decode_binary(record.values)
         except RecursionError:
             return InvalidRow(number, record.line, None, "row_invalid", "the row is nested too deeply")
-        given = number + 1 if self._id is None else parse_id(values.get(self._id))
-        if given is None:
+        id_ = number + 1 if self._id is None else parse_id(values.get(self._id))
+        if id_ is None:
             return InvalidRow(number, record.line, None, "row_invalid", self._id_error(values))
         try:
             request, kept = self.request(values), self._kept_columns(record.values)
         except InflightError as error:
-            return InvalidRow(number, record.line, str(given), error.code, str(error))
-        return Row(number, record.line, str(given), request, (given, kept))
+            return InvalidRow(number, record.line, str(id_), error.code, str(error))
+        return Row(number, record.line, str(id_), request, (id_, kept))
 
     def format_answer(self, row: Row, answer: RowAnswer, attempts: int) -> RowResult:
-        given, kept = row.context
-        found, tokens, texts = self.answer_values(answer)
-        line = {"id": given, **found}
+        id_, kept = row.context
+        fields, tokens, texts = self.answer_values(answer)
+        line = {"id": id_, **fields}
         if kept:
             line.update(kept)
-        return RowResult(
-            *(row.number, row.line, row.id, RowStatus.OK, dump_json(line)),
-            tokens=tokens,
-            attempts=attempts,
-            texts=texts,
-            empty=isinstance(answer, Generation) and not answer.text.strip(),
-        )
+        empty = isinstance(answer, Generation) and not answer.text.strip()
+        text = dump_json(line)
+        return RowResult.of(row, RowStatus.OK, text, tokens=tokens, attempts=attempts, texts=texts, empty=empty)
 
     def format_failure(self, row: Row, error: InflightError, attempts: int) -> RowResult:
         if error.code == "row_crashed_engine":
-            return replace(
-                dead_letter(InvalidRow(row.number, row.line, row.id, error.code, str(error))), attempts=attempts
-            )
+            return dead_letter(row, error.code, str(error), attempts)
         line = {"id": row.context[0], "line": row.line, "code": error.code, "message": str(error)}
-        text = dump_json(line)
-        return RowResult(row.number, row.line, row.id, RowStatus.ERROR, text, error.code, str(error), attempts=attempts)
+        values = {"code": error.code, "message": str(error), "attempts": attempts}
+        return RowResult.of(row, RowStatus.ERROR, dump_json(line), **values)
 
     def format_invalid(self, invalid: InvalidRow) -> RowResult:
-        return dead_letter(invalid)
+        return dead_letter(invalid, invalid.code, invalid.message)
 
     def columns(self, there: Collection[str]) -> set[str]:
         """Return the columns that every row must have, given the `there` columns of all rows."""
@@ -170,29 +169,29 @@ class GenerateRowFormat(PlainRowFormat):
 
     def answer_values(self, answer: RowAnswer) -> tuple[dict[str, Any], tuple[int, int], int]:
         assert isinstance(answer, Generation)
-        found = {
+        fields = {
             "text": answer.text,
             "finish_reason": answer.finish_reason,
             "input_tokens": answer.input_tokens,
             "output_tokens": answer.output_tokens,
         }
-        return found, (answer.input_tokens or 0, answer.output_tokens or 0), 0
+        return fields, (answer.input_tokens or 0, answer.output_tokens or 0), 0
 
     def request(self, values: Mapping[str, Any]) -> RowRequest:
         prompt = self._prompt_of(values)
         if self._overrides.isdisjoint(values):
             return self._generate(prompt, self._max_tokens, self._sampling)
-        given = {name: values[name] for name in self._overrides.intersection(values) if values[name] is not None}
-        max_tokens = whole(given.pop("max_tokens", self._max_tokens))
+        overrides = {name: values[name] for name in self._overrides.intersection(values) if values[name] is not None}
+        max_tokens = whole(overrides.pop("max_tokens", self._max_tokens))
         check_int("max_tokens", max_tokens, 1, _MAX_INT32)
-        ignore_eos = given.pop("ignore_eos", None)
+        ignore_eos = overrides.pop("ignore_eos", None)
         if ignore_eos is not None:
             if not isinstance(ignore_eos, bool):
                 raise InflightError(
                     f"ignore_eos is {shorten(ignore_eos)}; it must be true or false", "invalid_parameter"
                 )
-            given["end_id"] = -1 if ignore_eos else None
-        return self._generate(prompt, max_tokens, replace(self._sampling, **given) if given else self._sampling)
+            overrides["end_id"] = -1 if ignore_eos else None
+        return self._generate(prompt, max_tokens, replace(self._sampling, **overrides) if overrides else self._sampling)
 
     def _generate(self, prompt: str | list[dict[str, Any]], max_tokens: int, sampling: Sampling) -> GenerateRequest:
         as_chat = self._as_chat and isinstance(prompt, str)
@@ -210,7 +209,7 @@ class GenerateRowFormat(PlainRowFormat):
         elif "messages" in values:
             return self._conversation(values["messages"], values)
         else:
-            names = ", ".join(map(str, list(values)[:20]))[:200]
+            names = column_names(values)
             raise InflightError(f"the row has neither {self._prompt!r} nor 'messages', but {names}", "row_invalid")
         if not self._chat:
             return text
@@ -236,10 +235,66 @@ class GenerateRowFormat(PlainRowFormat):
         return [{"role": "system", "content": checked_text("the system message", self._system.render(values))}]
 
 
+class EncodeRowFormat(PlainRowFormat):
+    """The text of a row, or its query, is a column or the template's. Documents are a list, or JSON in a text.
+
+    `compact`: vectors are written as base64 of their float32 values (little endian), which is smaller and faster to
+    read than numbers; for outputs that are made of the job's lines.
+    """
+
+    def __init__(self, spec: InputSpec, encode: EncodeSpec, compact: bool) -> None:
+        super().__init__(spec, encode.task)
+        self._encode, self._compact = encode, compact
+
+    def columns(self, there: Collection[str]) -> set[str]:
+        return super().columns(there) | ({self._encode.documents} if self._encode.task == "rerank" else set())
+
+    def request(self, values: Mapping[str, Any]) -> RowRequest:
+        encode = self._encode
+        if self._template is not None:
+            text = checked_text("the template's text", self._template.render(values))
+        elif self._prompt in values:
+            text = checked_text(self._prompt, values[self._prompt])
+        else:
+            raise InflightError(f"the row has no {self._prompt!r}, but {column_names(values)}", "row_invalid")
+        if encode.task == "embed":
+            return EmbedRequest((text,), encode.input_type, encode.dimensions, encode.truncate)
+        if encode.task == "classify":
+            return ClassifyRequest(text, encode.truncate)
+        return RerankRequest(text, _documents(encode.documents, values.get(encode.documents)), encode.truncate)
+
+    def answer_values(self, answer: RowAnswer) -> tuple[dict[str, Any], tuple[int, int], int]:
+        if isinstance(answer, Embeddings):
+            vector: Any = answer.vectors[0]
+            if self._compact:  # OpenAI's `encoding_format` base64
+                vector = base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
+            fields = {"embedding": vector}
+        elif isinstance(answer, Classifications):
+            (top,) = answer
+            fields = {"label": top.label, "score": top.score, "scores": top.scores}
+        else:
+            assert isinstance(answer, Reranking)
+            fields = {"scores": answer.scores, "ranking": [document.index for document in answer.results]}
+        tokens = answer.total_tokens
+        fields |= {"input_tokens": tokens, "truncated": any(answer.truncated)}
+        return fields, (tokens, 0), len(answer.input_tokens)
+
+
+def _documents(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            raise InflightError(f"{name} is a text but not a JSON list", "row_invalid") from None
+    if not isinstance(value, list | tuple) or not value:
+        raise InflightError(f"{name} is {shorten(value)}; it must be a list with at least one text", "row_invalid")
+    return tuple(checked_text(f"{name}[{place}]", document) for place, document in enumerate(value))
+
+
 def sampling_from_defaults(defaults: GenerationDefaults) -> Sampling:
     """Return the sampling for rows that do not set their own. Raises BatchError `input_invalid`."""
-    given = {name: getattr(defaults, name) for name in _SAMPLING}
+    parameters = {name: getattr(defaults, name) for name in _SAMPLING}
     try:
-        return Sampling(**given, end_id=-1 if defaults.ignore_eos else None)
+        return Sampling(**parameters, end_id=-1 if defaults.ignore_eos else None)
     except InflightError as error:
         raise BatchError(str(error), "input_invalid") from None

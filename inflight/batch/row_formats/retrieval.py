@@ -11,7 +11,7 @@ from inflight_client import InflightError
 from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import EmbedRequest, GenerateRequest, InputRecord, InvalidRow, Row, RowRequest
 from inflight.batch.job.spec import PASSAGES, SOURCES, GenerationDefaults, InputSpec, RetrievalSpec
-from inflight.batch.row_formats.lines import decode_binary
+from inflight.batch.row_formats.lines import column_names, decode_binary
 from inflight.batch.row_formats.plain import GenerateRowFormat
 from inflight.openai_api.messages import checked_text
 from inflight.retrieval.passages import Passages
@@ -27,7 +27,11 @@ class RetrievalRowFormat(GenerateRowFormat):
     ) -> None:
         super().__init__(spec, defaults, overrides, own=(SOURCES,))
         self._retrieval = retrieval
-        if not any(PASSAGES in one.columns or one.names_row for one in (self._template, self._system) if one):
+        if not any(
+            PASSAGES in template.columns or template.names_row
+            for template in (self._template, self._system)
+            if template
+        ):
             raise BatchError(
                 "no template has a place for the passages; write {{ passages }} in the template, or in the system"
                 " message",
@@ -40,8 +44,7 @@ class RetrievalRowFormat(GenerateRowFormat):
     def request(self, values: Mapping[str, Any]) -> RowRequest:
         name = self._retrieval.query
         if name not in values:
-            names = ", ".join(map(str, list(values)[:20]))[:200]
-            raise InflightError(f"the row has no {name!r} to search for, but {names}", "row_invalid")
+            raise InflightError(f"the row has no {name!r} to search for, but {column_names(values)}", "row_invalid")
         text = checked_text(name, values[name])
         return EmbedRequest((text,), self._retrieval.input_type, self._retrieval.dimensions)
 
@@ -51,10 +54,10 @@ class RetrievalRowFormat(GenerateRowFormat):
 
     def with_passages(self, row: Row, passages: Passages) -> Row | InvalidRow:
         """Return the row with its prompt, once its passages are there."""
-        given, kept, values = row.context
+        id_, kept, values = row.context
         try:
             request = super().request({**values, PASSAGES: passages})
         except InflightError as error:
             return InvalidRow(row.number, row.line, row.id, error.code, str(error))
         assert isinstance(request, GenerateRequest)
-        return replace(row, request=request, context=(given, {**(kept or {}), SOURCES: passages.sources()}))
+        return replace(row, request=request, context=(id_, {**(kept or {}), SOURCES: passages.sources()}))

@@ -84,12 +84,12 @@ _ALWAYS = frozenset(("custom_id", "method", "url", "body", "messages"))
 def wanted_columns(job: Job) -> frozenset[str] | None:
     """Return the columns that a job's rows may need; None: any."""
     spec = job.input
-    wanted = set() if job.encode is None else {job.encode.documents}
-    wanted |= set() if job.retrieval is None else {job.retrieval.query}
-    wanted |= {spec.prompt, *spec.keep, *_ALWAYS} | ({spec.id} if spec.id is not None else set())
+    columns = set() if job.encode is None else {job.encode.documents}
+    columns |= set() if job.retrieval is None else {job.retrieval.query}
+    columns |= {spec.prompt, *spec.keep, *_ALWAYS} | ({spec.id} if spec.id is not None else set())
     for text in filter(None, (spec.template, spec.system)):
         template = Template(text)
         if template.names_row:
             return None
-        wanted |= template.columns
-    return frozenset(wanted)
+        columns |= template.columns
+    return frozenset(columns)

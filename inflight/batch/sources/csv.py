@@ -16,7 +16,7 @@ from inflight.batch.sources.file_source import MAX_ROW_BYTES, FileSource, offset
 from inflight.batch.storage.files import Reading, StoredFile
 from inflight.common.repeated import first_repeated
 
-_TOLD = "sep="
+_MARK = "sep="
 _SAMPLE_ROWS = 50
 _LEAST_SHARE = 0.5
 """Of the first rows that must have the header's fields; the others are invalid rows. One with more fields, as with an
@@ -65,22 +65,24 @@ class CsvSource(FileSource):
                 if len(fields) == len(names):
                     yield InputRecord(first, dict(zip(names, fields, strict=True)), lines.position)
                 else:
-                    yield InputRecord(first, None, lines.position, _counted(len(fields), len(names)))
+                    counted = f"{len(fields)} field{'s' if len(fields) > 1 else ''}, but the header names {len(names)}"
+                    yield InputRecord(first, None, lines.position, f"the row has {counted}")
 
     def _header(self) -> tuple[str, list[str], tuple[int, int]]:
         """Return the delimiter, the names, and where the first row begins."""
-        told = self._told_delimiter()
-        given = self._given or (told or "").rstrip("\r\n").removeprefix(_TOLD)
-        found, faults = [], []
-        for each in given or self._candidates:  # a quoted header is none with other delimiters
+        marked = self._delimiter_line()
+        delimiters = self._given or (marked or "").rstrip("\r\n").removeprefix(_MARK)
+        candidates, faults = [], []
+        usual = "\t,;|" if ".tsv" in self._file.address.lower() else ",;\t|"
+        for each in delimiters or usual:  # a quoted header is none with other delimiters
             try:
-                found.append(self._try(each, skip=told is not None))
+                candidates.append(self._try(each, skip=marked is not None))
             except BatchError as fault:
                 faults.append(fault)
-        if not found:
+        if not candidates:
             raise faults[0]
         # Rows have as many fields as the header. Where several do, more columns are likelier than one.
-        _, _, delimiter, names, begin = max(found, key=lambda one: one[:2])
+        _, _, delimiter, names, begin = max(candidates, key=lambda candidate: candidate[:2])
         if not any(names):
             raise BatchError(f"{self._file.shown} has no header; its first line must name the columns", "input_invalid")
         if double := first_repeated(names):
@@ -89,18 +91,14 @@ class CsvSource(FileSource):
             )
         return delimiter, names, begin
 
-    @property
-    def _candidates(self) -> str:
-        return "\t,;|" if ".tsv" in self._file.address.lower() else ",;\t|"
-
-    def _told_delimiter(self) -> str | None:
+    def _delimiter_line(self) -> str | None:
         """Return the first line if it is one that spreadsheets write: sep=;"""
         with self._file.reading() as reading:
             try:
                 line = next(_Lines(reading, 0, 0), "")
             except (UnicodeDecodeError, _TooLongError):
                 return None
-        return line if line.startswith(_TOLD) and len(line.rstrip("\r\n")) == len(_TOLD) + 1 else None
+        return line if line.startswith(_MARK) and len(line.rstrip("\r\n")) == len(_MARK) + 1 else None
 
     def _try(self, delimiter: str, skip: bool) -> tuple[bool, float, str, list[str], tuple[int, int]]:
         """Return whether a delimiter makes several columns, how many of the first rows fit, and what the header is."""
@@ -186,7 +184,3 @@ def _why(error: Exception, lines: _Lines) -> str:
     if "new-line character" in words:
         return "its lines end with a carriage return alone; convert it, with `tr '\\r' '\\n'` for example"
     return f"the row is not CSV: {words}"
-
-
-def _counted(fields: int, names: int) -> str:
-    return f"the row has {fields} field{'s' if fields > 1 else ''}, but the header names {names}"

@@ -32,6 +32,6 @@ def open_source(spec: InputSpec, bound_fingerprint: str = "", columns: frozenset
         from inflight.batch.sources.parquet import ParquetSource
 
         return ParquetSource(file, columns)
-    from inflight.batch.sources.sql.source import SqlSource
+    from inflight.batch.sources.sql import SqlSource
 
     return SqlSource(spec, columns, bound_fingerprint)

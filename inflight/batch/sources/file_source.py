@@ -6,7 +6,7 @@ from typing import IO, Any, cast
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import Position
-from inflight.batch.job.spec import FileFormat
+from inflight.batch.sources.interface import RowSource
 from inflight.batch.storage.files import Reading, StoredFile
 
 MAX_ROW_BYTES = 16 << 20
@@ -15,15 +15,11 @@ _OFFSET_INTERVAL = 1 << 20
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
-class FileSource:
+class FileSource(RowSource):
     """A file of rows. Raises BatchError `input_not_found`, `input_invalid` if there are none.
 
     A position is the offset of the next row in the decompressed content, and the number of lines before it.
     """
-
-    format: FileFormat
-    key_column: str | None = None
-    columns: list[str] | None = None
 
     def __init__(self, file: StoredFile) -> None:
         self._file = file
@@ -36,13 +32,6 @@ class FileSource:
         with file.reading() as reading:
             if reading.content.read(2) in _UTF16:
                 raise BatchError(f"{file.shown} is in UTF-16; convert it to UTF-8", "input_invalid")
-
-    @property
-    def total(self) -> int | None:
-        return None
-
-    def check_unchanged(self) -> None:
-        pass
 
     def fraction_read(self, position: Position) -> float | None:
         inside, outside = self._read_so_far if self._file.compression else (1, 1)

@@ -19,20 +19,18 @@ class RowSource(Protocol):
     format: FileFormat
     """The format of the rows."""
 
-    key_column: str | None
+    key_column: str | None = None
     """The column that identifies rows, if the source has one itself: a table's key."""
 
-    columns: list[str] | None
+    columns: list[str] | None = None
     """All columns; None if each row has its own."""
 
-    @property
-    def fingerprint(self) -> str:
-        """Return a value that is the same while the input is unchanged: from its size and samples, a storage's tag, or
-        a table's range."""
+    total: int | None = None
+    """The number of rows, if it is known without reading them all."""
 
-    @property
-    def total(self) -> int | None:
-        """Return the number of rows if it is known without reading them all; else None."""
+    fingerprint: str
+    """A value that is the same while the input is unchanged: from its size and samples, a storage's tag, or a table's
+    range."""
 
     def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
         """Yield the rows, or those after a record's `position`; that record had the number `line`."""
@@ -42,6 +40,8 @@ class RowSource(Protocol):
 
         Not needed if the fingerprint detects that.
         """
+        return
 
     def fraction_read(self, position: Position) -> float | None:
         """Return the fraction of the input before a position, between 0 and 1; None if unknown."""
+        return None

@@ -107,25 +107,25 @@ def _keys(value: Any, levels: int = _MAX_DEPTH) -> int:
     if not levels:
         raise RecursionError
     if type(value) is dict:
-        found = len(value)
+        count = len(value)
         value = value.values()
     elif type(value) is list:
-        found = 0
+        count = 0
     else:
         return 0
     for each in value:
         if type(each) is dict or type(each) is list:
-            found += _keys(each, levels - 1)
-    return found
+            count += _keys(each, levels - 1)
+    return count
 
 
 def _twice(raw: bytes) -> str | None:
     """Return a key that an object of the line has twice: JSON parsers keep the last one and silently drop the other."""
-    found: list[str] = []
+    repeated: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:
         if (name := first_repeated(name for name, _ in pairs)) is not None:
-            found.append(name)
+            repeated.append(name)
 
     json.loads(raw, object_pairs_hook=look)
-    return found[0] if found else None
+    return repeated[0] if repeated else None

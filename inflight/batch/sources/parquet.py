@@ -10,6 +10,7 @@ from typing import Any, cast
 from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.job.rows import InputRecord, Position
 from inflight.batch.job.spec import FileFormat
+from inflight.batch.sources.interface import RowSource
 from inflight.batch.storage.files import StoredFile
 
 _ROWS = 256
@@ -17,36 +18,28 @@ _ROWS = 256
 _BUFFER = 1 << 20
 
 
-class ParquetSource:
+class ParquetSource(RowSource):
     """A Parquet file, read in small batches, row group by row group. A position is a row's number.
 
-    `wanted` are the columns to read, if they exist; None: all.
+    `needed` are the columns to read, if they exist; None: all.
     """
 
     format: FileFormat = "parquet"
-    key_column: str | None = None
 
-    def __init__(self, file: StoredFile, wanted: frozenset[str] | None = None) -> None:
+    def __init__(self, file: StoredFile, needed: frozenset[str] | None = None) -> None:
         self._file = file
         with self._open() as parquet:
             metadata = parquet.metadata
             self._groups: list[int] = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-            self.columns: list[str] | None = list(parquet.schema_arrow.names)
+            self.columns = columns = list(parquet.schema_arrow.names)
+        self.total = sum(self._groups)
         self.fingerprint = file.fingerprint()
-        self._read = [name for name in self.columns if wanted is None or name in wanted]
-        if double := next((name for name in self._read if self.columns.count(name) > 1), None):
+        self._read = [name for name in columns if needed is None or name in needed]
+        if double := next((name for name in self._read if columns.count(name) > 1), None):
             raise BatchError(f"{file.shown} has two columns {double!r}; rename one", "input_invalid")
 
-    @property
-    def total(self) -> int | None:
-        return sum(self._groups)
-
-    def check_unchanged(self) -> None:
-        pass
-
     def fraction_read(self, position: Position) -> float | None:
-        total = sum(self._groups)
-        return _number(position) / total if total else None
+        return _number(position) / self.total if self.total else None
 
     def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
         number = 0 if after is None else _number(after)

@@ -12,9 +12,8 @@ from inflight.batch.state.ledger import Ledger
 class Checkpointer:
     """Commits checkpoints. The time from `started_at`, on the monotonic clock, counts as the job's.
 
-    `on_checkpoint` is called after each checkpoint, in the same thread.
-
-    A failure ends the thread: `on_failure` is called with it.
+    `on_checkpoint` is called after each checkpoint, in the same thread. A failure ends
+    the thread: `on_failure` is called with it.
     """
 
     def __init__(
@@ -25,12 +24,8 @@ class Checkpointer:
         on_checkpoint: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        self._ledger, self._interval, self._on_checkpoint, self._on_failure = (
-            ledger,
-            interval,
-            on_checkpoint,
-            on_failure,
-        )
+        self._ledger, self._interval = ledger, interval
+        self._on_checkpoint, self._on_failure = on_checkpoint, on_failure
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._last = started_at

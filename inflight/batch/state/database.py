@@ -59,8 +59,8 @@ class StateDatabase:
         return self._connection.executemany(sql, values).rowcount
 
     def get(self, name: str, default: Any = None) -> Any:
-        found = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return default if found is None else json.loads(found[0])
+        row = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return default if row is None else json.loads(row[0])
 
     def put(self, name: str, value: Any) -> None:
         self.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, json.dumps(value)))

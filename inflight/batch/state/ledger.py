@@ -18,10 +18,6 @@ from inflight.batch.job.rows import Position, RowResult, RowStatus
 from inflight.batch.state.database import StateDatabase
 from inflight.batch.state.line_file import LineFile, install_merged
 
-PendingLine = tuple[int, str, bytes | None]
-"""A finished row: its number, its status, and its line unless that is already written."""
-
-
 _MAX_WRITE_BYTES = 4 << 20
 """Maximum lines per write: a slow row may release many at once."""
 
@@ -87,8 +83,8 @@ class Ledger:
 
     def claim_ids(self, rows: Sequence[tuple[str, int]]) -> set[int]:
         """Return the numbers of those rows (id and number) whose id an earlier row has."""
-        hashed = sorted((hashlib.blake2b(one.encode("utf-8", "surrogatepass"), digest_size=16).digest(), number)
-                        for one, number in rows)  # fmt: skip
+        hashed = sorted((hashlib.blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=16).digest(), number)
+                        for id_, number in rows)  # fmt: skip
         return self.claim_hashed(hashed)
 
     def claim_hashed(self, hashed: Sequence[tuple[bytes, int]]) -> set[int]:
@@ -201,36 +197,41 @@ class Ledger:
             self.database.put("renames", False)
             self.database.commit()
 
-    def _apply(self, results: list[RowResult]) -> list[PendingLine]:
-        """Count results and record failures; dead letters are written immediately. Rows that are already done are
-        skipped."""
-        new: list[PendingLine] = []
+    def _apply(self, results: list[RowResult]) -> list[RowResult]:
+        """Count results and record failures; dead letters are written immediately. Return them without rows that are
+        already done."""
+        new: list[RowResult] = []
         letters: list[bytes] = []
         failed: list[tuple[Any, ...]] = []
-        for one in results:
-            if self.is_done(one.number):
+        for result in results:
+            if self.is_done(result.number):
                 continue
-            self._done_out_of_order.add(one.number)
-            self.counts.add(one)
-            if one.status is RowStatus.DEAD:
-                letters.append(one.text)
-            if one.status is not RowStatus.OK:
-                failed.append((one.number, one.line, one.id, one.status, one.code, one.message, one.attempts))
-            new.append((one.number, one.status, None if one.status is RowStatus.DEAD else one.text))
+            self._done_out_of_order.add(result.number)
+            self.counts.add(result)
+            if result.status is RowStatus.DEAD:
+                letters.append(result.text)
+            if result.status is not RowStatus.OK:
+                values = (result.line, result.id, result.status, result.code, result.message, result.attempts)
+                failed.append((result.number, *values))
+            new.append(result)
         if letters:
             self._files[RowStatus.DEAD].write(letters)
         if failed:
             self.database.execute_many("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", failed)
         self._clear_suspects(results)
-        return sorted(new)
+        return new
 
     def _clear_suspects(self, results: list[RowResult]) -> None:
         """Remove finished rows from the suspects."""
-        cleared = [(one.number,) for one in results if self.crash_counts.pop(one.number, None) is not None]
+        cleared = [(result.number,) for result in results if self.crash_counts.pop(result.number, None) is not None]
         self.database.execute_many("DELETE FROM suspects WHERE number = ?", cleared)
 
-    def _write_ready_lines(self, new: list[PendingLine]) -> None:
+    def _write_ready_lines(self, results: list[RowResult]) -> None:
         """Write the lines of all rows up to the first unfinished one; keep the rest in the state."""
+        new = sorted(
+            (result.number, result.status, None if result.status is RowStatus.DEAD else result.text)
+            for result in results
+        )
         stored = self.database.execute("SELECT number, status, text FROM results ORDER BY number")
         lines: dict[str, list[bytes]] = {RowStatus.OK: [], RowStatus.ERROR: []}
         began, held = self.next, 0
@@ -246,17 +247,17 @@ class Ledger:
             self._done_out_of_order.discard(number)
             self.next += 1
         stored.close()
-        later = [one for one in new if one[0] >= self.next]
+        later = [line for line in new if line[0] >= self.next]
         self.database.execute_many("INSERT INTO results VALUES (?, ?, ?)", later)
         if self.next > began:
             self.database.execute("DELETE FROM results WHERE number < ?", (self.next,))
         self._append(lines)
 
     def _append(self, lines: dict[str, list[bytes]]) -> None:
-        for status, found in lines.items():
-            if found:
-                self._files[RowStatus(status)].write(found)
-                found.clear()
+        for status, texts in lines.items():
+            if texts:
+                self._files[RowStatus(status)].write(texts)
+                texts.clear()
 
     def _advance_position(self) -> None:
         while self._positions and self._positions[0][0] < self.next:

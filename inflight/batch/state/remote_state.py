@@ -163,11 +163,11 @@ class RemoteState:
         return path.read_text(encoding="utf-8")
 
     def _read_manifest(self) -> tuple[RemoteManifest | None, str | None]:
-        found = self._objects.read(_MANIFEST)
-        if found is None:
+        stored = self._objects.read(_MANIFEST)
+        if stored is None:
             return None, None
         try:
-            return RemoteManifest.model_validate_json(found[0]), found[1]
+            return RemoteManifest.model_validate_json(stored[0]), stored[1]
         except ValidationError as error:
             raise BatchError(
                 f"{self._objects.shown}/{_MANIFEST} is damaged ({error.error_count()} errors); remove "

@@ -17,7 +17,7 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import InvalidRow, Position, Row, RowResult, RowStatus
 from inflight.batch.job.spec import InputSpec
 from inflight.batch.sources.interface import RowSource
-from inflight.batch.state.ledger import Ledger, PendingLine
+from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.line_file import LineFile, install_merged, merge_path, read_lines
 from inflight.common.atomic_files import sync
 
@@ -33,11 +33,11 @@ def select_failed_rows(ledger: Ledger, codes: Sequence[str]) -> int:
     values = (orjson.dumps(list(codes)).decode(),) if codes else ()
     barred = ", ".join(f"'{code}'" for code in NOT_RETRYABLE)
     sql = f"INSERT OR IGNORE INTO retried(number) SELECT number FROM failures WHERE {chosen} AND code NOT IN ({barred})"
-    found = ledger.database.execute(sql, values).rowcount
-    if found:
+    selected = ledger.database.execute(sql, values).rowcount
+    if selected:
         ledger.database.put("finished", False)
         ledger.remember("retrying", True)
-    return found
+    return selected
 
 
 class RetryLedger(Ledger):
@@ -50,8 +50,8 @@ class RetryLedger(Ledger):
     def __init__(self, directory: JobDirectory, first: int = 0) -> None:
         super().__init__(directory, first)
         self._first = first
-        wanted = "SELECT number, code FROM failures WHERE number IN (SELECT number FROM retried WHERE status IS NULL)"
-        self._wanted: dict[int, str] = dict(self.database.execute(wanted).fetchall())
+        query = "SELECT number, code FROM failures WHERE number IN (SELECT number FROM retried WHERE status IS NULL)"
+        self._wanted: dict[int, str] = dict(self.database.execute(query).fetchall())
 
     @property
     def start(self) -> tuple[int, Position | None, int]:
@@ -139,28 +139,28 @@ class RetryLedger(Ledger):
                 self._files[status] = LineFile(self._directory.result_file(status), length)
             self.remember("renames", False)
 
-    def _apply(self, results: list[RowResult]) -> list[PendingLine]:
-        for one in results:
-            if (before := self._wanted.pop(one.number, None)) is None:
+    def _apply(self, results: list[RowResult]) -> list[RowResult]:
+        for row in results:
+            if (before := self._wanted.pop(row.number, None)) is None:
                 continue
-            self._uncount(one, before)
-            self.counts.add(one)
+            self._uncount(row, before)
+            self.counts.add(row)
             self.database.execute(
                 "INSERT OR REPLACE INTO retried VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (one.number, one.line, one.id, one.status, one.text, one.code, one.message, *one.tokens, one.attempts),
+                (row.number, row.line, row.id, row.status, row.text, row.code, row.message, *row.tokens, row.attempts),
             )
         self._clear_suspects(results)
         return []
 
-    def _write_ready_lines(self, new: list[PendingLine]) -> None:
+    def _write_ready_lines(self, results: list[RowResult]) -> None:
         """Lines are written only when all rows are done."""
 
     @cached_property
     def _unmatched(self) -> dict[str, int]:
         """Return the numbers of selected rows that have not been matched yet, by id."""
         with self._lock:
-            wanted = "SELECT id, number FROM failures WHERE id IS NOT NULL ORDER BY number DESC"
-            return {id: number for id, number in self._rows(wanted) if number in self._wanted}
+            query = "SELECT id, number FROM failures WHERE id IS NOT NULL ORDER BY number DESC"
+            return {id: number for id, number in self._rows(query) if number in self._wanted}
 
     def _failed(self, number: int) -> tuple[str | None, int]:
         """Return id and line of a row when it failed."""
@@ -169,8 +169,8 @@ class RetryLedger(Ledger):
             id, line = self.database.execute(sql, (number,)).fetchone()
             return id, line
 
-    def _uncount(self, one: RowResult, code: str) -> None:
-        (status,) = self.database.execute("SELECT status FROM failures WHERE number = ?", (one.number,)).fetchone()
+    def _uncount(self, result: RowResult, code: str) -> None:
+        (status,) = self.database.execute("SELECT status FROM failures WHERE number = ?", (result.number,)).fetchone()
         setattr(self.counts, status, getattr(self.counts, status) - 1)
         self.counts.codes[code] -= 1
         if not self.counts.codes[code]:

@@ -68,17 +68,21 @@ class StateReplicator:
         if self._lost_lease is not None:
             raise self._lost_lease
         if self._remote is not None and self._remote.due:
-            self._upload(self._remote, ledger, final=False)
+            self.upload(ledger)
 
-    def upload(self, ledger: Ledger) -> None:
-        """Upload before the output is completed, which may take long: all rows are done and need not be sent again."""
-        if self._remote is not None:
-            self._upload(self._remote, ledger, final=False)
-
-    def upload_final(self, ledger: Ledger) -> None:
-        """Upload everything; this machine stops here."""
-        if self._remote is not None:
-            self._upload(self._remote, ledger, final=True)
+    def upload(self, ledger: Ledger, final: bool = False) -> None:
+        """Upload the state, unless the storage is unreachable. `final`: this machine stops here."""
+        if self._remote is None:
+            return
+        try:
+            self._remote.upload(ledger.snapshot, final)
+            self._storage_down = False
+        except BatchError as error:
+            if error.code not in _STORAGE_CODES:
+                raise
+            if not self._storage_down or final:
+                self._on_message(f"The job's state can't be saved to {self._shown} now: {error}")
+            self._storage_down = True
 
     def _renew_lease(self, carrier: RemoteState) -> None:
         """Renew the lease in a separate thread, so that slow transfers of the state or the output do not lose it."""
@@ -89,14 +93,3 @@ class StateReplicator:
                 if error.code == "job_elsewhere":
                     self._lost_lease = error
                     return
-
-    def _upload(self, carrier: RemoteState, ledger: Ledger, final: bool) -> None:
-        try:
-            carrier.upload(ledger.snapshot, final)
-            self._storage_down = False
-        except BatchError as error:
-            if error.code not in _STORAGE_CODES:
-                raise
-            if not self._storage_down or final:
-                self._on_message(f"The job's state can't be saved to {self._shown} now: {error}")
-            self._storage_down = True

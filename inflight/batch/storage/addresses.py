@@ -41,12 +41,12 @@ def absolute_address(address: str) -> str:
         return address
     if is_local(address):
         return absolute_path(str(local_path(address)))
-    found = _SQLITE.fullmatch(address)
-    if found is None or found[3].startswith((":memory:", _VARIABLE)):
+    parts = _SQLITE.fullmatch(address)
+    if parts is None or parts[3].startswith((":memory:", _VARIABLE)):
         return address
     # SQLAlchemy uses a path as it is, and SQLite its own `file:` as a URI.
-    path = quote(absolute_path(unquote(found[3]))) if found[2] else absolute_path(found[3])
-    return f"{found[1]}{found[2] or ''}{path}{found[4] or ''}"
+    path = quote(absolute_path(unquote(parts[3]))) if parts[2] else absolute_path(parts[3])
+    return f"{parts[1]}{parts[2] or ''}{path}{parts[4] or ''}"
 
 
 def absolute_path(path: str) -> str:

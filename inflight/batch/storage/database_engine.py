@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 60.0
 """Seconds to wait for another program's lock on an SQLite file."""
 
-_CONNECT_ARGS: dict[str, dict[str, Any]] = {
-    "sqlite": {"timeout": LOCK_TIMEOUT},
-    "postgresql+psycopg": {
-        "connect_timeout": 10,
-        "keepalives_idle": 30,
-        "keepalives_interval": 10,
-        "keepalives_count": 3,
-    },
-}
+_PSYCOPG = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 """Settings of connections that an address does not set: a server that is gone is noticed within a minute."""
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
@@ -44,9 +36,10 @@ def create_database_engine(address: str, code: str, pooled: bool) -> Engine:
         url = make_url(expand_variables(address, code))
         url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
         backend = url.get_backend_name()
-        settings = _CONNECT_ARGS.get(url.drivername) or _CONNECT_ARGS.get(backend, {})
-        given = {name: value for name, value in settings.items() if name not in url.query}
-        options: dict[str, Any] = {"connect_args": given}
+        settings: dict[str, Any] = {"timeout": LOCK_TIMEOUT} if backend == "sqlite" else {}
+        settings |= _PSYCOPG if url.drivername == "postgresql+psycopg" else {}
+        connect_args = {name: value for name, value in settings.items() if name not in url.query}
+        options: dict[str, Any] = {"connect_args": connect_args}
         options |= {"pool_pre_ping": backend != "sqlite"} if pooled else {"poolclass": NullPool}
         return create_engine(url, hide_parameters=True, **options)
     except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: the port is not a number
@@ -63,11 +56,16 @@ def is_sqlite(engine: Engine) -> bool:
     return engine.dialect.name == "sqlite"
 
 
+def sqlstate(error: BaseException | None) -> str:
+    """Return the SQLSTATE of a driver's error, or of SQLAlchemy's about it; empty for others."""
+    return str(getattr(getattr(error, "orig", error), "sqlstate", None) or "")
+
+
 def database_error_text(address: str, error: BaseException) -> str:
     """Return a database's error on one line, without secrets of the address and without values of rows."""
     diagnosis = getattr(error, "diag", None)  # psycopg's
     words = getattr(diagnosis, "message_primary", None) or str(error).partition("\nDETAIL:")[0].partition("\n[SQL:")[0]
-    if str(getattr(error, "sqlstate", None)).startswith("22"):  # an invalid number, date, ...: the message quotes it
+    if sqlstate(error).startswith("22"):  # an invalid number, date, ...: the message quotes it
         first, quoted, rest = words.partition('"')
         words = f'{first}"..."{rest.rpartition(chr(34))[2]}' if quoted else words
     return scrubbed(words, address).rstrip(".")[:400]

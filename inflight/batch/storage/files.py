@@ -14,9 +14,8 @@ from typing import IO, Any, NamedTuple, cast
 
 from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.storage.addresses import is_local, local_path
-from inflight.batch.storage.buffered import BUFFER, open_buffered, skip_bytes
-from inflight.batch.storage.compression import compression_of, open_compressed
 from inflight.batch.storage.secret_address import expand_variables, masked, scrubbed
+from inflight.batch.storage.streams import BUFFER, compression_of, open_buffered, open_compressed, skip_bytes
 from inflight.common.atomic_files import DISK_FULL_ERRORS, make_directory, sync
 
 _ENDPOINTED = re.compile(r"s3://(https?://[^/]+)/(.+)", re.IGNORECASE)
@@ -246,9 +245,9 @@ class StoredFile:
             return url_to_fs(str(local_path(self.address)))[0], str(local_path(self.address))
         options: dict[str, Any] = {"use_listings_cache": False}
         address = expand_variables(self.address, self.missing_code)
-        if found := _ENDPOINTED.fullmatch(address):
-            address = f"s3://{found[2]}"
-            options |= {"client_kwargs": {"endpoint_url": found[1]}}
+        if endpointed := _ENDPOINTED.fullmatch(address):
+            address = f"s3://{endpointed[2]}"
+            options |= {"client_kwargs": {"endpoint_url": endpointed[1]}}
         try:
             fs, path = url_to_fs(address, **options)
         except ImportError as error:

@@ -81,7 +81,7 @@ class ObjectStore:
         file = self._file("")
         try:
             with file.map_errors():
-                return [Path(found).name for found in file.fs.ls(file.path, detail=False)]
+                return [Path(path).name for path in file.fs.ls(file.path, detail=False)]
         except BatchError:
             return []
 
@@ -89,8 +89,8 @@ class ObjectStore:
         self._file(name).remove()
 
     def _has_content(self, name: str, content: bytes) -> bool:
-        found = self.read(name)
-        return found is not None and found[0] == content
+        stored = self.read(name)
+        return stored is not None and stored[0] == content
 
     def _address(self, name: str) -> str:
         return f"{self.address}/{name}" if name else self.address

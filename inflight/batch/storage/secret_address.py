@@ -34,13 +34,13 @@ def expand_variables(address: str, code: str) -> str:
     Raises BatchError with this code if a variable is not set.
     """
 
-    def value(found: re.Match[str]) -> str:
-        content = os.environ.get(found[1])
+    def value(variable: re.Match[str]) -> str:
+        content = os.environ.get(variable[1])
         if content is None:
             raise BatchError(
-                f"the address {masked(address)} names the variable {found[1]}, which is not set; export it", code
+                f"the address {masked(address)} names the variable {variable[1]}, which is not set; export it", code
             )
-        in_user = "://" in address[: found.start()] and "@" in address[found.end() :]
+        in_user = "://" in address[: variable.start()] and "@" in address[variable.end() :]
         return quote(content, safe="") if in_user else content
 
     return _VARIABLE.sub(value, address)
@@ -50,10 +50,10 @@ def masked(address: str) -> str:
     """Return the address for messages: passwords are hidden, names of variables are not."""
     kinds = (_IN_USER_OF_DATABASE,) if is_database(address) else (_IN_USER, _MEANT_IN_USER)
     for kind in kinds:
-        address, times = kind.subn(lambda found: f"{found[1]}:{_shown(found[2])}@", address)
+        address, times = kind.subn(lambda match: f"{match[1]}:{_shown(match[2])}@", address)
         if times:
             break
-    return _IN_QUERY.sub(lambda found: f"{found[1]}={_shown(found[2])}", address)
+    return _IN_QUERY.sub(lambda match: f"{match[1]}={_shown(match[2])}", address)
 
 
 def scrubbed(words: object, address: str) -> str:
@@ -63,7 +63,7 @@ def scrubbed(words: object, address: str) -> str:
     format it in various ways.
     """
     text = " ".join(str(words).split())
-    for secret, shown in sorted(_secrets(address), key=lambda one: -len(one[0])):
+    for secret, shown in sorted(_secrets(address), key=lambda pair: -len(pair[0])):
         text = text.replace(secret, shown)
     return _IN_USER.sub(f"{_HIDDEN}@", _QUERY_IN_WORDS.sub(rf"\1?{_HIDDEN}", text))
 
@@ -80,10 +80,10 @@ def password_warning(address: str) -> str | None:
 
 def _secrets(address: str) -> Iterator[tuple[str, str]]:
     """Yield all secrets of an address in every form in which they may appear, with their replacements."""
-    found = [(os.environ.get(name, ""), f"${{{name}}}") for name in _VARIABLE.findall(address)]
+    secrets = [(os.environ.get(name, ""), f"${{{name}}}") for name in _VARIABLE.findall(address)]
     for kind in (_IN_USER_OF_DATABASE if is_database(address) else _IN_USER, _IN_QUERY):
-        found += [(secret, _HIDDEN) for _, secret in kind.findall(address) if _shown(secret) == _HIDDEN]
-    for secret, shown in found:
+        secrets += [(secret, _HIDDEN) for _, secret in kind.findall(address) if _shown(secret) == _HIDDEN]
+    for secret, shown in secrets:
         for written in {secret, unquote(secret), quote(secret), quote(secret, safe=""), quote_plus(secret)}:
             if len(written) > 2:  # shorter ones would match in any word
                 yield written, shown

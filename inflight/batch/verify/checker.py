@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -37,13 +36,9 @@ class Findings:
 
     @classmethod
     def from_items(cls, things: Iterable[str]) -> Findings:
-        count = 0
-        first: list[str] = []
-        for thing in things:
-            count += 1
-            if len(first) < _EXAMPLES:
-                first.append(thing)
-        return cls(count, tuple(first))
+        left = iter(things)
+        first = tuple(islice(left, _EXAMPLES))
+        return cls(len(first) + sum(1 for _ in left), first)
 
     def __str__(self) -> str:
         return f"{self.count} ({', '.join(self.first)}{', ...' if self.count > len(self.first) else ''})"
@@ -81,7 +76,7 @@ class VerificationResult:
         """Whether everything that exists is right, even if the job is not finished."""
         wrong = (self.duplicates, self.unknown, self.unreadable, self.output)
         done = self.rows - self.missing.count == self.ok + self.error + self.dead
-        return done and not self.output_error and not any(one.count for one in wrong)
+        return done and not self.output_error and not any(findings.count for findings in wrong)
 
     def messages(self) -> list[str]:
         """Return sentences for people: the sum, and each problem."""
@@ -95,14 +90,14 @@ class VerificationResult:
             lines.append("The job is not finished; resume it.")
         elif self.missing.count:
             lines.append(f"Rows without a record: {self.missing}.")
-        for what, found in (
+        for what, findings in (
             ("Rows with more than one record", self.duplicates),
             ("Records that belong to no row", self.unknown),
             ("Lines that can't be read", self.unreadable),
             ("Answers that are missing from the output or different", self.output),
         ):
-            if found.count:
-                lines.append(f"{what}: {found}.")
+            if findings.count:
+                lines.append(f"{what}: {findings}.")
         return [*lines, self.output_error] if self.output_error else lines
 
 
@@ -115,44 +110,34 @@ class RecordIndex:
     def __init__(self) -> None:
         self.counts = dict.fromkeys(RowStatus, 0)
         """The number of records by status."""
+        self.rows = 0
+        """The number of rows that were matched, or have no record."""
         self._base = sqlite3.connect("", isolation_level=None)
         self._base.execute("PRAGMA cache_size=-65536")
         self._base.execute("PRAGMA journal_mode=OFF")
         self._base.execute("PRAGMA synchronous=OFF")
-        self._base.execute("CREATE TABLE records(id TEXT PRIMARY KEY, n INTEGER, taken INTEGER) WITHOUT ROWID")
-        self._base.execute("CREATE TABLE dead(line INTEGER PRIMARY KEY, n INTEGER, taken INTEGER)")
+        # The key is an id, or the line of a dead letter: SQLite keeps texts and integers apart.
+        self._base.execute("CREATE TABLE records(key PRIMARY KEY, n INTEGER, taken INTEGER) WITHOUT ROWID")
         self._base.execute("BEGIN")  # one transaction for everything, since nothing must be durable
 
-    def add(self, kind: RowStatus, keys: list[str]) -> None:
-        """Add records of answers or errors by id."""
+    def add(self, kind: RowStatus, keys: Sequence[str | int]) -> None:
+        """Add records: answers and errors by id, dead letters by line number."""
         self.counts[kind] += len(keys)
         self._base.executemany(
-            "INSERT INTO records VALUES (?, 1, 0) ON CONFLICT (id) DO UPDATE SET n = n + 1", [(key,) for key in keys]
-        )
-
-    def add_dead_letters(self, lines: list[int]) -> None:
-        """Add dead letters by line number."""
-        self.counts[RowStatus.DEAD] += len(lines)
-        self._base.executemany(
-            "INSERT INTO dead VALUES (?, 1, 0) ON CONFLICT (line) DO UPDATE SET n = n + 1", [(line,) for line in lines]
+            "INSERT INTO records VALUES (?, 1, 0) ON CONFLICT (key) DO UPDATE SET n = n + 1", [(key,) for key in keys]
         )
 
     def match_row(self, line: int, id_: str | None) -> bool:
         """Return whether this row has a record that no earlier row has matched."""
-        dead = self._base.execute("UPDATE dead SET taken = 1 WHERE line = ? AND taken = 0", (line,))
-        if dead.rowcount:
-            return True
-        return bool(self._base.execute("UPDATE records SET taken = 1 WHERE id = ? AND taken = 0", (id_,)).rowcount)
+        self.rows += 1
+        take = "UPDATE records SET taken = 1 WHERE key = ? AND taken = 0"
+        return any(self._base.execute(take, (key,)).rowcount for key in (line, id_))
 
-    def duplicates(self) -> Iterator[str]:
-        """Yield rows with more than one record."""
-        yield from (row[0] for row in self._base.execute("SELECT id FROM records WHERE n > 1"))
-        yield from (f"line {row[0]}" for row in self._base.execute("SELECT line FROM dead WHERE n > 1"))
-
-    def unknown_records(self) -> Iterator[str]:
-        """Yield records that belong to no row."""
-        yield from (row[0] for row in self._base.execute("SELECT id FROM records WHERE taken = 0"))
-        yield from (f"line {row[0]}" for row in self._base.execute("SELECT line FROM dead WHERE taken = 0"))
+    def keys(self, condition: str) -> Iterator[str]:
+        """Yield the ids of records, and then the lines of dead letters, that meet the condition."""
+        for kind, shown in (("text", "{}"), ("integer", "line {}")):
+            query = f"SELECT key FROM records WHERE {condition} AND typeof(key) = ?"
+            yield from (shown.format(key) for (key,) in self._base.execute(query, (kind,)))
 
     def close(self) -> None:
         self._base.close()
@@ -177,27 +162,14 @@ def verify(directory: JobDirectory) -> VerificationResult:
             "input_changed",
         )
     with closing(RecordIndex()) as tally:
-        unreadable = Findings.from_items(
-            one
-            for kind in RowStatus
-            for one in _index_records(tally, kind, directory.result_file(kind), finished=finished)
-        )
-        rows = _InputRows(job, source)
-        missing = Findings.from_items(rows.without_record(tally))
-        twice, unknown = Findings.from_items(tally.duplicates()), Findings.from_items(tally.unknown_records())
+        indexed = (_index_records(tally, kind, directory.result_file(kind), finished=finished) for kind in RowStatus)
+        unreadable = Findings.from_items(chain.from_iterable(indexed))
+        missing = Findings.from_items(_rows_without_record(job, source, tally))
+        twice, unknown = (Findings.from_items(tally.keys(condition)) for condition in ("n > 1", "taken = 0"))
     output, damage = _output(job, directory) if finished else (Findings(), "")
+    ok, error, dead = (tally.counts[kind] for kind in RowStatus)
     return VerificationResult(
-        rows.count,
-        tally.counts[RowStatus.OK],
-        tally.counts[RowStatus.ERROR],
-        tally.counts[RowStatus.DEAD],
-        finished,
-        missing,
-        twice,
-        unknown,
-        unreadable,
-        output,
-        damage,
+        tally.rows, ok, error, dead, finished, missing, twice, unknown, unreadable, output, output_error=damage
     )
 
 
@@ -205,8 +177,7 @@ def _index_records(tally: RecordIndex, kind: RowStatus, path: Path, finished: bo
     """Index the records of a file; yield the invalid lines."""
     if not path.exists():
         return
-    keys: list[Any] = []
-    note = tally.add_dead_letters if kind is RowStatus.DEAD else lambda some: tally.add(kind, some)
+    keys: list[str | int] = []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not finished and not line.endswith(b"\n"):
@@ -216,12 +187,12 @@ def _index_records(tally: RecordIndex, kind: RowStatus, path: Path, finished: bo
             except (ValueError, KeyError, TypeError):
                 yield f"{path}:{number}"
             if len(keys) >= _KEYS_PER_INSERT:
-                note(keys)
+                tally.add(kind, keys)
                 keys.clear()
-    note(keys)
+    tally.add(kind, keys)
 
 
-def _key(kind: RowStatus, line: bytes) -> Any:
+def _key(kind: RowStatus, line: bytes) -> str | int:
     """Return the key of a record: the line for a dead letter, otherwise the id."""
     values = orjson.loads(line)
     if not line.endswith(b"\n"):
@@ -234,24 +205,16 @@ def _key(kind: RowStatus, line: bytes) -> Any:
     return str(id_)
 
 
-class _InputRows:
-    """The rows of a job's input, read once."""
-
-    def __init__(self, job: Job, source: RowSource) -> None:
-        self._job, self._source = job, source
-        self.count = 0
-
-    def without_record(self, tally: RecordIndex) -> Iterator[str]:
-        """Match each row with its record; yield the rows without one."""
-        form = create_row_format(self._job, self._source, first_record(self._source), 0)
-        part = self._job.input.part
-        limits = [limit for limit in (self._job.input.limit, part.rows) if limit is not None]
-        records = islice(self._source.read(part.after, part.line), min(limits) if limits else None)
-        for number, record in enumerate(records, part.first):
-            self.count += 1
-            row = form.parse(number, record)
-            if not tally.match_row(row.line, row.id):
-                yield f"line {row.line}" if row.id is None else row.id
+def _rows_without_record(job: Job, source: RowSource, tally: RecordIndex) -> Iterator[str]:
+    """Match each row of the input with its record; yield the rows without one."""
+    form = create_row_format(job, source, first_record(source), 0)
+    part = job.input.part
+    limits = [limit for limit in (job.input.limit, part.rows) if limit is not None]
+    records = islice(source.read(part.after, part.line), min(limits) if limits else None)
+    for number, record in enumerate(records, part.first):
+        row = form.parse(number, record)
+        if not tally.match_row(row.line, row.id):
+            yield f"line {row.line}" if row.id is None else row.id
 
 
 def _output(job: Job, directory: JobDirectory) -> tuple[Findings, str]:
@@ -259,9 +222,8 @@ def _output(job: Job, directory: JobDirectory) -> tuple[Findings, str]:
     destination = create_output(job, directory)
     if destination is None:
         return Findings(), ""
-    files = {kind: path for kind in RowStatus if (path := directory.result_file(kind)).exists()}
     try:
-        return Findings.from_items(destination.find_differences(files)), ""
+        return Findings.from_items(destination.find_differences(directory.result_files())), ""
     except BatchError as error:
         return Findings(), f"The output can't be compared with the answers: {error}."
     finally:

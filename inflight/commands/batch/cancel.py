@@ -25,14 +25,14 @@ def command(path: str) -> None:
       inflight batch cancel answers.jsonl
     """
     directory = JobDirectory.find(path)
-    found = job_status(directory)
-    if not found.running:
-        click.echo(f"No process runs the job at {directory.path}: {found.state}.")
+    status = job_status(directory)
+    if not status.running:
+        click.echo(f"No process runs the job at {directory.path}: {status.state}.")
         return
     with map_disk_errors(directory.path):
         directory.cancel.touch()
     click.echo(f"Waiting for the job at {directory.path} to end.", err=True)
-    while found.running:
+    while status.running:
         time.sleep(_LOOK_SECONDS)
-        found = job_status(directory)
-    click.echo(f"The job at {directory.path} has ended: {found.state}.")
+        status = job_status(directory)
+    click.echo(f"The job at {directory.path} has ended: {status.state}.")

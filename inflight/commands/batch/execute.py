@@ -130,16 +130,16 @@ def _values(end: JobResult, directory: JobDirectory, code: int) -> dict[str, Any
     }
 
 
-def _failure_allowance(given: str | None) -> Callable[[int], float]:
+def _failure_allowance(allowance: str | None) -> Callable[[int], float]:
     """Return a function that computes how many of a number of rows may fail."""
-    text = (given or "0").strip()
+    text = (allowance or "0").strip()
     try:
         number = float(text.removesuffix("%"))
     except ValueError:
         number = -1.0
     if not 0 <= number < 1e18:
         raise click.BadParameter(
-            f"{given!r} is neither a number of rows nor a percentage; give 10 or 1%, for example.",
+            f"{allowance!r} is neither a number of rows nor a percentage; give 10 or 1%, for example.",
             param_hint="'--allow-failed'",
         )
     return (lambda rows: rows * number / 100) if text.endswith("%") else (lambda rows: number)

@@ -92,38 +92,38 @@ running_options = section(
 
 def job_from_options(address: str, options: dict[str, Any]) -> Job:
     """Return the job that the options describe and remove them from `options`. Invalid values are usage errors."""
-    given = collect_options(InputSpec, options, _INPUT)
+    source = collect_options(InputSpec, options, _INPUT)
     task: Task = options.pop("task")
     if task != "generate":
-        given.setdefault("prompt", TEXT_COLUMNS[task])
-    if (delimiter := given.get("delimiter")) is not None:
-        given["delimiter"] = {"tab": "\t", "\\t": "\t"}.get(delimiter, delimiter)
-        if len(given["delimiter"]) != 1 or given["delimiter"] in '"\r\n':
+        source.setdefault("prompt", TEXT_COLUMNS[task])
+    if (delimiter := source.get("delimiter")) is not None:
+        source["delimiter"] = {"tab": "\t", "\\t": "\t"}.get(delimiter, delimiter)
+        if len(source["delimiter"]) != 1 or source["delimiter"] in '"\r\n':
             raise click.UsageError(f"--delimiter is {delimiter!r}; give one character, or tab")
-    if given.get("raw") and (given.get("chat") or "system" in given):
+    if source.get("raw") and (source.get("chat") or "system" in source):
         raise click.UsageError(
-            f"--raw and --{'chat' if given.get('chat') else 'system'} exclude each other; leave out one"
+            f"--raw and --{'chat' if source.get('chat') else 'system'} exclude each other; leave out one"
         )
-    if "template" in given:
-        given["template"] = _text(given["template"])
+    if "template" in source:
+        source["template"] = _text(source["template"])
     output = collect_options(OutputSpec, options, _OUTPUT)
-    output["columns"] = dict(_pair(one, "--write") for one in options.pop("write"))
-    if is_database(options["out"]) and not is_database(address) and "table" in given:
-        output.setdefault("table", given.pop("table"))
+    output["columns"] = dict(_pair(pair, "--write") for pair in options.pop("write"))
+    if is_database(options["out"]) and not is_database(address) and "table" in source:
+        output.setdefault("table", source.pop("table"))
     if "column" in output or output["columns"]:
-        output.setdefault("table", given.get("table"))
-        output.setdefault("key", given.get("id"))
+        output.setdefault("table", source.get("table"))
+        output.setdefault("key", source.get("id"))
     defaults, encode = collect_options(GenerationDefaults, options), collect_options(EncodeSpec, options)
-    _check_task(task, given, defaults, encode)
+    _check_task(task, source, defaults, encode)
     _check_index(options["out"], encode)
-    retrieval = _retrieval(task, given, options)
+    retrieval = _retrieval(task, source, options)
     running = run_options_from(options, RunOptions())
     if retrieval is not None and running.ephemeral is not None and not running.retrieve_servers:
         raise click.UsageError("a server of --ephemeral has no encoders; name one that has: --retrieve-server")
     try:
         Sampling(**{name: value for name, value in defaults.items() if name in _SAMPLING})
         return Job(
-            input=InputSpec(address=address, **given),
+            input=InputSpec(address=address, **source),
             output=OutputSpec(address=options.pop("out"), **output),
             defaults=GenerationDefaults(**{"generation_config": "model", **defaults}),
             encode=None if task == "generate" else EncodeSpec(task=task, **encode),
@@ -144,11 +144,11 @@ _ENCODE_OPTIONS: dict[Task, tuple[str, ...]] = {
 }
 
 
-def _check_task(task: Task, given: dict[str, Any], defaults: dict[str, Any], encode: dict[str, Any]) -> None:
+def _check_task(task: Task, source: dict[str, Any], defaults: dict[str, Any], encode: dict[str, Any]) -> None:
     """Refuse options that another task has."""
     foreign = [name for name in encode if name not in _ENCODE_OPTIONS[task]]
     if task != "generate":
-        foreign += [*defaults, *(name for name in ("system", "chat", "raw") if name in given)]
+        foreign += [*defaults, *(name for name in ("system", "chat", "raw") if name in source)]
     if foreign:
         raise click.UsageError(
             f"the task {task} has no --{foreign[0].replace('_', '-')}; leave it out, or give another --task"
@@ -162,47 +162,47 @@ def _check_index(out: str, encode: dict[str, Any]) -> None:
         raise click.UsageError(f"{out} is a file and has no index; leave out --{named[0]}, or write to PostgreSQL")
 
 
-def _retrieval(task: Task, given: dict[str, Any], options: dict[str, Any]) -> RetrievalSpec | None:
+def _retrieval(task: Task, source: dict[str, Any], options: dict[str, Any]) -> RetrievalSpec | None:
     """Return the retrieval that the options describe and remove them from `options`. `given`: the input's options."""
-    wanted = collect_options(RetrievalSpec, options, _RETRIEVAL)
-    if not wanted:
+    retrieval = collect_options(RetrievalSpec, options, _RETRIEVAL)
+    if not retrieval:
         return None
-    if missing := [_RETRIEVAL[name] for name in ("address", "table") if name not in wanted]:
+    if missing := [_RETRIEVAL[name] for name in ("address", "table") if name not in retrieval]:
         raise click.UsageError(
             f"retrieval needs --{missing[0].replace('_', '-')} too; --retrieve names the database and --retrieve-table"
             " the table of the passages"
         )
     if task != "generate":
         raise click.UsageError(f"the task {task} has no prompt for passages; leave out --retrieve")
-    if not any(PASSAGES in given.get(name, "") for name in ("template", "system")):
+    if not any(PASSAGES in source.get(name, "") for name in ("template", "system")):
         raise click.UsageError(
             "--retrieve needs a place for the passages; write {{ passages }} in --template, or in --system"
         )
     try:
-        return RetrievalSpec(**wanted)
+        return RetrievalSpec(**retrieval)
     except ValidationError as error:
         raise usage_error(error, _RETRIEVAL) from None
 
 
 def run_options_from(options: dict[str, Any], base: RunOptions) -> RunOptions:
     """Return the run options: those given, which are removed from `options`, over those of `base`."""
-    given = collect_options(RunOptions, options, _RUNNING)
+    running = collect_options(RunOptions, options, _RUNNING)
     try:
-        headers = dict(parse_header(one) for one in options.pop("header"))
+        headers = dict(parse_header(header) for header in options.pop("header"))
     except InflightError as error:
         raise click.BadParameter(str(error), param_hint="'--header'") from None
     ephemeral = {name: value for name in _EPHEMERAL if (value := options.pop(name)) is not None}
-    if "servers" in given and "ephemeral" in given:
+    if "servers" in running and "ephemeral" in running:
         raise click.UsageError(
             "--ephemeral starts a temporary server and --server names existing ones; give only one of them"
         )
-    if "servers" in given:
-        given["ephemeral"] = None
+    if "servers" in running:
+        running["ephemeral"] = None
     try:
         return RunOptions.model_validate(
             {
                 **base.model_dump(),
-                **given,
+                **running,
                 "headers": headers or base.headers,
                 "ephemeral_options": {**base.ephemeral_options, **ephemeral},
             }
@@ -211,18 +211,18 @@ def run_options_from(options: dict[str, Any], base: RunOptions) -> RunOptions:
         raise usage_error(error, _RUNNING) from None
 
 
-def _text(given: str) -> str:
+def _text(text: str) -> str:
     """Return the text, or the content of FILE for @FILE."""
-    if not given.startswith("@"):
-        return given
+    if not text.startswith("@"):
+        return text
     try:
-        return Path(given[1:]).read_text(encoding="utf-8")
+        return Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{given[1:]} cannot be read: {error}", param_hint="'--template'") from None
+        raise click.BadParameter(f"{text[1:]} cannot be read: {error}", param_hint="'--template'") from None
 
 
-def _pair(given: str, option: str) -> tuple[str, str]:
-    name, equals, value = given.partition("=")
+def _pair(pair: str, option: str) -> tuple[str, str]:
+    name, equals, value = pair.partition("=")
     if not (name and equals and value):
-        raise click.BadParameter(f"{given!r} is not of the form VALUE=COLUMN.", param_hint=f"'{option}'")
+        raise click.BadParameter(f"{pair!r} is not of the form VALUE=COLUMN.", param_hint=f"'{option}'")
     return name, value

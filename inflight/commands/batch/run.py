@@ -51,13 +51,13 @@ def command(input_address: str, job: Path | None, **options: Any) -> None:
       inflight batch run asked.csv --retrieve postgresql://db/shop --retrieve-table docs --template @ask.txt --out a.csv
       inflight batch run docs.parquet --task embed --id id --out 'postgresql://app:${PGPASSWORD}@db/shop' --table docs
     """  # fmt: skip
-    wanted = job_from_options(input_address, options)
-    stores = (wanted.input, wanted.output, wanted.retrieval)
+    described = job_from_options(input_address, options)
+    stores = (described.input, described.output, described.retrieval)
     for address in (store.address for store in stores if store is not None):
         if (sentence := password_warning(address)) is not None:
             click.echo(f"Warning: {sentence}", err=True)
-    directory = JobDirectory.from_output(wanted.output, job)
-    folder = local_path(wanted.output.address).parent
-    if is_local(wanted.output.address) and not directory.state.exists() and not folder.is_dir():
+    directory = JobDirectory.from_output(described.output, job)
+    folder = local_path(described.output.address).parent
+    if is_local(described.output.address) and not directory.state.exists() and not folder.is_dir():
         raise click.BadParameter(f"there is no folder {folder}; create it, or correct the path", param_hint="'--out'")
-    execute_job(wanted, directory, options)
+    execute_job(described, directory, options)

@@ -42,10 +42,7 @@ def _progress_lines(progress: JobProgress, running: bool) -> Iterator[tuple[str,
     counts = progress.counts
     yield "", f"{counts.ok:,} answered, {counts.error:,} errors, {formatting.format_failures(progress)}"
     if progress.out_of_order:
-        yield (
-            "",
-            f"{progress.out_of_order:,} of them wait for row {progress.next_row:,} to keep the order",
-        )
+        yield "", f"{progress.out_of_order:,} of them wait for row {progress.next_row:,} to keep the order"
     if running:
         this_run = progress.throughput.this_run
         yield (
@@ -93,18 +90,12 @@ def command(path: str | None, watch: float | None, as_json: bool) -> None:
 
 def _print_all(jobs: list[JobDirectory], short: bool, as_json: bool, again: bool) -> bool:
     """Print the status of the jobs; return whether any of them runs."""
-    found = [job_status(job) for job in jobs]
+    statuses = [job_status(job) for job in jobs]
     if again and not as_json:
         click.clear()  # does nothing unless standard output is a terminal
-    for one in found:
-        _print_one(one, short, as_json)
-    return any(one.running for one in found)
-
-
-def _print_one(one: JobStatus, short: bool, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(one.as_dict()))
-    elif short:
-        print_status_line(one)
-    else:
-        print_status(one)
+    for status in statuses:
+        if as_json:
+            click.echo(json.dumps(status.as_dict()))
+        else:
+            (print_status_line if short else print_status)(status)
+    return any(status.running for status in statuses)

@@ -27,5 +27,5 @@ def crash_server(tiny_engine: TinyEngine) -> Iterator[Server]:
 
 @pytest.fixture(scope="package")
 def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobProcesses]:
-    with JobProcesses(tmp_path_factory.mktemp("lives")) as found:
-        yield found
+    with JobProcesses(tmp_path_factory.mktemp("lives")) as processes:
+        yield processes

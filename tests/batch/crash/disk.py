@@ -30,7 +30,7 @@ class Disk:
     """
 
     def __init__(
-        self, root: Path, monkeypatch: pytest.MonkeyPatch, also: Callable[[dict[str, Any]], str] = lambda said: ""
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, also: Callable[[dict[str, Any]], str] = lambda values: ""
     ):
         self.faults: list[str] = []
         self.commits = 0
@@ -61,9 +61,9 @@ class Disk:
             now, node = path.read_bytes(), path.stat().st_ino
         except OSError:
             return False
-        wanted = now[:length]
+        content = now[:length]
         whole = length is None or len(now) >= length
-        return whole and self._content.get(node, b"")[: len(wanted)] == wanted and self._named(path)
+        return whole and self._content.get(node, b"")[: len(content)] == content and self._named(path)
 
     def check_all(self, what: str) -> None:
         """Everything that the job has made, and nothing that it has removed."""
@@ -142,23 +142,23 @@ class Disk:
 
         return Watched
 
-    def _check(self, job: Path, level: int, said: dict[str, Any]) -> None:
+    def _check(self, job: Path, level: int, values: dict[str, Any]) -> None:
         """A commit is about to be made, by which the job is so far."""
         self.commits += 1
         if level != _FULL:
             self.faults.append(f"a commit does not wait for the disk: synchronous is {level}")
         if (job / "job.json").exists():  # else it is not begun
-            self._check_lines(JobDirectory.find(job), said, f"commit {self.commits}")
-        if said.get("finished"):
+            self._check_lines(JobDirectory.find(job), values, f"commit {self.commits}")
+        if values.get("finished"):
             self.check_all("the commit that says finished")
-        if fault := self._also(said):
+        if fault := self._also(values):
             self.faults.append(fault)
 
-    def _check_lines(self, directory: JobDirectory, said: dict[str, Any], what: str) -> None:
-        lengths = said.get("checkpoint", {}).get("lengths", {})
+    def _check_lines(self, directory: JobDirectory, values: dict[str, Any], what: str) -> None:
+        lengths = values.get("checkpoint", {}).get("lengths", {})
         for kind, length in lengths.items():
             path = directory.result_file(RowStatus(kind))
-            merged = bool(said.get("renames")) and merge_path(path).exists()
+            merged = bool(values.get("renames")) and merge_path(path).exists()
             path = merge_path(path) if merged else path
             if (length or merged) and not self.lasting(path, length):
                 self.faults.append(f"{what} counts {length} bytes of {path.name} that are not on the disk")
@@ -168,6 +168,6 @@ class Disk:
 
 def _said(state: Path) -> dict[str, Any]:
     with sqlite3.connect(f"{state.as_uri()}?mode=ro", uri=True) as database:
-        found = {name: json.loads(value) for name, value in database.execute("SELECT name, value FROM meta")}
+        values = {name: json.loads(value) for name, value in database.execute("SELECT name, value FROM meta")}
     database.close()
-    return found
+    return values

@@ -11,18 +11,18 @@ import inflight.batch
 
 def failpoint_names() -> dict[str, re.Pattern[str]]:
     """What the code calls each, as written there, and a pattern of the names that this comes to."""
-    found = {}
+    patterns = {}
     for path in sorted(Path(inflight.batch.__path__[0]).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "reach":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "failpoint":
                 name = node.args[0]
                 written = ast.unparse(name)
                 if isinstance(name, ast.JoinedStr):
-                    found[written] = re.compile("".join(map(_pattern, name.values)))
+                    patterns[written] = re.compile("".join(map(_pattern, name.values)))
                 else:
                     assert isinstance(name, ast.Constant), f"{path}: {written} must be a text"
-                    found[written] = re.compile(re.escape(str(name.value)))
-    return found
+                    patterns[written] = re.compile(re.escape(str(name.value)))
+    return patterns
 
 
 def _pattern(part: ast.expr) -> str:

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from inflight import cli
 from inflight.batch import failpoints
 
-_IMPORTED = ("sources.jsonl", "sources.sql.source", "outputs.sql", "outputs.csv", "verify.checker")
+_IMPORTED = ("sources.jsonl", "sources.sql", "outputs.sql", "outputs.file", "verify.checker")
 _COMMANDS = ("batch.group", "batch.run", "batch.resume", "batch.retry")
 _children: set[int] = set()
 
@@ -44,7 +44,7 @@ class _Noted(dict[str, tuple[int, str]]):
 
 
 def main() -> None:
-    for name in (*(f"batch.{one}" for one in _IMPORTED), *(f"commands.{one}" for one in _COMMANDS)):
+    for name in (*(f"batch.{module}" for module in _IMPORTED), *(f"commands.{module}" for module in _COMMANDS)):
         importlib.import_module(f"inflight.{name}")
     signal.signal(signal.SIGCHLD, _reap)
     for line in sys.stdin:

@@ -42,8 +42,8 @@ class JobProcess:
     def reached(self) -> dict[str, int]:
         """How often it came by each point; for one that was asked to note that and was not killed."""
         assert self._points is not None
-        found: dict[str, int] = json.loads(self._points.read_text())
-        return found
+        reached: dict[str, int] = json.loads(self._points.read_text())
+        return reached
 
 
 class JobProcesses:
@@ -114,13 +114,13 @@ class JobProcesses:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            told = json.loads(line)
+            event = json.loads(line)
             with self._came:
-                if "status" not in told:
-                    self._started.append(told["pid"])
+                if "status" not in event:
+                    self._started.append(event["pid"])
                     self._came.notify_all()
                     self._came.wait_for(lambda: not self._started, SOON)
                     continue
-                life = self._by_pid.pop(told["pid"])
-            life.status = told["status"]
+                life = self._by_pid.pop(event["pid"])
+            life.status = event["status"]
             life.ended.set()

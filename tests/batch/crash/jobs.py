@@ -16,6 +16,7 @@ from typing import Any
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowStatus
 from inflight.batch.verify.checker import verify
+from tests.batch.crash.job_processes import JobProcess, JobProcesses
 
 WORDS = ("tea", "cup", "leaf", "pot", "milk", "water", "sugar", "spoon", "steam", "lemon")
 
@@ -47,21 +48,48 @@ def write_rows(path: Path, count: int, *, odd: bool = True) -> list[str]:
 def lines_of(out: Path) -> dict[RowStatus, bytes]:
     """The three files; the dead letters sorted, since they are written as they come."""
     directory = JobDirectory.find(out)
-    found = {kind: path.read_bytes() if (path := directory.result_file(kind)).exists() else b"" for kind in RowStatus}
-    found[RowStatus.DEAD] = b"".join(sorted(found[RowStatus.DEAD].splitlines(keepends=True)))
-    return found
+    contents = {
+        kind: path.read_bytes() if (path := directory.result_file(kind)).exists() else b"" for kind in RowStatus
+    }
+    contents[RowStatus.DEAD] = b"".join(sorted(contents[RowStatus.DEAD].splitlines(keepends=True)))
+    return contents
 
 
 def check_whole(out: Path, undisturbed: Path, ids: Iterable[str], rows: int) -> None:
     """What every job must come to: each id has one record, the records are those of a job that nothing befell."""
-    found = lines_of(out)
-    assert found == lines_of(undisturbed)
-    records = [json.loads(line) for kind in (RowStatus.OK, RowStatus.ERROR) for line in found[kind].splitlines()]
+    contents = lines_of(out)
+    assert contents == lines_of(undisturbed)
+    records = [json.loads(line) for kind in (RowStatus.OK, RowStatus.ERROR) for line in contents[kind].splitlines()]
     assert Counter(record["id"] for record in records) == dict.fromkeys(set(ids), 1)
-    assert sum(text.count(b"\n") for text in found.values()) == rows
-    assert all(text.endswith(b"\n") for text in found.values() if text)
+    assert sum(text.count(b"\n") for text in contents.values()) == rows
+    assert all(text.endswith(b"\n") for text in contents.values() if text)
     verdict = verify(JobDirectory.find(out))
     assert verdict.complete, verdict
+
+
+ENDED, STOPPED = 3, 75
+"""Exit codes of a job that ended with rows that failed, and of one that can be resumed."""
+
+
+class DisturbedJob:
+    """A job over rows of all kinds, and the same one without what befalls it."""
+
+    def __init__(self, lives: JobProcesses, address: str, folder: Path, rows: int, *options: str) -> None:
+        self._lives, self._source, self._count = lives, folder / "rows.jsonl", rows
+        self.ids = write_rows(self._source, rows)
+        self.address, self._options = address, options
+        self.out, self.undisturbed = folder / "answers.jsonl", folder / "undisturbed.jsonl"
+        assert self.start(out=self.undisturbed).wait() == ENDED
+
+    def start(self, *more: str, out: Path | None = None, failpoint: str = "", **limits: Any) -> JobProcess:
+        job = ("run", self._source, "--out", out or self.out, "--id", "id", "--server", self.address)
+        return self._lives.start(*job, *self._options, *more, failpoint=failpoint, **limits)
+
+    def resume(self, *more: str) -> JobProcess:
+        return self._lives.run("resume", self.out, *more)
+
+    def check_whole(self) -> None:
+        check_whole(self.out, self.undisturbed, self.ids, self._count)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Trial:
         if "sqlite" in self.out:
             with closing(sqlite3.connect(self.folder / "shop.db")) as database, database:
                 database.execute("CREATE TABLE answers(id TEXT PRIMARY KEY, text TEXT)")
-                database.executemany("INSERT INTO answers(id) VALUES (?)", [(one,) for one in sorted(set(ids))])
+                database.executemany("INSERT INTO answers(id) VALUES (?)", [(id_,) for id_ in sorted(set(ids))])
         for command, point in self.scenario.before:
             code = self.live((command,), point)
             assert code == (-9 if point else self.ended)

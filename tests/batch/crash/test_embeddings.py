@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,42 +17,47 @@ from tests.fixtures.postgresql import PostgreSql
 POINTS = ("table.put", "table.commit", "table.committed", "delivered", "commit")
 
 
-def test_a_job_that_is_killed_writes_each_vector_once(
+@pytest.fixture
+def trial(
     scripted_encoders: EncoderServer, lives: JobProcesses, postgresql: PostgreSql, tmp_path: Path
-) -> None:
-    undisturbed = Trial(VECTORS, lives, scripted_encoders.grpc_address, tmp_path / "undisturbed", postgresql.database())
+) -> Callable[[str], Trial]:
+    """Makes a job of this name."""
+    address = scripted_encoders.grpc_address
+    return lambda name: Trial(VECTORS, lives, address, tmp_path / name, postgresql.database())
+
+
+def test_a_job_that_is_killed_writes_each_vector_once(trial: Callable[[str], Trial]) -> None:
+    undisturbed = trial("undisturbed")
     reached = undisturbed.noted()
     assert reached["table.commit"] > 2
-    wanted = undisturbed.came_to()
-    rows = wanted[1]
+    expected = undisturbed.came_to()
+    rows = expected[1]
     assert isinstance(rows, list)
     assert len(rows) > 90
     assert rows[-1] == (1,)
-    trial = Trial(VECTORS, lives, scripted_encoders.grpc_address, tmp_path / "killed", postgresql.database())
-    assert trial.die_at_each([point for point in POINTS if point in reached]) == []
-    assert trial.came_to() == wanted
+    killed = trial("killed")
+    assert killed.die_at_each([point for point in POINTS if point in reached]) == []
+    assert killed.came_to() == expected
 
 
 @pytest.mark.slow
 def test_a_job_that_is_killed_at_any_moment_writes_each_vector_once(
-    scripted_encoders: EncoderServer, lives: JobProcesses, postgresql: PostgreSql, tmp_path: Path
+    trial: Callable[[str], Trial], lives: JobProcesses
 ) -> None:
-    undisturbed = Trial(VECTORS, lives, scripted_encoders.grpc_address, tmp_path / "undisturbed", postgresql.database())
+    undisturbed = trial("undisturbed")
     reached = undisturbed.noted()
-    wanted = undisturbed.came_to()
+    expected = undisturbed.came_to()
     for point, times in reached.items():
         for number in {1, 1 + times // 2, times}:
-            trial = Trial(
-                VECTORS, lives, scripted_encoders.grpc_address, tmp_path / f"{point}-{number}", postgresql.database()
-            )
-            trial.die(point, number)
-            assert trial.came_to() == wanted, f"{point}, time {number}"
+            killed = trial(f"{point}-{number}")
+            killed.die(point, number)
+            assert killed.came_to() == expected, f"{point}, time {number}"
     draw = random.Random(3)
-    trial = Trial(VECTORS, lives, scripted_encoders.grpc_address, tmp_path / "killed", postgresql.database())
+    killed = trial("killed")
     for _ in range(20):
-        life = lives.start(*trial.arguments(trial.scenario.last))
+        life = lives.start(*killed.arguments(killed.scenario.last))
         life.ended.wait(draw.uniform(0.05, 0.8))
         life.send(signal.SIGKILL)
         life.wait()
-    assert trial.live(trial.scenario.last) == trial.ended
-    assert trial.came_to() == wanted
+    assert killed.live(killed.scenario.last) == killed.ended
+    assert killed.came_to() == expected

@@ -29,16 +29,16 @@ def test_a_job_dies_at_every_point_and_comes_to_the_same(
         place.mkdir()
         undisturbed = Trial(scenario, lives, paced_server.grpc_address, place / "undisturbed")
         reached = undisturbed.noted()
-        wanted = undisturbed.came_to()
+        expected = undisturbed.came_to()
         left = [point for point in reached if point not in died]
         died |= reached.keys()
         while left:
             trial = Trial(scenario, lives, paced_server.grpc_address, place / left[0])
             left = trial.die_at_each(left)
-            assert trial.came_to() == wanted, name
+            assert trial.came_to() == expected, name
     for written, pattern in failpoint_names().items():
         known = any(pattern.fullmatch(name) for name in died | OF_STORAGE | OF_RAY | OF_WORKERS)
-        assert known or CARRYING in written, f"no scenario comes by reach({written})"
+        assert known or CARRYING in written, f"no scenario comes by failpoint({written})"
 
 
 @pytest.mark.slow
@@ -48,12 +48,12 @@ def test_a_job_dies_at_a_point_for_the_first_and_for_a_later_time(
 ) -> None:
     undisturbed = Trial(SCENARIOS[name], lives, paced_server.grpc_address, tmp_path / "undisturbed")
     reached = undisturbed.noted()
-    wanted = undisturbed.came_to()
+    expected = undisturbed.came_to()
     for point, times in reached.items():
         for number in {1, 1 + times // 2}:
             trial = Trial(SCENARIOS[name], lives, paced_server.grpc_address, tmp_path / f"{point}-{number}")
             trial.die(point, number)
-            assert trial.came_to() == wanted, f"{point}, time {number}"
+            assert trial.came_to() == expected, f"{point}, time {number}"
 
 
 @pytest.mark.slow
@@ -71,12 +71,12 @@ def test_a_job_that_dies_at_an_upload_uploads_again(
         undisturbed = trial("undisturbed")
         reached = undisturbed.noted().keys()
         assert reached >= OF_STORAGE
-        wanted = undisturbed.came_to()
+        expected = undisturbed.came_to()
         for point in sorted(name for name in reached if name in OF_STORAGE or name.startswith(CARRYING)):
             for number in (1, 2):
-                one = trial(f"{point}-{number}")
-                one.die(point, number)
-                assert one.came_to() == wanted
+                killed = trial(f"{point}-{number}")
+                killed.die(point, number)
+                assert killed.came_to() == expected
 
 
 @pytest.mark.slow
@@ -85,8 +85,8 @@ def test_a_job_that_dies_while_parts_are_merged_merges_them_again(
 ) -> None:
     undisturbed = Trial(RAY, lives, paced_server.grpc_address, tmp_path / "undisturbed")
     assert undisturbed.noted().keys() >= OF_RAY
-    wanted = undisturbed.came_to()
+    expected = undisturbed.came_to()
     for point in sorted(OF_RAY):
         trial = Trial(RAY, lives, paced_server.grpc_address, tmp_path / point)
         trial.die(point, 1)
-        assert trial.came_to() == wanted
+        assert trial.came_to() == expected

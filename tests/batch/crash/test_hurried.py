@@ -48,19 +48,19 @@ def write_requests(path: Path, count: int) -> dict[str, dict[str, Any]]:
 
 def expected(bodies: dict[str, dict[str, Any]], tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
     """The choice in each answer: the prompt's tokens over and over, from the one that the seed says."""
-    found = {}
+    choices = {}
     prompts = tokenizer.encode_batch([body["prompt"] for body in bodies.values()])
     for (id, body), prompt in zip(bodies.items(), prompts, strict=True):
         begin = body["seed"] % len(prompt.ids)
         ids = list(islice(cycle(prompt.ids), begin, begin + body["max_tokens"]))
         tokens = {
-            "tokens": [f"token_id:{one}" for one in ids],
+            "tokens": [f"token_id:{id}" for id in ids],
             "token_logprobs": [*map(traced_log_prob, ids)],
-            "top_logprobs": [{f"token_id:{one}": traced_log_prob(one)} for one in ids],
+            "top_logprobs": [{f"token_id:{id}": traced_log_prob(id)} for id in ids],
             "text_offset": None,
         }
-        found[id] = {"text": tokenizer.decode(ids), "index": 0, "logprobs": tokens, "finish_reason": "length"}
-    return found
+        choices[id] = {"text": tokenizer.decode(ids), "index": 0, "logprobs": tokens, "finish_reason": "length"}
+    return choices
 
 
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
@@ -68,7 +68,7 @@ def test_each_row_has_its_own_answer(
     count: int, lives: JobProcesses, hurried_server: Server, tiny_engine: TinyEngine, tmp_path: Path
 ) -> None:
     bodies = write_requests(tmp_path / "rows.jsonl", count)
-    wanted = expected(bodies, Tokenizer.from_file(str(tiny_engine("llama") / "tokenizer.json")))
+    choices = expected(bodies, Tokenizer.from_file(str(tiny_engine("llama") / "tokenizer.json")))
     address = f"{hurried_server.grpc_address},metrics=http://{hurried_server.metrics_address}/metrics"
     asked = (tmp_path / "rows.jsonl", "--server", address, "--checkpoint-seconds", "0.1")
     best, arrival = tmp_path / "best.jsonl", tmp_path / "arrival.jsonl"
@@ -81,8 +81,8 @@ def test_each_row_has_its_own_answer(
     assert (other.wait(LONGEST), resumed.wait(LONGEST)) == (0, 0), other.said + resumed.said
     for out in (best, arrival):
         records = map(json.loads, out.read_text().splitlines())
-        found = {record["custom_id"]: record["response"]["body"]["choices"][0] for record in records}
-        assert list(found) == list(bodies)
-        wrong = {id: (choice, wanted[id]) for id, choice in found.items() if choice != wanted[id]}
+        answered = {record["custom_id"]: record["response"]["body"]["choices"][0] for record in records}
+        assert list(answered) == list(bodies)
+        wrong = {id: (choice, choices[id]) for id, choice in answered.items() if choice != choices[id]}
         assert not wrong, f"{len(wrong)} rows of {out.name} are wrong: {next(iter(wrong.items()))}"
         assert verify(JobDirectory.find(out)).complete

@@ -12,7 +12,7 @@ from inflight.batch.job.rows import RowStatus
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from tests.batch.crash.job_processes import JobProcesses
-from tests.batch.crash.jobs import check_whole, write_rows
+from tests.batch.crash.jobs import ENDED, DisturbedJob
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
 from tests.fixtures.waiting import wait_until
@@ -20,29 +20,17 @@ from tests.standins.faulty_network.proxy import Faults, FaultyNetwork
 from tests.standins.faulty_network.toxics import CutAt
 
 ROWS = 300
-ENDED = 3
+OPTIONS = ("--max-tokens", "8", "--checkpoint-seconds", "0.05", "--concurrency", "16", "--order", "arrival")
 
 
-def asked(address: str) -> tuple[str, ...]:
-    running = ("--checkpoint-seconds", "0.05", "--concurrency", "16", "--order", "arrival")
-    return ("--id", "id", "--max-tokens", "8", "--server", address, *running)
-
-
-def answers(out: Path) -> int:
+def answers(job: DisturbedJob) -> int:
     """Lines written so far."""
-    return out.read_bytes().count(b"\n") if out.exists() else 0
+    return job.out.read_bytes().count(b"\n") if job.out.exists() else 0
 
 
 def engine_of(server: Server) -> psutil.Process:
     processes = psutil.Process(server.pid).children(recursive=True)
-    return next(one for one in processes if "inflight.runtime.engine.worker" in " ".join(one.cmdline()))
-
-
-def undisturbed(lives: JobProcesses, address: str, tmp_path: Path) -> tuple[Path, list[str]]:
-    ids = write_rows(tmp_path / "rows.jsonl", ROWS)
-    out = tmp_path / "undisturbed.jsonl"
-    assert lives.run("run", tmp_path / "rows.jsonl", "--out", out, *asked(address)).wait() == ENDED
-    return out, ids
+    return next(process for process in processes if "inflight.runtime.engine.worker" in " ".join(process.cmdline()))
 
 
 def test_a_job_outlives_the_death_of_its_engine_and_of_its_server(
@@ -50,28 +38,27 @@ def test_a_job_outlives_the_death_of_its_engine_and_of_its_server(
 ) -> None:
     options = DeploymentOptions(parameters=fake_engine(step_seconds=0.02))
     with Server(tiny_engine("llama"), options) as server:
-        wanted, ids = undisturbed(lives, server.grpc_address, tmp_path)
-        out = tmp_path / "answers.jsonl"
-        life = lives.start("run", tmp_path / "rows.jsonl", "--out", out, *asked(server.grpc_address))
-        wait_until(lambda: answers(out) > 50)
+        job = DisturbedJob(lives, server.grpc_address, tmp_path, ROWS, *OPTIONS)
+        life = job.start()
+        wait_until(lambda: answers(job) > 50)
         engine_of(server).kill()
-        before = answers(out)
-        wait_until(lambda: answers(out) > before + 40)
+        before = answers(job)
+        wait_until(lambda: answers(job) > before + 40)
         psutil.Process(server.pid).kill()
         assert life.wait() == ENDED, life.said
         assert server.restarts >= 1
-    check_whole(out, wanted, ids, ROWS)
+    job.check_whole()
 
 
 @pytest.mark.slow
 def test_a_job_outlives_a_network_that_breaks(lives: JobProcesses, paced_server: Server, tmp_path: Path) -> None:
-    wanted, ids = undisturbed(lives, paced_server.grpc_address, tmp_path)
-    out = tmp_path / "answers.jsonl"
+    job = DisturbedJob(lives, paced_server.grpc_address, tmp_path, ROWS, *OPTIONS)
     with FaultyNetwork(paced_server.grpc_address) as network:
-        life = lives.start("run", tmp_path / "rows.jsonl", "--out", out, *asked(network.address))
+        job.address = network.address
+        life = job.start()
         for number in range(4):
-            before = answers(out)
-            wait_until(lambda: answers(out) > before + 30)  # noqa: B023  it is over before the next turn
+            before = answers(job)
+            wait_until(lambda: answers(job) > before + 30)  # noqa: B023  it is over before the next turn
             if number == 2:
                 network.refuse()
             network.disturb(Faults(down=(CutAt(0, "rst" if number % 2 else "fin"),)))
@@ -79,5 +66,5 @@ def test_a_job_outlives_a_network_that_breaks(lives: JobProcesses, paced_server:
                 wait_until(lambda: "does not answer" in life.said)
                 network.listen()
         assert life.wait() == ENDED, life.said
-    check_whole(out, wanted, ids, ROWS)
-    assert not JobDirectory.find(out).result_file(RowStatus.DEAD).read_bytes().count(b"row_crashed_engine")
+    job.check_whole()
+    assert not JobDirectory.find(job.out).result_file(RowStatus.DEAD).read_bytes().count(b"row_crashed_engine")

@@ -21,7 +21,7 @@ from inflight.batch.runner import JobRunner
 from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.retry_ledger import RetryLedger, open_ledger, select_failed_rows
 from tests.batch.crash.disk import Disk
-from tests.batch.sample_jobs import job_of, picky
+from tests.batch.sample_jobs import created, job_of, picky
 from tests.batch.scripted_backend import ScriptedBackend, echo
 
 PROMPTS = ["tea long" if number % 9 == 4 else f"tea {number}" for number in range(60)]
@@ -69,14 +69,14 @@ def test_a_job_counts_as_delivered_what_its_table_has(tmp_path: Path, monkeypatc
     job = job_to(tmp_path, f"sqlite:///{shop}", table="answers")
     directory = JobDirectory.from_output(job.output, tmp_path / "shop.job")
 
-    def undelivered(said: dict[str, Any]) -> str:
-        if not said.get("delivered"):
+    def undelivered(values: dict[str, Any]) -> str:
+        if not values.get("delivered"):
             return ""
-        told = directory.result_file(RowStatus.OK).read_bytes()[: said["delivered"]].count(b"\n")
+        delivered = directory.result_file(RowStatus.OK).read_bytes()[: values["delivered"]].count(b"\n")
         with closing(sqlite3.connect(shop)) as table:
             made = table.execute("SELECT 1 FROM sqlite_master WHERE name = 'answers'").fetchone()
             (rows,) = table.execute("SELECT count(*) FROM answers").fetchone() if made else (0,)
-        return "" if rows >= told else f"{told} rows count as delivered, and the table has {rows}"
+        return "" if rows >= delivered else f"{delivered} rows count as delivered, and the table has {rows}"
 
     disk = Disk(tmp_path, monkeypatch, also=undelivered)
     disk.settle()
@@ -86,9 +86,7 @@ def test_a_job_counts_as_delivered_what_its_table_has(tmp_path: Path, monkeypatc
 
 def test_names_that_a_dead_process_gave_are_made_to_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have died between a name and the directory's sync: of a new file, and of a merged one."""
-    directory = JobDirectory.from_output(OutputSpec(address=str(tmp_path / "answers.jsonl")))
-    directory.path.mkdir()
-    directory.write_job(job_of(tmp_path, PROMPTS))
+    directory = created(job_of(tmp_path, PROMPTS))
     disk = Disk(tmp_path, monkeypatch)
     disk.settle()
     for kind in (RowStatus.OK, RowStatus.ERROR):

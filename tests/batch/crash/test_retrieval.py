@@ -29,7 +29,7 @@ def scenario(scripted_encoders: EncoderServer, postgresql: PostgreSql) -> Iterat
     shop.do(
         "CREATE EXTENSION vector",
         f"CREATE TABLE docs (id TEXT PRIMARY KEY, text TEXT, embedding vector({DIMENSIONS}))",
-        *(f"INSERT INTO docs VALUES ('{one}', '{one}', '{expected_vector(one).tolist()}')" for one in WORDS),
+        *(f"INSERT INTO docs VALUES ('{word}', '{word}', '{expected_vector(word).tolist()}')" for word in WORDS),
     )
     retrieval = ("--retrieve", shop.address, "--retrieve-table", "docs", "--retrieve-query", "prompt")
     more = ("--retrieve-server", scripted_encoders.grpc_address, "--retrieve-rerank", "--texts-per-request", "8")
@@ -43,11 +43,11 @@ def test_a_job_that_is_killed_answers_each_row_once_from_the_same_passages(
 ) -> None:
     undisturbed = Trial(scenario, lives, paced_server.grpc_address, tmp_path / "undisturbed")
     reached = undisturbed.noted()
-    wanted = undisturbed.came_to()
-    assert b'"sources":[{"id":' in b"".join(wanted[0].values())
+    expected = undisturbed.came_to()
+    assert b'"sources":[{"id":' in b"".join(expected[0].values())
     trial = Trial(scenario, lives, paced_server.grpc_address, tmp_path / "killed")
     trial.die_at_each([point for point in POINTS if point in reached])
-    assert trial.came_to() == wanted
+    assert trial.came_to() == expected
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -13,37 +12,16 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowStatus
 from inflight.deploy.server.server import Server
 from tests.batch.crash.job_processes import JobProcesses
-from tests.batch.crash.jobs import check_whole, write_rows
-
-ROWS = 400
-ENDED = 3
-
-
-class TornFile:
-    """A job that died on the way, and the same job without that."""
-
-    def __init__(self, lives: JobProcesses, server: Server, directory: Path) -> None:
-        self._lives, self._rows = lives, directory / "rows.jsonl"
-        self.ids = write_rows(self._rows, ROWS)
-        self.undisturbed, self.out = directory / "undisturbed.jsonl", directory / "answers.jsonl"
-        self.running = ("--server", server.grpc_address, "--checkpoint-seconds", "0.05")
-        assert self._run(self.undisturbed) == ENDED
-        assert self._run(self.out, "lines.write:8:kill") == -9
-        self.directory = JobDirectory.find(self.out)
-
-    def _run(self, out: Path, failpoint: str = "") -> int:
-        job = ("run", self._rows, "--out", out, "--id", "id", "--max-tokens", "4", "--order", "arrival")
-        return self._lives.run(*job, *self.running, failpoint=failpoint).wait()
-
-    def resume(self) -> tuple[int, str]:
-        """The exit code, and what was said."""
-        life = self._lives.run("resume", self.out, *self.running)
-        return life.wait(), life.said
+from tests.batch.crash.jobs import ENDED, DisturbedJob
 
 
 @pytest.fixture(scope="module")
-def cut(lives: JobProcesses, paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> TornFile:
-    return TornFile(lives, paced_server, tmp_path_factory.mktemp("cut"))
+def cut(lives: JobProcesses, paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> DisturbedJob:
+    """A job that died on the way."""
+    options = ("--max-tokens", "4", "--order", "arrival", "--checkpoint-seconds", "0.05")
+    job = DisturbedJob(lives, paced_server.grpc_address, tmp_path_factory.mktemp("cut"), 400, *options)
+    assert job.start(failpoint="lines.write:8:kill").wait() == -9
+    return job
 
 
 def garbage(directory: JobDirectory) -> None:
@@ -67,42 +45,18 @@ def short_log(directory: JobDirectory) -> None:
 
 
 @pytest.mark.parametrize("tear", [garbage, half_a_line, short_log])
-def test_what_no_commit_speaks_of_is_cut_off(
-    cut: TornFile, tmp_path: Path, tear: Callable[[JobDirectory], None]
-) -> None:
-    kept = Kept(cut.directory, tmp_path)
-    tear(cut.directory)
-    code, said = cut.resume()
-    assert code == ENDED, said
-    check_whole(cut.out, cut.undisturbed, cut.ids, ROWS)
-    kept.put_back()
-
-
-def test_answers_that_are_gone_are_told_of(cut: TornFile, tmp_path: Path) -> None:
-    kept = Kept(cut.directory, tmp_path)
-    path = cut.directory.result_file(RowStatus.OK)
-    os.truncate(path, path.stat().st_size // 2)
-    code, said = cut.resume()
-    assert code == 1
-    assert "[job_damaged]" in said
-    assert str(path) in said
-    assert "Traceback" not in said
-    kept.put_back()
-
-
-class Kept:
-    """The files of a job as they lay there."""
-
-    def __init__(self, directory: JobDirectory, place: Path) -> None:
-        self._directory, self._place = directory, place
-        self._files = {
-            path: path.read_bytes()
-            for path in (*directory.path.glob("*"), *(directory.result_file(kind) for kind in RowStatus))
-            if path.is_file()
-        }
-
-    def put_back(self) -> None:
-        for path in self._directory.path.glob("*"):
-            path.unlink()
-        for path, content in self._files.items():
-            path.write_bytes(content)
+def test_what_no_commit_speaks_of_is_cut_off(cut: DisturbedJob, tear: Callable[[JobDirectory], None]) -> None:
+    directory = JobDirectory.find(cut.out)
+    kept = {
+        path: path.read_bytes()
+        for path in (*directory.path.glob("*"), *directory.result_files().values())
+        if path.is_file()
+    }
+    tear(directory)
+    resumed = cut.resume("--checkpoint-seconds", "0.05")
+    assert resumed.wait() == ENDED, resumed.said
+    cut.check_whole()
+    for path in directory.path.glob("*"):
+        path.unlink()
+    for path, content in kept.items():
+        path.write_bytes(content)

@@ -9,15 +9,15 @@ from inflight.batch.dispatch.concurrency_limit import INITIAL_LIMIT, AdaptiveLim
 
 
 def settle(
-    throttle: AdaptiveLimit, places: int, others: int = 0, told: int | None = None, looks: int = 60
+    throttle: AdaptiveLimit, places: int, others: int = 0, max_running: int | None = None, looks: int = 60
 ) -> list[int]:
     """A server with so many places, some taken by others whose requests go first; how many waited at each look."""
     waiting = []
     for second in range(looks):
-        wanted = throttle.limit + others
-        running = min(wanted, places)
-        waiting.append(wanted - running)
-        throttle.observe(ServerLoad(running, wanted - running, told), throttle.limit, float(second))
+        requests = throttle.limit + others
+        running = min(requests, places)
+        waiting.append(requests - running)
+        throttle.observe(ServerLoad(running, requests - running, max_running), throttle.limit, float(second))
     return waiting
 
 
@@ -26,21 +26,21 @@ def test_free_places_are_filled_at_the_first_look_with_a_short_queue_behind(plac
     throttle = AdaptiveLimit()
     throttle.observe(ServerLoad(0, 0, places), 0, 0.0)
     assert places < throttle.limit <= places + max(2, places // 8)
-    assert set(settle(throttle, places, told=places)[5:]) <= set(range(1, max(5, places // 4)))
+    assert set(settle(throttle, places, max_running=places)[5:]) <= set(range(1, max(5, places // 4)))
 
 
 @pytest.mark.parametrize("places", [1, 8, 64, 500])
 def test_places_that_are_not_told_are_found_by_the_queue(places: int) -> None:
     waiting = settle(throttle := AdaptiveLimit(), places)
-    assert all(0 < one <= max(4, places // 4) for one in waiting[40:])
+    assert all(0 < count <= max(4, places // 4) for count in waiting[40:])
     assert throttle.limit > places
 
 
 def test_a_server_that_others_fill_gets_next_to_nothing_and_gets_more_when_they_are_gone() -> None:
     throttle = AdaptiveLimit()
-    settle(throttle, 64, others=200, told=64)
+    settle(throttle, 64, others=200, max_running=64)
     assert throttle.limit == 1
-    settle(throttle, 64, told=64)
+    settle(throttle, 64, max_running=64)
     assert throttle.limit > 64
 
 
@@ -55,7 +55,7 @@ def test_one_look_at_an_empty_queue_is_chance() -> None:
 
 def test_it_never_goes_over_the_most() -> None:
     throttle = AdaptiveLimit(max_limit=5)
-    settle(throttle, 64, told=64)
+    settle(throttle, 64, max_running=64)
     assert throttle.limit == 5
 
 

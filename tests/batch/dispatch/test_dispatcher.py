@@ -45,14 +45,12 @@ async def test_a_job_without_rows_ends() -> None:
 
 
 async def test_what_may_pass_is_tried_again_and_then_given_up() -> None:
-    asked = await DispatchRun(
-        [ScriptedBackend(failing_first(1, "deadline_exceeded"))], ListFeed(PROMPTS[:3]), max_attempts=2
-    ).run()
+    server = ScriptedBackend(failing_first(1, "deadline_exceeded"))
+    asked = await DispatchRun([server], ListFeed(PROMPTS[:3]), max_attempts=2).run()
     assert asked.answers == dict(enumerate(PROMPTS[:3]))
     assert set(asked.attempts.values()) == {2}
-    asked = await DispatchRun(
-        [ScriptedBackend(failing_first(9, "answer_damaged"))], ListFeed(PROMPTS[:3]), max_attempts=2
-    ).run()
+    server = ScriptedBackend(failing_first(9, "answer_damaged"))
+    asked = await DispatchRun([server], ListFeed(PROMPTS[:3]), max_attempts=2).run()
     assert asked.errors == dict.fromkeys(range(3), "answer_damaged")
     assert set(asked.attempts.values()) == {2}
 
@@ -94,7 +92,7 @@ async def test_the_rows_of_a_lost_server_go_to_the_others(code: str) -> None:
     asked.dispatcher._endpoints[0].health.is_unavailable = lambda now: True  # type: ignore[method-assign]
     await asked.run()
     assert asked.answers == dict(enumerate(PROMPTS))
-    assert [server.up for server in asked.dispatcher.state().servers] == [False, True]
+    assert [server.up for server in asked.dispatcher.servers()] == [False, True]
     assert any(sentence.startswith("a does not answer;") for sentence in asked.messages)
 
 
@@ -120,9 +118,8 @@ async def test_the_pool_ends_where_nobody_answers_for_its_patience() -> None:
 
 async def test_endless_overload_ends_the_pool_too() -> None:
     with raises(BatchError, "server_unreachable"):
-        await DispatchRun(
-            [ScriptedBackend(failing_first(10**6, "overloaded"))], ListFeed(PROMPTS), server_wait_timeout=2.0
-        ).run()
+        server = ScriptedBackend(failing_first(10**6, "overloaded"))
+        await DispatchRun([server], ListFeed(PROMPTS), server_wait_timeout=2.0).run()
 
 
 @pytest.mark.parametrize("code", ["permission_denied", "model_not_found", "unsupported_deployment", "host_not_found"])
@@ -144,11 +141,12 @@ async def test_a_server_that_refuses_in_the_middle_is_set_aside() -> None:
         server.model = InflightError("the key has run out", "permission_denied")
         return InflightError("the key has run out", "permission_denied")
 
-    asked = await DispatchRun(
-        [ScriptedBackend(refuse, name="a"), ScriptedBackend(steady, name="b")], ListFeed(PROMPTS), concurrency=2
-    ).run()
+    servers = [ScriptedBackend(refuse, name="a"), ScriptedBackend(steady, name="b")]
+    asked = await DispatchRun(servers, ListFeed(PROMPTS), concurrency=2).run()
     assert asked.answers == dict(enumerate(PROMPTS))
-    assert [one for one in asked.messages if "no longer used" in one] == ["a is no longer used: the key has run out"]
+    assert [sentence for sentence in asked.messages if "no longer used" in sentence] == [
+        "a is no longer used: the key has run out"
+    ]
 
 
 @pytest.mark.parametrize("code", ["permission_denied", "job_mismatch"])
@@ -172,7 +170,7 @@ async def test_what_is_in_flight_at_a_server_that_is_set_aside_goes_to_the_other
     asked = await DispatchRun(servers, ListFeed(PROMPTS), bind_one, concurrency=4, server_wait_timeout=20.0).run()
     assert asked.answers == dict(enumerate(PROMPTS))
     assert servers[0].cancelled
-    assert sum("a is no longer used" in one for one in asked.messages) == 1
+    assert sum("a is no longer used" in sentence for sentence in asked.messages) == 1
 
 
 def bind_one(build: str) -> None:
@@ -278,11 +276,14 @@ async def test_a_row_that_is_asked_again_is_in_flight_and_does_not_wait() -> Non
         await asyncio.sleep(3600)
         return prompt
 
+    def in_flight() -> int:
+        return sum(server.in_flight for server in asked.dispatcher.servers())
+
     asked = DispatchRun([server := ScriptedBackend(slow_then)], ListFeed(PROMPTS[:3]))
     running = asyncio.create_task(asked.run())
     await wait_until_async(lambda: len(server.asked) >= 3)
-    assert asked.dispatcher.state().in_flight + asked.dispatcher.state().pending_retries == 3
+    assert in_flight() + asked.dispatcher.pending_retries == 3
     await wait_until_async(lambda: len(server.asked) == 6)
-    assert (asked.dispatcher.state().in_flight, asked.dispatcher.state().pending_retries) == (3, 0)
+    assert (in_flight(), asked.dispatcher.pending_retries) == (3, 0)
     await asked.dispatcher.drain(0.0)
     await running

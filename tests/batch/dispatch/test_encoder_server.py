@@ -37,20 +37,20 @@ async def test_each_row_gets_its_own_texts(scripted_encoders: EncoderServer) -> 
 
 
 async def test_options_of_rows_reach_the_model(scripted_encoders: EncoderServer) -> None:
-    (found,) = await sent(scripted_encoders, "embed", EmbedRequest(("tea",), "query", 4))
-    assert isinstance(found, Embeddings)
-    assert np.array_equal(found.vectors, [expected_vector("tea", "query", 4)])
+    (embeddings,) = await sent(scripted_encoders, "embed", EmbedRequest(("tea",), "query", 4))
+    assert isinstance(embeddings, Embeddings)
+    assert np.array_equal(embeddings.vectors, [expected_vector("tea", "query", 4)])
 
 
 async def test_classes_and_scores(scripted_encoders: EncoderServer) -> None:
-    one, other = await sent(scripted_encoders, "classify", ClassifyRequest("tea"), ClassifyRequest("cup"))
-    assert isinstance(one, Classifications)
-    assert isinstance(other, Classifications)
-    assert list(one[0].scores) == list(LABELS)
-    assert list(other[0].scores.values()) == pytest.approx(expected_vector("cup")[: len(LABELS)].tolist())
+    tea, cup = await sent(scripted_encoders, "classify", ClassifyRequest("tea"), ClassifyRequest("cup"))
+    assert isinstance(tea, Classifications)
+    assert isinstance(cup, Classifications)
+    assert list(tea[0].scores) == list(LABELS)
+    assert list(cup[0].scores.values()) == pytest.approx(expected_vector("cup")[: len(LABELS)].tolist())
     (ranked,) = await sent(scripted_encoders, "rerank", RerankRequest("tea", ("cup", "pot", "leaf")))
     assert isinstance(ranked, Reranking)
-    assert list(ranked.scores) == [expected_vector(f"tea{one}")[0] for one in ("cup", "pot", "leaf")]
+    assert list(ranked.scores) == [expected_vector(f"tea{document}")[0] for document in ("cup", "pot", "leaf")]
 
 
 async def test_rows_are_embedded_through_failures(scripted_encoders: EncoderServer) -> None:

@@ -43,7 +43,7 @@ def test_who_was_answered_before_the_death_is_clear() -> None:
     assert group is not None
     suspects.add_group_crash("home", group, ROWS[4:6], engine_died=True)
     tried = [suspects.next_group("home"), suspects.next_group("home"), suspects.next_group("home")]
-    assert [None if one is None else [row.number for row in one.rows] for one in tried] == [[4], [5], None]
+    assert [None if group is None else [row.number for row in group.rows] for group in tried] == [[4], [5], None]
 
 
 def test_deaths_are_told_and_go_on_where_an_earlier_life_was() -> None:
@@ -108,5 +108,5 @@ async def test_a_row_under_which_engines_died_in_another_life_is_asked_alone() -
         [server], ListFeed(prompts), crash_counts={3: 2}, concurrency=8, max_engine_crashes=3
     ).run()
     assert asked.errors == {3: "row_crashed_engine"}
-    assert all(len(one) == 1 for one in server.together if "prompt 3" in one)
+    assert all(len(prompts_sent) == 1 for prompts_sent in server.together if "prompt 3" in prompts_sent)
     assert sum(asked.attempts.values()) == 30

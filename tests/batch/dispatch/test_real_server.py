@@ -104,16 +104,16 @@ async def test_what_is_drained_is_cancelled_on_the_server(served: RunOptions) ->
 
 
 async def test_rows_that_name_another_model_are_told_of_once(served: RunOptions) -> None:
-    said: list[str] = []
-    backend = TritonBackend(served.servers[0], served, said.append)
+    messages: list[str] = []
+    backend = TritonBackend(served.servers[0], served, messages.append)
     try:
         for model in (None, "ensemble", "tiny-llama", "gpt-4o-mini", "gpt-4o"):
             await backend.send([GenerateRequest("row", 1, model=model)], "")
-            assert len(said) == (model not in (None, "ensemble", "tiny-llama"))
+            assert len(messages) == (model not in (None, "ensemble", "tiny-llama"))
     finally:
         await backend.close()
-    assert "'gpt-4o-mini'" in said[0]
-    assert "'tiny-llama'" in said[0]
+    assert "'gpt-4o-mini'" in messages[0]
+    assert "'tiny-llama'" in messages[0]
 
 
 async def overtakers(served: RunOptions, priority: int) -> list[int]:
@@ -149,13 +149,13 @@ async def test_a_row_that_kills_engines_is_set_aside_and_all_others_are_answered
 
 
 async def test_a_server_whose_load_nobody_sees_is_told_of_once(served: RunOptions) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     backend = TritonBackend(
-        f"{served.servers[0].partition(',')[0]},metrics=http://127.0.0.1:1/metrics", served, said.append
+        f"{served.servers[0].partition(',')[0]},metrics=http://127.0.0.1:1/metrics", served, messages.append
     )
     for _ in range(2):
         with pytest.raises(InflightError):
             await backend.load()
     await backend.close()
-    assert len(said) == 1
-    assert "http://127.0.0.1:1/metrics" in said[0]
+    assert len(messages) == 1
+    assert "http://127.0.0.1:1/metrics" in messages[0]

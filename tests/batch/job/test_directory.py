@@ -18,7 +18,7 @@ from inflight.batch.reporting.status import job_status
 from inflight.batch.runner import JobRunner
 from inflight.batch.state.ledger import Ledger
 from tests.batch.reporting.sample_progress import sample_progress
-from tests.batch.sample_jobs import job_of
+from tests.batch.sample_jobs import created, job_of
 from tests.batch.scripted_backend import ScriptedBackend
 from tests.fixtures.errors import raises
 from tests.fixtures.other_user import as_other_user
@@ -26,15 +26,7 @@ from tests.fixtures.other_user import as_other_user
 
 @pytest.fixture
 def directory(tmp_path: Path) -> JobDirectory:
-    return made(tmp_path)
-
-
-def made(folder: Path) -> JobDirectory:
-    job = job_of(folder, ("tea",))
-    directory = JobDirectory.from_output(job.output)
-    directory.path.mkdir()
-    directory.write_job(job)
-    return directory
+    return created(job_of(tmp_path, ("tea",)))
 
 
 @pytest.mark.parametrize("named", ["answers.job", "answers.jsonl", "answers", "answers.job/", "./answers.jsonl"])
@@ -51,10 +43,7 @@ def test_it_is_found_by_its_outputs_address(tmp_path: Path, monkeypatch: pytest.
 
     def begun(address: str, table: str | None = None, path: Path | None = None) -> Path:
         output = OutputSpec(address=address, table=table)
-        directory = JobDirectory.from_output(output, path)
-        directory.path.mkdir()
-        directory.write_job(job.model_copy(update={"output": output}))
-        return directory.path
+        return created(job.model_copy(update={"output": output}), path).path
 
     stored = "s3://http://127.0.0.1:9000/shop/out/answers.parquet"
     (tmp_path / "kept").mkdir()
@@ -94,7 +83,7 @@ def test_another_user_sees_that_it_runs(mode: int) -> None:
     folder = Path(tempfile.mkdtemp())
     try:
         folder.chmod(0o755)
-        directory = made(folder)
+        directory = created(job_of(folder, ("tea",)))
         with directory.locked():
             (directory.path / "lock").chmod(mode)
             write_progress(directory, sample_progress())

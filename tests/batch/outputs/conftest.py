@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from tests.fixtures.s3_server import S3TestBucket, s3_server
 
 @pytest.fixture(scope="session")
 def storage() -> Iterator[S3TestBucket]:
-    with s3_server() as one:
-        yield one
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -23,15 +24,13 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     if request.param == "sqlite":
         address = f"sqlite:///{tmp_path}/shop.db"
     else:
-        server: PostgreSql = request.getfixturevalue("postgresql")
-        address = server.database()
-    one = Shop(address)
-    yield one
-    one.close()
+        postgresql: PostgreSql = request.getfixturevalue("postgresql")
+        address = postgresql.database()
+    with closing(Shop(address)) as database:
+        yield database
 
 
 @pytest.fixture
 def lite(tmp_path: Path) -> Iterator[Shop]:
-    one = Shop(f"sqlite:///{tmp_path}/shop.db")
-    yield one
-    one.close()
+    with closing(Shop(f"sqlite:///{tmp_path}/shop.db")) as database:
+        yield database

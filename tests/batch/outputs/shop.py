@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import ExitStack, closing
+from typing import Any, TypeVar
 
 from sqlalchemy import create_engine, text
 
 from inflight.batch.outputs.sql import TableOutput
 from tests.batch.outputs.answers import job
+
+Output = TypeVar("Output", bound=TableOutput)
 
 
 class Shop:
@@ -16,6 +19,7 @@ class Shop:
     def __init__(self, address: str) -> None:
         self.address = address
         self._engine = create_engine(address.replace("postgresql:", "postgresql+psycopg:"))
+        self._outputs = ExitStack()
 
     def do(self, *statements: str) -> None:
         with self._engine.begin() as connection:
@@ -27,7 +31,16 @@ class Shop:
             return [tuple(row) for row in connection.execute(text(question))]
 
     def close(self) -> None:
+        self._outputs.close()
         self._engine.dispose()
+
+    def output(self, **options: Any) -> TableOutput:
+        """An output of a job into a table of it, which is closed with it."""
+        return self.opened(TableOutput(job(self.address, **options)))
+
+    def opened(self, output: Output) -> Output:
+        """Close an output with it."""
+        return self._outputs.enter_context(closing(output))
 
     def products(self, count: int) -> None:
         """A table of products without descriptions, with the keys 1, 2, ..."""
@@ -39,4 +52,4 @@ class Shop:
 
     def descriptions(self, **more: Any) -> TableOutput:
         """Where the descriptions of those products go."""
-        return TableOutput(job(self.address, table="products", key="sku", column="description", **more))
+        return self.output(table="products", key="sku", column="description", **more)

@@ -13,7 +13,6 @@ import pytest
 
 from inflight.batch import failpoints
 from inflight.batch.errors import BatchError
-from inflight.batch.outputs import database
 from inflight.batch.outputs.sql import TableOutput
 from inflight.batch.storage import database_engine
 from tests.batch.outputs.answers import job, plain
@@ -36,7 +35,6 @@ def test_a_locked_file_is_waited_for(lite: Shop, tmp_path: Path) -> None:
     assert lite.rows("SELECT description FROM products") == [("Answer 1, “quoted”",)]
     timer.join()
     other.close()
-    destination.close()
 
 
 def test_a_file_that_stays_locked_fails_with_a_sentence(
@@ -52,12 +50,11 @@ def test_a_file_that_stays_locked_fails_with_a_sentence(
     other.execute("COMMIT")
     destination.write_rows([plain(1)])
     other.close()
-    destination.close()
 
 
 def test_what_a_database_will_never_take_is_told_apart_from_what_may_pass(shop: Shop) -> None:
     shop.do("CREATE TABLE short (id INTEGER PRIMARY KEY, text TEXT CHECK (length(text) < 5), finish_reason TEXT)")
-    destination = TableOutput(job(shop.address, table="short"))
+    destination = shop.output(table="short")
     destination.check()
     destination.write_rows([plain(1, "fits")])
     with raises(BatchError, "output_invalid", naming="constraint"):
@@ -65,24 +62,18 @@ def test_what_a_database_will_never_take_is_told_apart_from_what_may_pass(shop: 
     shop.do("DROP TABLE short")
     with raises(BatchError, "output_invalid", naming="short"):
         destination.write_rows([plain(3, "gone")])
-    destination.close()
 
 
 @pytest.mark.parametrize(
     "column",
     ["text TEXT, CHECK (input_tokens < 0)", "text INTEGER", "text DATE", "text VARCHAR(5)", "text UUID"],
 )
-def test_answers_stay_out_of_what_a_database_says(
-    column: str, postgresql: PostgreSql, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shop = Shop(postgresql.database())
-    shop.do(f"CREATE TABLE answers (id INTEGER PRIMARY KEY, input_tokens INTEGER, {column})")
-    destination = TableOutput(job(shop.address, table="answers"))
+def test_answers_stay_out_of_what_a_database_says(column: str, database: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.do(f"CREATE TABLE answers (id INTEGER PRIMARY KEY, input_tokens INTEGER, {column})")
+    destination = database.output(table="answers")
     with raises(BatchError, "output_invalid") as caught:
         destination.write_rows([plain(1, 'The diagnosis is "CONFIDENTIAL" XYZ')])
     assert re.search("diagnosis|CONFIDENTIAL|XYZ", str(caught.value)) is None
-    destination.close()
-    shop.close()
 
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
@@ -101,7 +92,6 @@ def test_a_full_disk_leaves_nothing_half_written(lite: Shop, monkeypatch: pytest
     monkeypatch.delitem(failpoints._ARMED, "table.commit")
     destination.write_rows([plain(1), plain(2)])
     assert lite.rows("SELECT count(description) FROM products") == [(2,)]
-    destination.close()
 
 
 def test_a_server_that_was_started_again_loses_nothing(postgresql: PostgreSql, tmp_path: Path) -> None:
@@ -143,10 +133,9 @@ def test_an_address_without_its_driver(address: str, code: str) -> None:
 
 @pytest.mark.parametrize("retried", [True, False])
 def test_a_table_whose_creation_was_rolled_back_is_created_again(
-    retried: bool, postgresql: PostgreSql, monkeypatch: pytest.MonkeyPatch
+    retried: bool, database: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the connection was lost, so that the transaction is tried again, or the caller does that."""
-    shop = Shop(postgresql.database())
     commits: list[str] = []
 
     def before_commit(name: str) -> None:
@@ -157,30 +146,25 @@ def test_a_table_whose_creation_was_rolled_back_is_created_again(
             return
         if not retried:
             raise OSError(errno.ENOSPC, "no space")
-        shop.do(
+        database.do(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE pid <> pg_backend_pid() AND datname = current_database()"
         )
 
-    monkeypatch.setattr(database, "failpoint", before_commit)
-    destination = TableOutput(job(shop.address, table="answers"))
+    monkeypatch.setattr("inflight.batch.outputs.database.failpoint", before_commit)
+    destination = database.output(table="answers")
     if not retried:
         with raises(BatchError, "disk_full"):
             destination.write_rows([plain(1)])
     destination.write_rows([plain(1)])
     assert len(commits) == 2
-    assert shop.rows("SELECT id FROM answers") == [(1,)]
+    assert database.rows("SELECT id FROM answers") == [(1,)]
     with raises(BatchError, "output_invalid", naming="007"):
         destination.write_rows([plain("007")])
-    destination.close()
-    shop.close()
 
 
-def test_two_jobs_that_create_a_table_at_once_write_to_one(
-    postgresql: PostgreSql, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shop = Shop(postgresql.database())
-    first, second = (TableOutput(job(shop.address, table="answers")) for _ in range(2))
+def test_two_jobs_that_create_a_table_at_once_write_to_one(database: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (database.output(table="answers") for _ in range(2))
     errors: list[Exception] = []
 
     def write() -> None:
@@ -195,12 +179,10 @@ def test_two_jobs_that_create_a_table_at_once_write_to_one(
         if name == "table.commit" and not other.ident:
             other.start()
             waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-            wait_until(lambda: shop.rows(waiting))
+            wait_until(lambda: database.rows(waiting))
 
-    monkeypatch.setattr(database, "failpoint", before_commit)
+    monkeypatch.setattr("inflight.batch.outputs.database.failpoint", before_commit)
     first.write_rows([plain(1)])
     other.join()
     assert errors == []
-    assert shop.rows("SELECT id FROM answers ORDER BY id") == [(1,), (2,)]
-    for one in (first, second, shop):
-        one.close()
+    assert database.rows("SELECT id FROM answers ORDER BY id") == [(1,), (2,)]

@@ -17,7 +17,7 @@ from inflight.batch.ray import merge as merge_module
 from inflight.batch.ray import parts as parts_module
 from inflight.batch.ray.merge import PartMerger
 from inflight.batch.ray.parts import PartPlan, StartPoint, split_input
-from inflight.batch.runner import JobRunner
+from inflight.batch.runner import JobResult, JobRunner
 from inflight.batch.session import open_session
 from inflight.batch.sources.factory import open_source
 from inflight.batch.verify.checker import verify
@@ -45,15 +45,15 @@ async def answer(server: ScriptedBackend, prompt: str) -> str | InflightError:
 def test_parts_are_the_whole_input_once(rows: int, marks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts_module, "_MAX_START_POINTS", marks)
     source = open_source(InputSpec(address=str(write(tmp_path / "in.jsonl", rows))))
-    found = split_input(source, BEGIN, None, workers=2)
-    numbers = [number for part in found for number in range(part.first, part.first + (part.rows or 0))]
+    parts = split_input(source, BEGIN, None, workers=2)
+    numbers = [number for part in parts for number in range(part.first, part.first + (part.rows or 0))]
     assert numbers == list(range(rows))
     read = list(source.read())
-    for part in found:
+    for part in parts:
         assert next(iter(source.read(part.after, part.line))) == read[part.first]
     if rows >= 256 and marks > 4:
-        assert len(found) == 8
-        assert max(part.rows or 0 for part in found) - min(part.rows or 0 for part in found) <= 1
+        assert len(parts) == 8
+        assert max(part.rows or 0 for part in parts) - min(part.rows or 0 for part in parts) <= 1
 
 
 def test_parts_are_those_of_the_first_rows_where_there_is_a_limit(tmp_path: Path) -> None:
@@ -63,13 +63,9 @@ def test_parts_are_those_of_the_first_rows_where_there_is_a_limit(tmp_path: Path
 
 def test_merged_parts_are_the_files_of_one_job(tmp_path: Path) -> None:
     """Also where ids come twice, in a part and across parts, and where a merge was broken off."""
-    rows = write(tmp_path / "in.jsonl", 200)
-    job = Job(input=InputSpec(address=str(rows), id="id"), output=OutputSpec(address=str(tmp_path / "whole.jsonl")))
-    one = JobRunner(job, JobDirectory.from_output(job.output), backends=[ScriptedBackend(answer)]).run()
-    assert one.counts.ok > 50
-    assert {"row_duplicate", "row_invalid", "invalid_parameter"} <= one.counts.codes.keys()
-
-    apart = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / "apart.jsonl"))})
+    job, whole_end, apart = _whole_and_apart(tmp_path, 200)
+    assert whole_end.counts.ok > 50
+    assert {"row_duplicate", "row_invalid", "invalid_parameter"} <= whole_end.counts.codes.keys()
     directory = JobDirectory.from_output(apart.output)
     plan, directories = _parts_done(apart)
     assert len(plan) == 7
@@ -82,16 +78,10 @@ def test_merged_parts_are_the_files_of_one_job(tmp_path: Path) -> None:
             PartMerger(whole, plan[:last], directories[:last], whole.ledger.checkpoint).run()
             counts = whole.ledger.counts
             whole.ledger.remember("finished", True)
-    assert counts.codes == one.counts.codes
-    assert (counts.input_tokens, counts.output_tokens) >= (one.counts.input_tokens, one.counts.output_tokens)
-    for kind in RowStatus:
-        mine, others = (
-            directory.result_file(kind).read_bytes(),
-            JobDirectory.from_output(job.output).result_file(kind).read_bytes(),
-        )
-        assert sorted(mine.splitlines()) == sorted(others.splitlines()), kind
-        assert kind is RowStatus.DEAD or mine == others
-    assert verify(directory).complete
+    assert counts.codes == whole_end.counts.codes
+    assert counts.input_tokens >= whole_end.counts.input_tokens
+    assert counts.output_tokens >= whole_end.counts.output_tokens
+    _check_same_files(directory, job)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5])
@@ -101,10 +91,7 @@ def test_a_merge_that_was_broken_off_is_finished_without_ray(
 ) -> None:
     """Wherever it was: before a part's end the input is read again from its beginning, and rows that are done pass."""
     monkeypatch.setattr(merge_module, "_ROWS", 12)
-    rows = write(tmp_path / "in.jsonl", 100)
-    job = Job(input=InputSpec(address=str(rows), id="id"), output=OutputSpec(address=str(tmp_path / "whole.jsonl")))
-    one = JobRunner(job, JobDirectory.from_output(job.output), backends=[ScriptedBackend(answer)]).run()
-    apart = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / "apart.jsonl"))})
+    job, whole_end, apart = _whole_and_apart(tmp_path, 100)
     directory = JobDirectory.from_output(apart.output)
     plan, directories = _parts_done(apart)
     with open_session(apart, directory) as whole, monkeypatch.context() as patch:
@@ -113,16 +100,9 @@ def test_a_merge_that_was_broken_off_is_finished_without_ray(
         with pytest.raises(OSError, match="No space left"):
             PartMerger(whole, plan, directories, whole.ledger.checkpoint).run()
     end = JobRunner(apart, directory, backends=[ScriptedBackend(answer)]).run()
-    assert end.counts.codes == one.counts.codes
-    assert end.counts.output_tokens >= one.counts.output_tokens  # paid for
-    for kind in RowStatus:
-        mine, others = (
-            directory.result_file(kind).read_bytes(),
-            JobDirectory.from_output(job.output).result_file(kind).read_bytes(),
-        )
-        assert sorted(mine.splitlines()) == sorted(others.splitlines()), kind
-        assert kind is RowStatus.DEAD or mine == others
-    assert verify(directory).complete
+    assert end.counts.codes == whole_end.counts.codes
+    assert end.counts.output_tokens >= whole_end.counts.output_tokens  # paid for
+    _check_same_files(directory, job)
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
@@ -145,6 +125,24 @@ def test_a_request_with_two_texts_is_refused_in_a_part_as_in_a_whole_job(suffix:
         finalize(whole)
         assert (whole.ledger.counts.ok, whole.ledger.counts.codes) == (79, {"unsupported_input": 1})
     assert verify(JobDirectory.from_output(job.output)).complete
+
+
+def _whole_and_apart(folder: Path, rows: int) -> tuple[Job, JobResult, Job]:
+    """A job that was run as one, how it ended, and the same job to be run in parts."""
+    source = InputSpec(address=str(write(folder / "in.jsonl", rows)), id="id")
+    job, apart = (Job(input=source, output=OutputSpec(address=f"{folder}/{name}.jsonl")) for name in ("whole", "apart"))
+    runner = JobRunner(job, JobDirectory.from_output(job.output), backends=[ScriptedBackend(answer)])
+    return job, runner.run(), apart
+
+
+def _check_same_files(directory: JobDirectory, job: Job) -> None:
+    for kind in RowStatus:
+        mine, others = (
+            each.result_file(kind).read_bytes() for each in (directory, JobDirectory.from_output(job.output))
+        )
+        assert sorted(mine.splitlines()) == sorted(others.splitlines()), kind
+        assert kind is RowStatus.DEAD or mine == others
+    assert verify(directory).complete
 
 
 def _parts_done(job: Job) -> tuple[tuple[InputPart, ...], list[JobDirectory]]:

@@ -53,19 +53,11 @@ class Jobs:
     def start(self, name: str, *options: str, **variables: str) -> subprocess.Popen[str]:
         asked = [part for server in self._servers for part in ("--server", server)]
         limits = ("--id", "id", "--max-tokens", str(TOKENS), "--concurrency", "2", "--drain-seconds", "1")
-        command = [
-            INFLIGHT,
-            "batch",
-            "run",
-            str(self.input),
-            "--out",
-            str(self.place / name),
-            *asked,
-            *limits,
-            *options,
-        ]
+        command = (INFLIGHT, "batch", "run", str(self.input), "--out", str(self.place / name), *asked, *limits)
         environment = {**os.environ, **variables}
-        job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        job = subprocess.Popen(
+            [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        )
         self._started.append(job)
         return job
 
@@ -76,8 +68,8 @@ class Jobs:
 
     def run(self, name: str, *options: str) -> None:
         job = self.start(name, *options)
-        said, _ = job.communicate()
-        assert job.returncode == 3, said  # the ids that came again
+        output, _ = job.communicate()
+        assert job.returncode == 3, output  # the ids that came again
 
     def lines(self, name: str) -> dict[RowStatus, bytes]:
         directory = JobDirectory.find(self.place / name)
@@ -93,18 +85,18 @@ def jobs(tmp_path: Path, servers: tuple[str, str]) -> Iterator[Jobs]:
 
 def living_part(head: subprocess.Popen[str], job: Path, done: int = 4) -> dict[str, Any]:
     """What a part says that has answered so many rows and has not ended."""
-    found: list[dict[str, Any]] = []
+    running: list[dict[str, Any]] = []
 
     def look() -> bool:
         assert head.poll() is None, head.communicate()[0]
         for path in job.glob("parts/*.job/progress.json"):
             progress = json.loads(path.read_text())
             if progress["state"] == "running" and progress["counts"]["ok"] >= done:
-                found.append(progress)
-        return bool(found)
+                running.append(progress)
+        return bool(running)
 
     wait_until(look)
-    return found[0]
+    return running[0]
 
 
 @pytest.mark.timeout(600)
@@ -117,11 +109,11 @@ def test_a_killed_worker_s_part_goes_on_elsewhere(jobs: Jobs, poisoned: Callable
 
     def again() -> bool:
         lives = [json.loads(path.read_text()) for path in (jobs.place / "ray.job").glob("parts/*.job/progress.json")]
-        return any(one["counts"]["runs"] == 2 and one["pid"] != part["pid"] for one in lives)
+        return any(progress["counts"]["runs"] == 2 and progress["pid"] != part["pid"] for progress in lives)
 
     wait_until(again)
-    said, _ = head.communicate()
-    assert head.returncode == 3, said
+    output, _ = head.communicate()
+    assert head.returncode == 3, output
     assert jobs.lines("ray.jsonl") == jobs.lines("local.jsonl")
     assert verify(JobDirectory.find(jobs.place / "ray.jsonl")).complete
     assert poisoned() == ""
@@ -159,8 +151,8 @@ def test_a_head_that_is_told_to_stop_or_killed_is_gone_on_with(jobs: Jobs) -> No
     stopped = jobs.start("ray.jsonl", *RAY)
     living_part(stopped, jobs.place / "ray.job")
     stopped.terminate()
-    said, _ = stopped.communicate()
-    assert stopped.returncode == 75, said
+    output, _ = stopped.communicate()
+    assert stopped.returncode == 75, output
 
     killed = jobs.start("ray.jsonl", *RAY)
     living_part(killed, jobs.place / "ray.job", done=8)
@@ -170,15 +162,17 @@ def test_a_head_that_is_told_to_stop_or_killed_is_gone_on_with(jobs: Jobs) -> No
     killed.communicate()
     jobs.run("ray.jsonl", *RAY)
     assert jobs.lines("ray.jsonl") == jobs.lines("local.jsonl")
-    wait_until(lambda: not any(one.is_running() for one in family))  # Ray's agents take a minute to see that it is gone
+    wait_until(
+        lambda: not any(process.is_running() for process in family)
+    )  # Ray's agents take a minute to see that it is gone
 
 
 @pytest.mark.slow
 def test_a_part_that_no_worker_survives_ends_the_job(jobs: Jobs) -> None:
     head = jobs.start("ray.jsonl", *RAY, INFLIGHT_FAILPOINT="lines.write:1:kill")
-    said, _ = head.communicate()
-    assert head.returncode == 1, said
-    assert "workers died while running the part at" in said, said
+    output, _ = head.communicate()
+    assert head.returncode == 1, output
+    assert "workers died while running the part at" in output, output
     jobs.run("ray.jsonl", *RAY)
 
 
@@ -187,7 +181,7 @@ def test_a_cancelled_job_ends_its_parts_and_keeps_what_they_have(jobs: Jobs) -> 
     head = jobs.start("ray.jsonl", *RAY)
     living_part(head, jobs.place / "ray.job")
     JobDirectory.find(jobs.place / "ray.jsonl").cancel.touch()
-    said, _ = head.communicate()
-    assert head.returncode == 4, said
+    output, _ = head.communicate()
+    assert head.returncode == 4, output
     parts = (jobs.place / "ray.job").glob("parts/*.job/progress.json")
     assert sum(json.loads(path.read_text())["counts"]["ok"] for path in parts) >= 4

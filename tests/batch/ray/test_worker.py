@@ -29,7 +29,6 @@ from inflight.batch.state.ledger import Ledger
 from tests.batch.outputs.shop import Shop
 from tests.batch.scripted_backend import ScriptedBackend
 from tests.fixtures.errors import raises
-from tests.fixtures.postgresql import PostgreSql
 from tests.fixtures.waiting import wait_until
 
 
@@ -59,16 +58,15 @@ def test_all_parts_ask_the_same_build(whole: Job) -> None:
     assert both.asked
 
 
-def test_all_parts_ask_the_same_encoder_for_passages(whole: Job, postgresql: PostgreSql) -> None:
-    shop = Shop(postgresql.database())
-    shop.do(
+def test_all_parts_ask_the_same_encoder_for_passages(whole: Job, database: Shop) -> None:
+    database.do(
         "CREATE EXTENSION vector",
         f"CREATE TABLE docs AS SELECT 1 AS id, 'tea' AS text, '{[1] * 8}'::vector AS embedding",
     )
     job = whole.model_copy(
         update={
             "input": InputSpec(address=whole.input.address, template="{{ passages }} {{ prompt }}"),
-            "retrieval": RetrievalSpec(address=shop.address, table="docs", query="prompt", rerank=True),
+            "retrieval": RetrievalSpec(address=database.address, table="docs", query="prompt", rerank=True),
         }
     )
     places = PartPlan(JobDirectory.from_output(job.output))
@@ -84,18 +82,14 @@ def test_all_parts_ask_the_same_encoder_for_passages(whole: Job, postgresql: Pos
     assert live(0, "one", "two").state is JobState.FINISHED
     assert [live(1, *builds).code for builds in (("other", "two"), ("one", "other"))] == ["job_mismatch"] * 2
     assert live(1, "one", "two").state is JobState.FINISHED
-    shop.close()
 
 
 @pytest.mark.parametrize("size", [8, 5])
-def test_parts_send_no_row_until_the_head_knows_that_their_vectors_fit(
-    size: int, whole: Job, postgresql: PostgreSql
-) -> None:
-    shop = Shop(postgresql.database())
-    shop.do("CREATE EXTENSION vector", f"CREATE TABLE docs (id BIGINT PRIMARY KEY, embedding vector({size}))")
+def test_parts_send_no_row_until_the_head_knows_that_their_vectors_fit(size: int, whole: Job, database: Shop) -> None:
+    database.do("CREATE EXTENSION vector", f"CREATE TABLE docs (id BIGINT PRIMARY KEY, embedding vector({size}))")
     job = Job(
         input=whole.input,
-        output=OutputSpec(address=shop.address, table="docs"),
+        output=OutputSpec(address=database.address, table="docs"),
         encode=EncodeSpec(task="embed"),
     )
     directory = JobDirectory.from_output(job.output, Path(whole.output.address).with_suffix(".job"))
@@ -118,12 +112,11 @@ def test_parts_send_no_row_until_the_head_knows_that_their_vectors_fit(
         assert (end.state, server.asked) == (JobState.STOPPED, ["Hello"])
         with raises(BatchError, "output_invalid", naming="vector(5)"):
             raise head._failure or AssertionError
-    shop.close()
 
 
-@pytest.mark.parametrize(("point", "wanted"), [("agree", "second"), ("agreed", "first")])
+@pytest.mark.parametrize(("point", "expected"), [("agree", "second"), ("agreed", "first")])
 def test_what_was_agreed_on_is_one_thing_whole(
-    point: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    point: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the first to say it fails of it, as where the disk is full."""
     with monkeypatch.context() as patch:
@@ -132,7 +125,7 @@ def test_what_was_agreed_on_is_one_thing_whole(
         with pytest.raises(BatchError) as caught:
             set_once(tmp_path / "build", "first")
     assert caught.value.code == "disk_full"
-    assert [set_once(tmp_path / "build", value) for value in ("second", "third")] == [wanted, wanted]
+    assert [set_once(tmp_path / "build", value) for value in ("second", "third")] == [expected, expected]
 
 
 def test_a_part_that_workers_only_die_of_is_given_up(whole: Job) -> None:

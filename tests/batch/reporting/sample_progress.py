@@ -29,13 +29,13 @@ def sample_counts(**values: Any) -> Counts:
 
 def sample_progress(state: JobState = JobState.RUNNING, **values: Any) -> JobProgress:
     """Half of 10,000 rows, one server of two up."""
-    found = values.pop("sample_counts", sample_counts())
+    counts = values.pop("sample_counts", sample_counts())
     usual: dict[str, Any] = {
         "timestamp": time.time(),
         "pid": 12345,
         "host": "worker-7",
         "state": state,
-        "counts": found,
+        "counts": counts,
         "total": 10_000,
         "input_fraction": 0.5,
         "in_flight": 48,
@@ -50,6 +50,6 @@ def sample_progress(state: JobState = JobState.RUNNING, **values: Any) -> JobPro
             this_run=Rates(rows=8.0, input_tokens=600.0, output_tokens=1000.0),
             eta=500.0,
         ),
-        "cost": JobCost.from_counts(found, 2.5),
+        "cost": JobCost.from_counts(counts, 2.5),
     }
     return JobProgress(**{**usual, **values})

@@ -28,46 +28,46 @@ def bar(progress: JobProgress) -> str:
 
 
 def printed(shown: LiveDisplay) -> str:
-    said = io.StringIO()
-    Console(file=said, width=160).print(shown.rendered())
-    return said.getvalue()
+    output = io.StringIO()
+    Console(file=output, width=160).print(shown.rendered())
+    return output.getvalue()
 
 
 def test_a_pipe_hears_at_the_beginning_each_minute_at_changes_and_at_the_end() -> None:
-    now, said = [0.0], list[str]()
-    lines = LineDisplay("answers", clock=lambda: now[0], on_message=said.append)
+    now, lines_shown = [0.0], list[str]()
+    lines = LineDisplay("answers", clock=lambda: now[0], on_message=lines_shown.append)
     for second in range(121):
         now[0] = float(second)
         lines(sample_progress())
-    assert said == [f"answers: {HALF}"] * 3
+    assert lines_shown == [f"answers: {HALF}"] * 3
     lines(sample_progress(JobState.WAITING))
     lines(sample_progress(JobState.WAITING))
     lines(sample_progress(JobState.FAILED, message="the table is gone"))
-    assert [line.split(";")[0] for line in said[3:]] == [
+    assert [line.split(";")[0] for line in lines_shown[3:]] == [
         "answers: waiting for a server",
         "answers: failed",
     ]
-    assert "ETA" not in said[-1]
+    assert "ETA" not in lines_shown[-1]
 
 
 def test_off_a_terminal_the_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     with job_display("answers") as screen:
         screen.on_progress(sample_progress())
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == f"answers: {HALF}\n"
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == f"answers: {HALF}\n"
 
 
 def test_the_bar_has_rows_speed_eta_cost_and_what_went_wrong() -> None:
-    said = bar(sample_progress())
-    assert "answers" in said
-    assert "opening" not in said
-    assert "5,000 of 10,000 rows (50.0%) ETA 8 min 20 s" in said
+    shown = bar(sample_progress())
+    assert "answers" in shown
+    assert "opening" not in shown
+    assert "5,000 of 10,000 rows (50.0%) ETA 8 min 20 s" in shown
     assert (
         "1,234 tokens/s, 10 rows/s, 48 in flight (limit 64), 2 waiting for a retry, 1 of 2 servers up, cost 2.50"
-        in said
+        in shown
     )
-    assert "12 retries, 3 dead letters, failed: prompt_too_long 7, row_invalid 3" in said
+    assert "12 retries, 3 dead letters, failed: prompt_too_long 7, row_invalid 3" in shown
     quiet = bar(
         sample_progress(counts=Counts(ok=1), cost=None, total=None, input_fraction=None, throughput=Throughput())
     )
@@ -77,30 +77,30 @@ def test_the_bar_has_rows_speed_eta_cost_and_what_went_wrong() -> None:
 
 
 def test_the_bar_says_how_it_stopped_and_leaves_the_reason_to_the_last_line() -> None:
-    said = bar(sample_progress(JobState.STOPPED, message="no server answered for 1800 s"))
-    assert "■ answers stopped" in said
-    assert "no server answered for 1800 s" not in said
-    assert "in flight" not in said
+    shown = bar(sample_progress(JobState.STOPPED, message="no server answered for 1800 s"))
+    assert "■ answers stopped" in shown
+    assert "no server answered for 1800 s" not in shown
+    assert "in flight" not in shown
 
 
 def test_on_a_terminal_the_last_moment_stays() -> None:
-    said = io.StringIO()
-    with job_display("answers", Console(file=said, force_terminal=True, width=120)) as screen:
+    output = io.StringIO()
+    with job_display("answers", Console(file=output, force_terminal=True, width=120)) as screen:
         screen.on_progress(sample_progress())
         screen.on_message("Finishing what is in flight.")
         screen.on_progress(sample_progress(JobState.FINISHED, counts=sample_counts(ok=9990)))
-    above, _, last = said.getvalue().rpartition("answers")
+    above, _, last = output.getvalue().rpartition("answers")
     assert "Finishing what is in flight.\n" in above
     assert "10,000 of 10,000 rows (100.0%)" in last
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [(0.0, "0 s"), (0.42, "0.4 s"), (42.4, "42 s"), (59.6, "1 min 00 s"),
      (3599.7, "1 h 00 min"), (11220, "3 h 07 min"), (187200, "2 d 04 h")],
 )  # fmt: skip
-def test_times_in_words(seconds: float, told: str) -> None:
-    assert formatting.format_duration(seconds) == told
+def test_times_in_words(seconds: float, text: str) -> None:
+    assert formatting.format_duration(seconds) == text
 
 
 def test_a_hundred_percent_is_not_said_before_the_last_row() -> None:
@@ -108,7 +108,7 @@ def test_a_hundred_percent_is_not_said_before_the_last_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sum_", "told"), [(1234.5, "1,234.50"), (0.25, "0.250"), (0.0000468, "0.0000468"), (0.0, "0.00")]
+    ("sum_", "text"), [(1234.5, "1,234.50"), (0.25, "0.250"), (0.0000468, "0.0000468"), (0.0, "0.00")]
 )
-def test_money(sum_: float, told: str) -> None:
-    assert formatting.format_money(sum_) == told
+def test_money(sum_: float, text: str) -> None:
+    assert formatting.format_money(sum_) == text

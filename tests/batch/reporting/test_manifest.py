@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 from inflight.batch.job.directory import JobDirectory
@@ -24,21 +23,23 @@ def manifest_of(directory: JobDirectory) -> JobManifest:
 def test_the_manifest_tells_what_came_of_the_job_and_its_files(tmp_path: Path) -> None:
     directory, end = run(job_of(tmp_path, PROMPTS, price_per_hour=3600))
     assert end.exit_code == 3
-    found = manifest_of(directory)
-    rows = found.rows
+    manifest = manifest_of(directory)
+    rows = manifest.rows
     assert (rows.input, rows.ok, rows.error, rows.dead) == (6, 3, 2, 1)
     assert rows.codes == {"prompt_too_long": 1, "deadline_exceeded": 1, "row_invalid": 1}
-    assert (found.input_tokens, found.output_tokens) == (3, 3)
-    assert found.times.started <= found.times.ended
-    assert found.times.runs == 1
-    assert found.cost is not None
-    assert abs(found.cost.spent - found.times.seconds) < 0.01, "an hour costs 3600"
-    assert found.fingerprints.model == "one"
-    assert all((found.fingerprints.input, found.fingerprints.binding, found.versions["inflight"], found.host))
-    assert found.servers == ("gpu1:8001",)
-    assert all(Path(address).is_absolute() for address in found.outputs)
-    assert {file.kind for file in found.files} == {"ok", "error", "dead"}
-    for file in found.files:
+    assert (manifest.input_tokens, manifest.output_tokens) == (3, 3)
+    assert manifest.times.started <= manifest.times.ended
+    assert manifest.times.runs == 1
+    assert manifest.cost is not None
+    assert abs(manifest.cost.spent - manifest.times.seconds) < 0.01, "an hour costs 3600"
+    assert manifest.fingerprints.model == "one"
+    assert all(
+        (manifest.fingerprints.input, manifest.fingerprints.binding, manifest.versions["inflight"], manifest.host)
+    )
+    assert manifest.servers == ("gpu1:8001",)
+    assert all(Path(address).is_absolute() for address in manifest.outputs)
+    assert {file.kind for file in manifest.files} == {"ok", "error", "dead"}
+    for file in manifest.files:
         content = Path(file.path).read_bytes()
         assert (file.bytes, file.sha256) == (len(content), hashlib.sha256(content).hexdigest())
 
@@ -49,23 +50,23 @@ def test_no_secret_and_no_prompt_stands_in_either(tmp_path: Path) -> None:
         update={"run_options": job.run_options.model_copy(update={"servers": ("http://me:geheim@gpu1",)})}
     )
     directory, _ = run(job)
-    said = directory.manifest.read_text() + directory.summary.read_text()
-    assert "http://me:***@gpu1" in said
-    assert "geheim" not in said
-    assert "silence" not in said
+    reports = directory.manifest.read_text() + directory.summary.read_text()
+    assert "http://me:***@gpu1" in reports
+    assert "geheim" not in reports
+    assert "silence" not in reports
 
 
 def test_the_summary_says_why_rows_failed_and_what_to_do(tmp_path: Path) -> None:
     directory, _ = run(job_of(tmp_path, PROMPTS, price_per_hour=2.5))
-    said = directory.summary.read_text()
-    assert said.startswith("Batch job answers: finished, 3 of 6 rows have no answer.\n")
-    assert "  3 answered (50.0%)\n" in said
-    assert "  1 row: the prompt and the answer together exceed the engine's limit [prompt_too_long]\n" in said
-    assert f"    inflight batch retry {directory.path} --only deadline_exceeded\n" in said
-    assert f"fix the cause and run: inflight batch retry {directory.path}\n" in said
-    assert "Cost\n" in said
-    assert f"  answers: {tmp_path / 'answers.jsonl'}\n  errors: {tmp_path / 'answers.errors.jsonl'}\n" in said
-    assert f"  dead letters: {tmp_path / 'answers.dead.jsonl'}\n" in said
+    summary = directory.summary.read_text()
+    assert summary.startswith("Batch job answers: finished, 3 of 6 rows have no answer.\n")
+    assert "  3 answered (50.0%)\n" in summary
+    assert "  1 row: the prompt and the answer together exceed the engine's limit [prompt_too_long]\n" in summary
+    assert f"    inflight batch retry {directory.path} --only deadline_exceeded\n" in summary
+    assert f"fix the cause and run: inflight batch retry {directory.path}\n" in summary
+    assert "Cost\n" in summary
+    assert f"  answers: {tmp_path / 'answers.jsonl'}\n  errors: {tmp_path / 'answers.errors.jsonl'}\n" in summary
+    assert f"  dead letters: {tmp_path / 'answers.dead.jsonl'}\n" in summary
 
 
 def test_the_command_of_the_summary_does_what_it_says(tmp_path: Path) -> None:
@@ -79,36 +80,31 @@ def test_the_command_of_the_summary_does_what_it_says(tmp_path: Path) -> None:
     assert (seen[0].rows_done, seen[0].retries_left, seen[-1].rows_done, seen[-1].retries_left) == (2, 1, 3, 0)
     rows = manifest_of(directory).rows
     assert (rows.ok, rows.codes) == (2, {"prompt_too_long": 1})
-    said = directory.summary.read_text()
-    assert "1 of 3 rows has no answer" in said
-    assert "--only" not in said
-    assert "in 2 runs" in said
+    summary = directory.summary.read_text()
+    assert "1 of 3 rows has no answer" in summary
+    assert "--only" not in summary
+    assert "in 2 runs" in summary
 
 
 def test_a_summary_of_a_job_where_all_went_well_is_short(tmp_path: Path) -> None:
     directory, end = run(job_of(tmp_path, ("tea", "milk")))
     assert end.exit_code == 0
-    said = directory.summary.read_text()
-    assert said.startswith("Batch job answers: finished, every row is answered.\n")
-    assert "What failed" not in said
-    assert "Cost" not in said
-    assert "errors:" not in said
-    assert "output:" not in said, "it is the file of the answers"
+    summary = directory.summary.read_text()
+    assert summary.startswith("Batch job answers: finished, every row is answered.\n")
+    assert "What failed" not in summary
+    assert "Cost" not in summary
+    assert "errors:" not in summary
+    assert "output:" not in summary, "it is the file of the answers"
 
 
 def test_paths_and_notes_are_told_as_a_shell_and_a_person_take_them(tmp_path: Path) -> None:
     folder = tmp_path / "my jobs"
     folder.mkdir()
     directory, _ = run(job_of(folder, ("slow",)))
-    found = manifest_of(directory).model_copy(
+    manifest = manifest_of(directory).model_copy(
         update={"notes": ("3 answers have no row any more.",), "outputs": ("s3://b/k",)}
     )
-    said = format_summary(found)
-    assert f"inflight batch retry '{directory.path}' --only" in said
-    assert "  output: s3://b/k\n" in said
-    assert "  3 answers have no row any more.\n" in said
-
-
-def test_the_manifest_is_json_for_anybody(tmp_path: Path) -> None:
-    directory, _ = run(job_of(tmp_path, ("tea",)))
-    assert json.loads(directory.manifest.read_text())["rows"]["ok"] == 1
+    summary = format_summary(manifest)
+    assert f"inflight batch retry '{directory.path}' --only" in summary
+    assert "  output: s3://b/k\n" in summary
+    assert "  3 answers have no row any more.\n" in summary

@@ -22,31 +22,31 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def series(page: str) -> dict[str, float]:
     """Values by name and label."""
-    found = {}
+    values = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             assert sample.labels.pop("job") == "answers"
-            found[" ".join([sample.name, *sample.labels.values()])] = sample.value
-    return found
+            values[" ".join([sample.name, *sample.labels.values()])] = sample.value
+    return values
 
 
 def test_a_port_serves_how_the_job_stands_until_it_ends() -> None:
-    said: list[str] = []
-    with metrics_publisher("answers", port=0, on_message=said.append) as publish:
-        (url,) = re.findall(r"http://127\.0\.0\.1:\d+/metrics", said[0])
+    messages: list[str] = []
+    with metrics_publisher("answers", port=0, on_message=messages.append) as publish:
+        (url,) = re.findall(r"http://127\.0\.0\.1:\d+/metrics", messages[0])
         publish(sample_progress())
         page = urllib.request.urlopen(url, timeout=30).read().decode()
-        found = series(page)
+        before = series(page)
         publish(sample_progress(JobState.WAITING, counts=Counts(ok=9)))
         later = series(urllib.request.urlopen(url, timeout=30).read().decode())
-    assert found["inflight_batch_rows ok"] == 4990
-    assert found["inflight_batch_failed_rows prompt_too_long"] == 7
-    assert found["inflight_batch_tokens_total output"] == 600_000
-    assert found["inflight_batch_done_ratio"] == 0.5
-    assert found["inflight_batch_cost"] == 2.5
-    assert found["inflight_batch_eta_seconds"] == 500
-    assert (found["inflight_batch_server_up gpu1:8001"], found["inflight_batch_server_up gpu2:8001"]) == (1, 0)
-    assert (found["inflight_batch_state running"], later["inflight_batch_state running"]) == (1, 0)
+    assert before["inflight_batch_rows ok"] == 4990
+    assert before["inflight_batch_failed_rows prompt_too_long"] == 7
+    assert before["inflight_batch_tokens_total output"] == 600_000
+    assert before["inflight_batch_done_ratio"] == 0.5
+    assert before["inflight_batch_cost"] == 2.5
+    assert before["inflight_batch_eta_seconds"] == 500
+    assert (before["inflight_batch_server_up gpu1:8001"], before["inflight_batch_server_up gpu2:8001"]) == (1, 0)
+    assert (before["inflight_batch_state running"], later["inflight_batch_state running"]) == (1, 0)
     assert later["inflight_batch_state waiting for a server"] == 1
     assert later["inflight_batch_rows ok"] == 9
     with pytest.raises(OSError, match="refused"):
@@ -95,5 +95,5 @@ def test_the_docs_have_every_metric(tmp_path: Path) -> None:
     with metrics_publisher("answers", file=file) as publish:
         publish(sample_progress())
     shown = {line.split()[2] for line in file.read_text().splitlines() if line.startswith("# TYPE")}
-    told = set(re.findall(r"^\| `(inflight_batch_[a-z_]+)`", (ROOT / "docs/batch.md").read_text(), re.MULTILINE))
-    assert told == shown
+    documented = set(re.findall(r"^\| `(inflight_batch_[a-z_]+)`", (ROOT / "docs/batch.md").read_text(), re.MULTILINE))
+    assert documented == shown

@@ -18,15 +18,17 @@ def test_what_is_done_counts_though_the_first_row_is_not(tmp_path: Path) -> None
     job = job_of(tmp_path, [f"row {number:03}" for number in range(400)])
     directory = JobDirectory.from_output(job.output)
     directory.path.mkdir(parents=True)
-    told: list[JobProgress] = []
-    with open_session(job, directory) as one:
-        telling = ProgressReporter(one, job.run_options, told.append)
+    reports: list[JobProgress] = []
+    with open_session(job, directory) as session:
+        telling = ProgressReporter(session, job.run_options, reports.append)
         telling.report(JobState.RUNNING)
-        records = list(one.source.read())[:200]
-        one.ledger.record_positions([(number, record.line, record.position) for number, record in enumerate(records)])
+        records = list(session.source.read())[:200]
+        session.ledger.record_positions(
+            [(number, record.line, record.position) for number, record in enumerate(records)]
+        )
         for number in range(100, 200):
-            one.ledger.add(RowResult(number, number + 1, str(number), RowStatus.OK, b"{}"))
-        one.ledger.checkpoint()
+            session.ledger.add(RowResult(number, number + 1, str(number), RowStatus.OK, b"{}"))
+        session.ledger.checkpoint()
         telling.report(JobState.RUNNING)
-    assert told[0].fraction_done == 0.0
-    assert told[1].fraction_done == pytest.approx(0.25, abs=0.02)
+    assert reports[0].fraction_done == 0.0
+    assert reports[1].fraction_done == pytest.approx(0.25, abs=0.02)

@@ -21,7 +21,9 @@ CREATED = 1_700_000_000
 def rows_of(folder: Path, *values: Any, **options: Any) -> tuple[RowFormat, list[Row | InvalidRow]]:
     """The form of these lines (bytes as they are, all else as JSON), and what it makes of them."""
     path = folder / "rows.jsonl"
-    path.write_bytes(b"".join((one if isinstance(one, bytes) else json.dumps(one).encode()) + b"\n" for one in values))
+    path.write_bytes(
+        b"".join((value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n" for value in values)
+    )
     return rows_in(path, **options)
 
 
@@ -53,5 +55,5 @@ def refused(row: Row | InvalidRow) -> InvalidRow:
 
 
 def answer(text: str = "Green tea.", **values: Any) -> Generation:
-    given = {"finish_reason": "stop", "usage": Usage(7, 3), "timings": Timings(0.1, 0.2), "request_id": "r", **values}
-    return Generation(text, **given)
+    fields = {"finish_reason": "stop", "usage": Usage(7, 3), "timings": Timings(0.1, 0.2), "request_id": "r", **values}
+    return Generation(text, **fields)

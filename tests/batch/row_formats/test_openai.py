@@ -97,8 +97,9 @@ def test_every_parameter_that_can_be_honoured_is(tmp_path: Path) -> None:
     _, rows = rows_of(tmp_path, _request(**body), _request(response_format={"type": "json_object"}), _request())
     ask = prompted(rows[0])
     sampling = ask.sampling
-    assert (ask.max_tokens, ask.log_probs, ask.chat_template_kwargs) == (9, True, {"enable_thinking": False})
-    assert (ask.top_log_probs, sampling.min_p, sampling.logit_bias) == (2, 0.1, {5: 2})
+    assert (ask.max_tokens, sampling.min_p, sampling.logit_bias) == (9, 0.1, {5: 2})
+    template = {"enable_thinking": False}
+    assert ask.options == {"return_log_probs": True, "top_log_probs": 2, "chat_template_kwargs": template}
     assert (sampling.allowed_token_ids, sampling.bad_words) == ((5, 6), ("no",))
     assert (sampling.temperature, sampling.top_p, sampling.seed, sampling.stop) == (0.5, 0.9, 4, ("\n",))
     assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (0.1, 0.2, 1.1)
@@ -111,9 +112,9 @@ def test_every_parameter_that_can_be_honoured_is(tmp_path: Path) -> None:
 
 def test_log_probs_name_tokens_by_their_ids(tmp_path: Path) -> None:
     form, rows = rows_of(tmp_path, _request(logprobs=True), _request("r2", url=_TEXT, logprobs=0))
-    given = answer(token_ids=(5, 9), log_probs=(-0.5, -1.5))
+    generation = answer(token_ids=(5, 9), log_probs=(-0.5, -1.5))
     chat, text = (
-        json.loads(form.format_answer(asked(row), given, 1).text)["response"]["body"]["choices"][0]["logprobs"]
+        json.loads(form.format_answer(asked(row), generation, 1).text)["response"]["body"]["choices"][0]["logprobs"]
         for row in rows
     )
     first = {"token": "token_id:5", "logprob": -0.5, "bytes": None, "top_logprobs": []}

@@ -96,13 +96,7 @@ def test_the_share_that_is_read_grows_to_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "code", "words"),
     [
-        ("empty.jsonl", b"", "input_invalid", "empty"),
-        ("blank.jsonl", b"\n \r\n\n", "input_invalid", "blank"),
         ("empty.jsonl.gz", gzip.compress(b"", mtime=0), "input_invalid", "blank"),
-        ("utf16.jsonl", '{"a": 1}\n'.encode("utf-16"), "input_invalid", "UTF-16"),
-        ("rows.xyz", b"{}", "input_invalid", "suffix"),
-        ("list.json", b' [\n {"a": 1}]\n', "input_invalid", "list"),
-        ("gone.jsonl", None, "input_not_found", "gone.jsonl"),
         (".", None, "input_invalid", "suffix"),
     ],
 )
@@ -126,19 +120,6 @@ def test_another_content_has_another_fingerprint(tmp_path: Path) -> None:
     assert _source(tmp_path / "a copy.jsonl", text).fingerprint == first
     for other in (text + b"\n", b'{"a": 2}\n' + text[9:], text[:-9] + b'{"a": 2}\n'):
         assert _source(tmp_path / "rows.jsonl", other).fingerprint != first
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (b"hello", "only row"),
-        (b"hello\n\n[1]\n", "first 2 rows"),
-        (b'{"a": 1}\r{"a": 2}\r', "carriage returns"),
-    ],
-)
-def test_a_short_file_of_nothing_but_bad_lines_is_another_format_too(tmp_path: Path, text: bytes, words: str) -> None:
-    with raises(BatchError, "input_invalid", naming=words):
-        first_record(_source(tmp_path / "rows.jsonl", text))
 
 
 def test_a_file_of_nothing_but_bad_lines_is_another_format(tmp_path: Path) -> None:

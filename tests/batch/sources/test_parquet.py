@@ -92,8 +92,8 @@ _TEXTS = [
 def test_binary_prompts_and_ids_are_texts(
     tmp_path: Path, types: dict[str, Any], row: dict[str, Any], prompt: Any, name: str
 ) -> None:
-    (found,) = _parsed(tmp_path, pyarrow.schema([*types.items()]), row, id="id")[1]
-    assert (prompted(asked(found)).prompt, found.id) == (prompt, name)
+    (parsed,) = _parsed(tmp_path, pyarrow.schema([*types.items()]), row, id="id")[1]
+    assert (prompted(asked(parsed)).prompt, parsed.id) == (prompt, name)
 
 
 _KEPT = [

@@ -240,11 +240,9 @@ def test_times_that_python_lacks_are_texts_and_leave_the_other_rows_alone(
 @pytest.mark.parametrize(
     ("address", "code", "words"),
     [
-        ("sqlite:///{path}/gone.db", "input_not_found", "gone.db"),
         ("sqlite:///{path}/text.db", "input_invalid", "text.db"),
         ("postgresql://app:hidden@127.0.0.1:9/shop", "storage_unreachable", "app:***@127.0.0.1"),
         ("postgresql://app:${{NOT_SET_ANYWHERE}}@127.0.0.1:9/shop", "input_invalid", "NOT_SET_ANYWHERE"),
-        ("mysql+nowhere://host/shop", "input_invalid", "mysql+nowhere://host/shop"),
     ],
 )
 def test_a_database_that_is_not_there_is_told(tmp_path: Path, address: str, code: str, words: str) -> None:

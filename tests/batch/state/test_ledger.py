@@ -14,10 +14,15 @@ from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowResult, RowStatus
 from inflight.batch.state.ledger import Ledger
-from tests.batch.state.ledgers import die, directory_at, kind_of, lines, outcome
+from tests.batch.state.ledgers import add, die, directory_at, kind_of, lines, outcome
 from tests.fixtures.errors import raises
 
 ROWS = 300
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> JobDirectory:
+    return directory_at(tmp_path)
 
 
 def opened(directory: JobDirectory) -> Ledger:
@@ -32,9 +37,8 @@ def expected(kind: RowStatus, rows: int = ROWS) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_each_row_has_one_line_in_order_however_often_it_dies(tmp_path: Path, seed: int) -> None:
+def test_each_row_has_one_line_in_order_however_often_it_dies(directory: JobDirectory, seed: int) -> None:
     chance = random.Random(seed)
-    directory = directory_at(tmp_path)
     for _ in range(1000):
         ledger = opened(directory)
         left = [number for number in range(ledger.next, min(ROWS, ledger.next + 80)) if not ledger.is_done(number)]
@@ -67,22 +71,17 @@ def test_each_row_has_one_line_in_order_however_often_it_dies(tmp_path: Path, se
     ledger.close()
 
 
-def test_lines_wait_for_those_before_them_and_dead_letters_do_not(tmp_path: Path) -> None:
-    directory = directory_at(tmp_path)
+def test_lines_wait_for_those_before_them_and_dead_letters_do_not(directory: JobDirectory) -> None:
     ledger = Ledger(directory)
-    for number in (1, 2, 5):
-        ledger.add(outcome(number))
-    ledger.checkpoint()
+    add(ledger, (1, 2, 5))
     assert lines(directory, RowStatus.OK) == []
     assert lines(directory, RowStatus.DEAD) == [outcome(5).text]
-    ledger.add(outcome(0))
-    ledger.checkpoint()
+    add(ledger, [0])
     assert lines(directory, RowStatus.OK) == expected(RowStatus.OK, 3)
     ledger.close()
 
 
-def test_many_rows_that_waited_for_one_are_written_without_being_held_at_once(tmp_path: Path) -> None:
-    directory = directory_at(tmp_path)
+def test_many_rows_that_waited_for_one_are_written_without_being_held_at_once(directory: JobDirectory) -> None:
     ledger = Ledger(directory)
     for number in range(1, 16_001):
         ledger.add(RowResult(number, number + 1, str(number), RowStatus.OK, b"%08d" % number * 250))
@@ -95,13 +94,12 @@ def test_many_rows_that_waited_for_one_are_written_without_being_held_at_once(tm
     tracemalloc.stop()
     ledger.close()
     assert most < 24 << 20  # where all lines are 31 MB, and would be held thrice
-    found = lines(directory, RowStatus.OK)
-    assert len(found) == 16_001
-    assert [int(one[:8]) for one in found[1:]] == [*range(1, 16_001)]
+    written = lines(directory, RowStatus.OK)
+    assert len(written) == 16_001
+    assert [int(line[:8]) for line in written[1:]] == [*range(1, 16_001)]
 
 
-def test_ids_are_claimed_once_and_again_by_the_same_row(tmp_path: Path) -> None:
-    directory = directory_at(tmp_path)
+def test_ids_are_claimed_once_and_again_by_the_same_row(directory: JobDirectory) -> None:
     ledger = Ledger(directory)
     assert ledger.claim_ids([("a", 0), ("b", 1)]) == set()
     assert ledger.claim_ids([("a", 2), ("c", 3), ("c", 4)]) == {2, 4}
@@ -112,8 +110,7 @@ def test_ids_are_claimed_once_and_again_by_the_same_row(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_deaths_of_suspects_are_remembered_until_they_are_done(tmp_path: Path) -> None:
-    directory = directory_at(tmp_path)
+def test_deaths_of_suspects_are_remembered_until_they_are_done(directory: JobDirectory) -> None:
     ledger = Ledger(directory)
     ledger.record_crashes(4, 1)
     ledger.record_crashes(4, 2)
@@ -121,8 +118,7 @@ def test_deaths_of_suspects_are_remembered_until_they_are_done(tmp_path: Path) -
     die(ledger)
     ledger = Ledger(directory)
     assert ledger.crash_counts == {4: 2}
-    ledger.add(outcome(4))
-    ledger.checkpoint()
+    add(ledger, [4])
     ledger.close()
     ledger = Ledger(directory)
     assert ledger.crash_counts == {}
@@ -130,12 +126,9 @@ def test_deaths_of_suspects_are_remembered_until_they_are_done(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("point", ["lines.write", "lines.written", "lines.synced", "commit"])
-def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    directory = directory_at(tmp_path)
+def test_a_full_disk_loses_nothing(directory: JobDirectory, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     ledger = Ledger(directory)
-    for number in range(10):
-        ledger.add(outcome(number))
-    ledger.checkpoint()
+    add(ledger, range(10))
     monkeypatch.setattr(failpoints, "_REACHED", {})
     monkeypatch.setattr(failpoints, "_ARMED", {point: (1, "full")})
     for number in range(10, 20):
@@ -146,20 +139,15 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(failpoints, "_ARMED", {})
     ledger = opened(directory)
     assert ledger.next == 10
-    for number in range(10, ROWS):
-        ledger.add(outcome(number))
-    ledger.checkpoint()
+    add(ledger, range(10, ROWS))
     ledger.close()
     assert lines(directory, RowStatus.OK) == expected(RowStatus.OK)
 
 
-def test_a_full_disk_in_the_middle_ends_a_ledger_and_what_was_committed_stands(tmp_path: Path) -> None:
+def test_a_full_disk_in_the_middle_ends_a_ledger_and_what_was_committed_stands(directory: JobDirectory) -> None:
     """SQLite takes back what no commit has seen, also what went well."""
-    directory = directory_at(tmp_path)
     ledger = Ledger(directory)
-    for number in range(10):
-        ledger.add(outcome(number))
-    ledger.checkpoint()
+    add(ledger, range(10))
     for number in range(10, 20):
         ledger.add(outcome(number))
     (pages,) = ledger.database.execute("PRAGMA page_count").fetchone()
@@ -171,7 +159,7 @@ def test_a_full_disk_in_the_middle_ends_a_ledger_and_what_was_committed_stands(t
         lambda: ledger.claim_ids([("a", ROWS)]),
         lambda: ledger.record_crashes(15, 1),
         lambda: ledger.remember("rows", 20),
-        lambda: ledger.snapshot(tmp_path / "copy.db"),
+        lambda: ledger.snapshot(directory.path / "copy.db"),
     ):
         with raises(BatchError, "disk_full"):
             call()
@@ -181,30 +169,23 @@ def test_a_full_disk_in_the_middle_ends_a_ledger_and_what_was_committed_stands(t
     ledger = opened(directory)
     assert (ledger.next, ledger.recall("rows"), ledger.recall("finished")) == (10, None, None)
     assert ledger.claim_ids([(str(number), number) for number in range(ROWS)]) == set()
-    for number in range(10, ROWS):
-        ledger.add(outcome(number))
-    ledger.checkpoint()
+    add(ledger, range(10, ROWS))
     ledger.close()
     assert lines(directory, RowStatus.OK) == expected(RowStatus.OK)
 
 
-def test_a_file_that_was_shortened_is_told(tmp_path: Path) -> None:
-    directory = directory_at(tmp_path)
+def test_a_file_that_was_shortened_is_told(directory: JobDirectory) -> None:
     ledger = Ledger(directory)
-    for number in range(10):
-        ledger.add(outcome(number))
-    ledger.checkpoint()
+    add(ledger, range(10))
     ledger.close()
     directory.result_file(RowStatus.OK).write_bytes(b"")
     with raises(BatchError, "job_damaged", naming="0"):
         opened(directory)
 
 
-def test_nothing_is_cut_before_it_is_certain_whose_it_is(tmp_path: Path) -> None:
-    directory = directory_at(tmp_path)
+def test_nothing_is_cut_before_it_is_certain_whose_it_is(directory: JobDirectory) -> None:
     ledger = Ledger(directory)
-    ledger.add(outcome(0))
-    ledger.checkpoint()
+    add(ledger, [0])
     ledger.close()
     with directory.result_file(RowStatus.OK).open("ab") as file:
         file.write(b'{"id": "torn')
@@ -216,8 +197,7 @@ def test_nothing_is_cut_before_it_is_certain_whose_it_is(tmp_path: Path) -> None
     assert lines(directory, RowStatus.OK) == [outcome(0).text]
 
 
-def test_a_file_that_somebody_has_made_meanwhile_is_left_alone(tmp_path: Path) -> None:
-    directory = directory_at(tmp_path)
+def test_a_file_that_somebody_has_made_meanwhile_is_left_alone(directory: JobDirectory) -> None:
     ledger = opened(directory)
     directory.result_file(RowStatus.OK).write_bytes(b"theirs\n")
     ledger.add(outcome(0))
@@ -227,11 +207,9 @@ def test_a_file_that_somebody_has_made_meanwhile_is_left_alone(tmp_path: Path) -
     assert directory.result_file(RowStatus.OK).read_bytes() == b"theirs\n"
 
 
-def test_what_is_added_to_the_file_of_a_job_at_its_end_stays(tmp_path: Path) -> None:
-    directory = directory_at(tmp_path)
+def test_what_is_added_to_the_file_of_a_job_at_its_end_stays(directory: JobDirectory) -> None:
     ledger = Ledger(directory)
-    ledger.add(outcome(0))
-    ledger.checkpoint()
+    add(ledger, [0])
     ledger.remember("rows", 1)
     ledger.close()
     with directory.result_file(RowStatus.OK).open("ab") as file:
@@ -240,16 +218,13 @@ def test_what_is_added_to_the_file_of_a_job_at_its_end_stays(tmp_path: Path) -> 
     assert lines(directory, RowStatus.OK) == [outcome(0).text, b"mine"]
 
 
-@pytest.mark.parametrize("content", [b"not a database, though it is long enough to be looked at" * 20])
-def test_a_state_that_is_none_is_told(tmp_path: Path, content: bytes) -> None:
-    directory = directory_at(tmp_path)
-    directory.state.write_bytes(content)
+def test_a_state_that_is_none_is_told(directory: JobDirectory) -> None:
+    directory.state.write_bytes(b"not a database, though it is long enough to be looked at" * 20)
     with raises(BatchError, "job_damaged", naming="state.db"):
         Ledger(directory)
 
 
-def test_a_state_of_another_format_is_told(tmp_path: Path) -> None:
-    directory = directory_at(tmp_path)
+def test_a_state_of_another_format_is_told(directory: JobDirectory) -> None:
     Ledger(directory).close()
     with sqlite3.connect(directory.state) as database:
         database.execute("UPDATE meta SET value = '99' WHERE name = 'format'")

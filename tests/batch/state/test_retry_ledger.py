@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowResult, RowStatus
 from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.retry_ledger import RetryLedger, check_retry_codes, open_ledger, select_failed_rows
-from tests.batch.state.ledgers import die, directory_at, kind_of, lines, outcome
+from tests.batch.state.ledgers import add, die, directory_at, kind_of, lines, outcome
 from tests.fixtures.errors import raises
 
 ROWS = 60
@@ -26,12 +26,30 @@ class Died(BaseException):
 
 def finished(path: Path) -> JobDirectory:
     directory = directory_at(path)
-    ledger = Ledger(directory)
-    for number in range(ROWS):
-        ledger.add(outcome(number))
-    ledger.checkpoint()
-    ledger.close()
+    with closing(Ledger(directory)) as ledger:
+        add(ledger, range(ROWS))
     return directory
+
+
+def selected(path: Path, codes: tuple[str, ...]) -> JobDirectory:
+    """A finished job whose rows with these codes are to be retried."""
+    directory = finished(path)
+    with closing(Ledger(directory)) as ledger:
+        assert select_failed_rows(ledger, codes) == sum(outcome(n).code in codes for n in range(ROWS))
+    return directory
+
+
+def retrial(directory: JobDirectory) -> RetryLedger:
+    ledger = open_ledger(directory, 0)
+    assert isinstance(ledger, RetryLedger)
+    return ledger
+
+
+def retry_all(ledger: RetryLedger) -> None:
+    for number in range(ROWS):
+        if not ledger.is_done(number):
+            ledger.add(again(number))
+    ledger.checkpoint()
 
 
 def again(number: int) -> RowResult:
@@ -41,18 +59,10 @@ def again(number: int) -> RowResult:
     return replace(outcome(number), status=kind, text=text, code="" if kind is RowStatus.OK else "deadline_exceeded")
 
 
-def numbers(directory: JobDirectory, kind: RowStatus) -> list[int]:
-    return [int(json.loads(line)["id"]) for line in lines(directory, kind)]
-
-
 def merged(directory: JobDirectory) -> None:
     """Live until all is merged."""
-    ledger = open_ledger(directory, 0)
-    assert isinstance(ledger, RetryLedger)
-    for number in range(ROWS):
-        if not ledger.is_done(number):
-            ledger.add(again(number))
-    ledger.checkpoint()
+    ledger = retrial(directory)
+    retry_all(ledger)
     assert ledger.remaining == 0
     ledger.merge()
     ledger.close()
@@ -62,25 +72,22 @@ def check(directory: JobDirectory, codes: tuple[str, ...]) -> None:
     asked = {n for n in range(ROWS) if outcome(n).code in codes}
     now = {n: again(n) if n in asked else outcome(n) for n in range(ROWS)}
     for kind in (RowStatus.OK, RowStatus.ERROR):
-        assert lines(directory, kind) == [one.text for one in now.values() if one.status is kind]
-    dead = [one for one in now.values() if one.status is RowStatus.DEAD]
-    assert sorted(lines(directory, RowStatus.DEAD)) == sorted(one.text for one in dead)
+        assert lines(directory, kind) == [result.text for result in now.values() if result.status is kind]
+    dead = [result for result in now.values() if result.status is RowStatus.DEAD]
+    assert sorted(lines(directory, RowStatus.DEAD)) == sorted(result.text for result in dead)
     ledger = Ledger(directory)
     assert (ledger.counts.ok, ledger.counts.error, ledger.counts.dead) == tuple(
-        sum(one.status is kind for one in now.values()) for kind in RowStatus
+        sum(result.status is kind for result in now.values()) for kind in RowStatus
     )
     assert sum(ledger.counts.codes.values()) == ledger.counts.error + ledger.counts.dead
-    assert [n for n, _, _ in ledger.failures()] == [n for n, one in now.items() if one.status is not RowStatus.OK]
+    assert [n for n, _, _ in ledger.failures()] == [n for n, result in now.items() if result.status is not RowStatus.OK]
     assert not ledger.recall("retrying")
     ledger.close()
 
 
 @pytest.mark.parametrize("codes", [("prompt_too_long",), ("row_invalid",), ("prompt_too_long", "row_invalid")])
 def test_new_lines_stand_in_the_places_of_the_old(tmp_path: Path, codes: tuple[str, ...]) -> None:
-    directory = finished(tmp_path)
-    ledger = Ledger(directory)
-    assert select_failed_rows(ledger, codes) == sum(outcome(n).code in codes for n in range(ROWS))
-    ledger.close()
+    directory = selected(tmp_path, codes)
     merged(directory)
     check(directory, codes)
 
@@ -105,19 +112,14 @@ def test_a_second_record_of_an_id_is_refused() -> None:
 
 
 def test_what_was_asked_again_before_a_death_is_not_asked_a_third_time(tmp_path: Path) -> None:
-    directory = finished(tmp_path)
-    ledger = Ledger(directory)
-    select_failed_rows(ledger, ("prompt_too_long",))
-    ledger.close()
-    ledger = open_ledger(directory, 0)
-    assert isinstance(ledger, RetryLedger)
+    directory = selected(tmp_path, ("prompt_too_long",))
+    ledger = retrial(directory)
     before = ledger.remaining
     ledger.add(again(3))
     ledger.checkpoint()
     ledger.add(again(10))
     die(ledger)
-    ledger = open_ledger(directory, 0)
-    assert isinstance(ledger, RetryLedger)
+    ledger = retrial(directory)
     assert ledger.remaining == before - 1
     assert ledger.is_done(3)
     assert not ledger.is_done(10)
@@ -127,10 +129,7 @@ def test_what_was_asked_again_before_a_death_is_not_asked_a_third_time(tmp_path:
 
 
 def test_lines_of_others_are_not_merged_and_not_lost(tmp_path: Path) -> None:
-    directory = finished(tmp_path)
-    ledger = Ledger(directory)
-    select_failed_rows(ledger, ("prompt_too_long",))
-    ledger.close()
+    directory = selected(tmp_path, ("prompt_too_long",))
     with directory.result_file(RowStatus.ERROR).open("ab") as file:
         file.write(b"mine\n")
     ledger = open_ledger(directory, 0)
@@ -145,17 +144,10 @@ def test_lines_of_others_are_not_merged_and_not_lost(tmp_path: Path) -> None:
 def test_a_merge_that_is_broken_off_anywhere_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, place: int
 ) -> None:
-    directory = finished(tmp_path)
     codes = ("prompt_too_long", "row_invalid")
-    ledger = Ledger(directory)
-    select_failed_rows(ledger, codes)
-    ledger.close()
-    ledger = open_ledger(directory, 0)
-    assert isinstance(ledger, RetryLedger)
-    for number in range(ROWS):
-        if not ledger.is_done(number):
-            ledger.add(again(number))
-    ledger.checkpoint()
+    directory = selected(tmp_path, codes)
+    ledger = retrial(directory)
+    retry_all(ledger)
 
     def stop(name: str) -> None:
         raise Died(name)

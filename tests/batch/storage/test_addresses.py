@@ -36,10 +36,10 @@ def test_what_lies_here_is_found_from_anywhere(
 ) -> None:
     (tmp_path / "a day").mkdir()
     monkeypatch.chdir(tmp_path / "a day")
-    found = absolute_address(address)
-    assert found == expected.replace("{here}", str(tmp_path / "a day")).replace("{above}", str(tmp_path))
+    absolute = absolute_address(address)
+    assert absolute == expected.replace("{here}", str(tmp_path / "a day")).replace("{above}", str(tmp_path))
     monkeypatch.chdir("/")
-    assert absolute_address(found) == found
+    assert absolute_address(absolute) == absolute
 
 
 @pytest.mark.parametrize("address", ["sqlite:///shop.db", "sqlite:///file:shop.db?uri=true"])
@@ -48,9 +48,9 @@ def test_a_database_of_sqlites_is_the_same_one_from_elsewhere(
 ) -> None:
     (tmp_path / "50% of a day").mkdir()
     monkeypatch.chdir(tmp_path / "50% of a day")
-    found = absolute_address(address)
+    absolute = absolute_address(address)
     monkeypatch.chdir("/")
-    engine = create_engine(found)
+    engine = create_engine(absolute)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE products(id INTEGER)"))
     engine.dispose()
@@ -70,6 +70,7 @@ def test_a_link_stays_one_and_an_engine_is_found_from_anywhere(tmp_path: Path, m
         ("sqlite:///shop.db", "products", "shop-products.job"),
         ("sqlite:////data/day 1/shop.db?timeout=5", None, "shop.job"),
         ("postgresql://me:secret@db:5432/shop", "answers", "db-5432-shop-answers.job"),
+        ("postgresql://me:hun?ter2@db/shop", "answers", "db-shop-answers.job"),
         ("s3://bucket/day/answers.csv", None, "bucket-day-answers.job"),
     ],
 )

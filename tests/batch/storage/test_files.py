@@ -209,7 +209,6 @@ def test_what_a_web_server_refuses_is_told_by_its_status_and_without_the_token(
     ("address", "code", "words"),
     [
         ("http://127.0.0.1:9/rows.jsonl", "storage_unreachable", "http://127.0.0.1:9/rows.jsonl"),
-        ("nowhere://bucket/rows.jsonl", "input_not_found", "nowhere://bucket/rows.jsonl"),
         ("gs://bucket/rows.jsonl", "package_missing", "package"),
         ("s3://${NOT_SET_ANYWHERE}@bucket/rows.jsonl", "input_not_found", "NOT_SET_ANYWHERE"),
     ],

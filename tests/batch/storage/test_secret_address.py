@@ -27,12 +27,6 @@ def test_a_variable_is_put_in_as_the_address_wants_it(monkeypatch: pytest.Monkey
     assert expand_variables("${SHOP}", "output_failed") == "postgresql://me:x@db/shop"
 
 
-def test_a_variable_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SHOP_PASSWORD", raising=False)
-    with raises(BatchError, "input_not_found", naming="SHOP_PASSWORD"):
-        expand_variables("postgresql://me:${SHOP_PASSWORD}@db/shop", "input_not_found")
-
-
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
@@ -103,8 +97,3 @@ def test_a_directory_of_another_job_is_refused_without_the_password(address: str
         pass
     assert refused.value.code == "job_mismatch"
     assert "hunter2" not in str(refused.value)
-
-
-def test_the_name_of_a_directory_holds_no_part_of_a_password() -> None:
-    directory = JobDirectory.from_output(OutputSpec(address="postgresql://me:hun?ter2@db/shop", table="answers"))
-    assert directory.path.name == "db-shop-answers.job"

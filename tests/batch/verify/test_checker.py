@@ -11,18 +11,15 @@ from typing import Any
 
 import pytest
 from inflight_client import InflightError
-from inflight_client.results import Generation, Timings, Usage
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
-from inflight.batch.job.rows import InvalidRow, Row, RowStatus
+from inflight.batch.job.rows import RowStatus
 from inflight.batch.job.spec import InputSpec, Job, OutputSpec
-from inflight.batch.outputs.factory import create_output
-from inflight.batch.row_formats.detection import first_record
-from inflight.batch.row_formats.factory import create_row_format
-from inflight.batch.sources.factory import open_source
+from inflight.batch.runner import JobRunner
 from inflight.batch.state.ledger import Ledger
 from inflight.batch.verify.checker import verify
+from tests.batch.scripted_backend import ScriptedBackend
 from tests.fixtures.errors import raises
 
 
@@ -34,9 +31,11 @@ def _plain(count: int) -> list[bytes]:
 
 
 def _openai(count: int) -> list[bytes]:
-    body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
-    row = {"method": "POST", "url": "/v1/chat/completions", "body": body}
-    rows = [json.dumps({"custom_id": f"r-{n}", **row}).encode() for n in range(count)]
+    row = {"method": "POST", "url": "/v1/completions"}
+    rows = [
+        json.dumps({"custom_id": f"r-{n}", **row, "body": {"model": "m", "prompt": f"Describe {n}"}}).encode()
+        for n in range(count)
+    ]
     rows[3:6] = [b"{", b'{"body": {}}', rows[0]]
     return rows
 
@@ -48,41 +47,14 @@ def _job(folder: Path, rows: list[bytes], answers: str = "answers.jsonl", **more
     return Job(input=InputSpec(address=str(path), id=id_, **more), output=OutputSpec(address=str(folder / answers)))
 
 
-def _run(job: Job, rows: int | None = None, directory: JobDirectory | None = None) -> JobDirectory:
-    """A job as its process leaves it: row seven is refused, the others are answered. `rows`: stopped after so many."""
+def _run(job: Job, directory: JobDirectory | None = None) -> JobDirectory:
+    """Run a job whose row seven is refused."""
+
+    async def refusing(server: ScriptedBackend, prompt: str) -> str | InflightError:
+        return InflightError("too long", "prompt_too_long") if prompt == "Describe 7" else f"Answer\n{prompt}"
+
     directory = directory or JobDirectory.from_output(job.output)
-    with directory.locked():
-        directory.write_job(job)
-        source = open_source(job.input)
-        ledger = Ledger(directory)
-        form = create_row_format(job, source, first_record(source), 1)
-        seen: set[str] = set()
-        for number, record in list(enumerate(source.read()))[: job.input.limit][:rows]:
-            row = form.parse(number, record)
-            if isinstance(row, Row) and row.id in seen:
-                row = InvalidRow(
-                    number, row.line, row.id, "row_duplicate", "an earlier row has the id", context=row.context
-                )
-            if isinstance(row, InvalidRow):
-                ledger.add(form.format_invalid(row))
-                continue
-            seen.add(row.id)
-            if number == 7:
-                ledger.add(form.format_failure(row, InflightError("too long", "prompt_too_long"), 1))
-            else:
-                text = f"Answer\n{number}"
-                ledger.add(form.format_answer(row, Generation(text, "stop", Usage(3, 2), Timings(0.1, 0.2), "one"), 1))
-        ledger.checkpoint()
-        ledger.remember("input", source.fingerprint)
-        if rows is None:
-            destination = create_output(job, directory)
-            if destination is not None:
-                destination.finalize(
-                    {kind: path for kind in RowStatus if (path := directory.result_file(kind)).exists()}
-                )
-                destination.close()
-            ledger.remember("finished", True)
-        ledger.close()
+    JobRunner(job, directory, backends=[ScriptedBackend(refusing)]).run()
     return directory
 
 
@@ -131,7 +103,11 @@ def test_only_the_rows_of_the_job_count(tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_not_finished_says_what_is_open(tmp_path: Path) -> None:
-    directory = _run(_job(tmp_path, _plain(20)), rows=12)
+    job = _job(tmp_path, _plain(20))
+    directory = _run(job.model_copy(update={"input": job.input.model_copy(update={"limit": 12})}))
+    directory.write_job(job)
+    with closing(Ledger(directory)) as ledger:
+        ledger.remember("finished", False)
     with directory.result_file(RowStatus.OK).open("ab") as file:
         file.write(b'{"id": "p-12", "te')
     verdict = verify(directory)
@@ -149,7 +125,7 @@ def _lines(directory: JobDirectory, kind: RowStatus, change: Callable[[list[byte
 
 
 @pytest.mark.parametrize(
-    ("kind", "change", "said"),
+    ("kind", "change", "message"),
     [
         (RowStatus.OK, lambda lines: lines[1:], "Rows without a record: 1 (p-0)."),
         (RowStatus.OK, lambda lines: [*lines, lines[2]], "Rows with more than one record: 1 (p-2)."),
@@ -167,12 +143,12 @@ def _lines(directory: JobDirectory, kind: RowStatus, change: Callable[[list[byte
     ],
 )
 def test_what_is_wrong_is_named(
-    tmp_path: Path, kind: RowStatus, change: Callable[[list[bytes]], list[bytes]], said: str
+    tmp_path: Path, kind: RowStatus, change: Callable[[list[bytes]], list[bytes]], message: str
 ) -> None:
     directory = _run(_job(tmp_path, _plain(20)))
     _lines(directory, kind, change)
     verdict = verify(directory)
-    assert said.replace("{path}", str(directory.result_file(kind))) in verdict.messages()
+    assert message.replace("{path}", str(directory.result_file(kind))) in verdict.messages()
     assert not verdict.complete
 
 
@@ -192,6 +168,5 @@ def test_a_state_that_is_none(tmp_path: Path) -> None:
 
 def test_a_job_that_runs_is_not_finished(tmp_path: Path) -> None:
     directory = _run(_job(tmp_path, _plain(20)))
-    ledger = Ledger(directory)
-    assert not verify(directory).finished
-    ledger.close()
+    with closing(Ledger(directory)):
+        assert not verify(directory).finished

@@ -34,8 +34,8 @@ def test_every_command_finds_the_job_that_run_names(
         assert done.code == 3, done.err
         (directory,) = tmp_path.glob("*.job")
         assert f"Job directory: {directory.name}\n" in done.err
-        (found,) = batch("status", output, "--json").objects
-        assert (found["job"], found["state"]) == (directory.name, "finished")
+        (status,) = batch("status", output, "--json").objects
+        assert (status["job"], status["state"]) == (directory.name, "finished")
         assert batch("verify", output).code == 0
         assert "finished" in batch("cancel", output).out
         assert batch("resume", output).code == 3

@@ -46,7 +46,7 @@ class Started:
     """`inflight batch run` of rows that say for how many seconds they are asked."""
 
     def __init__(self, folder: Path, *seconds: float, words: Sequence[str] = ()) -> None:
-        self.directory = JobDirectory.from_output(job_of(folder, [str(one) for one in seconds]).output)
+        self.directory = JobDirectory.from_output(job_of(folder, [str(pause) for pause in seconds]).output)
         self.process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, *words],
             cwd=folder,
@@ -75,9 +75,9 @@ class Started:
 @pytest.fixture
 def started(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Started]:
     seconds, *words = request.param
-    one = Started(tmp_path, *seconds, words=words)
-    yield one
-    one.end()
+    job = Started(tmp_path, *seconds, words=words)
+    yield job
+    job.end()
 
 
 @pytest.mark.parametrize("started", [((2.0, 60.0, 60.0),)], indirect=True)
@@ -88,8 +88,8 @@ def test_a_job_whose_output_nobody_reads_drains_and_stops_all_the_same(started: 
     wait_until(lambda: job_status(started.directory).state == "draining")
     started.process.send_signal(signal.SIGINT)
     assert started.process.wait(30) == 75
-    found = job_status(started.directory)
-    assert (found.state, found.running) == ("stopped", False)
+    status = job_status(started.directory)
+    assert (status.state, status.running) == ("stopped", False)
 
 
 @pytest.mark.parametrize("started", [((60.0, 60.0),)], indirect=True)
@@ -99,11 +99,11 @@ def test_an_interrupted_job_says_once_why_it_stopped_and_how_to_resume_it(starte
         started.process.send_signal(signal.SIGINT)
         wait_until(lambda: job_status(started.directory).state in ("draining", "stopped"))
     assert started.process.stdout is not None
-    said = started.process.stdout.read().decode()
+    output = started.process.stdout.read().decode()
     assert started.process.wait(30) == 75
-    assert said.startswith(f"Job directory: {started.directory.path}\n")
-    assert said.endswith(f"Stopped: {INTERRUPTED}\nResume with: inflight batch resume {started.directory.path}\n")
-    assert (said.count(INTERRUPTED), said.count("esume")) == (1, 2)
+    assert output.startswith(f"Job directory: {started.directory.path}\n")
+    assert output.endswith(f"Stopped: {INTERRUPTED}\nResume with: inflight batch resume {started.directory.path}\n")
+    assert (output.count(INTERRUPTED), output.count("esume")) == (1, 2)
 
 
 def test_the_screen_comes_before_what_it_takes_to_ask_a_server() -> None:

@@ -23,10 +23,10 @@ def test_a_running_job_is_told_from_outside_and_watched_to_its_end(batch: Comman
         assert "state    running\n" in done.out
         assert "server   gpu1:8001: up, 1 in flight\n" in done.out
         assert "1 of them wait for row 2" in done.out
-        (found,) = batch("status", "answers.jsonl", "--json").objects
-        assert (found["state"], found["running"]) == ("running", True)
-        assert found["progress"]["counts"]["ok"] == 2
-        assert (found["progress"]["out_of_order"], directory.result_file(RowStatus.OK).read_bytes().count(b"\n")) == (
+        (status,) = batch("status", "answers.jsonl", "--json").objects
+        assert (status["state"], status["running"]) == ("running", True)
+        assert status["progress"]["counts"]["ok"] == 2
+        assert (status["progress"]["out_of_order"], directory.result_file(RowStatus.OK).read_bytes().count(b"\n")) == (
             1,
             1,
         )
@@ -48,13 +48,13 @@ def test_a_killed_job_is_told_as_such_with_the_command_that_goes_on(batch: Comma
 def test_figures_of_a_job_that_ended(batch: CommandRunner, tmp_path: Path) -> None:
     directory, _ = run(job_of(tmp_path, ("tea",)))
     write_progress(directory, sample_progress(JobState.STOPPED, message="no server answered"))
-    said = batch("status", "answers.jsonl").out
-    assert "state    stopped: no server answered; resume with: " in said
-    assert "rows     5,000 of 10,000 rows (50.0%)\n" in said
-    assert "4,990 answered, 7 errors, 12 retries, 3 dead letters, failed: prompt_too_long 7, row_invalid 3\n" in said
-    assert "tokens   400,000 of input, 600,000 of output\n" in said
-    assert "time     1 h 00 min in 2 runs\n" in said
-    assert "cost     2.50\n" in said
+    output = batch("status", "answers.jsonl").out
+    assert "state    stopped: no server answered; resume with: " in output
+    assert "rows     5,000 of 10,000 rows (50.0%)\n" in output
+    assert "4,990 answered, 7 errors, 12 retries, 3 dead letters, failed: prompt_too_long 7, row_invalid 3\n" in output
+    assert "tokens   400,000 of input, 600,000 of output\n" in output
+    assert "time     1 h 00 min in 2 runs\n" in output
+    assert "cost     2.50\n" in output
 
 
 def test_without_a_path_all_jobs_that_lie_here(batch: CommandRunner, tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_without_a_path_all_jobs_that_lie_here(batch: CommandRunner, tmp_path: P
     assert "there is no job in" in done.err
     run(job_of(tmp_path, ("tea",)))
     assert batch("status").out == "answers.job: finished, 1 of 1 row (100.0%)\n"
-    (found,) = batch("status", "--json").objects
-    assert found["job"] == "answers.job"
-    assert json.loads(json.dumps(found))["state"] == "finished"
+    (status,) = batch("status", "--json").objects
+    assert status["job"] == "answers.job"
+    assert json.loads(json.dumps(status))["state"] == "finished"
 
 
 def test_no_job_is_one_sentence(batch: CommandRunner) -> None:

@@ -14,8 +14,8 @@ def test_a_finished_job_agrees_until_somebody_takes_a_line_away(batch: CommandRu
     directory, _ = run(job_of(tmp_path, ("tea", "so long", "{", "milk")))
     done = batch("verify", "answers.jsonl")
     assert (done.code, done.out) == (0, "4 rows = 2 ok + 1 error + 1 dead: every row exactly once.\n")
-    (found,) = batch("verify", "answers.job", "--json").objects
-    assert (found["complete"], found["rows"], found["ok"]) == (True, 4, 2)
+    (verdict,) = batch("verify", "answers.job", "--json").objects
+    assert (verdict["complete"], verdict["rows"], verdict["ok"]) == (True, 4, 2)
 
     answers = directory.result_file(RowStatus.OK)
     answers.write_bytes(answers.read_bytes().splitlines(keepends=True)[0])

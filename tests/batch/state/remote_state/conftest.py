@@ -14,8 +14,8 @@ from tests.fixtures.s3_server import S3TestBucket, s3_server
 
 @pytest.fixture(scope="package")
 def storage() -> Iterator[S3TestBucket]:
-    with s3_server() as one:
-        yield one
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture(params=["disk", "s3"])

@@ -32,8 +32,8 @@ from tests.fixtures.s3_server import S3TestBucket, s3_server
 
 @pytest.fixture(scope="module")
 def storage() -> Iterator[S3TestBucket]:
-    with s3_server() as one:
-        yield one
+    with s3_server() as server:
+        yield server
 
 
 class Machines:
@@ -148,9 +148,9 @@ def test_a_storage_that_is_away_at_the_end_is_asked_once(machines: Machines, mon
 def test_a_finished_job_is_nobody_s(machines: Machines) -> None:
     """Looked at on another machine it tells its status there, and keeps no third one away."""
     assert machines.live("first").exit_code == 0
-    told = read_progress(machines.directory("first"))
-    assert told is not None  # killed before its end was reported, it would say that it runs
-    write_progress(machines.directory("first"), told.model_copy(update={"state": JobState.RUNNING}))
+    progress_before = read_progress(machines.directory("first"))
+    assert progress_before is not None  # killed before its end was reported, it would say that it runs
+    write_progress(machines.directory("first"), progress_before.model_copy(update={"state": JobState.RUNNING}))
     for name in ("first", "second", "third"):
         assert machines.live(name).exit_code == 0
         progress = read_progress(machines.directory(name))
@@ -169,22 +169,22 @@ def test_a_machine_keeps_its_job_however_long_a_step_takes(
 
     def renewed() -> bool:
         """Whether the machine says twice that it is at work, while this waits."""
-        said: set[float] = set()
+        times: set[float] = set()
         end = time.monotonic() + 20
-        while len(said) < 3 and time.monotonic() < end:
-            found = objects.read("manifest.json")
-            said |= {json.loads(found[0])["time"]} if found else set()
-        return len(said) == 3
+        while len(times) < 3 and time.monotonic() < end:
+            manifest = objects.read("manifest.json")
+            times |= {json.loads(manifest[0])["time"]} if manifest else set()
+        return len(times) == 3
 
-    def slow_send(one: ObjectStore, name: str, source: Readable) -> None:
+    def slow_send(store: ObjectStore, name: str, source: Readable) -> None:
         if objects.read("manifest.json") is not None and not seen:
             seen.append(renewed())
-        send(one, name, source)
+        send(store, name, source)
 
-    def slow_blocks(one: ObjectStore, name: str) -> Iterator[bytes]:
+    def slow_blocks(store: ObjectStore, name: str) -> Iterator[bytes]:
         if not seen:
             seen.append(renewed())
-        return blocks(one, name)
+        return blocks(store, name)
 
     def slow_finish(job: JobSession, on_message: OnMessage) -> list[str]:
         seen.append(renewed())
@@ -219,12 +219,12 @@ def test_a_machine_that_lost_its_job_is_told_between_two_sendings(
     async def taken_over(server: ScriptedBackend, prompt: str) -> str | InflightError:
         if len(server.asked) == 1:
             objects = ObjectStore(machines.carried)
-            found = objects.read("manifest.json")
-            assert found is not None
-            other = json.loads(found[0]) | {"owner": "another", "time": time.time()}
-            while not objects.replace_if_unchanged("manifest.json", json.dumps(other).encode(), found[1]):
-                found = objects.read("manifest.json")
-                assert found is not None
+            manifest = objects.read("manifest.json")
+            assert manifest is not None
+            other = json.loads(manifest[0]) | {"owner": "another", "time": time.time()}
+            while not objects.replace_if_unchanged("manifest.json", json.dumps(other).encode(), manifest[1]):
+                manifest = objects.read("manifest.json")
+                assert manifest is not None
         await asyncio.sleep(30)
         waited.append(prompt)
         return prompt

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import InputRecord, Position
 from inflight.batch.job.spec import FileFormat, InputSpec, fingerprint
-from inflight.batch.sources.sql.database import SourceDatabase
+from inflight.batch.sources.interface import RowSource
+from inflight.batch.storage.database_engine import (
+    LOCK_TIMEOUT,
+    create_database_engine,
+    database_error_text,
+    is_sqlite,
+    sqlstate,
+)
+from inflight.batch.storage.secret_address import masked
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, FromClause
+    from sqlalchemy import ColumnElement, Connection, FromClause
 
 _READ: dict[str, Callable[[str], Any]] = {
     "datetime": datetime.fromisoformat,
@@ -28,7 +38,7 @@ _READ: dict[str, Callable[[str], Any]] = {
 
 def key_to_json(values: tuple[Any, ...]) -> list[Any]:
     """Convert key values: numbers and texts unchanged, others as type and text. Raises BatchError `input_invalid`."""
-    return [_written(value) for value in values]
+    return [_key_value(value) for value in values]
 
 
 def key_from_json(values: list[Any]) -> tuple[Any, ...]:
@@ -36,7 +46,7 @@ def key_from_json(values: list[Any]) -> tuple[Any, ...]:
     return tuple(_READ[value[0]](value[1]) if isinstance(value, list) else value for value in values)
 
 
-def _written(value: Any) -> Any:
+def _key_value(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         raise BatchError(f"a row has the key {value}; name a column without such values with --id", "input_invalid")
     if isinstance(value, str | int | float):
@@ -65,7 +75,7 @@ class _Range(NamedTuple):
     last: tuple[Any, ...] | None
 
 
-class SqlSource:
+class SqlSource(RowSource):
     """Rows in the order of their key, in short reads that each continue after the last key of the previous one. So
     nothing is locked in between, and answers can be written to the same table. A position is a row's key.
 
@@ -77,34 +87,28 @@ class SqlSource:
 
     format: FileFormat = "sql"
 
-    def __init__(self, spec: InputSpec, wanted: frozenset[str] | None = None, bound_fingerprint: str = "") -> None:
+    def __init__(self, spec: InputSpec, needed: frozenset[str] | None = None, bound_fingerprint: str = "") -> None:
         self._database = SourceDatabase(spec.address)
         self._spec = spec
         self._what = f"the table {spec.table}" if spec.query is None else "the query"
-        self._rows, columns, self._keys = self._inspect()
-        self.columns: list[str] | None = columns
+        self._rows, columns, self._keys = self._table() if spec.query is None else self._query(spec.query)
+        self.columns = columns
         own_key = len(self._keys) == 1 and self._keys[0] in columns
-        self.key_column: str | None = self._keys[0] if own_key else None
-        self._read = [name for name in columns if wanted is None or name in wanted or name in self._keys]
+        self.key_column = self._keys[0] if own_key else None
+        self._read = [name for name in columns if needed is None or name in needed or name in self._keys]
         named = f"sql:{fingerprint([self._database.name, spec.table, spec.query, self._keys])}:"
         if bound_fingerprint.startswith(named):
             rows, last = json.loads(bound_fingerprint.removeprefix(named))
             self._range = _Range(rows, None if last is None else key_from_json(last))
         else:
             self._range = self._whole_range()
+        self.total = self._range.rows
         last = None if self._range.last is None else key_to_json(self._range.last)
         self.fingerprint = named + json.dumps([self._range.rows, last], separators=(",", ":"))
-
-    @property
-    def total(self) -> int | None:
-        return self._range.rows
 
     def check_unchanged(self) -> None:
         if self._range.last is not None:
             self._check_rest(None, 0)
-
-    def fraction_read(self, position: Position) -> float | None:
-        return None
 
     def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
         from sqlalchemy import select
@@ -127,13 +131,8 @@ class SqlSource:
             if len(rows) < _PAGE:
                 return
 
-    def _inspect(self) -> tuple[FromClause, list[str], list[str]]:
-        """Return the table or query, its columns, and those of its key."""
-        if self._spec.query is not None:
-            return self._query(self._spec.query)
-        return self._table()
-
     def _table(self) -> tuple[FromClause, list[str], list[str]]:
+        """Return the table, its columns, and those of its key."""
         from sqlalchemy import column, inspect, table
         from sqlalchemy.exc import NoSuchTableError
 
@@ -169,6 +168,7 @@ class SqlSource:
         )
 
     def _query(self, query: str) -> tuple[FromClause, list[str], list[str]]:
+        """Return the query's rows, their columns, and the one of the key."""
         from sqlalchemy import column, select, text
 
         if self._spec.table is not None:
@@ -195,8 +195,8 @@ class SqlSource:
         keys = [self._column(name) for name in self._keys]
         is_id = len(keys) == 1 and self._keys[0] == self._spec.id
         with self._database.reading() as connection:
-            one = func.count(distinct(keys[0]) if is_id else keys[0])
-            rows, usable = connection.execute(select(func.count(), one).select_from(self._rows)).one()
+            keyed = func.count(distinct(keys[0]) if is_id else keys[0])
+            rows, usable = connection.execute(select(func.count(), keyed).select_from(self._rows)).one()
             if rows != usable:
                 raise BatchError(
                     f"{rows - usable} of the {rows} rows of {self._what} have no unique value in the column "
@@ -244,3 +244,94 @@ class SqlSource:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names)[:300] if names else "nothing"
+
+
+_HELD = ("SQLITE_BUSY", "SQLITE_LOCKED")
+
+
+class SourceDatabase:
+    """A database to read from. Raises BatchError: `input_not_found`, `input_invalid`, `package_missing`,
+    `storage_denied`, `storage_unreachable`.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address, self.shown = address, masked(address)
+        # A new connection for each read: sources are not closed, and a server need not wait for the next page.
+        self._engine = create_database_engine(address, "input_invalid", pooled=False)
+        self.is_sqlite = is_sqlite(self._engine)
+        from sqlalchemy import event
+
+        if self.is_sqlite:
+            # SQLAlchemy would create an empty database if the file is missing.
+            if not self._engine.url.database or not Path(self._engine.url.database).is_file():
+                raise BatchError(f"there is no database {self.shown}; check the path", "input_not_found")
+            event.listen(self._engine, "connect", _take_any_text)
+        elif self._engine.dialect.driver == "psycopg":
+            event.listen(self._engine, "connect", _take_any_time)
+        self.name = str(self._engine.url.database or "")
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Yield a connection for a short read; afterwards nothing is locked."""
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except DBAPIError as error:
+            raise self._to_batch_error(error) from error
+        except SQLAlchemyError as error:
+            raise BatchError(
+                f"{self.shown} can't be read: {database_error_text(self._address, error)}", "input_invalid"
+            ) from error
+
+    def _to_batch_error(self, error: Any) -> BatchError:
+        words, state = database_error_text(self._address, error.orig or error), sqlstate(error)
+        if state.startswith("28") or state == "42501":
+            return BatchError(
+                f"{self.shown} refuses access ({words}); give the name and password of a user who may read it",
+                "storage_denied",
+            )
+        lost = type(error).__name__ in ("OperationalError", "InterfaceError")
+        if lost and not self.is_sqlite and not state.startswith("42"):
+            return BatchError(
+                f"{self.shown} can't be reached ({words}); check its address, or try again later",
+                "storage_unreachable",
+            )
+        if getattr(error.orig, "sqlite_errorname", "").startswith(_HELD):
+            return BatchError(
+                f"another program has locked {self.shown} for {LOCK_TIMEOUT:g} seconds ({words}); end that program or "
+                f"wait for it",
+                "storage_unreachable",
+            )
+        return BatchError(f"{self.shown} can't be read: {words}", "input_invalid")
+
+
+def _take_any_text(connection: Any, _: Any) -> None:
+    """Let a text that is not UTF-8 fail only its row; by default the driver would refuse all rows."""
+    connection.text_factory = _text
+
+
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def _take_any_time(connection: Any, _: Any) -> None:
+    """Read times that Python does not have (infinity, years BC, 24:00) as text; the driver would refuse all rows."""
+    from psycopg import DataError
+    from psycopg.types import datetime as types
+
+    def tolerant(loader: Any) -> Any:
+        def load(self: Any, data: Any) -> Any:
+            try:
+                return loader.load(self, data)
+            except (DataError, OverflowError):
+                return bytes(data).decode()
+
+        return type(loader.__name__, (loader,), {"load": load})
+
+    for name in ("Date", "Time", "Timetz", "Timestamp", "Timestamptz", "Interval"):
+        connection.adapters.register_loader(name.lower(), tolerant(getattr(types, f"{name}Loader")))

@@ -1,4 +1,4 @@
-"""Compressed files, by the suffix of their names."""
+"""Streams over stored files: compressed by the suffix of their names, and files of fsspec behind a buffer."""
 
 from __future__ import annotations
 
@@ -64,3 +64,49 @@ def _zstd(raw: IO[bytes], address: str, mode: str) -> IO[bytes]:
 def _damaged(address: str, compression: str, error: BaseException) -> BatchError:
     words = " ".join(str(error).split()).rstrip(".")
     return BatchError(f"{address} is not a valid {compression} file: {words}; download it again", "input_invalid")
+
+
+BUFFER = 1 << 20
+"""Bytes per read."""
+
+
+def open_buffered(file: Any) -> IO[bytes]:
+    """Return a buffered reader for a file of fsspec; closing it closes the file."""
+    return io.BufferedReader(_Raw(file), BUFFER)
+
+
+def skip_bytes(file: IO[bytes], count: int) -> None:
+    """Skip bytes by reading them, in a file that cannot seek."""
+    while count and (data := file.read(min(count, BUFFER))):
+        count -= len(data)
+
+
+class _Raw(io.RawIOBase):
+    """A raw stream for io.BufferedReader."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        seekable = getattr(file, "seekable", None)
+        self._seekable = bool(seekable and seekable()) and getattr(file, "size", None) is not None
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._seekable
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
