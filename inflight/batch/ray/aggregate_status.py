@@ -83,7 +83,7 @@ class AggregateStatus:
 
 def add_counts(whole: Counts, part: Counts) -> None:
     """Add a part's rows, tokens and codes; time and runs are those of the whole job."""
-    for name in ("ok", "error", "dead", "retries", "input_tokens", "output_tokens", "texts"):
+    for name in ("ok", "error", "dead", "retries", "input_tokens", "output_tokens", "texts", "empty"):
         setattr(whole, name, getattr(whole, name) + getattr(part, name))
     for code, count in part.codes.items():
         whole.codes[code] = whole.codes.get(code, 0) + count

@@ -70,7 +70,7 @@ class PartMerger:
         counts = self._ledger.counts
         counts.retries = spent.retries
         counts.input_tokens, counts.output_tokens = spent.input_tokens, spent.output_tokens
-        counts.texts = spent.texts
+        counts.texts, counts.empty = spent.texts, spent.empty
 
     def _merge_part(self, part: InputPart, directory: JobDirectory, ledger: Ledger) -> None:
         letters = self._dead_letters(part, self._duplicates(part, directory, ledger))

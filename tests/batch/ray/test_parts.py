@@ -37,7 +37,9 @@ def write(path: Path, rows: int) -> Path:
 
 
 async def answer(server: ScriptedBackend, prompt: str) -> str | InflightError:
-    return InflightError("it is refused", "invalid_parameter") if prompt == "refuse" else prompt.upper()
+    if prompt == "refuse":
+        return InflightError("it is refused", "invalid_parameter")
+    return "" if prompt.endswith("3") else prompt.upper()
 
 
 @pytest.mark.parametrize("rows", [1, 31, 33, 64, 1000])
@@ -81,6 +83,7 @@ def test_merged_parts_are_the_files_of_one_job(tmp_path: Path) -> None:
     assert counts.codes == whole_end.counts.codes
     assert counts.input_tokens >= whole_end.counts.input_tokens
     assert counts.output_tokens >= whole_end.counts.output_tokens
+    assert counts.empty >= whole_end.counts.empty > 0
     _check_same_files(directory, job)
 
 
