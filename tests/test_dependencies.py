@@ -99,7 +99,7 @@ def installed_with(extra: str | None) -> set[str]:
         ("inflight.commands.generate", None),
         ("inflight.commands.status.command", None),
         ("inflight.commands.key.add", None),
-        ("inflight.gateway.keys", None),
+        ("inflight.gateway.key_ring", None),
         ("inflight.commands.build.command", "build"),
         ("inflight.commands.assemble", "serve"),
         ("inflight.deploy.server.server", "serve"),

@@ -19,7 +19,7 @@ from inflight.batch.reporting.progress_reporter import ProgressReporter
 from inflight.batch.row_formats.retrieval import RetrievalRowFormat
 from inflight.batch.session import JobSession
 from inflight.batch.signals import CANCELLED, INTERRUPTED, StopSignals, stopping_message
-from inflight.batch.state.checkpointer import Checkpointer
+from inflight.batch.state.checkpoint_thread import Checkpointer
 from inflight.batch.state.state_replicator import StateReplicator
 
 _REPORT_SECONDS = 1.0

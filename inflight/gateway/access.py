@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from inflight.gateway.http import Request
-from inflight.gateway.keys import Caller, KeyRing
+from inflight.gateway.key_ring import Caller, KeyRing
 from inflight.gateway.settings import GatewaySettings, is_loopback
 from inflight.openai_api.errors import ApiError
 

@@ -36,7 +36,7 @@ from inflight.gateway.http import (
     Send,
     log_request,
 )
-from inflight.gateway.keys import Caller
+from inflight.gateway.key_ring import Caller
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.openapi import openapi
 from inflight.gateway.pages import chat_page, docs_page

@@ -15,7 +15,7 @@ from inflight_client import InflightError
 from inflight_client.validation import shorten
 
 from inflight.gateway.http import Request, Response
-from inflight.gateway.keys import Caller
+from inflight.gateway.key_ring import Caller
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError

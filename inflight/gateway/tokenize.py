@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from inflight_client.validation import shorten
 
-from inflight.gateway.keys import Caller
+from inflight.gateway.key_ring import Caller
 from inflight.gateway.model_text import EncodedPrompt
 from inflight.gateway.server_pool import ServerPool
 from inflight.gateway.servers import UpstreamServer

@@ -10,7 +10,7 @@ from prometheus_client import Gauge
 
 from inflight.gateway.admission import Admission
 from inflight.gateway.http import Request, cancel_on_disconnect
-from inflight.gateway.keys import Caller
+from inflight.gateway.key_ring import Caller
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.servers import Target

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from loadtests.analysis.columns import Columns, Flags, read_columns
+from loadtests.analysis.generator_validity import assess_validity
 from loadtests.analysis.latencies import Latencies
 from loadtests.analysis.slo import Slo, good_requests
 from loadtests.analysis.summary import Validity
-from loadtests.analysis.validity import assess_validity
 from loadtests.analysis.window import GeneratorSample, MeasurementWindow, generator_samples, measurement_window
 from loadtests.plan import LoadPlan
 from loadtests.run_directory import RunDirectory

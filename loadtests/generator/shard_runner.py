@@ -12,7 +12,7 @@ from gevent.lock import Semaphore
 from locust.env import Environment
 
 from loadtests.errors import LoadError
-from loadtests.generator.session_shard import SessionShard
+from loadtests.generator.session_schedule import SessionShard
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
 from loadtests.workloads.factory import make_workload

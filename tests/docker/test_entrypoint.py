@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.gateway.key_changes import add_key
+from inflight.gateway.key_editing import add_key
 from inflight.gateway.key_file import ApiKey
 from tests.docker.entrypoint_container import ENTRYPOINT, StartedContainer, contained, environment, health
 from tests.fixtures.engines import TinyEngine

@@ -13,7 +13,7 @@ from inflight_client import Client, Sampling
 
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
-from inflight.gateway.key_changes import add_key
+from inflight.gateway.key_editing import add_key
 from inflight.gateway.key_file import ApiKey
 from inflight.gateway.processes import GatewayProcesses
 from tests.fixtures.crashes import shared_server

@@ -23,7 +23,7 @@ from inflight.gateway import app, http, server
 from inflight.gateway.adapters import AdapterFile
 from inflight.gateway.app import Gateway
 from inflight.gateway.http import BodyMemory, DisconnectedError, Request
-from inflight.gateway.key_changes import add_key
+from inflight.gateway.key_editing import add_key
 from inflight.gateway.key_file import ApiKey, Quotas
 from inflight.gateway.openapi import openapi
 from inflight.gateway.outcome import Outcome

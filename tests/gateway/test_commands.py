@@ -14,7 +14,7 @@ from inflight_client.sampling import Guide
 
 from inflight import __version__
 from inflight.deploy.server.server import Server
-from inflight.gateway.key_changes import add_key
+from inflight.gateway.key_editing import add_key
 from inflight.gateway.key_file import ApiKey
 from inflight.gateway.processes import GatewayProcesses
 from tests.fixtures.command_runner import CommandRunner

@@ -20,7 +20,7 @@ from inflight_client import Client, InflightError
 from inflight_client.encoder_call import Task
 
 from inflight.deploy.server.server import Server
-from inflight.gateway.key_changes import add_key
+from inflight.gateway.key_editing import add_key
 from inflight.gateway.key_file import ApiKey, Quotas
 from inflight.gateway.processes import GatewayProcesses
 from tests.client.support.encoder_server import MAX_SEQ_LEN, encoder_server

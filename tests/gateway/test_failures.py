@@ -12,7 +12,7 @@ import pytest
 
 from inflight.gateway.app import Gateway
 from inflight.gateway.http import Request
-from inflight.gateway.keys import Caller
+from inflight.gateway.key_ring import Caller
 from inflight.gateway.settings import GatewaySettings
 
 

@@ -10,7 +10,7 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.deploy.server.server import Server
-from inflight.gateway.key_changes import add_key, revoke_key
+from inflight.gateway.key_editing import add_key, revoke_key
 from inflight.gateway.key_file import ApiKey, Quotas, default_key_file
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.settings import GatewaySettings

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from inflight_client import InflightError
 
-from inflight.gateway.key_changes import add_key, revoke_key
+from inflight.gateway.key_editing import add_key, revoke_key
 from inflight.gateway.key_file import (
     MAX_FILE_BYTES,
     PREFIX,
@@ -201,7 +201,7 @@ def test_revoking_without_a_file_creates_nothing(tmp_path: Path) -> None:
 
 def test_processes_add_at_once_and_no_key_is_lost(path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from inflight.gateway.key_changes import add_key\n"
+        "import sys; from pathlib import Path; from inflight.gateway.key_editing import add_key\n"
         "from inflight.gateway.key_file import ApiKey\n"
         "for number in range(10): print(add_key(Path(sys.argv[1]), ApiKey.new(f'{sys.argv[2]}-{number}')))\n"
     )

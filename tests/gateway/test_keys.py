@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from inflight_client import InflightError
 
-from inflight.gateway.key_changes import add_key, revoke_key
+from inflight.gateway.key_editing import add_key, revoke_key
 from inflight.gateway.key_file import ApiKey, key_digest
-from inflight.gateway.keys import KeyRing
+from inflight.gateway.key_ring import KeyRing
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 from tests.gateway.key_files import keys_json, write
@@ -131,7 +131,7 @@ DAMAGE = [unlink, truncate, open_to_others, replace_by_directory, replace_by_dan
 def test_a_file_that_becomes_unusable_denies_until_it_is_restored(
     path: Path, token: str, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
 ) -> None:
-    caplog.set_level(logging.INFO, "inflight.gateway.keys")
+    caplog.set_level(logging.INFO, "inflight.gateway.key_ring")
     good = path.read_bytes()
     ring = KeyRing.load(path)
     assert ring.authenticate(token) is not None
@@ -212,7 +212,7 @@ def test_threads_share_a_ring_while_keys_are_added(path: Path, token: str) -> No
 
 def test_no_server_is_imported() -> None:
     program = (
-        "import sys, inflight.gateway.keys; print({'uvicorn', 'starlette', 'grpc', 'pydantic'} & set(sys.modules))"
+        "import sys, inflight.gateway.key_ring; print({'uvicorn', 'starlette', 'grpc', 'pydantic'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

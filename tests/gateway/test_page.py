@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from inflight.deploy.server.server import Server
-from inflight.gateway.key_changes import add_key
+from inflight.gateway.key_editing import add_key
 from inflight.gateway.key_file import ApiKey
 from inflight.gateway.processes import GatewayProcesses
 from tests.fixtures.gateway import running_gateway

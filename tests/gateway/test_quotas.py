@@ -16,7 +16,7 @@ import pytest
 
 from inflight.common.child_process import python_module
 from inflight.deploy.server.server import Server
-from inflight.gateway.key_changes import add_key, limit_key
+from inflight.gateway.key_editing import add_key, limit_key
 from inflight.gateway.key_file import ApiKey, Quotas
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.quotas import QuotaLedger

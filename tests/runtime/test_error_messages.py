@@ -31,7 +31,7 @@ from inflight.text.tokenizer import check_size, decoded_text
 from tests.fixtures.errors import Cause, check_messages
 from tests.fixtures.waiting import wait_until
 from tests.runtime import test_messages
-from tests.runtime.encoders import test_batcher, test_tokenize
+from tests.runtime.encoders import test_batch_runner, test_tokenize
 from tests.runtime.engine.test_request_values import OUT_OF_BOUNDS
 from tests.runtime.test_messages import LIMITS
 from tests.runtime.triton.request_inputs import inputs_of
@@ -45,8 +45,8 @@ def raise_first(found: Sequence[object]) -> None:
 
 
 def not_computed(first: int) -> None:
-    with test_batcher.batching(test_batcher.SumEncoder()) as batcher:
-        request = test_batcher.ask(batcher, [first])
+    with test_batch_runner.batching(test_batch_runner.SumEncoder()) as batcher:
+        request = test_batch_runner.ask(batcher, [first])
         wait_until(lambda: request.results)
     raise_first(request.results[0])
 
@@ -69,7 +69,7 @@ def test_sentences(tmp_path: Path) -> None:
         *(partial(words.check_query, query) for query in ("w1 " * 20, " " * 5000)),
         lambda: raise_first(words.tokenize([PlainText("w1 " * 9000, truncate=False)])),
         lambda: raise_first(words.tokenize([PlainText(" " * (1 << 21), truncate=True)])),
-        *(partial(not_computed, first) for first in (test_batcher.FAILS, test_batcher.NAN)),
+        *(partial(not_computed, first) for first in (test_batch_runner.FAILS, test_batch_runner.NAN)),
         partial(encoder_request, "embed"),
         partial(encoder_request, "embed", text_input=[[b"a"]], dimensions=[[9]]),
         partial(encoder_request, "embed", text_input=[[b"a"]], input_type=[[b"poem"]]),

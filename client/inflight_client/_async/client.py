@@ -25,7 +25,7 @@ from inflight_client.transport import ModelMetadata, ServerMetadata
 from inflight_client.validation import check_int
 
 if TYPE_CHECKING:
-    from inflight_client._async.call_runner import AsyncPrompts
+    from inflight_client._async.concurrent_calls import AsyncPrompts
     from inflight_client.chat_template import ChatTemplate
     from inflight_client.encoder_texts import AsyncDocuments, AsyncTexts
     from inflight_client.metrics import Metrics
@@ -150,7 +150,7 @@ class AsyncClient:
         >>> [answer.output_tokens async for answer in client.generate_many(prompts, max_tokens=4)]
         [4, 4, 4]
         """
-        from inflight_client._async.call_runner import AsyncCallRunner
+        from inflight_client._async.concurrent_calls import AsyncCallRunner
 
         self._settings.validate_options(options)
         check_int("concurrency", concurrency, 1, 2**31 - 1)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Sized
 from contextlib import aclosing
 from typing import Any
 
-from inflight_client._async.call_runner import AsyncCallRunner
+from inflight_client._async.concurrent_calls import AsyncCallRunner
 from inflight_client._async.connection import AsyncConnection
 from inflight_client.deadline import NEVER, Deadline
 from inflight_client.encoder_call import EncoderOptions, EncoderRequest

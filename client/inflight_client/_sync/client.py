@@ -26,7 +26,7 @@ from inflight_client.transport import ModelMetadata, ServerMetadata
 from inflight_client.validation import check_int
 
 if TYPE_CHECKING:
-    from inflight_client._sync.call_runner import Prompts
+    from inflight_client._sync.concurrent_calls import Prompts
     from inflight_client.chat_template import ChatTemplate
     from inflight_client.encoder_texts import Documents, Texts
     from inflight_client.metrics import Metrics
@@ -151,7 +151,7 @@ class Client:
         >>> [answer.output_tokens for answer in client.generate_many(prompts, max_tokens=4)]
         [4, 4, 4]
         """
-        from inflight_client._sync.call_runner import CallRunner
+        from inflight_client._sync.concurrent_calls import CallRunner
 
         self._settings.validate_options(options)
         check_int("concurrency", concurrency, 1, 2**31 - 1)

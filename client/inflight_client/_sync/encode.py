@@ -8,7 +8,7 @@ from collections.abc import Sized
 from contextlib import closing
 from typing import Any
 
-from inflight_client._sync.call_runner import CallRunner
+from inflight_client._sync.concurrent_calls import CallRunner
 from inflight_client._sync.connection import Connection
 from inflight_client.deadline import NEVER, Deadline
 from inflight_client.encoder_call import EncoderOptions, EncoderRequest

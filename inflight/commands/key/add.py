@@ -14,7 +14,7 @@ import click
 from inflight_client import InflightError
 
 from inflight.commands.key.options import as_record, key_file_option, quota_options, quotas_from
-from inflight.gateway.key_changes import add_key, revoke_key
+from inflight.gateway.key_editing import add_key, revoke_key
 from inflight.gateway.key_file import ApiKey, parse_time
 
 _PERIOD = re.compile(r"(\d{1,9})([hdw])")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from inflight.commands.key.options import key_file_option, quota_options, quotas_from
-from inflight.gateway.key_changes import limit_key
+from inflight.gateway.key_editing import limit_key
 
 
 @click.command(short_help="Set the quotas of a key.")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from inflight.commands.key.options import key_file_option
-from inflight.gateway.key_changes import revoke_key
+from inflight.gateway.key_editing import revoke_key
 
 
 @click.command(short_help="Revoke a key by its id or name.")

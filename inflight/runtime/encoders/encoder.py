@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from inflight.runtime.encoders.batch_planner import PlannerLimits
 from inflight.runtime.encoders.manifest import EncoderDescription
-from inflight.runtime.encoders.planner import PlannerLimits
 
 # Each module has `load_encoders`, an `EncoderLoader`, and is imported only for engines of its target.
 BACKENDS = {

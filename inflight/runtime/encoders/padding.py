@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from inflight.runtime.encoders.batch_planner import padded_length
 from inflight.runtime.encoders.encoder import EncoderInput
 from inflight.runtime.encoders.manifest import EncoderDescription
-from inflight.runtime.encoders.planner import padded_length
 
 
 def model_inputs(texts: Sequence[EncoderInput], manifest: EncoderDescription) -> dict[str, Any]:

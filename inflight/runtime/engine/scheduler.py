@@ -9,8 +9,8 @@ from functools import cache
 from itertools import count
 
 from inflight.common.request_error import RequestError
-from inflight.runtime.engine.admission import queue_full_error
 from inflight.runtime.engine.interface import ModelRunner, SelfSchedulingRunner, StepOutput
+from inflight.runtime.engine.queue_full import queue_full_error
 from inflight.runtime.engine.request_queue import RequestQueue, ScheduledRequest, error_from_exception
 from inflight.runtime.messages import (
     Beam,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from inflight.runtime.background_loop import BackgroundLoop
-from inflight.runtime.encoders.batcher import Computed
+from inflight.runtime.encoders.batch_runner import Computed
 from inflight.runtime.metrics.definitions import (
     ENCODER_BATCH_SECONDS,
     ENCODER_BATCH_TEXTS,

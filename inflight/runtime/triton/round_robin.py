@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 from inflight.runtime.background_loop import BackgroundLoop
-from inflight.runtime.engine.admission import queue_full_error
+from inflight.runtime.engine.queue_full import queue_full_error
 
 
 class RoundRobinExecutor:

@@ -17,7 +17,7 @@ from build_engines.encoders.tensorrt_target import TensorRtSettings, profiles
 from build_engines.errors import BuildError
 from build_engines.manifest import EncoderLimits, verify_encoder
 from inflight.cli import cli
-from inflight.runtime.encoders.planner import padded_length
+from inflight.runtime.encoders.batch_planner import padded_length
 from tests.fixtures.encoders import tiny_encoder_checkpoint
 from tests.fixtures.errors import raises
 from tests.fixtures.nvidia import A100, H100, STANDINS, NvidiaPrograms

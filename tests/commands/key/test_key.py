@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from inflight.gateway.key_file import key_digest, parse_time, read_key_file
-from inflight.gateway.keys import KeyRing
+from inflight.gateway.key_ring import KeyRing
 from tests.gateway.key_files import keys_json, write
 
 

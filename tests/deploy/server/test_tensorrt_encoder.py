@@ -17,9 +17,9 @@ from inflight.deploy.repository.engine_set import EngineSet
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.server import Server
 from inflight.runtime.backends.openvino.encoder import load_encoders
+from inflight.runtime.encoders.batch_planner import PlannerLimits
 from inflight.runtime.encoders.encoder import EncoderInput
 from inflight.runtime.encoders.manifest import EncoderDescription
-from inflight.runtime.encoders.planner import PlannerLimits
 from tests.fixtures.encoders import TinyEncoder
 from tests.fixtures.errors import raises
 from tests.fixtures.nvidia import A100, NvidiaPrograms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from inflight.runtime.encoders.batcher import Computed
+from inflight.runtime.encoders.batch_runner import Computed
 from inflight.runtime.metrics.definitions import (
     ENCODER_BATCH_TEXTS,
     ENCODER_BATCH_TOKENS,

@@ -11,9 +11,9 @@ import numpy as np
 
 from inflight.runtime.backends.llmapi.library import ENCODING_PLACE, LlmApiLibrary, device_tensor
 from inflight.runtime.backends.llmapi.settings import CHECKPOINT, MODEL_FILE, read_arguments
+from inflight.runtime.encoders.batch_planner import PlannerLimits
 from inflight.runtime.encoders.encoder import EncoderInput
 from inflight.runtime.encoders.manifest import EncoderDescription
-from inflight.runtime.encoders.planner import PlannerLimits
 
 _SMALLEST_NORM = 1e-12
 

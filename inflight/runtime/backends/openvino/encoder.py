@@ -8,10 +8,10 @@ from typing import Any
 
 import openvino
 
+from inflight.runtime.encoders.batch_planner import PlannerLimits, padded_length
 from inflight.runtime.encoders.encoder import EncoderInput
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.padding import model_inputs
-from inflight.runtime.encoders.planner import PlannerLimits, padded_length
 
 _FILE = "openvino_model.xml"
 _CACHED_KERNELS = 256

@@ -10,10 +10,10 @@ import numpy as np
 import tensorrt
 from cuda.bindings import runtime as cuda
 
+from inflight.runtime.encoders.batch_planner import PlannerLimits, padded_length
 from inflight.runtime.encoders.encoder import EncoderInput
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.padding import model_inputs
-from inflight.runtime.encoders.planner import PlannerLimits, padded_length
 
 _FILE = "model.plan"
 _OUTPUT = "output"

@@ -14,10 +14,10 @@ import triton_python_backend_utils as pb_utils
 from inflight.common.cpu_affinity import use_engine_cores
 from inflight.common.micro_batch import default_batch_tokens
 from inflight.common.request_error import RequestError
-from inflight.runtime.encoders.batcher import Batcher
+from inflight.runtime.encoders.batch_planner import PlannerLimits
+from inflight.runtime.encoders.batch_runner import Batcher
 from inflight.runtime.encoders.encoder import EncoderInput, find_loader
 from inflight.runtime.encoders.manifest import EncoderDescription
-from inflight.runtime.encoders.planner import PlannerLimits
 from inflight.runtime.encoders.tokenize import EncoderTokenizer, PlainText, TokenizedText
 from inflight.runtime.engine.request_values import deadline_from
 from inflight.runtime.metrics.definitions import ENCODER_FAMILIES

@@ -14,9 +14,9 @@ import torch
 from build_engines.build import BuildOptions, build_engine
 from build_engines.manifest import EncoderTask
 from inflight.runtime.backends.llmapi.encoder import LlmApiEncoder, load_encoders
+from inflight.runtime.encoders.batch_planner import PlannerLimits
 from inflight.runtime.encoders.encoder import Encoder, EncoderInput, find_loader
 from inflight.runtime.encoders.manifest import EncoderDescription
-from inflight.runtime.encoders.planner import PlannerLimits
 from tests.fixtures.encoders import TinyEncoder, tiny_encoder_checkpoint
 from tests.fixtures.errors import raises
 from tests.runtime.backends.llmapi.standin import imported

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from inflight.runtime.backends.openvino import encoder as openvino_encoder
+from inflight.runtime.encoders.batch_planner import PlannerLimits
 from inflight.runtime.encoders.encoder import Encoder, EncoderInput, find_loader
 from inflight.runtime.encoders.manifest import EncoderDescription
-from inflight.runtime.encoders.planner import PlannerLimits
 from tests.fixtures.encoders import TinyEncoder
 from tests.fixtures.nvidia import A100, NvidiaPrograms
 from tests.fixtures.tensorrt import LIMITS, TensorRtEncoder

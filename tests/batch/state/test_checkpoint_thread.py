@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from inflight.batch.job.rows import RowResult, RowStatus
-from inflight.batch.state.checkpointer import Checkpointer
+from inflight.batch.state.checkpoint_thread import Checkpointer
 from tests.batch.state.remote_state.machine import JobMachine
 from tests.fixtures.waiting import wait_until
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from inflight.common.request_error import RequestError
 from inflight.runtime.background_loop import BackgroundLoop
+from inflight.runtime.encoders.batch_planner import Planner, PlannerLimits, WaitingText
 from inflight.runtime.encoders.encoder import Encoder, EncoderInput
-from inflight.runtime.encoders.planner import Planner, PlannerLimits, WaitingText
-from inflight.runtime.engine.admission import queue_full_error
+from inflight.runtime.engine.queue_full import queue_full_error
 
 _CANCEL_SECONDS = 0.1
 """How often requests of waiting texts are polled for a cancellation or a deadline."""

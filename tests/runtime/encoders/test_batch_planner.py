@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.runtime.encoders.planner import Planner, PlannerLimits, WaitingText, padded_length
+from inflight.runtime.encoders.batch_planner import Planner, PlannerLimits, WaitingText, padded_length
 
 Text = WaitingText[int]
 LIMITS = st.builds(

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from inflight.common.request_error import RequestError
-from inflight.runtime.encoders.batcher import Batcher, Computed
+from inflight.runtime.encoders.batch_planner import PlannerLimits, padded_length
+from inflight.runtime.encoders.batch_runner import Batcher, Computed
 from inflight.runtime.encoders.encoder import EncoderInput
-from inflight.runtime.encoders.planner import PlannerLimits, padded_length
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 
