@@ -50,8 +50,8 @@ catalogue: setup ## describe 2,000 made-up products of a SQLite table by a batch
 # wait most of their time, so a third worker finds room on two cores.
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test: check browser ## lint, types, import rules, and every test but the slow ones
-	$(BIN)/pytest -m "not slow and not alone" --numprocesses 3 --dist worksteal
-	$(BIN)/pytest -m "not slow and alone" $(ALONE)
+	$(BIN)/pytest -m "not slow and not alone" --numprocesses 3 --dist worksteal --durations 20
+	$(BIN)/pytest -m "not slow and alone" $(ALONE) --durations 5
 
 # The runtime also runs in Triton's GPU container, which has Python 3.12 and numpy 2.
 PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python; do \
@@ -59,7 +59,7 @@ PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin
 RUNTIME := .cache/python3.12
 test-fast: export PYTHONDONTWRITEBYTECODE =
 test-fast: setup $(if $(PYTHON312),$(RUNTIME)/.installed) ## the inner loop: unit tests and the fake engine, and the runtime's on Python 3.12 where there is one
-	$(BIN)/pytest --fast -m "not slow and not alone" --numprocesses 3 --dist worksteal
+	$(BIN)/pytest --fast -m "not slow and not alone" --numprocesses 3 --dist worksteal --durations 20
 	@$(if $(PYTHON312),set -x; PYTHONPATH=. $(RUNTIME)/bin/python -m pytest --fast -m "not slow and not alone" --numprocesses 3 tests/runtime, \
 	  echo "No Python 3.12 was found, so the runtime's tests ran on 3.11 alone; name one with make test-fast PYTHON312=PATH")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from loadtests.run_directory import RunDirectory
 from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.load_generator import TIMEOUT, has_reported, running_generator
 from tests.fixtures.load_summaries import typical_summary
+from tests.fixtures.ports import free_port
 from tests.fixtures.waiting import wait_until
 
 SHORT = ("--input-tokens", "6", "--output-tokens", "4", "--drain-seconds", "10")
@@ -189,8 +189,7 @@ def test_a_full_disk_is_one_sentence(paced_server: Server, start: Start, tmp_pat
 def test_another_machine_sends_its_part(
     paced_server: Server, start: Start, poisoned: Callable[[], str], tmp_path: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        master = f"127.0.0.1:{free.getsockname()[1]}"
+    master = f"127.0.0.1:{free_port()}"
     options = ("--server", paced_server.grpc_address, *SHORT, "--rate", "8", "--seconds", "1.5")
     wanted = ("--expect-workers", "1", "--bind", master, "--out", str(tmp_path / "run"))
     with ExitStack() as stack:

@@ -22,6 +22,7 @@ from loadtests.report.write_reports import write_run_report
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.engines import ROOT
 from tests.fixtures.load_generator import TIMEOUT, running_generator
+from tests.fixtures.ports import free_port
 from tests.fixtures.server import STEP_SECONDS
 from tests.fixtures.waiting import wait_until
 
@@ -31,15 +32,10 @@ SHORT = ["--input-tokens", "6", "--output-tokens", str(TOKENS)]
 ENTRIES = {"E2E", "TTFT", "ITL", "TPOT", "tokens/s"}
 
 
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return str(free.getsockname()[1])
-
-
 def headless(server: Server, place: Path) -> dict[str, list[str]]:
     grpc, http = server.grpc_address, f"http://{server.http_address}"
     page = ["--metrics-url", f"http://{server.metrics_address}/metrics"]
-    port = free_port()
+    port = str(free_port())
     quiet = ["--headless", "--only-summary", *SHORT]
     return {
         "closed": [*quiet, "--host", grpc, "-u", "3", "-r", "3", "-t", "10s", *page, "--out", str(place / "closed")],
@@ -139,7 +135,7 @@ def test_what_can_not_be_is_told_at_once(place: Path) -> None:
 @pytest.fixture(scope="module")
 def web(paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of Locust's web page, of a command line with a secret."""
-    port, out = free_port(), tmp_path_factory.mktemp("web") / "out"
+    port, out = str(free_port()), tmp_path_factory.mktemp("web") / "out"
     secret = ["--header", "authorization: Bearer SECRET"]
     command = [*LOCUST, *SHORT, "--host", paced_server.grpc_address, *secret, "--web-port", port]
     with running_generator(command, out):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.load_generator import TIMEOUT, generator_command, has_reported, running_generator
+from tests.fixtures.ports import free_port
 from tests.fixtures.server import STEP_SECONDS, fake_engine
 from tests.fixtures.waiting import wait_until
 
@@ -123,16 +123,14 @@ def test_sigterm_ends_a_run_and_all_is_told(workers: int, paced_server: Server, 
 
 
 def test_the_plan_waits_for_workers_that_do_not_handle_messages_yet(paced_server: Server, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        master = f"127.0.0.1:{free.getsockname()[1]}"
+    master = f"127.0.0.1:{free_port()}"
     slow = (
         "import sys; from loadtests.generator import main; import gevent; worker = main.WorkerLoadTest\n"
         "main.WorkerLoadTest = lambda environment: (gevent.sleep(1.5), worker(environment))\n"
         "main.run_worker(sys.argv[1])\n"
     )
     directory = RunDirectory.create(tmp_path / "run")
-    plan = LoadPlan(server=paced_server.grpc_address, seconds=0.5, workload=WorkloadSpec(output_tokens="2"))
+    plan = LoadPlan(server=paced_server.grpc_address, seconds=2.0, workload=WorkloadSpec(output_tokens="2"))
     command = [*generator_command(directory, plan, 0), "--expected=1", f"--bind={master}"]
     with running_generator(command, tmp_path / "out") as process:
         worker = subprocess.Popen([sys.executable, "-c", slow, master])
