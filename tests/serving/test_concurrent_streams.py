@@ -1,4 +1,4 @@
-"""Under load each answer of a request is what the same prompt gets alone, whoever leaves meanwhile.
+"""Under load each answer of a request is what the same prompt gets alone, also while other clients leave.
 
 Engine steps take 1 to 5 ms, and many clients ask. Other mixtures are in tests/client/test_hurried.py, and for the
 engine in tests/runtime/engine/test_scheduler_traffic.py and tests/runtime/backends/openvino/test_any_mixture.py.

@@ -97,7 +97,8 @@ class BatchRunner:
                 try:
                     if lock < 0:
                         with map_disk_errors("the lock of the batches"):
-                            lock = open_private(str(self._store.root / ".runner.lock"), os.O_RDWR | os.O_CREAT)
+                            path = self._store.root.with_name("batch-runner.lock")
+                            lock = open_private(str(path), os.O_RDWR | os.O_CREAT)
                     if not self.active:
                         self.active = _try_lock(lock)
                     if self.active:
