@@ -45,10 +45,10 @@ from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import BENCH_DIRECTORY, DEMO, bench_checkpoint, bench_engine
 from benchmarks.gateway_cost import gateway
 from benchmarks.prompts import Prompts
+from build_engines.cpu_precision import find_processor
 from build_engines.demo import example_prompts
 from build_engines.demo.quality import MAX_NEW_TOKENS, greedy_answers, measure_quality
 from build_engines.manifest import Manifest
-from build_engines.processor import find_processor
 from inflight.deploy.server.server import Server
 from inflight.gateway.processes import listen
 

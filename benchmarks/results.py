@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks.batch.vllm_peer import VERSION, installed
 from benchmarks.figures import COLUMNS, Figure, wide_console
 from benchmarks.fixtures import BENCH_DIRECTORY
-from build_engines.processor import find_processor
+from build_engines.cpu_precision import find_processor
 from inflight import __version__
 
 BENCHMARKS: Mapping[str, Sequence[str]] = {

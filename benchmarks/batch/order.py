@@ -24,7 +24,7 @@ from benchmarks.fixtures import bench_engine
 from benchmarks.prompts import Prompts
 from inflight.batch.dispatch.dispatcher import Dispatcher
 from inflight.batch.dispatch.ephemeral_server import ephemeral_server
-from inflight.batch.dispatch.prefetcher import order_by_prefix
+from inflight.batch.dispatch.prefix_order import order_by_prefix
 from inflight.batch.dispatch.triton_backend import TritonBackend
 from inflight.batch.job.rows import GenerateRequest, Row, RowAnswer
 from inflight.batch.job.spec import RunOptions

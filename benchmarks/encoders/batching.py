@@ -30,8 +30,8 @@ from benchmarks.encoders.peers import SENTENCE_TRANSFORMERS, VLLM, Peer
 from benchmarks.encoders.server import EncoderMetrics, embedding_server
 from benchmarks.encoders.texts import TextMaker, tokens
 from benchmarks.figures import Figure, out_option, report
+from build_engines.cpu_precision import find_processor
 from build_engines.manifest import Precision
-from build_engines.processor import find_processor
 from inflight.deploy.server.server import Server
 
 STATIC_SIZE = 32

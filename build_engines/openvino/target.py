@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.checkpoints.checkpoint import Checkpoint, check_buildable
+from build_engines.cpu_precision import PrecisionChoice, choose_precision, find_processor
 from build_engines.manifest import CompiledEngine, GpuKvPrecision, GpuPrecision, KvPrecision, Precision, SuitedTo
 from build_engines.openvino.export import ExportTask
 from build_engines.openvino.export_runner import run_export
-from build_engines.processor import PrecisionChoice, choose_precision, find_processor
 from build_engines.progress import BuildProgress
 from build_engines.target import BuildOptions, CacheKey, Host
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from build_engines.cpu_precision import choose_precision, find_processor
 from build_engines.errors import BuildError
 from build_engines.plan import gpu_memory, openvino_memory
 from build_engines.plan.fit import NOT_BUILT, Choices, Demand, Fit, Refusal, choose_fit
@@ -22,7 +23,6 @@ from build_engines.plan.gpu_memory import Split
 from build_engines.plan.model import PlannedModel
 from build_engines.plan.size import format_size
 from build_engines.plan.support_matrix import TargetSupport, target_support
-from build_engines.processor import choose_precision, find_processor
 
 DEFAULT_LENGTH = 8192
 """Default tokens of a sequence: models are seldom served with their longest."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from build_engines.cpu_precision import find_processor
 from build_engines.plan.fit import Fit
 from build_engines.plan.footprint import KV_CACHE_FRACTION
 from build_engines.plan.memory_plan import MemoryPlan
 from build_engines.plan.speed import SpeedPlan
-from build_engines.processor import find_processor
 
 _LENGTHS = (2048, 8192, 32768)
 

@@ -21,7 +21,7 @@ from inflight_client.sampling import Sampling
 from inflight import __version__
 from inflight.gateway.access import Access
 from inflight.gateway.adapters import AdapterRequest
-from inflight.gateway.admission import Admission
+from inflight.gateway.admission_queue import Admission
 from inflight.gateway.batch_routes import BatchRoutes
 from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
 from inflight.gateway.generation import CallContext, Generation

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from prometheus_client import Gauge
 
-from inflight.gateway.admission import Admission
+from inflight.gateway.admission_queue import Admission
 from inflight.gateway.http import Request, cancel_on_disconnect
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.outcome import Outcome

@@ -22,9 +22,9 @@ import yaml
 from inflight_client import InflightError
 
 from build_engines.build import build_engine
+from build_engines.cpu_precision import find_processor
 from build_engines.errors import BuildError
 from build_engines.manifest import Manifest
-from build_engines.processor import find_processor
 from build_engines.progress import BuildProgress
 from inflight.common.atomic_files import write_atomic
 from inflight.deploy.errors import DeployError

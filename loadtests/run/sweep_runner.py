@@ -11,8 +11,9 @@ from typing import Literal, Protocol
 
 from inflight_client import InflightError
 
+from loadtests.analysis.rate_search import RateSearch
 from loadtests.analysis.summary import Summary
-from loadtests.analysis.sweep import USERS, RateSearch, Sweep, SweepStep
+from loadtests.analysis.sweep import USERS, Sweep, SweepStep
 from loadtests.errors import LoadError
 from loadtests.plan import Arrivals, LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord

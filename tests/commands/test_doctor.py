@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from build_engines.processor import choose_precision, find_processor
+from build_engines.cpu_precision import choose_precision, find_processor
 
 MAIN = "from inflight.cli import main; main()"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.analysis.comparison.compare import compare
+from loadtests.analysis.rate_search import RateSearch
 from loadtests.analysis.slo import Slo
 from loadtests.analysis.summary import Summary
-from loadtests.analysis.sweep import RateSearch
 from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_times
 from loadtests.plan import Arrivals

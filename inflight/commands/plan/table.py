@@ -5,13 +5,13 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from build_engines.cpu_precision import find_processor
 from build_engines.encoders.memory import EncoderPlan
 from build_engines.plan.fit import NOT_BUILT, Fit
 from build_engines.plan.memory_plan import MemoryPlan
 from build_engines.plan.report import table_lengths
 from build_engines.plan.size import format_size
 from build_engines.plan.speed import SpeedPlan
-from build_engines.processor import find_processor
 
 _PIPE_WIDTH = 120
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from build_engines.processor import choose_precision, find_processor
+from build_engines.cpu_precision import choose_precision, find_processor
 from inflight.deploy.errors import DeployError
 
 if TYPE_CHECKING:

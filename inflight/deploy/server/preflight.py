@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from build_engines import containers, machine
+from build_engines.cpu_precision import better_precision, find_processor
 from build_engines.machine import Gpu, Machine
 from build_engines.manifest import EncoderManifest, EngineManifest, Manifest
-from build_engines.processor import better_precision, find_processor
 from inflight import __version__, compatible
 from inflight.deploy import memory
 from inflight.deploy.errors import DeployError, invalid

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from inflight.batch.dispatch.prefetcher import SHARED_PREFIX_CHARACTERS
+from inflight.batch.dispatch.prefix_order import SHARED_PREFIX_CHARACTERS
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.verify.checker import verify
 from inflight.deploy.server.server import Server

@@ -15,10 +15,10 @@ import huggingface_hub.constants
 import pytest
 
 from build_engines.build import BuildOptions
+from build_engines.cpu_precision import choose_precision, find_processor
 from build_engines.errors import BuildError
 from build_engines.model_cache.cache import ModelCache
 from build_engines.model_cache.obtain import obtain_engine
-from build_engines.processor import choose_precision, find_processor
 from tests.build_engines.build_runs import RecordedProgress, StartedBuild, UntilExport
 from tests.fixtures.engines import TinyCheckpoint
 from tests.fixtures.errors import raises

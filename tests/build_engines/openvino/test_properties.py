@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from build_engines.cpu_precision import Processor
 from build_engines.openvino import target
 from build_engines.openvino.target import compute_properties
-from build_engines.processor import Processor
 
 
 @pytest.mark.parametrize(

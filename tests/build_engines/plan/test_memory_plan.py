@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from build_engines.cpu_precision import Processor
 from build_engines.errors import BuildError
 from build_engines.plan import memory_plan
 from build_engines.plan.formats import kv_format, weight_format
@@ -13,7 +14,6 @@ from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
 from build_engines.plan.model import PlannedModel
 from build_engines.plan.parameters import count_parameters
 from build_engines.plan.size import GIB
-from build_engines.processor import Processor
 from tests.build_engines.plan.example_shapes import read
 from tests.build_engines.plan.published_models import parameters_of, shape_of
 from tests.fixtures.errors import raises

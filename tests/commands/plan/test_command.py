@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from build_engines.cpu_precision import find_processor
 from build_engines.plan.size import GIB
-from build_engines.processor import find_processor
 from tests.commands.plan.plan_reports import GPU, plan, report, write
 from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.encoders import tiny_encoder_checkpoint

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from build_engines import machine
+from build_engines.cpu_precision import Processor
 from build_engines.machine import Gpu, Machine
 from build_engines.manifest import EncoderManifest, GpuMachine, Manifest
-from build_engines.processor import Processor
 from inflight import __version__
 from inflight.deploy import memory
 from inflight.deploy.errors import DeployError

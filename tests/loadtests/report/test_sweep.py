@@ -8,7 +8,8 @@ from dataclasses import replace
 from rich.console import Console
 
 from inflight.commands.load.display import show_sweep
-from loadtests.analysis.sweep import RateSearch, Sweep, SweepStep
+from loadtests.analysis.rate_search import RateSearch
+from loadtests.analysis.sweep import Sweep, SweepStep
 from loadtests.report.latency_charts import throughput_charts
 from loadtests.report.page import sweep_page
 from loadtests.report.sweep import points

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from build_engines.cpu_precision import choose_precision, find_processor, parse_processor
 from build_engines.openvino.target import target
-from build_engines.processor import choose_precision, find_processor, parse_processor
 from build_engines.target import BuildOptions
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.analysis.sweep import RateSearch
+from loadtests.analysis.rate_search import RateSearch
 
 
 def searched(search: RateSearch, keeps: Callable[[float, int], bool]) -> list[float]:

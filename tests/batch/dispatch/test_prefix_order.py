@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from inflight.batch.dispatch.prefetcher import SHARED_PREFIX_CHARACTERS, order_by_prefix
+from inflight.batch.dispatch.prefix_order import SHARED_PREFIX_CHARACTERS, order_by_prefix
 from inflight.batch.job.rows import GenerateRequest, Row
 from tests.batch.scripted_backend import text_of
 

@@ -8,7 +8,7 @@ from functools import wraps
 
 import pytest
 
-from inflight.gateway.admission import Admission
+from inflight.gateway.admission_queue import Admission
 from inflight.openai_api.errors import ApiError
 
 
