@@ -133,11 +133,12 @@ class RowPrefetcher:
                 if len(window) >= self._job.run_options.window or size >= _MAX_WINDOW_BYTES:
                     yield self._ordered(window)
                     window, size = [], 0
-            if self._too_far_ahead and window:  # the unfinished row may be among them
-                yield self._ordered(window)
-                window, size = [], 0
-            while self._too_far_ahead and not self._stopping.wait(_WAIT_SECONDS):
-                pass
+            while self._too_far_ahead and not self._stopping.is_set():
+                if window:  # the unfinished row may be among them; a checkpoint may come at any time
+                    yield self._ordered(window)
+                    window, size = [], 0
+                else:
+                    self._stopping.wait(_WAIT_SECONDS)
         if window:
             yield self._ordered(window)
 

@@ -14,6 +14,7 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowStatus
 from inflight.batch.reporting.progress import JobState
 from inflight.batch.runner import JobRunner
+from inflight.batch.state.ledger import Ledger
 from inflight.batch.verify.checker import verify
 from tests.batch.sample_jobs import job_of, run
 from tests.batch.scripted_backend import ScriptedBackend, echo
@@ -50,12 +51,22 @@ def test_nothing_more_is_read_while_many_rows_wait_for_one(tmp_path: Path, monke
     check(directory, prompts)
 
 
-def test_a_row_that_many_dead_letters_wait_for_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits itself, in a window that is not full."""
+@pytest.mark.parametrize("before", [0, 200])
+def test_a_row_that_many_dead_letters_wait_for_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """It waits itself, in a window that is not full, and a checkpoint comes whenever the prefetcher has looked."""
+
+    def look(ledger: Ledger) -> int:
+        seen = len(ledger._done_out_of_order)
+        ledger.checkpoint()
+        return seen
+
     monkeypatch.setattr(prefetcher, "MAX_OUT_OF_ORDER", 100)
-    prompts = ["tea 0", *("{" for _ in range(1000)), "tea 1"]
+    monkeypatch.setattr(Ledger, "out_of_order", property(look))
+    prompts = ["{"] * before + ["tea 0", *["{"] * 1000, "tea 1"]
     directory, end = run(job_of(tmp_path, prompts, **SETTINGS), echo)
-    assert (end.counts.ok, end.counts.dead) == (2, 1000)
+    assert (end.counts.ok, end.counts.dead) == (2, before + 1000)
     check(directory, prompts)
 
 
