@@ -20,7 +20,7 @@ sys.exit(not (".so" in name and any(os.path.isfile(f"{place}/{name}") for place 
 endef
 export LIBRARY_CHECK
 
-.PHONY: help setup demo catalogue test test-fast test-all test-orchestrators browser check sync-client format docs release bench soak lock clean
+.PHONY: help setup demo catalogue test test-fast test-all coverage test-orchestrators browser check sync-client format docs release bench soak lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -62,6 +62,10 @@ test-fast: setup $(if $(PYTHON312),$(RUNTIME)/.installed) ## the inner loop: uni
 	$(BIN)/pytest --fast -m "not slow and not alone" --numprocesses 3 --dist worksteal --durations 20
 	@$(if $(PYTHON312),set -x; PYTHONPATH=. $(RUNTIME)/bin/python -m pytest --fast -m "not slow and not alone" --numprocesses 3 tests/runtime, \
 	  echo "No Python 3.12 was found, so the runtime's tests ran on 3.11 alone; name one with make test-fast PYTHON312=PATH")
+
+coverage: setup ## which lines of the product the inner loop's tests run, as a table and in .cache/coverage
+	$(BIN)/pytest --fast -m "not slow and not alone" --numprocesses 3 --dist worksteal \
+	  --cov --cov-report term:skip-covered --cov-report html:.cache/coverage
 
 $(RUNTIME)/.installed: tests/runtime/python3.12.txt
 	$(PYTHON312) -m venv $(RUNTIME)
