@@ -144,20 +144,20 @@ def check_precisions(options: BuildOptions) -> None:
     _check(options.target, "--kv-cache-precision", options.kv_precision, KV_PRECISIONS)
 
 
-def _wrong_target(target: str, task: str, known: Iterable[str]) -> BuildError:
+def _wrong_target(target: str, task: str, targets: Iterable[str]) -> BuildError:
     return BuildError(
-        f"--target {target} has no engines that {task} texts; choose one of {', '.join(known)}.", "invalid_parameter"
+        f"--target {target} has no engines that {task} texts; choose one of {', '.join(targets)}.", "invalid_parameter"
     )
 
 
-def _check(target: str, flag: str, value: str | None, known: dict[str, tuple[str, ...]]) -> None:
-    if value is None or value in known.get(target, ()):
+def _check(target: str, flag: str, value: str | None, choices: dict[str, tuple[str, ...]]) -> None:
+    if value is None or value in choices.get(target, ()):
         return
-    if target not in known:
+    if target not in choices:
         raise BuildError(f"--target {target} has no {flag}; leave it out.", "invalid_parameter")
-    others = " or ".join(f"--target {other}" for other, values in known.items() if value in values)
+    others = " or ".join(f"--target {other}" for other, values in choices.items() if value in values)
     raise BuildError(
-        f"--target {target} has no {flag} {value}; choose one of {', '.join(known[target])}"
+        f"--target {target} has no {flag} {value}; choose one of {', '.join(choices[target])}"
         + (f", or {others}." if others else "."),
         "invalid_parameter",
     )

@@ -3,6 +3,6 @@
 __version__ = "0.1.0"
 
 
-def compatible(one: str, other: str) -> bool:
+def compatible(version: str, other: str) -> bool:
     """Whether what one version wrote the other one can run: the first two numbers decide (0.1.0 and 0.1.3 can)."""
-    return one.split(".")[:2] == other.split(".")[:2]
+    return version.split(".")[:2] == other.split(".")[:2]

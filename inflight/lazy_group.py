@@ -88,10 +88,10 @@ def name_source(error: click.BadParameter) -> None:
 
 def warn_unused_variables(command: click.Command, prefix: str) -> None:
     """Name variables of a command's prefix that it does not read, each with the one that may be meant."""
-    known = list(_environment_variables(command, prefix))
+    variables = list(_environment_variables(command, prefix))
     for name in sorted(os.environ):
-        if name.startswith(f"{prefix}_") and name not in known:
-            near = nearest(name, known)
+        if name.startswith(f"{prefix}_") and name not in variables:
+            near = nearest(name, variables)
             meant = f"did you mean {near}?" if near else "`--help` lists those it reads."
             click.echo(f"Warning: the environment variable {name} is not used; {meant}", err=True)
 

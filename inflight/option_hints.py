@@ -50,7 +50,7 @@ def table() -> str:
     names: dict[str, list[str]] = {}
     for name, hint in OPTION_HINTS.items():
         names.setdefault(hint, []).append(f"`{name}`")
-    rows = (f"| {', '.join(known)} | {_as_code(hint)} |" for hint, known in names.items())
+    rows = (f"| {', '.join(options)} | {_as_code(hint)} |" for hint, options in names.items())
     return "\n".join(["| there | here |", "|---|---|", *rows])
 
 
@@ -64,13 +64,15 @@ def _as_code(hint: str) -> str:
 def with_suggestion(error: click.NoSuchOption) -> click.NoSuchOption:
     """Return the error with the option to use here; of similar names only with a near one."""
     params = [] if error.ctx is None else error.ctx.command.params
-    known = [name for each in params for name in each.opts if "-" in name]
-    begun = [name for name in known if len(error.option_name) > 4 and name.startswith(error.option_name)]
-    near = begun[0] if len(begun) == 1 else nearest(error.option_name, known, _LEAST_SIMILARITY)
+    options = [name for each in params for name in each.opts if "-" in name]
+    begun = [name for name in options if len(error.option_name) > 4 and name.startswith(error.option_name)]
+    near = begun[0] if len(begun) == 1 else nearest(error.option_name, options, _LEAST_SIMILARITY)
     serves = any(isinstance(each, click.Argument) and each.name in ("model", "checkpoint") for each in params)
     message, hint = error.message, OPTION_HINTS.get(error.option_name) if serves or near is None else None
     if hint is not None:
         option = hint.partition(" ")[0].rstrip(",")
-        elsewhere = " of `inflight serve`" if option.startswith("--") and option == hint and option not in known else ""
+        elsewhere = (
+            " of `inflight serve`" if option.startswith("--") and option == hint and option not in options else ""
+        )
         message, near = f"{message} Use {hint}{elsewhere}.", None
     return click.NoSuchOption(error.option_name, message, [near] if near else None, error.ctx)

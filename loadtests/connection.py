@@ -53,8 +53,8 @@ def find_model(plan: LoadPlan, client: Client) -> ServedModel:
     For a model that generates, this asks for its description; an encoder computes a text.
     """
     if plan.task == "generate":
-        found = client.deployment()
-        return ServedModel(found.model, found.kind, found.version, dict(found.served))
+        deployment = client.deployment()
+        return ServedModel(deployment.model, deployment.kind, deployment.version, dict(deployment.served))
     if plan.task == "rerank":
         model = client.rerank(_PROBE, [_PROBE]).model
     else:

@@ -18,16 +18,16 @@ _MAX_DEPTH = 50
 def read_object(file: Path) -> dict[str, Any]:
     """Return the single object of a file. Raises FileNotFoundError, and LoadError `run_damaged` for anything else."""
     try:
-        found = _EXACT.decode(file.read_text())
+        value = _EXACT.decode(file.read_text())
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
         raise LoadError(f"{file} can't be read: {error}", "run_damaged") from None
     except RecursionError:
-        found = None
-    if not isinstance(found, dict) or is_deep(found, _MAX_DEPTH):
+        value = None
+    if not isinstance(value, dict) or is_deep(value, _MAX_DEPTH):
         raise LoadError(f"{file} must hold one JSON object, and not be nested deeply", "run_damaged")
-    return found
+    return value
 
 
 def read_objects(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -48,22 +48,22 @@ def read_objects(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def finite(value: Any) -> float:
     """Return the value as a float. Raises TypeError, ValueError or OverflowError unless it is a finite number."""
-    found = float(value)
-    if not math.isfinite(found):
-        raise ValueError(f"{found} is not a finite number")
-    return found
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not a finite number")
+    return number
 
 
 def _object(line: bytes, name: str) -> dict[str, Any]:
     try:
-        found = _LINES.decode(line.decode())
+        value = _LINES.decode(line.decode())
     except ValueError as error:
         raise LoadError(f"{name} is not valid JSON: {error}", "run_damaged") from None
     except RecursionError:
         raise LoadError(f"{name} is nested too deeply", "run_damaged") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise LoadError(f"{name} is not a JSON object", "run_damaged")
-    return found
+    return value
 
 
 def _reject_constant(name: str) -> float:

@@ -31,32 +31,32 @@ def plan_options() -> tuple[FieldOption, ...]:
     return (*load, *(option for option in fields if option.path not in _NOT_OPTIONS))
 
 
-def plan_from_options(given: Mapping[str, Any], base: LoadPlan | None = None) -> LoadPlan:
+def plan_from_options(options: Mapping[str, Any], base: LoadPlan | None = None) -> LoadPlan:
     """Return a plan from options by key (None for those not given) over those of `base`. Raises LoadError."""
-    found: dict[str, Any] = {} if base is None else base.model_dump()
-    found["arrivals"] = {**found.get("arrivals", {}), **_arrivals(given)}
+    values: dict[str, Any] = {} if base is None else base.model_dump()
+    values["arrivals"] = {**values.get("arrivals", {}), **_arrivals(options)}
     for option in plan_options():
-        value = given.get(option.key)
+        value = options.get(option.key)
         if value is None or (option.multiple and not value) or option.path[0] in _LOAD_OPTIONS:
             continue
-        place = found
+        place = values
         for part in option.path[:-1]:
             place = place.setdefault(part, {})
         place[option.path[-1]] = value
     try:
-        return LoadPlan.model_validate(found)
+        return LoadPlan.model_validate(values)
     except ValidationError as error:
         raise LoadError(describe_error(error), "invalid_parameter") from None
 
 
-def _arrivals(given: Mapping[str, Any]) -> dict[str, str]:
+def _arrivals(options: Mapping[str, Any]) -> dict[str, str]:
     """Return how sessions begin; a trace without further options is replayed."""
-    named = [name for name in _LOAD_OPTIONS if given.get(name)]
+    named = [name for name in _LOAD_OPTIONS if options.get(name)]
     if len(named) > 1:
         raise LoadError("--users is a closed loop and --rate an open one; give only one of them", "invalid_parameter")
     if named:
-        return {"kind": named[0], "profile": str(given[named[0]])}
-    return {"kind": "trace"} if given.get("trace") else {}
+        return {"kind": named[0], "profile": str(options[named[0]])}
+    return {"kind": "trace"} if options.get("trace") else {}
 
 
 def describe_error(error: ValidationError) -> str:

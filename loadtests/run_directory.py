@@ -86,9 +86,9 @@ class RunDirectory:
 
     def plan(self) -> LoadPlan:
         """Read the plan. Raises LoadError if it is missing or damaged."""
-        found = self._object("plan.json")
+        values = self._object("plan.json")
         try:
-            return LoadPlan.model_validate(found)
+            return LoadPlan.model_validate(values)
         except ValidationError as error:
             raise LoadError(
                 f"{self.path / 'plan.json'} is not a plan: {describe_error(error)}", "run_damaged"
@@ -102,13 +102,13 @@ class RunDirectory:
 
     def records(self) -> list[RequestRecord]:
         """Read all complete lines in order. Raises LoadError `run_damaged` for one that is not a record."""
-        found = []
+        records = []
         for number, values in read_objects(self.requests):
             try:
-                found.append(RequestRecord.from_json(values))
+                records.append(RequestRecord.from_json(values))
             except (TypeError, KeyError, ValueError) as error:
                 raise LoadError(f"{self.requests}, line {number}, is not a record: {error}", "run_damaged") from None
-        return found
+        return records
 
     def server_samples(self) -> list[dict[str, Any]]:
         return [values for _, values in read_objects(self.server)]

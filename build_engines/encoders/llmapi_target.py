@@ -83,9 +83,9 @@ class LlmApiEncoderTarget:
         task, precision = self.options.task, self.options.precision
         settings = self.options.settings(directory, config)
         architecture = str(config["architectures"][0])
-        known = _EMBEDDERS if task == "embed" else (_CLASSIFIER,)
-        if architecture not in known:
-            raise _refused(directory, f"the architecture {architecture}", f"only {', '.join(known)} for {task}")
+        architectures = _EMBEDDERS if task == "embed" else (_CLASSIFIER,)
+        if architecture not in architectures:
+            raise _refused(directory, f"the architecture {architecture}", f"only {', '.join(architectures)} for {task}")
         if task == "embed":
             if settings.dense:
                 module = Path(settings.dense[0].path).name

@@ -92,8 +92,8 @@ def detect_task(directory: Path, config: dict[str, Any]) -> Literal["generate"] 
         return "rerank" if len(_labels(file)) == 1 else "classify"
     if (directory / _MODULES).is_file():
         return "embed"
-    known = config.get("model_type") in MODEL_TYPES
-    return "embed" if known and architecture.endswith(_HEADLESS) else "generate"
+    supported = config.get("model_type") in MODEL_TYPES
+    return "embed" if supported and architecture.endswith(_HEADLESS) else "generate"
 
 
 def read_settings(
@@ -182,11 +182,11 @@ def _unsupported_features(directory: Path, file: ConfigFile, architecture: str) 
 
 def positions(file: ConfigFile) -> int:
     """Return the longest text that the model has positions for; RoBERTa's begin after the padding token's."""
-    known = file.size("max_position_embeddings")
+    count = file.size("max_position_embeddings")
     if file.content["model_type"] in ("roberta", "xlm-roberta", "camembert"):
         padding = file.optional("pad_token_id", least=0)
-        return known - (1 if padding is None else padding) - 1
-    return known
+        return count - (1 if padding is None else padding) - 1
+    return count
 
 
 def _read_embedding(
@@ -380,8 +380,8 @@ def _activation(directory: Path, file: ConfigFile, own: ConfigFile, labels: int)
     return _BY_PROBLEM[problem]
 
 
-def _not_one_of(what: str, known: Collection[str]) -> BuildError:
-    return _unsupported(f"{what}, which can't be built; it must be one of {', '.join(known)}.")
+def _not_one_of(what: str, allowed: Collection[str]) -> BuildError:
+    return _unsupported(f"{what}, which can't be built; it must be one of {', '.join(allowed)}.")
 
 
 def _damaged(what: str) -> BuildError:

@@ -224,14 +224,14 @@ def _notes(config: Any) -> list[str]:
 
 def _sequence_length(task: ExportTask, config: Any, tokenizer: Any) -> int:
     """Return the user's or the model's length; raise BuildError (`invalid_parameter`) if the user's is higher."""
-    known = _positions(config, tokenizer)
-    if task.max_seq_len is not None and task.max_seq_len > known:
+    longest = _positions(config, tokenizer)
+    if task.max_seq_len is not None and task.max_seq_len > longest:
         raise BuildError(
-            f"{task.checkpoint} can be built for {known} tokens at most, so --max-seq-len "
+            f"{task.checkpoint} can be built for {longest} tokens at most, so --max-seq-len "
             f"{task.max_seq_len} is too high; lower it.",
             "invalid_parameter",
         )
-    return task.max_seq_len or known
+    return task.max_seq_len or longest
 
 
 def _positions(config: Any, tokenizer: Any) -> int:

@@ -88,26 +88,26 @@ _ALIASES = {"int8": "int8_wo", "int4": "int4_awq", "awq": "int4_awq", "float16":
 
 def weight_format(name: str, *, openvino: bool) -> WeightFormat:
     """Return the format `name` ("int4-awq" is "int4_awq"); raise BuildError (`invalid_parameter`) if unknown."""
-    known = OPENVINO_WEIGHTS if openvino else GPU_WEIGHTS
+    formats = OPENVINO_WEIGHTS if openvino else GPU_WEIGHTS
     plain = name.strip().lower().replace("-", "_")
-    if plain not in known and not openvino:
+    if plain not in formats and not openvino:
         plain = _ALIASES.get(plain, plain)
-    if plain not in known:
-        raise _unknown("precision", name, known, openvino)
-    return known[plain]
+    if plain not in formats:
+        raise _unknown("precision", name, formats, openvino)
+    return formats[plain]
 
 
 def kv_format(name: str, *, openvino: bool) -> KvFormat:
     """Return the KV cache format `name`; raise BuildError (`invalid_parameter`) if unknown."""
-    known = OPENVINO_KV if openvino else GPU_KV
+    formats = OPENVINO_KV if openvino else GPU_KV
     plain = name.strip().lower()
-    if plain not in known:
-        raise _unknown("kv-cache-precision", name, known, openvino)
-    return known[plain]
+    if plain not in formats:
+        raise _unknown("kv-cache-precision", name, formats, openvino)
+    return formats[plain]
 
 
-def _unknown(option: str, name: str, known: Iterable[str], openvino: bool) -> BuildError:
+def _unknown(option: str, name: str, choices: Iterable[str], openvino: bool) -> BuildError:
     target = "the target openvino" if openvino else "GPUs"
     return BuildError(
-        f"--{option} {name!r} is not known for {target}; choose one of {', '.join(known)}.", "invalid_parameter"
+        f"--{option} {name!r} is not known for {target}; choose one of {', '.join(choices)}.", "invalid_parameter"
     )

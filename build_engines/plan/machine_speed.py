@@ -36,13 +36,13 @@ class MatrixSpeed:
         >>> MatrixSpeed((1.0, 2.0, 3.0, 4.0, 6.0), (1.0,) * 5).seconds(10, 80, cached=False)
         50.0
         """
-        known = self.small if cached else self.large
+        times = self.small if cached else self.large
         if rows >= ROWS[-1]:
-            return weights * known[-1] * rows / ROWS[-1]
+            return weights * times[-1] * rows / ROWS[-1]
         rows = max(rows, ROWS[0])
         at = next(at for at, more in enumerate(ROWS[1:]) if rows <= more)
         share = (rows - ROWS[at]) / (ROWS[at + 1] - ROWS[at])
-        return weights * (known[at] + share * (known[at + 1] - known[at]))
+        return weights * (times[at] + share * (times[at + 1] - times[at]))
 
 
 @dataclass(frozen=True)

@@ -84,14 +84,14 @@ def make_plan(model: PlannedModel, request: PlanRequest) -> MemoryPlan:
     Raises BuildError: `invalid_parameter` for a length above the model's, `unsupported_architecture` if the target
     doesn't support the model.
     """
-    known = model.shape.positions
-    if request.length is not None and request.length > known:
+    longest = model.shape.positions
+    if request.length is not None and request.length > longest:
         raise BuildError(
-            f"{model.where} supports {known:,} tokens at most, so --max-seq-len {request.length} is too high; "
+            f"{model.where} supports {longest:,} tokens at most, so --max-seq-len {request.length} is too high; "
             "lower it.",
             "invalid_parameter",
         )
-    length = request.length or min(known, DEFAULT_LENGTH)
+    length = request.length or min(longest, DEFAULT_LENGTH)
     builder = target_support(request.target, model, request.device, request.sm)
     request = replace(
         request, weights=request.weights or _default_weights(request, builder), kv=request.kv or _default_kv(request)
@@ -199,7 +199,7 @@ def _either(ways: list[str]) -> str:
 def _other_format(choose: Chooser, wish: PlanRequest) -> Fit | None:
     """Return the first format that fits, most precise first."""
     weights, kv = (OPENVINO_WEIGHTS, OPENVINO_KV) if wish.is_openvino else (GPU_WEIGHTS, GPU_KV)
-    fits = (choose(wish, one, other) for one in weights.values() for other in kv.values())
+    fits = (choose(wish, weight, cache) for weight in weights.values() for cache in kv.values())
     return next((fit for fit in fits if fit.fits), None)
 
 

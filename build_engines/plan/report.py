@@ -15,8 +15,8 @@ _LENGTHS = (2048, 8192, 32768)
 
 def table_lengths(plan: MemoryPlan) -> list[int]:
     """Return the lengths for a table: the planned one, a few round ones and the longest."""
-    known = plan.model.shape.positions
-    return sorted({plan.length, known} | {length for length in _LENGTHS if length <= known})
+    longest = plan.model.shape.positions
+    return sorted({plan.length, longest} | {length for length in _LENGTHS if length <= longest})
 
 
 def as_json(plan: MemoryPlan, speed: SpeedPlan | None = None) -> dict[str, Any]:

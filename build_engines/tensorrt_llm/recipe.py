@@ -240,7 +240,7 @@ def _section_type(annotation: Any) -> type[BaseModel] | None:
 def _nearest(names: list[str]) -> str:
     fields = [name for name, _, _ in recipe_fields()]
     last_parts = [name.rpartition(".")[2] for name in fields]
-    for known, name in ((fields, ".".join(names)), (last_parts, names[-1])):
-        if (close := nearest(name, known, cutoff=0.75)) is not None:
-            return f"did you mean {fields[known.index(close)]}?"
+    for candidates, name in ((fields, ".".join(names)), (last_parts, names[-1])):
+        if (close := nearest(name, candidates, cutoff=0.75)) is not None:
+            return f"did you mean {fields[candidates.index(close)]}?"
     return f"its fields are {', '.join(Recipe.model_fields)}."

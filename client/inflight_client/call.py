@@ -186,8 +186,8 @@ class Call:
             if not isinstance(value, str) or (value and not _NAME.fullmatch(value)):
                 raise invalid_value(name, value, "at most 128 printable ASCII characters")
         if not isinstance(self.traceparent, str) or (self.traceparent and not _TRACEPARENT.fullmatch(self.traceparent)):
-            wanted = "in the format of W3C Trace Context, 00-<32 hex>-<16 hex>-<2 hex>, neither id all zeros"
-            raise invalid_value("traceparent", self.traceparent, wanted)
+            expected = "in the format of W3C Trace Context, 00-<32 hex>-<16 hex>-<2 hex>, neither id all zeros"
+            raise invalid_value("traceparent", self.traceparent, expected)
         for name in (
             *("return_log_probs", "return_prompt_log_probs", "return_perf_metrics", "return_token_ids"),
             "add_special_tokens",

@@ -89,13 +89,13 @@ class EncoderOptions:
             "model_not_found",
         )
 
-    def unsuitable_model(self, error: InflightError, found: ModelMetadata) -> InflightError:
+    def unsuitable_model(self, error: InflightError, metadata: ModelMetadata) -> InflightError:
         """Return `unsupported_deployment` if the model named by the caller has other outputs, else the error."""
-        if _VALUES[self.task] in found.outputs:
+        if _VALUES[self.task] in metadata.outputs:
             return error
         return InflightError(
-            f"the model {self.model} has no output {_VALUES[self.task]}, but {', '.join(sorted(found.outputs))}; give"
-            f" the client the name of the model that {_VERBS[self.task]} {self.texts_name}, or none",
+            f"the model {self.model} has no output {_VALUES[self.task]}, but {', '.join(sorted(metadata.outputs))};"
+            f" give the client the name of the model that {_VERBS[self.task]} {self.texts_name}, or none",
             "unsupported_deployment",
         )
 
@@ -152,14 +152,14 @@ class EncoderRequest:
             return InferRequest(options.model, request_id, task=options.task, body=self._body())
         count = len(self._pending)
         inputs = self._text_inputs()
-        given: dict[str, tuple[str, Any]] = {
+        optional: dict[str, tuple[str, Any]] = {
             "input_type": ("BYTES", options.input_type),
             "dimensions": ("INT32", options.dimensions),
             "truncate": ("BOOL", options.truncate or None),
             "priority": ("INT32", options.priority or None),
             "deadline_ms": ("INT32", None if seconds_left is None else deadline_ms(seconds_left)),
         }
-        for name, (datatype, value) in given.items():
+        for name, (datatype, value) in optional.items():
             if value is not None:
                 inputs[name] = self._tensor(datatype, (value,) * (1 if options.task == "rerank" else count))
         further = {"embed": (), "rerank": ("logits",), "classify": ("logits", "labels")}[options.task]
@@ -215,8 +215,8 @@ class EncoderRequest:
         logits = None if self.options.task == "embed" else _output(response, "logits", count, "float32")
         indices = tuple(item.index for item in self._pending)
         self.answers.append(Answer(indices, values, tokens, truncated, labels, logits))
-        found = zip(self._pending, messages, strict=True)
-        errors = {item.index: error_from_message(message) for item, message in found if message}
+        pairs = zip(self._pending, messages, strict=True)
+        errors = {item.index: error_from_message(message) for item, message in pairs if message}
         for item in self._pending:
             self.errors.pop(item.index, None)
         self.errors |= errors
@@ -259,8 +259,8 @@ def _output(response: InferResponse, name: str, count: int, datatype: str | None
     """Return an output as [texts, values of each]. Raises InflightError `answer_damaged` for another shape or type."""
     array = response.array(name)
     if array is None or array.shape[:1] != (count,) or array.ndim > 2 or array.dtype != (datatype or array.dtype):
-        found = "missing" if array is None else f"{array.dtype} {list(array.shape)}"
-        raise _damaged(f"{name} is {found} for {count} texts")
+        actual = "missing" if array is None else f"{array.dtype} {list(array.shape)}"
+        raise _damaged(f"{name} is {actual} for {count} texts")
     return array.reshape(count, -1)
 
 

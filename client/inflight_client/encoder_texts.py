@@ -82,9 +82,9 @@ def _checked_text(name: str, text: Any, task: Task) -> str | tuple[int, ...]:
     if isinstance(text, str):
         check_utf8(name, text)
         return text
-    wanted = "a text" if task == "rerank" else "a text, or a list of token ids"
+    expected = "a text" if task == "rerank" else "a text, or a list of token ids"
     if task == "rerank" or isinstance(text, bytes | bytearray | Mapping) or not hasattr(text, "__iter__"):
-        raise invalid_value(name, text, wanted)
+        raise invalid_value(name, text, expected)
     ids = tuple(text)
     for each in ids:
         if not is_int(each) or not 0 <= each <= _MAX_ID:
@@ -136,10 +136,10 @@ def join(splitter: Splitter, options: EncoderOptions, requests: Sequence[Encoder
         return Embeddings(values, **common)
     if options.task == "rerank":
         scores = tuple(values[:, 0].tolist()) if values.shape[1] else (math.nan,) * splitter.count
-        found = [RankedDocument(index, score) for index, score in enumerate(scores) if not math.isnan(score)]
+        ranking = [RankedDocument(index, score) for index, score in enumerate(scores) if not math.isnan(score)]
         # By logits where scores are rounded to the same number. They are not compared first, since a gateway has none.
-        found.sort(key=lambda document: (-document.score, -logits[document.index, 0]))
-        return Reranking(tuple(found[: options.top_n]), scores, **common)
+        ranking.sort(key=lambda document: (-document.score, -logits[document.index, 0]))
+        return Reranking(tuple(ranking[: options.top_n]), scores, **common)
     labels = {index: answer.labels for answer in answers for index in answer.indices}
     classes = (
         _classification(labels.get(index, ()), *rows)

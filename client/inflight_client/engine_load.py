@@ -70,12 +70,12 @@ class EngineLoad:
 
 def _values_by_label(metrics: Metrics, name: str, label: str) -> defaultdict[str, list[float]]:
     """Return a gauge's values by one of its labels, one value for each engine on the page."""
-    found: defaultdict[str, list[float]] = defaultdict(list)
+    values: defaultdict[str, list[float]] = defaultdict(list)
     family = metrics.families.get(name)
     for sample in family.samples if family else ():
         if math.isfinite(sample.value):
-            found[sample.labels.get(label, "")].append(sample.value)
-    return found
+            values[sample.labels.get(label, "")].append(sample.value)
+    return values
 
 
 def _answers_in_flight(metrics: Metrics) -> list[float]:

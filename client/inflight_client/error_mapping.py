@@ -43,9 +43,9 @@ def error_from_message(message: str, otherwise: str = "invalid_request") -> Infl
     >>> error.code, str(error)
     ('empty_prompt', 'text_input is empty; send more')
     """
-    found = _STABLE_CODE.search(message)
-    if found and found[1] in ERROR_CODES:
-        return InflightError(_PREFIX.sub("", message[: found.start()].strip()), found[1])
+    match = _STABLE_CODE.search(message)
+    if match and match[1] in ERROR_CODES:
+        return InflightError(_PREFIX.sub("", message[: match.start()].strip()), match[1])
     sentence = exception_message(_PREFIX.sub("", message.strip()))
     code = code_from_message(sentence) or otherwise
     if code == "model_failed" and (raised := _RAISED.search(sentence)):
@@ -64,14 +64,14 @@ def exception_message(message: str) -> str:
 
 def code_from_message(message: str) -> str | None:
     """Return the code in brackets at the end or the code of Triton's message; None if the message is unknown."""
-    found = _STABLE_CODE.search(message)
-    if found and found[1] in ERROR_CODES:
-        return found[1]
+    match = _STABLE_CODE.search(message)
+    if match and match[1] in ERROR_CODES:
+        return match[1]
     lower = message.lower()
     if _NOT_FOUND.search(lower):
         return "model_not_found"
-    known = next((code for code, words in _MESSAGE_CODES if any(word in lower for word in words)), None)
-    return known or ("model_failed" if _RAISED.search(message) else None)
+    code = next((code for code, words in _MESSAGE_CODES if any(word in lower for word in words)), None)
+    return code or ("model_failed" if _RAISED.search(message) else None)
 
 
 def unreachable(where: str) -> InflightError:

@@ -46,9 +46,9 @@ class Metrics:
 
     def value(self, name: str, **labels: str) -> float | None:
         """Return the sample with this name, as on the page, and exactly these labels, or None."""
-        found = frozenset(labels.items())
+        label_set = frozenset(labels.items())
         # The parser names a counter's sample NAME_total even if the page, as Triton's, does not.
-        return self._samples.get((name, found), self._samples.get((f"{name}_total", found)))
+        return self._samples.get((name, label_set), self._samples.get((f"{name}_total", label_set)))
 
     def series(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
         """Yield name, labels and value of each sample with a finite value; a counter's name without `_total`."""

@@ -21,10 +21,10 @@ def with_model_defaults(sampling: Sampling, served: Mapping[str, Any]) -> Sampli
     >>> with_model_defaults(Sampling(top_p=0.5), {"sampling": {"temperature": 0.7, "top_k": 20}}).temperature
     0.7
     """
-    given = served.get("sampling")
-    if not isinstance(given, Mapping):
+    defaults = served.get("sampling")
+    if not isinstance(defaults, Mapping):
         return sampling
-    unset = {name: value for name, value in given.items() if getattr(sampling, name, "") is None}
+    unset = {name: value for name, value in defaults.items() if getattr(sampling, name, "") is None}
     if unset.get("temperature") == 0 and (sampling.top_p is not None or (sampling.top_k or 0) > 1):
         unset["temperature"] = 1.0
     return replace(sampling, **unset)

@@ -52,11 +52,11 @@ def _retry_after(state: Any) -> float:
     return (error.retry_after or 0.0) if isinstance(error, InflightError) else 0.0
 
 
-def validate_retry(given: Retry | None) -> Retry:
+def validate_retry(retry: Retry | None) -> Retry:
     """Return the given policy or the default one. Raises InflightError `invalid_parameter`."""
-    if given is not None and not isinstance(given, Retry):
-        raise invalid_value("retry", given, "a Retry, or None for the default")
-    return Retry() if given is None else given
+    if retry is not None and not isinstance(retry, Retry):
+        raise invalid_value("retry", retry, "a Retry, or None for the default")
+    return Retry() if retry is None else retry
 
 
 class RetryBudget:

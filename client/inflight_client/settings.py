@@ -84,8 +84,8 @@ class ClientSettings:
     def call(self, prompt: Prompt | TokenIds, options: Mapping[str, Any], stream: bool) -> Call:
         """Return a call; the id and the timeout have defaults."""
         _check_names("stream" if stream else "generate", options, CallOptions)
-        given = {"timeout": self.timeout, **options}
-        return Call(prompt, stream, **{**given, "request_id": given.get("request_id") or uuid.uuid4().hex})
+        values = {"timeout": self.timeout, **options}
+        return Call(prompt, stream, **{**values, "request_id": values.get("request_id") or uuid.uuid4().hex})
 
     def encoder_options(self, task: Task, options: EncoderCallOptions, **more: Any) -> EncoderOptions:
         """Return the options of a call of an encoder, with `more` of its task; model and timeout have defaults."""
@@ -120,16 +120,16 @@ def _check_names(method: str, options: Mapping[str, Any], allowed: type) -> None
         raise TypeError(f"{method}() got an unexpected keyword argument {name!r}; {hint}")
 
 
-def _template(given: Any) -> ChatTemplate | None:
+def _template(template: Any) -> ChatTemplate | None:
     """Return the given template, or load it from a directory."""
-    if given is None:
+    if template is None:
         return None
     from inflight_client.chat_template import ChatTemplate
 
-    if isinstance(given, ChatTemplate):
-        return given
-    if not (isinstance(given, str | Path) and str(given)):
+    if isinstance(template, ChatTemplate):
+        return template
+    if not (isinstance(template, str | Path) and str(template)):
         raise invalid_value(
-            "chat_template", given, "the directory of a checkpoint or tokenizer, a ChatTemplate, or None"
+            "chat_template", template, "the directory of a checkpoint or tokenizer, a ChatTemplate, or None"
         )
-    return ChatTemplate.from_directory(given)
+    return ChatTemplate.from_directory(template)

@@ -16,8 +16,8 @@ MAX_SECONDS = 366 * 24 * 3600
 """A year; beyond that, clocks and timers of libraries overflow."""
 
 
-def invalid_value(name: str, value: Any, wanted: str) -> InflightError:
-    return InflightError(f"{name} is {shorten(value)}; it must be {wanted}", "invalid_parameter")
+def invalid_value(name: str, value: Any, expected: str) -> InflightError:
+    return InflightError(f"{name} is {shorten(value)}; it must be {expected}", "invalid_parameter")
 
 
 def shorten(value: Any) -> str:
@@ -64,8 +64,8 @@ def within(value: Any, low: float, high: float) -> bool:
 def check_number(name: str, value: Any, low: float, high: float = math.inf) -> None:
     """Raise InflightError unless the value is a finite number within bounds."""
     if not within(value, low, high) or value == math.inf:
-        wanted = f"{low:.15g} or more" if math.isinf(high) else f"{low:.15g} to {high:.15g}"
-        raise invalid_value(name, value, f"a number, {wanted}")
+        expected = f"{low:.15g} or more" if math.isinf(high) else f"{low:.15g} to {high:.15g}"
+        raise invalid_value(name, value, f"a number, {expected}")
 
 
 def check_timeout(name: str, value: Any) -> None:

@@ -91,8 +91,8 @@ class JobSession:
         rows = self.ledger.recall("rows")
         if rows is not None:
             return int(rows) - part.first
-        known = [number for number in (self.source.total, self.job.input.limit, part.rows) if number is not None]
-        return min(known) if self.source.total is not None or part.rows is not None else None
+        limits = [number for number in (self.source.total, self.job.input.limit, part.rows) if number is not None]
+        return min(limits) if self.source.total is not None or part.rows is not None else None
 
     def _bind(self, name: str, value: Any, what: str, code: str = "job_mismatch") -> None:
         bound = self.ledger.recall(name)

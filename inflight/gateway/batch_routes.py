@@ -151,12 +151,12 @@ class BatchRoutes:
         body = await request.json(lambda body: body)
         if not isinstance(body, Mapping):
             raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
-        known = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
+        fields = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
         for name in body:
-            if name not in known:
+            if name not in fields:
                 raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
         _, batches = await self._stores()
-        batch = await self._call(batches.create, caller.tenant, *(body.get(name) for name in known), caller.models)
+        batch = await self._call(batches.create, caller.tenant, *(body.get(name) for name in fields), caller.models)
         await request.respond(Response(batch))
 
     async def _list_batches(self, request: Request, caller: Caller) -> None:

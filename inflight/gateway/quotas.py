@@ -155,7 +155,7 @@ class QuotaLedger:
     def _windows(self, key: ApiKey, now: float) -> list[Window]:
         quotas, windows = key.quotas, []
         rows = self._database.execute("SELECT quota, start, used FROM windows WHERE key = ?", (key.id,))
-        known = {quota: (start, used) for quota, start, used in rows}
+        stored = {quota: (start, used) for quota, start, used in rows}
         for quota, limit, seconds in (
             ("requests", quotas.requests_per_minute, _MINUTE),
             ("tokens", quotas.tokens_per_minute, _MINUTE),
@@ -163,7 +163,7 @@ class QuotaLedger:
         ):
             if limit is None:
                 continue
-            start, used = known.get(quota, (0.0, 0))
+            start, used = stored.get(quota, (0.0, 0))
             if not start <= now < start + seconds:
                 start, used = (now - now % _DAY if seconds == _DAY else now), 0
             windows.append(Window(quota, limit, seconds, start, used))

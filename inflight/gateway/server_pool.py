@@ -60,8 +60,8 @@ class ServedModel:
             "notes": list(self.notes) or None,
             "parent": self.parent,
         }
-        known = {name: value for name, value in extras.items() if value is not None}
-        return {"id": self.name, "object": "model", "created": created, "owned_by": "inflight", **known}
+        details = {name: value for name, value in extras.items() if value is not None}
+        return {"id": self.name, "object": "model", "created": created, "owned_by": "inflight", **details}
 
 
 class ServerPool:
@@ -151,9 +151,9 @@ class ServerPool:
             elif server.deployment:
                 names = {**server.adapters, server.model: None}
             for name, adapter in names.items():
-                known = models.setdefault(name, BatchModel((), adapter))
-                if known.adapter == adapter:  # under another number, it may be another one
-                    models[name] = known._replace(servers=(*known.servers, server.given_address))
+                model = models.setdefault(name, BatchModel((), adapter))
+                if model.adapter == adapter:  # under another number, it may be another one
+                    models[name] = model._replace(servers=(*model.servers, server.given_address))
         return models if self.models else None
 
     def ready_model(self, name: str) -> ServedModel:

@@ -210,11 +210,11 @@ class UpstreamServer:
     def _update(self, deployments: Sequence[EncoderDeployment]) -> None:
         """Keep the encoders that there were, since requests to them may be open."""
         for each in deployments:
-            known = self.encoders.get(each.task)
-            if known is None:
+            encoder = self.encoders.get(each.task)
+            if encoder is None:
                 self.encoders[each.task] = Encoder(self, each)
             else:  # what it serves is unknown while it is not ready
-                known.deployment = each if each.ready else replace(known.deployment, ready=False)
+                encoder.deployment = each if each.ready else replace(encoder.deployment, ready=False)
         for task in self.encoders.keys() - {each.task for each in deployments}:
             del self.encoders[task]
 

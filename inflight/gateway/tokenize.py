@@ -89,9 +89,9 @@ def _server(body: Any, allowed: set[str], pool: ServerPool, caller: Caller) -> U
     if body.get("prompt") is not None and body.get("messages") is not None:
         raise ApiError("prompt and messages are both given; send one of them", "invalid_request", "prompt")
     model = body.get("model")
-    known = [each.model for each in pool.known if caller.visible is None or each.model in caller.visible]
-    if model is None and len(known) == 1:
-        (model,) = known
+    models = [each.model for each in pool.known if caller.visible is None or each.model in caller.visible]
+    if model is None and len(models) == 1:
+        (model,) = models
     if not isinstance(model, str):
         raise ApiError("the request has no model; set it to a text", "invalid_request", "model")
     caller.check_model(model)

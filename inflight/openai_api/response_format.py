@@ -89,10 +89,10 @@ def _invalid_format(message: str) -> ApiError:
     return ApiError(message, "invalid_parameter", "response_format")
 
 
-def _check_known(described: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+def _check_known(described: Mapping[str, Any], allowed: Sequence[str], what: str) -> None:
     """Raise ApiError for a field that would change nothing."""
     for name, value in described.items():
-        if name not in known and value is not None:
+        if name not in allowed and value is not None:
             step = (
                 'send {"type": "json_schema", "json_schema": {"schema": ...}}' if name == "schema" else "leave it out"
             )

@@ -72,11 +72,11 @@ class TokenTexts:
         return TokenLogprob(*self._text(token_id), value, token_id not in self._special, token_id, likeliest)
 
     def _text(self, token_id: int) -> tuple[str, list[int] | None]:
-        if (known := self._known.get(token_id)) is None:
+        if (entry := self._known.get(token_id)) is None:
             raw = self._bytes.of(token_id) if self._bytes else None
-            known = (f"token_id:{token_id}", None) if raw is None else (raw.decode(errors="replace"), list(raw))
-            self._known[token_id] = known
-        return known
+            entry = (f"token_id:{token_id}", None) if raw is None else (raw.decode(errors="replace"), list(raw))
+            self._known[token_id] = entry
+        return entry
 
 
 NAMELESS_TOKENS = TokenTexts(None)

@@ -109,10 +109,10 @@ class PassageTable:
                     "input_invalid",
                 )
             self.dimensions = int(row[0])
-            known = connection.exec_driver_sql(  # of the extension, which that query has loaded
+            settings = connection.exec_driver_sql(  # of the extension, which that query has loaded
                 "SELECT name FROM pg_settings WHERE name = ANY(%(names)s)", {"names": list(_ITERATIVE)}
             ).all()
-            self._iterative = {str(setting): _ITERATIVE[setting] for (setting,) in known}
+            self._iterative = {str(setting): _ITERATIVE[setting] for (setting,) in settings}
 
     def check_dimensions(self, dimensions: int) -> None:
         """Raises InflightError `input_invalid` if vectors of questions have another size than those of the table."""

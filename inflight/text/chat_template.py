@@ -80,20 +80,20 @@ class ChatRenderer:
 
         `prepare` may change the parsed messages and arguments before they are rendered.
         """
-        chat, given = parse_messages(messages), parse_kwargs(kwargs)
-        _check(chat, given)
+        chat, arguments = parse_messages(messages), parse_kwargs(kwargs)
+        _check(chat, arguments)
         if prepare is not None:
-            prepare(chat, given)
-        resume = bool(given.pop("continue_final_message", False))
-        if resume and given.get("add_generation_prompt"):
+            prepare(chat, arguments)
+        resume = bool(arguments.pop("continue_final_message", False))
+        if resume and arguments.get("add_generation_prompt"):
             raise invalid_messages(
                 "continue_final_message and add_generation_prompt exclude each other; continue the last message, or"
                 " begin a new one"
             )
-        given.setdefault("add_generation_prompt", not resume)
-        template = self._select_template(given.pop("chat_template", None), given.get("tools"))
+        arguments.setdefault("add_generation_prompt", not resume)
+        template = self._select_template(arguments.pop("chat_template", None), arguments.get("tools"))
         last = _mark_last_text(chat) if resume else ""
-        variables = {"tools": None, "documents": None} | self._special_tokens | given | {"messages": chat}
+        variables = {"tools": None, "documents": None} | self._special_tokens | arguments | {"messages": chat}
         text = template.render(variables)
         if resume:
             text = _up_to_mark(text, last)
@@ -110,8 +110,8 @@ class ChatRenderer:
         if name is None:
             name = "tool_use" if tools is not None and "tool_use" in self._templates else "default"
         if not isinstance(name, str) or name not in self._templates:
-            known = ", ".join(sorted(self._templates))
-            raise invalid_messages(f"there is no chat template named {str(name)[:60]!r}; choose one of {known}")
+            names = ", ".join(sorted(self._templates))
+            raise invalid_messages(f"there is no chat template named {str(name)[:60]!r}; choose one of {names}")
         return self._templates[name]
 
 
@@ -153,10 +153,10 @@ def _sources(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     sources = {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.is_file()}
     if sources:
         return sources
-    said = settings.get("chat_template")
-    if isinstance(said, list):
-        said = {one["name"]: one["template"] for one in said if {"name", "template"} <= set(one)}
-    named = said if isinstance(said, dict) else {} if said is None else {"default": said}
+    templates = settings.get("chat_template")
+    if isinstance(templates, list):
+        templates = {entry["name"]: entry["template"] for entry in templates if {"name", "template"} <= set(entry)}
+    named = templates if isinstance(templates, dict) else {} if templates is None else {"default": templates}
     if not all(isinstance(source, str) for pair in named.items() for source in pair):
         raise ValueError("chat_template is neither a text nor texts by name")
     return named
@@ -164,14 +164,14 @@ def _sources(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
 
 def _special_tokens(settings: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     """Return the special tokens' texts by name. The separate file of old checkpoints takes precedence."""
-    said = dict(settings)
+    merged = dict(settings)
     if "added_tokens_decoder" not in settings:
         overriding = _read_object(directory / "special_tokens_map.json")
         both = [*_texts(settings), *_texts(overriding)]
-        said |= {**overriding, "additional_special_tokens": list(dict.fromkeys(both))}
-    tokens: dict[str, Any] = {name: _text(said.get(name)) for name in _NAMED_TOKENS}
-    tokens["additional_special_tokens"] = _texts(said)
-    extra = said.get("extra_special_tokens")
+        merged |= {**overriding, "additional_special_tokens": list(dict.fromkeys(both))}
+    tokens: dict[str, Any] = {name: _text(merged.get(name)) for name in _NAMED_TOKENS}
+    tokens["additional_special_tokens"] = _texts(merged)
+    extra = merged.get("extra_special_tokens")
     tokens |= {name: _text(token) for name, token in extra.items()} if isinstance(extra, dict) else {}
     return {name: token for name, token in tokens.items() if token}
 
@@ -204,7 +204,7 @@ def _check(chat: list[Any], kwargs: Mapping[str, Any]) -> None:
             raise invalid_messages(f"message {position} has no role; each is an object with role and content")
     for name in ("tools", "documents"):
         value = kwargs.get(name)
-        if value is not None and not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
+        if value is not None and not (isinstance(value, list) and all(isinstance(item, dict) for item in value)):
             raise invalid_messages(f"{name} in chat_template_kwargs is not a list of objects; send one")
     if "messages" in kwargs:
         raise invalid_messages("chat_template_kwargs has messages; send them only as messages")

@@ -69,9 +69,9 @@ class PromptEncoder:
         assert self._renderer is not None
         marker = ""
 
-        def protect(chat: list[Any], given: dict[str, Any]) -> None:
+        def protect(chat: list[Any], arguments: dict[str, Any]) -> None:
             nonlocal marker
-            marker = self._special_text.protect(chat, given) if self._special_text is not None else ""
+            marker = self._special_text.protect(chat, arguments) if self._special_text is not None else ""
 
         return RenderedChat(self._renderer.render_json(messages, kwargs, protect), marker)
 

@@ -166,7 +166,9 @@ def _with_concatenations_called(tree: nodes.Template) -> nodes.Template:
             if isinstance(value, nodes.Concat):
                 setattr(parent, field, _call("concatenated", value.nodes))
             elif isinstance(value, list):
-                value[:] = [_call("concatenated", one.nodes) if isinstance(one, nodes.Concat) else one for one in value]
+                value[:] = [
+                    _call("concatenated", node.nodes) if isinstance(node, nodes.Concat) else node for node in value
+                ]
     return tree
 
 
@@ -179,10 +181,10 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     first = int(hasattr(function, "jinja_pass_arg"))  # the first argument may be the environment or context
 
     @wraps(function)
-    def checked(*given: Any, **named: Any) -> Any:
-        value, *arguments = given[first:]
+    def checked(*positional: Any, **named: Any) -> Any:
+        value, *arguments = positional[first:]
         check_filter(name, value, arguments, named)
-        return function(*given, **named)
+        return function(*positional, **named)
 
     return checked
 

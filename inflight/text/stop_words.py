@@ -132,8 +132,8 @@ class StopWords:
             return self._release(self._releasable())
         if self._in_text is not None and self._searching:
             self._search_text(self._added_text([], final=True), self._text_length)
-        found = any(search is not None and search.found is not None for search in (self._in_ids, self._in_text))
-        return self._cut() if found else self._release(len(self._held))
+        matched = any(search is not None and search.found is not None for search in (self._in_ids, self._in_text))
+        return self._cut() if matched else self._release(len(self._held))
 
     def _search_token(self, token_id: int) -> bool:
         """Search one more token; return True once the first stop word is known."""
@@ -169,8 +169,8 @@ class StopWords:
         """Return the last tokens that have text, up to these."""
         assert self._detokenizer is not None
         textless_ids = self._detokenizer.special_token_ids
-        said = [token_id for token_id in token_ids if token_id not in textless_ids]
-        return [*self._context, *said][-CONTEXT_TOKENS:]
+        text_ids = [token_id for token_id in token_ids if token_id not in textless_ids]
+        return [*self._context, *text_ids][-CONTEXT_TOKENS:]
 
     def _search_text(self, piece: str, begin: int) -> bool:
         """Search the text added from the character `begin` on; return True once its first stop word is known."""
@@ -201,9 +201,9 @@ class StopWords:
         if self._in_ids is not None and self._in_ids.found is not None:
             count = self._min_tokens + self._in_ids.found - self._sent
             if of_text is None or count < of_text[0]:
-                return self._release(count, found=True)
+                return self._release(count, matched=True)
         assert of_text is not None
-        return self._release(of_text[0], found=True, dropped_characters=of_text[1])
+        return self._release(of_text[0], matched=True, dropped_characters=of_text[1])
 
     def _cut_by_text(self) -> tuple[int, int] | None:
         """Return how many held tokens belong to the answer, and how many characters at their end don't."""
@@ -216,8 +216,8 @@ class StopWords:
         (text,) = self._detokenizer.texts([Chunk(self._held[:count], self._context, final=True)])
         return count, max(0, len(text) - (begin - self._sent_text))
 
-    def _release(self, count: int, found: bool = False, dropped_characters: int = 0) -> Released:
-        passed = Released(tuple(self._held[:count]), tuple(self._held_log_probs[:count]), found, dropped_characters)
+    def _release(self, count: int, matched: bool = False, dropped_characters: int = 0) -> Released:
+        passed = Released(tuple(self._held[:count]), tuple(self._held_log_probs[:count]), matched, dropped_characters)
         if self._in_text is not None:
             self._sent_text = self._text_before(count)
             self._context = self._context_after(passed.token_ids)

@@ -51,7 +51,7 @@ def check_braces(text: str, values: Sequence[Any], named: Mapping[str, Any]) -> 
 
 def _max_width(values: Iterable[Any]) -> int:
     """Return the largest width that an argument could set."""
-    return max((abs(one) for one in values if isinstance(one, int)), default=0)
+    return max((abs(value) for value in values if isinstance(value, int)), default=0)
 
 
 _PADDING_FILTERS = ("center", "ljust", "rjust", "zfill", "to_bytes", "batch", "slice")
@@ -84,12 +84,12 @@ def check_filter(name: str, value: Any, arguments: Sequence[Any], named: Mapping
     The size of a value that is not text is that of its text.
     """
     size = check_size(value)
-    given = [*arguments, *named.values()]
-    width = max((one for one in given if isinstance(one, int)), default=0)
-    texts = [one for one in given if isinstance(one, str)]
+    all_arguments = [*arguments, *named.values()]
+    width = max((argument for argument in all_arguments if isinstance(argument, int)), default=0)
+    texts = [argument for argument in all_arguments if isinstance(argument, str)]
     if name == "tojson":
-        known = {**dict(zip(("ensure_ascii", "indent", "separators", "sort_keys"), arguments, strict=False)), **named}
-        check_json(value, known.get("indent"), known.get("separators"))
+        options = {**dict(zip(("ensure_ascii", "indent", "separators", "sort_keys"), arguments, strict=False)), **named}
+        check_json(value, options.get("indent"), options.get("separators"))
     elif name == "format":
         check_percent(str(value), named or tuple(arguments))
     elif name in _PADDING_FILTERS:
@@ -102,8 +102,8 @@ def check_filter(name: str, value: Any, arguments: Sequence[Any], named: Mapping
         check_length(size + value.count("\t" if isinstance(value, str) else b"\t") * width)
     elif name == "replace" and isinstance(value, str) and len(texts) >= 2:
         check_length(size + value.count(texts[0]) * max(0, len(texts[1]) - len(texts[0])))
-    elif name == "translate" and given and isinstance(given[0], dict):
-        longest = max((len(one) for one in given[0].values() if isinstance(one, str)), default=1)
+    elif name == "translate" and all_arguments and isinstance(all_arguments[0], dict):
+        longest = max((len(text) for text in all_arguments[0].values() if isinstance(text, str)), default=1)
         check_length(size * longest)
 
 
@@ -179,7 +179,7 @@ def check_size(value: Any) -> int:
 def check_json(value: Any, indent: Any, separators: Any) -> None:
     """Raise TemplateLimitError if the JSON of `value`, with `indent` per level, would be too long."""
     step = len(indent) if isinstance(indent, str) else max(0, indent) if isinstance(indent, int) else 0
-    between = sum(len(one) for one in separators or () if isinstance(one, str))
+    between = sum(len(separator) for separator in separators or () if isinstance(separator, str))
     _walk(value, step, between)
 
 
@@ -188,14 +188,14 @@ def _walk(value: Any, step: int, between: int) -> int:
     size, seen, around, level = 0, 0, between, [value]
     while level:
         deeper: list[Any] = []
-        for one in level:
-            size += (len(one) if isinstance(one, str | bytes) else _VALUE_CHARACTERS) + around
-            if isinstance(one, Mapping):
-                deeper += one
-                deeper += one.values()
-            elif isinstance(one, list | tuple):
-                check_length(size + _VALUE_CHARACTERS * (len(deeper) + len(one)))
-                deeper += one
+        for item in level:
+            size += (len(item) if isinstance(item, str | bytes) else _VALUE_CHARACTERS) + around
+            if isinstance(item, Mapping):
+                deeper += item
+                deeper += item.values()
+            elif isinstance(item, list | tuple):
+                check_length(size + _VALUE_CHARACTERS * (len(deeper) + len(item)))
+                deeper += item
             seen += 1
             if seen % _VALUES_PER_TIME_CHECK == 0:
                 check_length(size)
@@ -210,9 +210,9 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
     if operator == "+" and _has_length(left) and _has_length(right):
         check_length(len(left) + len(right))
     elif operator == "*":
-        for one, other in ((left, right), (right, left)):
-            if _has_length(one) and isinstance(other, int):
-                check_length(len(one) * max(other, 0))
+        for operand, other in ((left, right), (right, left)):
+            if _has_length(operand) and isinstance(other, int):
+                check_length(len(operand) * max(other, 0))
         _check_bits(left, right, lambda: left.bit_length() + right.bit_length())
     elif operator == "**":
         _check_bits(left, right, lambda: left.bit_length() * max(right, 0))

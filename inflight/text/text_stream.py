@@ -35,5 +35,5 @@ class TextStream:
         return text[: len(text) - dropped] if dropped else text
 
     def _add_context(self, token_ids: Sequence[int]) -> None:
-        said = [token_id for token_id in token_ids if token_id not in self._detokenizer.special_token_ids]
-        self._context = [*self._context, *said][-CONTEXT_TOKENS:]
+        text_ids = [token_id for token_id in token_ids if token_id not in self._detokenizer.special_token_ids]
+        self._context = [*self._context, *text_ids][-CONTEXT_TOKENS:]

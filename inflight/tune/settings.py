@@ -62,4 +62,6 @@ class Grid:
 
     def settings(self) -> list[Settings]:
         """Return all candidates."""
-        return [replace(one, stream_interval=interval) for one in self.engines() for interval in self.stream_intervals]
+        return [
+            replace(engine, stream_interval=interval) for engine in self.engines() for interval in self.stream_intervals
+        ]

@@ -34,8 +34,8 @@ def values_without_bunching(latencies: Latencies, quantity: str) -> Floats:
     """
     gaps = latencies.gaps
     if quantity == "itl":
-        found: Floats = gaps[gaps >= BUNCH_GAP]
-        return found if len(found) else np.array([np.inf])
+        pauses: Floats = gaps[gaps >= BUNCH_GAP]
+        return pauses if len(pauses) else np.array([np.inf])
     with np.errstate(divide="ignore"):
         values: Floats = latencies.tpot / _behind_the_first(latencies)
     return values[~np.isnan(values)]

@@ -108,8 +108,8 @@ class Columns:
     def gaps(self) -> Floats:
         """Seconds between consecutive responses, of all requests in order."""
         ends = self.gap_end
-        found: Floats = self.chunks[ends] - self.chunks[ends - 1]
-        return found
+        gaps: Floats = self.chunks[ends] - self.chunks[ends - 1]
+        return gaps
 
     def due_between(self, start: float, end: float) -> slice:
         """Return the slice of the requests that are due from `start` on and before `end`."""
@@ -126,10 +126,10 @@ class Columns:
         return Columns(**parts, offsets=offsets, chunks=self.chunks[first:last], texts=self.texts)
 
     def _chunk_at(self, places: Ints) -> Floats:
-        found = np.full(len(self), np.nan)
+        times = np.full(len(self), np.nan)
         some = self.responses > 0
-        found[some] = self.chunks[places[some]]
-        return found
+        times[some] = self.chunks[places[some]]
+        return times
 
 
 class _ColumnReader:

@@ -21,14 +21,14 @@ def summarize_values(values: Floats) -> DistributionSummary | None:
     default; Hyndman and Fan's type 7); the deviation is that of the values themselves (divided by n)."""
     if not len(values):
         return None
-    found = np.percentile(values, list(_LEVELS.values()))
+    percentiles = np.percentile(values, list(_LEVELS.values()))
     return DistributionSummary(
         count=len(values),
         mean=float(values.mean()),
         std=float(values.std()),
         min=float(values.min()),
         max=float(values.max()),
-        **{name: float(value) for name, value in zip(_LEVELS, found, strict=True)},
+        **{name: float(value) for name, value in zip(_LEVELS, percentiles, strict=True)},
     )
 
 
@@ -36,8 +36,8 @@ def percentile_curve(values: Floats) -> tuple[tuple[float, float], ...]:
     """Return percentiles from 0 to 100 and their values, for a curve; except for the last, only those that at least one
     value exceeds."""
     levels = [level for level in _CURVE_PERCENTILES if (100 - level) / 100 * len(values) >= 1] + [100]
-    found = np.percentile(values, levels).tolist() if len(values) else []
-    return tuple((float(level), value) for level, value in zip(levels, found, strict=False))
+    percentiles = np.percentile(values, levels).tolist() if len(values) else []
+    return tuple((float(level), value) for level, value in zip(levels, percentiles, strict=False))
 
 
 QUANTITIES = ("ttft", "ttft_sent", "itl", "tpot", "e2e", "e2e_sent")
@@ -89,18 +89,18 @@ class Latencies:
 
     def per_request(self, quantity: str) -> Floats:
         """Return each request's value of one of `QUANTITIES`, NaN without one; for `itl` the mean of its gaps."""
-        found: Floats = getattr(self, quantity)
-        return found
+        values: Floats = getattr(self, quantity)
+        return values
 
     def curves(self) -> Mapping[str, tuple[tuple[float, float], ...]]:
         """The curves of all quantities with values."""
-        found = {quantity: percentile_curve(self.samples(quantity)) for quantity in QUANTITIES}
-        return {quantity: curve for quantity, curve in found.items() if curve}
+        curves = {quantity: percentile_curve(self.samples(quantity)) for quantity in QUANTITIES}
+        return {quantity: curve for quantity, curve in curves.items() if curve}
 
     def distributions(self) -> Mapping[str, DistributionSummary]:
         """The distributions of all quantities with values."""
-        found = {quantity: summarize_values(self.samples(quantity)) for quantity in QUANTITIES}
-        return {quantity: distribution for quantity, distribution in found.items() if distribution}
+        distributions = {quantity: summarize_values(self.samples(quantity)) for quantity in QUANTITIES}
+        return {quantity: distribution for quantity, distribution in distributions.items() if distribution}
 
 
 def _where(flags: Flags, values: Floats) -> Floats:

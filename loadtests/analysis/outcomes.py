@@ -22,7 +22,7 @@ def count_requests(columns: Columns) -> Requests:
     """Count requests by outcome, and error codes, the most frequent first."""
     counts = {outcome.value: int(columns.with_outcome(outcome).sum()) for outcome in RequestOutcome}
     codes, firsts, numbers = np.unique(columns.code, return_index=True, return_counts=True)
-    found = sorted(
+    errors = sorted(
         (-int(number), columns.texts[code], columns.texts[columns.message[first]])
         for code, first, number in zip(codes, firsts, numbers, strict=True)
         if columns.texts[code]
@@ -32,8 +32,8 @@ def count_requests(columns: Columns) -> Requests:
         due=len(columns),
         empty=int(empty.sum()),
         **counts,
-        errors={code: -number for number, code, _ in found},
-        messages={code: message for _, code, message in found},
+        errors={code: -number for number, code, _ in errors},
+        messages={code: message for _, code, message in errors},
     )
 
 

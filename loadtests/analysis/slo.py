@@ -55,20 +55,20 @@ class Slo:
         STATISTIC is `mean`, `max` or a percentile such as `p50` or `p99.9`; QUANTITY is one of `QUANTITIES`; UNIT is
         `ms` or `s`. `error_rate <= 1%` has no statistic. Raises LoadError `invalid_parameter` for anything else.
         """
-        found = _BOUND.fullmatch(text.strip())
-        if found is None:
+        match = _BOUND.fullmatch(text.strip())
+        if match is None:
             raise LoadError(f"the SLO {text!r} can't be read; {_SYNTAX_HELP}", "invalid_parameter")
-        statistic, quantity, unit = found["statistic"] or "", found["quantity"], found["unit"]
-        level = 100.0 if statistic == "max" else float(found["level"] or 0)
+        statistic, quantity, unit = match["statistic"] or "", match["quantity"], match["unit"]
+        level = 100.0 if statistic == "max" else float(match["level"] or 0)
         if quantity == "error_rate":
             right = not statistic and unit == "%"
         else:
             right = quantity in QUANTITIES and bool(statistic) and unit != "%" and level <= 100
         if not right:
             raise LoadError(f"the SLO {text!r} can't be read; {_SYNTAX_HELP}", "invalid_parameter")
-        limit = round(float(found["number"]) * {"ms": 1e-3, "s": 1.0, "%": 1e-2}[unit], 9)
+        limit = round(float(match["number"]) * {"ms": 1e-3, "s": 1.0, "%": 1e-2}[unit], 9)
         kind = "percentile" if statistic not in ("", "mean") else statistic
-        return cls(" ".join(text.split()), kind, level, quantity, found["sign"] == "<", limit)
+        return cls(" ".join(text.split()), kind, level, quantity, match["sign"] == "<", limit)
 
     def met_by(self, values: Floats) -> Flags:
         """Return which values meet the bound, rounded to nanoseconds, so that floating-point errors do not matter."""
@@ -78,8 +78,8 @@ class Slo:
     def evaluate(self, columns: Columns, latencies: Latencies, requests: Requests) -> SloResult:
         """Evaluate the bound for the requests of the measured part; it is missed if nothing was measured."""
         if self.quantity == "error_rate":
-            found, samples = (requests.error_rate if requests.not_cancelled else None), requests.not_cancelled
-            return self._result(found, samples, [self._too_few(samples)] if samples else ["nothing was measured"])
+            value, samples = (requests.error_rate if requests.not_cancelled else None), requests.not_cancelled
+            return self._result(value, samples, [self._too_few(samples)] if samples else ["nothing was measured"])
         values = latencies.samples(self.quantity)
         lost = self._count_lost(columns, latencies)
         if not len(values):
@@ -89,9 +89,9 @@ class Slo:
             return self._check_bunching(self._result(float(values.mean()), len(values), [note]), latencies, lost)
         samples = len(values) + lost
         counted = len(np.unique(latencies.gap_owner)) if self.quantity == "itl" else samples
-        found = _percentile(values, lost, self.level)
-        note = "" if found is not None else f"{lost} of {samples} requests have no value and count as infinitely late"
-        bound = self._result(found, samples, [note, self._too_few(counted)])
+        value = _percentile(values, lost, self.level)
+        note = "" if value is not None else f"{lost} of {samples} requests have no value and count as infinitely late"
+        bound = self._result(value, samples, [note, self._too_few(counted)])
         return self._check_bunching(bound, latencies, lost)
 
     def _check_bunching(self, bound: SloResult, latencies: Latencies, lost: int) -> SloResult:
@@ -100,12 +100,12 @@ class Slo:
         share = bunched_fraction(latencies.gaps) if self.quantity in ("itl", "tpot") else 0.0
         if not share or not bound.met:
             return bound
-        found = self._value_without_bunching(latencies, lost)
-        if found is not None and self.met_by(np.array(found)):
+        value = self._value_without_bunching(latencies, lost)
+        if value is not None and self.met_by(np.array(value)):
             return bound
         why = f"cannot be evaluated: tokens came in bunches, {share:.0%} of the gaps are below {BUNCH_GAP * 1e3:g} ms"
-        if found is not None and math.isfinite(found):
-            why += f"; without bunching it may be {found * 1e3:.1f} ms"
+        if value is not None and math.isfinite(value):
+            why += f"; without bunching it may be {value * 1e3:.1f} ms"
         return replace(bound, met=False, evaluated=False, note="; ".join(filter(None, (why, bound.note))))
 
     def _value_without_bunching(self, latencies: Latencies, lost: int) -> float | None:
@@ -126,9 +126,9 @@ class Slo:
             return int((stayed & ~part.with_outcome(RequestOutcome.COMPLETED)).sum())
         return int((stayed & np.isnan(latencies.per_request(self.quantity))).sum())
 
-    def _result(self, found: float | None, samples: int, notes: list[str]) -> SloResult:
-        kept = found is not None and bool(self.met_by(np.array(found)))
-        return SloResult(self.text, found, self.limit, kept, samples, "; ".join(filter(None, notes)))
+    def _result(self, value: float | None, samples: int, notes: list[str]) -> SloResult:
+        kept = value is not None and bool(self.met_by(np.array(value)))
+        return SloResult(self.text, value, self.limit, kept, samples, "; ".join(filter(None, notes)))
 
     def _too_few(self, samples: int) -> str:
         least = required_samples(self.level / 100 if self.statistic == "percentile" else 1 - self.limit)

@@ -91,14 +91,14 @@ def cost(plan: LoadPlan, run: Columns, good: Flags | None, measured: Measurement
             per_million_tokens=_per_million(spent, inputs),
             per_million_good_texts=None if good is None else _per_million(spent, work_within(measured, run, good)),
         )
-    known = bool(np.all(run.input_tokens[ended] != UNKNOWN))
+    inputs_known = bool(np.all(run.input_tokens[ended] != UNKNOWN))
     output = work_within(measured, run, completed)
     return Cost(
         currency=plan.currency,
         price_per_hour=plan.price_per_hour,
         per_million_output=_per_million(spent, output),
         # If the server does not count input tokens, the total is unknown.
-        per_million_total=_per_million(spent, output + inputs) if known else None,
+        per_million_total=_per_million(spent, output + inputs) if inputs_known else None,
         per_million_good_output=None if good is None else _per_million(spent, work_within(measured, run, good)),
     )
 
@@ -154,7 +154,7 @@ _OF_GENERATION = {"mode", "chat_template", "temperature", "top_p", "ignore_eos",
 
 def _shown_plan(plan: LoadPlan) -> dict[str, Any]:
     """Return the plan for readers; without what only affects generation, if there was none."""
-    found = plan.model_dump(mode="json", exclude=_OF_GENERATION if plan.encodes else set())
+    values = plan.model_dump(mode="json", exclude=_OF_GENERATION if plan.encodes else set())
     if plan.encodes:
-        found["workload"] = {name: found["workload"][name] for name in sorted(used_fields(plan.workload))}
-    return found
+        values["workload"] = {name: values["workload"][name] for name in sorted(used_fields(plan.workload))}
+    return values

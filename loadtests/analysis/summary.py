@@ -346,10 +346,10 @@ class Summary:
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures as JSON, without the ones that the task does not have."""
-        found = {name: value for name, value in asdict(self).items() if name not in ("tokens", "texts") or value}
+        figures = {name: value for name, value in asdict(self).items() if name not in ("tokens", "texts") or value}
         per_second = ("tokens_per_second", "texts_per_second")
-        found["load_phases"] = [
+        figures["load_phases"] = [
             {name: value for name, value in phase.items() if name not in per_second or value is not None}
-            for phase in found["load_phases"]
+            for phase in figures["load_phases"]
         ]
-        return found
+        return figures

@@ -59,8 +59,8 @@ class Sweep:
 
     def actual_rate(self, rate: float | None) -> float | None:
         """Return the mean actual rate of the runs at this requested rate; for users, the requested number."""
-        found = [actual_session_rate(step) for step in self.steps_at(rate)]
-        return sum(found) / len(found) if found and self.unit != USERS else rate
+        rates = [actual_session_rate(step) for step in self.steps_at(rate)]
+        return sum(rates) / len(rates) if rates and self.unit != USERS else rate
 
     def steps_at(self, rate: float | None) -> list[SweepStep]:
         """Return the runs at this rate."""
@@ -81,5 +81,5 @@ class Sweep:
 
 def actual_session_rate(step: SweepStep) -> float:
     """Return the actual sessions per second of a run, or the requested rate if its report lacks it."""
-    found = step.summary.offered_sessions_per_second
-    return step.rate if found is None else found
+    rate = step.summary.offered_sessions_per_second
+    return step.rate if rate is None else rate

@@ -95,11 +95,11 @@ class _Seconds:
 
     def latest(self, samples: Sequence[tuple[float, float]]) -> Column:
         """Return the last value of each second that has one, without those before and after the run."""
-        found: list[float | None] = [None] * self._length
+        column: list[float | None] = [None] * self._length
         for moment, value in samples:
             if 0 <= moment < self._length:
-                found[int(moment)] = value
-        return tuple(found)
+                column[int(moment)] = value
+        return tuple(column)
 
 
 def _length(plan: LoadPlan, run: Columns) -> int:

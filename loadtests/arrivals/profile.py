@@ -116,27 +116,27 @@ def _whole_steps(stage: Stage) -> list[tuple[float, int]]:
     up = range(first + 1, last + 1)
     down = range(first - 1, last - 1, -1)
     crossings = [(number - 0.5, number) for number in up] or [(number + 0.5, number) for number in down]
-    found = [(stage.start, first)]
+    steps = [(stage.start, first)]
     for level, number in crossings:
         # As a fraction of the length, so that a level reached at the very end coincides with the start of the next
         # stage.
         part = (level - stage.first) / (stage.last - stage.first)
-        found.append((stage.start + part * stage.length, number))
-    return found
+        steps.append((stage.start + part * stage.length, number))
+    return steps
 
 
 def _stage(text: str, part: str, is_last: bool) -> tuple[float, float, float]:
     """Return the first level, last level and seconds of one stage; infinitely many if it has no time."""
-    found = _STAGE.fullmatch(part)
-    if not found:
+    match = _STAGE.fullmatch(part)
+    if not match:
         raise _invalid_profile(
             text, f"{part!r} is not a stage; write a level (8), one for a time (5/30s) or a ramp (1..20/60s)"
         )
-    first = float(found["first"])
-    last = float(found["last"] or found["first"])
+    first = float(match["first"])
+    last = float(match["last"] or match["first"])
     if max(first, last) > _MAX_LEVEL:
         raise _invalid_profile(text, f"the level of {part!r} is above {_MAX_LEVEL:.0f}")
-    if found["time"] is None:
+    if match["time"] is None:
         if not is_last:
             raise _invalid_profile(
                 text, f"only the last stage may have no time; write {part!r} as {part}/30s, for example"
@@ -144,7 +144,7 @@ def _stage(text: str, part: str, is_last: bool) -> tuple[float, float, float]:
         if first != last:
             raise _invalid_profile(text, f"the ramp {part!r} needs a time; write {part}/60s, for example")
         return first, last, math.inf
-    length = float(found["time"]) * _UNITS[found["unit"]]
+    length = float(match["time"]) * _UNITS[match["unit"]]
     if not 0.001 <= length <= _MAX_SECONDS:
         raise _invalid_profile(text, f"the time of {part!r} is not between a millisecond and a year")
     return first, last, length

@@ -125,16 +125,16 @@ class LocustCommand:
 
     def _plan(self) -> LoadPlan:
         """Return the plan for the current options; the web page may change them before each test."""
-        given = {option.key: getattr(self._options, option.key, None) or None for option in plan_options()}
-        given |= {
+        options = {option.key: getattr(self._options, option.key, None) or None for option in plan_options()}
+        options |= {
             "users": None,
             "server": self._environment.host or _DEFAULT_HOST,
             "seconds": self._options.run_time or _UNLIMITED_SECONDS,
             "drain_seconds": self._options.stop_timeout or None,
         }
         if named := getattr(self._options, "user_classes", None):
-            given["mode"] = next(kind.mode for kind in self._environment.user_classes if kind.__name__ in named)
-        plan = plan_from_options(given)
+            options["mode"] = next(kind.mode for kind in self._environment.user_classes if kind.__name__ in named)
+        plan = plan_from_options(options)
         check_plan(plan)
         return plan
 
@@ -222,11 +222,11 @@ def _shown_on_web(option: FieldOption) -> bool:
 
 def _choose_users(environment: Environment, plan: LoadPlan) -> None:
     """Use the user class that the command line names, or one that matches the plan. Raises LoadError on a mismatch."""
-    wanted = user_class_for(plan)
+    user_class = user_class_for(plan)
     named = getattr(environment.parsed_options, "user_classes", None) or []
-    if named and [kind.__name__ for kind in environment.user_classes] != [wanted.__name__]:
+    if named and [kind.__name__ for kind in environment.user_classes] != [user_class.__name__]:
         raise LoadError(
-            f"{', '.join(named)} can't make this load at {plan.server}; {wanted.__name__} can, or name none",
+            f"{', '.join(named)} can't make this load at {plan.server}; {user_class.__name__} can, or name none",
             "invalid_parameter",
         )
-    environment.user_classes[:] = [wanted]
+    environment.user_classes[:] = [user_class]

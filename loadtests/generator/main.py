@@ -48,17 +48,17 @@ def main() -> None:
     for field in fields(WorkerSpec):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
     parser.add_argument("--worker-of", metavar="HOST:PORT", help="run as a worker of the master at this address")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     init_grpc()
     gevent.spawn(_watch_parent, os.getppid())
-    if given.worker_of:
-        run_worker(given.worker_of)
+    if arguments.worker_of:
+        run_worker(arguments.worker_of)
         return
-    directory = RunDirectory(given.directory)
+    directory = RunDirectory(arguments.directory)
     try:
         plan = with_secrets(directory.plan())
-        workers = WorkerSpec(*(getattr(given, field.name) for field in fields(WorkerSpec)))
+        workers = WorkerSpec(*(getattr(arguments, field.name) for field in fields(WorkerSpec)))
         run_plan(directory, plan, load_files(plan.workload), workers)
     except (LoadError, InflightError) as error:
         print(json.dumps({"message": str(error), "code": error.code}), flush=True)

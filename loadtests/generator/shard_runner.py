@@ -195,7 +195,7 @@ class ShardRunner:
         work = [watch.run, lambda: self._finish(share)]
         if share.plan.arrivals.kind != "users":
             work.append(share.run_schedule)
-        self._greenlets = [gevent.spawn(one) for one in work]
+        self._greenlets = [gevent.spawn(task) for task in work]
         gevent.spawn(self._flush_often)
         return start
 

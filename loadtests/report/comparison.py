@@ -25,12 +25,12 @@ def comparison_headline(comparison: Comparison) -> str:
     """Return one sentence with the regressions or, without any, the other changes."""
     if comparison.plans_differ:
         return "The runs have different plans, so no change is judged."
-    found = comparison.regressions
-    if found:
-        regressions = "; ".join(
-            f"{text(change.metric)} {change_text(change)} ({interval_text(change)})" for change in found
+    regressions = comparison.regressions
+    if regressions:
+        listed = "; ".join(
+            f"{text(change.metric)} {change_text(change)} ({interval_text(change)})" for change in regressions
         )
-        return f"{count(len(found), 'regression')} beyond {_threshold(comparison)}: {regressions}."
+        return f"{count(len(regressions), 'regression')} beyond {_threshold(comparison)}: {listed}."
     better = [change for change in comparison.changes if change.verdict is ChangeVerdict.BETTER]
     worse = [change for change in comparison.changes if change.verdict is ChangeVerdict.WORSE]
     parts = [
@@ -88,20 +88,20 @@ def change_charts(comparison: Comparison) -> Iterator[Chart]:
         ("points", "Shares", False, "change in percentage points", comparison.points),
     )
     for name, title, relative, unit, threshold in charts:
-        found = [change for change in comparison.changes if change.relative is relative and change.low is not None]
-        if found:
-            yield _chart(name, title, found, unit, threshold)
+        changes = [change for change in comparison.changes if change.relative is relative and change.low is not None]
+        if changes:
+            yield _chart(name, title, changes, unit, threshold)
 
 
 def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshold: float) -> Chart:
     """Return a chart with one row per figure, the first at the top; the range within the threshold is shaded."""
     data: list[dict[str, Any]] = []
     for verdict, (colour, symbol) in _COLOURS.items():
-        found = [change for change in changes if change.verdict is verdict]
-        if not found:
+        group = [change for change in changes if change.verdict is verdict]
+        if not group:
             continue
-        middle = [_percent(change, change.change) for change in found]
-        ends = [(_percent(change, change.low), _percent(change, change.high)) for change in found]
+        middle = [_percent(change, change.change) for change in group]
+        ends = [(_percent(change, change.low), _percent(change, change.high)) for change in group]
         data.append(
             {
                 "type": "scatter",
@@ -109,7 +109,7 @@ def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshol
                 "name": verdict.label,
                 "showlegend": True,
                 "x": middle,
-                "y": [text(change.metric) for change in found],
+                "y": [text(change.metric) for change in group],
                 "error_x": {
                     "type": "data",
                     "symmetric": False,
@@ -119,7 +119,7 @@ def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshol
                     "thickness": 2,
                 },
                 "marker": {"color": colour, "symbol": symbol, "size": 9, "opacity": 1},
-                "customdata": [f"{change_text(change)} ({interval_text(change)})" for change in found],
+                "customdata": [f"{change_text(change)} ({interval_text(change)})" for change in group],
                 "hovertemplate": "%{y}: %{customdata}<extra></extra>",
             }
         )

@@ -68,8 +68,8 @@ def document(
 @cache
 def _plotly() -> str:
     """Return the whole of plotly.js (4.8 MB), since its package has no smaller build. It makes no network requests."""
-    found: str = get_plotlyjs()
-    return found
+    script: str = get_plotlyjs()
+    return script
 
 
 def _policy(nonce: str, *scripts: str) -> str:

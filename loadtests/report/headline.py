@@ -69,8 +69,8 @@ def load_text(summary: Summary) -> str:
 
 def plan_in(summary: Summary) -> Mapping[str, Any]:
     """Return the plan of the run; empty if the metadata has none."""
-    found = summary.metadata.get("plan")
-    return found if isinstance(found, Mapping) else {}
+    plan = summary.metadata.get("plan")
+    return plan if isinstance(plan, Mapping) else {}
 
 
 def input_length_mismatch(summary: Summary) -> str:
@@ -78,10 +78,10 @@ def input_length_mismatch(summary: Summary) -> str:
     tokens = summary.tokens
     if tokens is None:
         return ""
-    found, requested = tokens.first_input, tokens.first_input_requested
-    if not found or not requested or abs(found / requested - 1) <= _LENGTH_TOLERANCE:
+    sent, requested = tokens.first_input, tokens.first_input_requested
+    if not sent or not requested or abs(sent / requested - 1) <= _LENGTH_TOLERANCE:
         return ""
-    turns = "" if found == tokens.input_per_request else f", and {number(found)} sent, in a session's first"
+    turns = "" if sent == tokens.input_per_request else f", and {number(sent)} sent, in a session's first"
     workload = plan_in(summary).get("workload")
     exact = isinstance(workload, Mapping) and workload.get("tokenizer")
     return f"a request; asked for {number(requested)}{turns}" + ("" if exact else "; give --tokenizer")
@@ -119,16 +119,16 @@ def _latency(summary: Summary) -> str:
         if "ttft" in summary.latencies
         else (("e2e", "the answer was there"),)
     )
-    found = [
+    parts = [
         f"{words} within {seconds(summary.latencies[name].p99)}" for name, words in shown if name in summary.latencies
     ]
-    return " and ".join(found) + " (p99)" if found else "no latency could be measured"
+    return " and ".join(parts) + " (p99)" if parts else "no latency could be measured"
 
 
 def _slo_sentence(summary: Summary) -> str:
-    found = overall_verdict(summary.slo)
-    bounds = ", ".join(slo_text(bound) for bound in summary.slo if bound.verdict == found)
-    return f"the SLO {'could not be evaluated' if found == 'not evaluated' else f'was {found}'} ({bounds})"
+    verdict = overall_verdict(summary.slo)
+    bounds = ", ".join(slo_text(bound) for bound in summary.slo if bound.verdict == verdict)
+    return f"the SLO {'could not be evaluated' if verdict == 'not evaluated' else f'was {verdict}'} ({bounds})"
 
 
 def _token_tiles(summary: Summary, tokens: Tokens) -> Iterator[Tile]:

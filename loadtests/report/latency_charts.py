@@ -33,16 +33,16 @@ _PERCENTILE_CHARTS = (
 def curve_charts(summary: Summary) -> Iterator[Chart]:
     """Yield a chart for each kind of latency that was measured."""
     for title, lines in _PERCENTILE_CHARTS:
-        found = [entry for entry in lines if summary.curves.get(entry[0])]
-        if found:
-            yield _percentile_chart(summary, title, found)
+        measured = [entry for entry in lines if summary.curves.get(entry[0])]
+        if measured:
+            yield _percentile_chart(summary, title, measured)
 
 
-def _percentile_chart(summary: Summary, title: str, found: Sequence[tuple[str, str, str, str]]) -> Chart:
-    unit = time_unit(value for name, *_ in found for _, value in summary.curves[name])
+def _percentile_chart(summary: Summary, title: str, lines: Sequence[tuple[str, str, str, str]]) -> Chart:
+    unit = time_unit(value for name, *_ in lines for _, value in summary.curves[name])
     data: list[dict[str, Any]] = []
     furthest = 10.0
-    for name, called, colour, dash in found:
+    for name, called, colour, dash in lines:
         curve = summary.curves[name]
         # The largest of n values is at no percentile that n values can distinguish from 100.
         count = max(2, summary.latencies[name].count) if name in summary.latencies else 1000
@@ -59,10 +59,10 @@ def _percentile_chart(summary: Summary, title: str, found: Sequence[tuple[str, s
                 dash=dash,
                 customdata=[f"{percentile:.7g}" for percentile, _ in curve],
                 hovertemplate=f"p%{{customdata}}: %{{y:,.4~r}} {unit.name}",
-                showlegend=len(found) > 1,
+                showlegend=len(lines) > 1,
             )
         )
-    bound = strictest(summary.slo, *(name for name, *_ in found))
+    bound = strictest(summary.slo, *(name for name, *_ in lines))
     ticks = [(at, text) for at, text in _PERCENTILE_TICKS if at <= furthest * 1.5]
     layout = {
         "hovermode": "closest",
@@ -72,7 +72,7 @@ def _percentile_chart(summary: Summary, title: str, found: Sequence[tuple[str, s
         **(limit_line(bound.limit * unit.factor, f"limit: {slo_text(bound)}") if bound else {}),
     }
     return Chart(
-        f"curve-{found[0][0]}", title, data, layout, narrow=legend_below(280, len(found) if len(found) > 1 else 0)
+        f"curve-{lines[0][0]}", title, data, layout, narrow=legend_below(280, len(lines) if len(lines) > 1 else 0)
     )
 
 
@@ -100,10 +100,10 @@ def throughput_charts(
 ) -> Iterator[Chart]:
     """Yield charts for TTFT, ITL and the latencies of the SLO, with points in order of load; none for one point."""
     measured = [name for name in LATENCIES if sum(name in point.latencies for point in points) > 1]
-    wanted = {"ttft", "itl", *quantities(results)}
-    for name in [name for name in measured if name in wanted] or measured[:1]:
-        found = [point for point in points if name in point.latencies]
-        yield _throughput_chart(name, found, strictest(results, name), unit)
+    relevant = {"ttft", "itl", *quantities(results)}
+    for name in [name for name in measured if name in relevant] or measured[:1]:
+        with_latency = [point for point in points if name in point.latencies]
+        yield _throughput_chart(name, with_latency, strictest(results, name), unit)
 
 
 def _throughput_chart(name: str, points: Sequence[LoadPoint], bound: SloResult | None, per_second: str) -> Chart:

@@ -77,8 +77,8 @@ def run_page(summary: Summary, name: str = "", library: str = "") -> str:
 def sweep_page(sweep: Sweep, name: str = "", library: str = "") -> str:
     """Return the page of a sweep with all its runs, as `run_page` does for one."""
     best = sweep.best.summary if sweep.best else None
-    known = best or (sweep.steps[-1].summary if sweep.steps else None)
-    unit = known.throughput.unit if known else "output tokens/s"
+    summary = best or (sweep.steps[-1].summary if sweep.steps else None)
+    unit = summary.throughput.unit if summary else "output tokens/s"
     trade_off = list(throughput_charts(points(sweep), slo_results(sweep), unit))
     return document(
         "sweep.html",
@@ -86,7 +86,7 @@ def sweep_page(sweep: Sweep, name: str = "", library: str = "") -> str:
         trade_off,
         library=library,
         name=text(name),
-        kind=_kind(known, "Sweep") if known else "Sweep",
+        kind=_kind(summary, "Sweep") if summary else "Sweep",
         reasons=validity_notes(sweep),
         headline=sweep_headline(sweep),
         tiles=sweep_tiles(sweep),
@@ -96,8 +96,8 @@ def sweep_page(sweep: Sweep, name: str = "", library: str = "") -> str:
         notes=slo_notes(sweep),
         latencies=tables.latency_table(best.latencies) if best else None,
         cost=tables.cost_table(best.cost) if best and best.cost else None,
-        definitions=definitions(encoder=known is not None and known.texts is not None),
-        facts=list(tables.metadata_tables(known.metadata)) if known else [],
+        definitions=definitions(encoder=summary is not None and summary.texts is not None),
+        facts=list(tables.metadata_tables(summary.metadata)) if summary else [],
     )
 
 
@@ -130,8 +130,8 @@ def comparison_page(comparison: Comparison) -> str:
 
 def _title(name: str, *words: str) -> str:
     """Return the page's title in the browser."""
-    found = ", ".join(words)
-    return f"{text(name)}: {found}" if name else f"{found[:1].upper()}{found[1:]}"
+    title = ", ".join(words)
+    return f"{text(name)}: {title}" if name else f"{title[:1].upper()}{title[1:]}"
 
 
 def _kind(summary: Summary, what: str = "Load test") -> str:

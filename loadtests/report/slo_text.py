@@ -32,8 +32,8 @@ def slo_value(bound: SloResult, value: float | None) -> str:
 
 def overall_verdict(results: Sequence[SloResult]) -> str:
     """Return the verdict on all bounds together."""
-    found = {bound.verdict for bound in results}
-    return "missed" if "missed" in found else "not evaluated" if "not evaluated" in found else "met"
+    verdicts = {bound.verdict for bound in results}
+    return "missed" if "missed" in verdicts else "not evaluated" if "not evaluated" in verdicts else "met"
 
 
 def quantities(results: Sequence[SloResult]) -> Iterator[str]:
@@ -52,5 +52,5 @@ def statistic(bound: SloResult) -> str:
 
 def strictest(results: Sequence[SloResult], *names: str) -> SloResult | None:
     """Return the bound of these latencies with the highest percentile."""
-    found = [bound for bound in results if Slo.parse(bound.text).quantity in names]
-    return max(found, key=lambda bound: Slo.parse(bound.text).level, default=None)
+    bounds = [bound for bound in results if Slo.parse(bound.text).quantity in names]
+    return max(bounds, key=lambda bound: Slo.parse(bound.text).level, default=None)

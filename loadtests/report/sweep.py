@@ -66,9 +66,9 @@ def sweep_tiles(sweep: Sweep) -> Sequence[Tile]:
     reached = f"within {percent(sweep.tolerance)}," if sweep.converged else "not converged"
     how = f"{reached} after {searched}"
     tone = "good" if sweep.highest is not None else "bad"
-    found = Tile("Highest rate", _rate(sweep, sweep.actual_rate(sweep.highest)), how, tone)
+    highest = Tile("Highest rate", _rate(sweep, sweep.actual_rate(sweep.highest)), how, tone)
     others = tiles(sweep.best.summary) if sweep.best else ()
-    return [found, *(tile for tile in others if not tile.name.startswith("End to end"))]
+    return [highest, *(tile for tile in others if not tile.name.startswith("End to end"))]
 
 
 def not_converged_text(sweep: Sweep) -> str:
@@ -138,8 +138,8 @@ def slo_notes(sweep: Sweep) -> list[str]:
 
 def validity_notes(sweep: Sweep) -> list[str]:
     """Return the reasons why runs are unreliable, each once with its rates."""
-    found = ((step, as_sentence(reason)) for step in sweep.steps for reason in step.summary.validity.reasons)
-    return _unique_notes(sweep, found, ": ")
+    reasons = ((step, as_sentence(reason)) for step in sweep.steps for reason in step.summary.validity.reasons)
+    return _unique_notes(sweep, reasons, ": ")
 
 
 def _unique_notes(sweep: Sweep, notes: Iterable[tuple[SweepStep, str]], between: str) -> list[str]:
@@ -155,8 +155,8 @@ def _rates_of(sweep: Sweep, steps: Sequence[SweepStep]) -> str:
 
 
 def _step(sweep: Sweep, step: SweepStep, place: int) -> Row:
-    found = step.summary
-    lost = percent(found.requests.error_rate) if found.requests.not_cancelled else percent(None)
+    summary = step.summary
+    lost = percent(summary.requests.error_rate) if summary.requests.not_cancelled else percent(None)
     star = " ★" if step is sweep.best else ""
     rates = [f"{number(step.rate)}{star}"]
     if sweep.unit != USERS:
@@ -164,12 +164,12 @@ def _step(sweep: Sweep, step: SweepStep, place: int) -> Row:
     return [
         *rates,
         Cell(f"{place}", link=f"{step.run}/report.html"),
-        number(found.completed_per_second),
-        number(found.throughput.value),
-        *(Cell(slo_value(bound, bound.value), "" if bound.met else "bad") for bound in found.slo),
+        number(summary.completed_per_second),
+        number(summary.throughput.value),
+        *(Cell(slo_value(bound, bound.value), "" if bound.met else "bad") for bound in summary.slo),
         lost,
-        f"{percent(good.of_sent)} / {percent(good.of_completed)}" if (good := found.goodput) else percent(None),
-        verdict_cell(found.slo),
+        f"{percent(good.of_sent)} / {percent(good.of_completed)}" if (good := summary.goodput) else percent(None),
+        verdict_cell(summary.slo),
     ]
 
 

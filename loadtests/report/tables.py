@@ -81,8 +81,8 @@ def slo_table(results: Sequence[SloResult]) -> Table:
 
 
 def verdict_cell(results: Sequence[SloResult]) -> Cell:
-    found = overall_verdict(results)
-    return Cell(found, "good" if found == "met" else "bad")
+    verdict = overall_verdict(results)
+    return Cell(verdict, "good" if verdict == "met" else "bad")
 
 
 def outcome_table(requests: Requests) -> Table:
@@ -117,9 +117,9 @@ def error_table(requests: Requests) -> Table:
     return Table(("code", "first message", "requests"), rows, words=2)
 
 
-def latency_table(found: Mapping[str, DistributionSummary]) -> Table:
+def latency_table(latencies: Mapping[str, DistributionSummary]) -> Table:
     rows: list[Row] = [
-        [called, *_distribution_cells(found[name])] for name, called in LATENCIES.items() if name in found
+        [called, *_distribution_cells(latencies[name])] for name, called in LATENCIES.items() if name in latencies
     ]
     return Table(("latency", "count", *TIME_HEADS), rows)
 
@@ -166,7 +166,7 @@ def _encoder_table(server: EncoderSide) -> Table:
     return Table(("over the measured part", "server"), rows)
 
 
-def reconciliation_table(found: Sequence[CountComparison]) -> Table:
+def reconciliation_table(comparisons: Sequence[CountComparison]) -> Table:
     """Return the counts of both sides. Red marks differences without an explanation; explained ones have no colour."""
     rows: list[Row] = [
         [
@@ -176,7 +176,7 @@ def reconciliation_table(found: Sequence[CountComparison]) -> Table:
             f"{match.server:,}",
             Cell(signed(match.difference), "bad" if not match.consistent else "" if match.difference else "good"),
         ]
-        for match in found
+        for match in comparisons
     ]
     return Table(("count over the whole run", "what is counted", "clients", "server", "difference"), rows, words=2)
 
@@ -221,10 +221,10 @@ def process_table(grade: Validity) -> Table:
     return Table(("process of the load generator", "processor cores"), rows)
 
 
-def metadata_tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
+def metadata_tables(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
     """Yield one table for each group of metadata, single values first and the plan last."""
-    groups = {name: value for name, value in found.items() if isinstance(value, Mapping) and value}
-    alone = {name: value for name, value in found.items() if name not in groups}
+    groups = {name: value for name, value in metadata.items() if isinstance(value, Mapping) and value}
+    alone = {name: value for name, value in metadata.items() if name not in groups}
     if alone:
         yield "The run", Table(("fact", "value"), _flat(alone), words=2)
     for name, group in sorted(groups.items(), key=lambda item: item[0] == "plan"):

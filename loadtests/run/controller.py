@@ -35,11 +35,11 @@ _PACKAGES = ("inflight", "locust", "gevent", "grpcio", "tritonclient", "numpy")
 
 def collect_metadata(plan: LoadPlan, client: Client) -> dict[str, Any]:
     """Collect what is known before the first request. Raises InflightError if the server is not ready."""
-    found = find_model(plan, client)
+    model = find_model(plan, client)
     return {
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
-        "deployment": {"kind": found.kind, "model": found.name, "version": found.version},
-        "served": dict(found.facts),
+        "deployment": {"kind": model.kind, "model": model.name, "version": model.version},
+        "served": dict(model.facts),
         "models": _models(client),
         "machine": {  # that generates the load
             "system": f"{platform.system()} {platform.release()}",
@@ -54,13 +54,13 @@ def collect_metadata(plan: LoadPlan, client: Client) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _models(client: Client) -> list[dict[str, str]]:
@@ -157,9 +157,9 @@ def _wait_for_generator(
 def _read_start(generator: subprocess.Popen[str], output: IO[str], directory: RunDirectory) -> float:
     """Return when the run begins, on the monotonic clock that all processes of a machine share."""
     line = output.readline()
-    found = json.loads(line) if line.startswith("{") else {}
-    if "begun" in found:
-        return float(found["begun"])
+    values = json.loads(line) if line.startswith("{") else {}
+    if "begun" in values:
+        return float(values["begun"])
     generator.wait()
     _check_exit(generator, line, directory)
     raise LoadError("the load generator ended before the run began", "load_failed")
@@ -167,9 +167,9 @@ def _read_start(generator: subprocess.Popen[str], output: IO[str], directory: Ru
 
 def _check_exit(generator: subprocess.Popen[str], output: str, directory: RunDirectory) -> None:
     for line in output.splitlines():
-        found = json.loads(line) if line.startswith("{") else {}
-        if "message" in found:
-            raise LoadError(found["message"], found["code"])
+        values = json.loads(line) if line.startswith("{") else {}
+        if "message" in values:
+            raise LoadError(values["message"], values["code"])
     if generator.returncode:
         words = directory.log.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip() or "it printed nothing"
         there = directory.requests.exists() and directory.requests.stat().st_size

@@ -26,7 +26,7 @@ from loadtests.run_directory import RunDirectory
 class RunDisplay(Protocol):
     """Shows the progress of one run, and its result."""
 
-    def __call__(self, found: RunProgress) -> None: ...
+    def __call__(self, progress: RunProgress) -> None: ...
 
     def finish(self, summary: Summary) -> None: ...
 
@@ -78,7 +78,7 @@ class SweepRunner:
             else:
                 steps.append(step)
                 search.record(rate, step.met)
-        found = Sweep(
+        sweep = Sweep(
             self.plan.slo,
             tuple(steps),
             None,
@@ -89,7 +89,7 @@ class SweepRunner:
             interrupted=interrupted,
             failure=failure,
         )
-        return with_result(found, search)
+        return with_result(sweep, search)
 
     @property
     def _unit(self) -> str:

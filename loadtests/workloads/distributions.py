@@ -130,46 +130,46 @@ def read_numbers(data: bytes, reference: str, field: str) -> Sequence[float]:
     negative ones.
     """
     name, column = file_and_column(reference)
-    wanted = (column,) if column else COLUMNS.get(field, ())
+    columns = (column,) if column else COLUMNS.get(field, ())
     start = data[:100].lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] in (b"{", b"["):
-        found = _from_json(JsonLines(data, name), wanted, name)
+        numbers = _from_json(JsonLines(data, name), columns, name)
     else:
-        found = _from_rows(data, wanted, name)
-    if not found:
+        numbers = _from_rows(data, columns, name)
+    if not numbers:
         raise LoadError(f"{name} is empty; it needs at least one number", "workload_invalid")
-    return found
+    return numbers
 
 
-def _from_json(lines: JsonLines, wanted: Sequence[str], name: str) -> list[float]:
-    column = next((column for column in wanted if column in lines.read(0)), None)
+def _from_json(lines: JsonLines, columns: Sequence[str], name: str) -> list[float]:
+    column = next((column for column in columns if column in lines.read(0)), None)
     if column is None:
-        raise _no_column(name, wanted, list(lines.read(0)))
-    found: list[float] = []
+        raise _no_column(name, columns, list(lines.read(0)))
+    numbers: list[float] = []
     for row in range(len(lines)):
         value = lines.read(row).get(column)
         number = _number(value)
         if number is None:
             raise lines.error(row, _value_error(value, column))
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
-def _from_rows(data: bytes, wanted: Sequence[str], name: str) -> list[float]:
-    found: list[float] = []
+def _from_rows(data: bytes, columns: Sequence[str], name: str) -> list[float]:
+    numbers: list[float] = []
     position: int | None = None
     for line, row in csv_rows(data, name):
-        if position is None and not found and not _is_number(row[0]):
-            position = next((row.index(column) for column in wanted if column in row), None)
+        if position is None and not numbers and not _is_number(row[0]):
+            position = next((row.index(column) for column in columns if column in row), None)
             if position is None:
-                raise _no_column(name, wanted, row)
+                raise _no_column(name, columns, row)
             continue
         value = row[position or 0] if (position or 0) < len(row) else None
         number = _number(value)
         if number is None:
             raise LoadError(f"{name}, line {line}, {_value_error(value, 'the number')}", "workload_invalid")
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def _is_number(text: str) -> bool:
@@ -191,8 +191,8 @@ def _value_error(value: object, column: str) -> str:
     return f"has {shorten(value)} as {column}; it must be a number from 0 to 1e308"
 
 
-def _no_column(name: str, wanted: Sequence[str], columns: Sequence[str]) -> LoadError:
+def _no_column(name: str, expected: Sequence[str], columns: Sequence[str]) -> LoadError:
     there = ", ".join(columns[:10])
-    if wanted:
-        return LoadError(f"{name} has no column {' or '.join(wanted)}; it has {there}", "workload_invalid")
+    if expected:
+        return LoadError(f"{name} has no column {' or '.join(expected)}; it has {there}", "workload_invalid")
     return LoadError(f"{name} has columns; name one, such as {name}#{columns[0]}; it has {there}", "workload_invalid")

@@ -35,10 +35,10 @@ def sample_names() -> list[str]:
 def _path(name: str) -> Path:
     if not name.startswith(SAMPLE):
         return Path(name).expanduser()
-    wanted = name.removeprefix(SAMPLE)
-    if wanted not in sample_names():
-        raise LoadError(f"there is no sample {wanted!r}; there are {', '.join(sample_names())}", "workload_invalid")
-    return next(path for path in _SAMPLES.iterdir() if path.stem == wanted)
+    sample = name.removeprefix(SAMPLE)
+    if sample not in sample_names():
+        raise LoadError(f"there is no sample {sample!r}; there are {', '.join(sample_names())}", "workload_invalid")
+    return next(path for path in _SAMPLES.iterdir() if path.stem == sample)
 
 
 def _tokenizer(name: str) -> Path:

@@ -55,7 +55,7 @@ class JsonLines:
         """Return the object in row 0, 1, ... Raises LoadError for anything else."""
         line = self._data[self._starts[row] : self._ends[row]]
         try:
-            found = json.loads(line.decode())
+            value = json.loads(line.decode())
         except UnicodeDecodeError as error:
             raise self.error(row, f"is not UTF-8 from its byte {error.start + 1} on") from None
         except json.JSONDecodeError as error:
@@ -64,11 +64,11 @@ class JsonLines:
             raise self.error(row, f"can't be read: {_TOO_LONG}") from None
         except RecursionError:
             raise self.error(row, "is nested too deeply") from None
-        if line.count(b"[") + line.count(b"{") > _MAX_DEPTH and is_deep(found, _MAX_DEPTH):
+        if line.count(b"[") + line.count(b"{") > _MAX_DEPTH and is_deep(value, _MAX_DEPTH):
             raise self.error(row, "is nested too deeply")
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             raise self.error(row, "is not a JSON object")
-        return found
+        return value
 
     def keep_valid(self, parse: Callable[[dict[str, Any]], object]) -> None:
         """Leave out the rows that are no objects, and those for which `parse` raises RowError. Raises LoadError if all

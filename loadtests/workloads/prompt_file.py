@@ -70,12 +70,12 @@ def prompt_row(values: Mapping[str, Any]) -> PromptRow:
 
 def _max_tokens(values: Mapping[str, Any]) -> int | None:
     for key in _LENGTHS:
-        found = values.get(key)
-        if found is None:
+        value = values.get(key)
+        if value is None:
             continue
-        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= _MAX_TOKENS:
-            raise RowError(f"has {key} {shorten(found)}; it must be a whole number from 1 to ten million")
-        return found
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_TOKENS:
+            raise RowError(f"has {key} {shorten(value)}; it must be a whole number from 1 to ten million")
+        return value
     return None
 
 

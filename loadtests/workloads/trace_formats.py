@@ -112,11 +112,11 @@ def _csv(data: bytes, name: str, columns: _Columns) -> Trace:
 
 
 def _positions(header: Sequence[str], columns: _Columns, name: str) -> tuple[int, int, int]:
-    wanted = (columns.time, columns.input, columns.output)
-    missing = [column for column in wanted if column not in header]
+    names = (columns.time, columns.input, columns.output)
+    missing = [column for column in names if column not in header]
     if missing:
         raise _line_error(name, 1, f"has no column {', '.join(missing)}; it has {', '.join(header) or 'none'}")
-    return header.index(wanted[0]), header.index(wanted[1]), header.index(wanted[2])
+    return header.index(names[0]), header.index(names[1]), header.index(names[2])
 
 
 def _csv_error(row: Sequence[str], header: Sequence[str], at: Sequence[int], columns: _Columns) -> str:

@@ -165,19 +165,19 @@ class AsyncConnection:
 
     async def find_deployment(self, deadline: Deadline) -> Deployment:
         """Return the deployment; detect it if it is not cached. Raises InflightError."""
-        if (found := self._deployment_cache.fresh()) is not None:
-            return found
+        if (deployment := self._deployment_cache.fresh()) is not None:
+            return deployment
         self._restart_after_fork()
         began = time.monotonic()
         try:
             # sync: with acquired(self._detection_lock, deadline):
             async with asyncio.timeout(deadline.left()), self._detection_lock:
-                if (found := self._deployment_cache.fresh()) is not None:
-                    return found
+                if (deployment := self._deployment_cache.fresh()) is not None:
+                    return deployment
                 self._deployment_cache.raise_recent_failure(began)
-                found = await self._run_queries(self._detect(self._settings.model), detection_deadline(deadline))
-                self._deployment_cache.store(found)
-                return found
+                deployment = await self._run_queries(self._detect(self._settings.model), detection_deadline(deadline))
+                self._deployment_cache.store(deployment)
+                return deployment
         except TimeoutError:
             raise deadline.error() from None
         except InflightError as error:
@@ -199,8 +199,8 @@ class AsyncConnection:
         """Return the name of an encoder of the server: of the client's model, if it names one."""
         named = self._settings.model
         if self._settings.address.openai:
-            found = [model.name for model in await self.transport.index(deadline) if model.task in ENCODER_MODELS]
-            return next((name for name in found if named in (None, name)), None)
+            encoders = [model.name for model in await self.transport.index(deadline) if model.task in ENCODER_MODELS]
+            return next((name for name in encoders if named in (None, name)), None)
         for name in ENCODER_MODELS.values() if named is None else (named,):
             if await self._is_encoder(name, deadline):
                 return name
@@ -248,8 +248,8 @@ class AsyncConnection:
                 else:
                     question = questions.send(answer)
         except StopIteration as end:
-            found: Result = end.value
-            return found
+            result: Result = end.value
+            return result
 
 
 def _transport(settings: ClientSettings) -> AsyncTransport:

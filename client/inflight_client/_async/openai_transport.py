@@ -36,11 +36,11 @@ class AsyncOpenAiTransport(AsyncHttpTransport):
         return ServerMetadata("gateway", version(await self._get_body("/version", deadline)))
 
     async def index(self, deadline: Deadline) -> list[Model]:
-        found = models(await self._get_body("/v1/models", deadline))
-        states = [await self.model_ready(name, deadline) for name, _ in found]
+        entries = models(await self._get_body("/v1/models", deadline))
+        states = [await self.model_ready(name, deadline) for name, _ in entries]
         return [
             Model(name, "", "READY" if ready else "UNAVAILABLE", task=task)
-            for (name, task), ready in zip(found, states, strict=True)
+            for (name, task), ready in zip(entries, states, strict=True)
         ]
 
     async def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:

@@ -59,7 +59,7 @@ class HttpChannel:
         Only inference (`headers` given) reuses its connection, since its responses contain the request's id; other
         responses could not be told from those to an earlier request.
         """
-        given = {
+        fields = {
             "host": self.address.authority,
             "accept": "*/*",
             "user-agent": "inflight_client",
@@ -67,16 +67,16 @@ class HttpChannel:
             **(headers or {}),
         }
         if content is not None:
-            given["content-length"] = str(len(content))
-            given.setdefault("content-type", "application/json")
+            fields["content-length"] = str(len(content))
+            fields.setdefault("content-type", "application/json")
         if headers is None:
-            given["connection"] = "close"
+            fields["connection"] = "close"
         return httpcore2.Request(
             "GET" if content is None else "POST",
             httpcore2.URL(
                 scheme=self.address.scheme, host=self._host, port=self.address.port, target=self._path + path or "/"
             ),
-            headers=[(name.encode(), value.encode()) for name, value in given.items()],
+            headers=[(name.encode(), value.encode()) for name, value in fields.items()],
             content=content,
             extensions={"timeout": {"pool": exchange.left()}},
         )
@@ -88,7 +88,7 @@ def content_type(response: httpcore2.Response) -> str:
 
 def header(response: httpcore2.Response, name: bytes) -> str:
     """Return a header's value; empty without it. `name` is in lower case."""
-    return next((value.decode("latin-1") for found, value in response.headers if found.lower() == name), "")
+    return next((value.decode("latin-1") for field, value in response.headers if field.lower() == name), "")
 
 
 def check_stream(response: httpcore2.Response, where: str) -> None:
@@ -114,11 +114,11 @@ def body_too_long(where: str) -> InflightError:
 
 def ssl_context(tls: Tls | None) -> ssl.SSLContext:
     """Return a context that trusts the system's certificates (or SSL_CERT_FILE, SSL_CERT_DIR) unless a CA is given."""
-    given = tls or Tls()
-    tls_files.read_tls_files(given)  # its error names the invalid file
-    context = httpcore2.default_ssl_context() if given.ca is None else ssl.create_default_context(cafile=given.ca)
-    if given.certificate is not None:
-        context.load_cert_chain(given.certificate, given.key, password="")
+    tls = tls or Tls()
+    tls_files.read_tls_files(tls)  # its error names the invalid file
+    context = httpcore2.default_ssl_context() if tls.ca is None else ssl.create_default_context(cafile=tls.ca)
+    if tls.certificate is not None:
+        context.load_cert_chain(tls.certificate, tls.key, password="")
     return context
 
 

@@ -218,9 +218,9 @@ def response_from_event(data: bytes, request_id: str) -> HttpResponse:
 
 def response_from_values(values: Mapping[str, Any], request_id: str) -> HttpResponse:
     """Return the response. Raises InflightError `answer_damaged` if it belongs to another request."""
-    found = values.get("id")
-    if request_id and found is not None and found != request_id:
-        raise mismatched_response(request_id, str(found)[:128])
+    response_id = values.get("id")
+    if request_id and response_id is not None and response_id != request_id:
+        raise mismatched_response(request_id, str(response_id)[:128])
     return HttpResponse(values)
 
 

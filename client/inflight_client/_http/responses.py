@@ -73,8 +73,8 @@ def status_error(status: int, content_type: str, body: bytes, where: str) -> Inf
         )
     if status >= 500 and not words and status not in _BY_STATUS:
         return connection_lost(where, f"HTTP status {status}")
-    said = f": {words}" if words else ""
-    return InflightError(f"the server at {where} answered with HTTP status {status}{said}", code_by_status(status))
+    detail = f": {words}" if words else ""
+    return InflightError(f"the server at {where} answered with HTTP status {status}{detail}", code_by_status(status))
 
 
 def code_by_status(status: int) -> str:
@@ -97,10 +97,10 @@ def _message(content_type: str, body: bytes) -> str:
         if content_type.startswith("text/event-stream"):
             events = EventParser().feed(body)
             body = events[0] if events else b""
-        found = json_object(body).get("error", "")
+        error = json_object(body).get("error", "")
     except InflightError:
         return ""
-    return exception_message(str(found))
+    return exception_message(str(error))
 
 
 def server_metadata(body: bytes) -> ServerMetadata:

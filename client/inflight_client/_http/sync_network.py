@@ -252,12 +252,12 @@ def _left(made: Deadline, exchange: CallContext) -> float:
 
 def _addresses(host: str, port: int, made: Deadline, exchange: CallContext) -> _Addresses:
     """Return the addresses of a host. Raises InflightError if it has no address."""
-    found: _Addresses = []
+    addresses: _Addresses = []
     failed: list[Exception] = []
 
     def look_up() -> None:
         try:
-            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            addresses.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
             failed.append(error)
 
@@ -269,9 +269,9 @@ def _addresses(host: str, port: int, made: Deadline, exchange: CallContext) -> _
         thread.start()
         thread.join(made.left())
         exchange.left()
-    if not found:
+    if not addresses:
         raise name_error(failed[0] if failed else None, exchange)
-    return found
+    return addresses
 
 
 def _is_number(host: str) -> bool:

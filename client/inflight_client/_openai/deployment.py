@@ -28,17 +28,17 @@ def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
 
     Yields queries and is sent the responses; errors are thrown in. Raises InflightError.
     """
-    found: list[Model] = yield ServerQuery("index")
-    names = sorted({each.name for each in found if each.task in ("", "generate")})
+    models: list[Model] = yield ServerQuery("index")
+    names = sorted({each.name for each in models if each.task in ("", "generate")})
     listed = ", ".join(names) or "none"
-    if model is None and not names and any(each.task for each in found):
-        raise only_encoders(each.task for each in found)
+    if model is None and not names and any(each.task for each in models):
+        raise only_encoders(each.task for each in models)
     if model is None and len(names) != 1:
         raise InflightError(
             f"the gateway serves {len(names)} models that generate text ({listed}); name the one to use",
-            "unsupported_deployment" if found else "model_not_ready",
+            "unsupported_deployment" if models else "model_not_ready",
         )
-    if model not in names and any(each.name == model for each in found):
+    if model not in names and any(each.name == model for each in models):
         raise InflightError(
             f"the gateway's model {model} does not generate text; name one of those that do: {listed}",
             "unsupported_deployment",

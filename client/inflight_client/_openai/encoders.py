@@ -102,11 +102,11 @@ def _stacked(rows: Sequence[Any]) -> Array:
     import numpy
 
     size = max(map(len, rows))
-    found = numpy.full((len(rows), size), math.nan, numpy.float32)
+    array = numpy.full((len(rows), size), math.nan, numpy.float32)
     for place, row in enumerate(rows):
         if len(row):
-            found[place] = row
-    return found
+            array[place] = row
+    return array
 
 
 def _labels(results: Sequence[Mapping[str, Any]], count: int, listed: Any) -> tuple[str, ...]:
@@ -131,8 +131,8 @@ def _facts(results: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
 
 def _error(result: Mapping[str, Any], value: str) -> str:
     """Return the error of a text as an encoder's model writes it; empty for a result with a value."""
-    if not (found := result.get("error")):
+    if not (details := result.get("error")):
         missing = result.get(value) in (None, "", [])
         return "the gateway has no value for this text; send it again [answer_damaged]" if missing else ""
-    error = error_from_object(found, 400)
+    error = error_from_object(details, 400)
     return f"{error} [{error.code}]"

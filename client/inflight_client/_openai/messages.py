@@ -88,10 +88,10 @@ class CompletionRequest(StreamedRequest):
             content, self._thinking = _END_THINK + content, False
         return reasoning + content
 
-    def _log_probs(self, found: Mapping[str, Any] | None) -> dict[str, Any]:
-        if not found:
+    def _log_probs(self, logprobs: Mapping[str, Any] | None) -> dict[str, Any]:
+        if not logprobs:
             return {}
-        values = [each["logprob"] for each in found["content"]] if self._chat else found["token_logprobs"]
+        values = [each["logprob"] for each in logprobs["content"]] if self._chat else logprobs["token_logprobs"]
         if not values:
             return {}
         self._sum_log_probs += sum(values)
@@ -107,8 +107,8 @@ def models(body: bytes) -> list[tuple[str, str]]:
 
 
 def version(body: bytes) -> str:
-    found = json_value(body)
-    return str(found.get("version", "")) if isinstance(found, dict) else ""
+    value = json_value(body)
+    return str(value.get("version", "")) if isinstance(value, dict) else ""
 
 
 def error_from_response(

@@ -154,18 +154,18 @@ class Connection:
 
     def find_deployment(self, deadline: Deadline) -> Deployment:
         """Return the deployment; detect it if it is not cached. Raises InflightError."""
-        if (found := self._deployment_cache.fresh()) is not None:
-            return found
+        if (deployment := self._deployment_cache.fresh()) is not None:
+            return deployment
         self._restart_after_fork()
         began = time.monotonic()
         try:
             with acquired(self._detection_lock, deadline):
-                if (found := self._deployment_cache.fresh()) is not None:
-                    return found
+                if (deployment := self._deployment_cache.fresh()) is not None:
+                    return deployment
                 self._deployment_cache.raise_recent_failure(began)
-                found = self._run_queries(self._detect(self._settings.model), detection_deadline(deadline))
-                self._deployment_cache.store(found)
-                return found
+                deployment = self._run_queries(self._detect(self._settings.model), detection_deadline(deadline))
+                self._deployment_cache.store(deployment)
+                return deployment
         except TimeoutError:
             raise deadline.error() from None
         except InflightError as error:
@@ -187,8 +187,8 @@ class Connection:
         """Return the name of an encoder of the server: of the client's model, if it names one."""
         named = self._settings.model
         if self._settings.address.openai:
-            found = [model.name for model in self.transport.index(deadline) if model.task in ENCODER_MODELS]
-            return next((name for name in found if named in (None, name)), None)
+            encoders = [model.name for model in self.transport.index(deadline) if model.task in ENCODER_MODELS]
+            return next((name for name in encoders if named in (None, name)), None)
         for name in ENCODER_MODELS.values() if named is None else (named,):
             if self._is_encoder(name, deadline):
                 return name
@@ -236,8 +236,8 @@ class Connection:
                 else:
                     question = questions.send(answer)
         except StopIteration as end:
-            found: Result = end.value
-            return found
+            result: Result = end.value
+            return result
 
 
 def _transport(settings: ClientSettings) -> Transport:

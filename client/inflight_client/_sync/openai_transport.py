@@ -37,11 +37,11 @@ class OpenAiTransport(HttpTransport):
         return ServerMetadata("gateway", version(self._get_body("/version", deadline)))
 
     def index(self, deadline: Deadline) -> list[Model]:
-        found = models(self._get_body("/v1/models", deadline))
-        states = [self.model_ready(name, deadline) for name, _ in found]
+        entries = models(self._get_body("/v1/models", deadline))
+        states = [self.model_ready(name, deadline) for name, _ in entries]
         return [
             Model(name, "", "READY" if ready else "UNAVAILABLE", task=task)
-            for (name, task), ready in zip(found, states, strict=True)
+            for (name, task), ready in zip(entries, states, strict=True)
         ]
 
     def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:

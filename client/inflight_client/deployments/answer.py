@@ -41,8 +41,8 @@ class AnswerDecoder:
         )
         self._asks_for_ids = asks_for_ids
         self._buffer = StopTextBuffer((), whole=True) if deployment.streams(call) and deployment.accumulates else None
-        told = call.wants_log_probs or call.return_prompt_log_probs or call.return_perf_metrics
-        self._plain = not (asks_for_ids or told or self._buffer)
+        asks_for_details = call.wants_log_probs or call.return_prompt_log_probs or call.return_perf_metrics
+        self._plain = not (asks_for_ids or asks_for_details or self._buffer)
         self._responses = 0
         self._token_ids = 0
         self._ended = False
@@ -94,14 +94,14 @@ class AnswerDecoder:
             if self._call.return_prompt_log_probs
             else None
         )
-        told = (token_ids, log_probs, of_prompt)
+        per_token = (token_ids, log_probs, of_prompt)
         self._read_metrics(response)
         if reason is None:
-            return Delta(text if self._buffer is None else self._buffer.feed(text), None, None, *told)
+            return Delta(text if self._buffer is None else self._buffer.feed(text), None, None, *per_token)
         self._ended = True
         self._check_count(response)
         text = text if self._buffer is None else self._buffer.flush(text)
-        return Delta(text, self._checked_reason(reason), self._usage(response, reason), *told)
+        return Delta(text, self._checked_reason(reason), self._usage(response, reason), *per_token)
 
     def _read_log_probs(self, response: InferResponse, name: str, top: str) -> tuple[LogProb, ...] | None:
         """Return log probabilities, with the likeliest tokens at each place if those were requested."""

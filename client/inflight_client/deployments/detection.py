@@ -83,10 +83,10 @@ def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
 
 def _find_text_model() -> Generator[ServerQuery, Any, ModelMetadata]:
     """Return the metadata of the first text model that is ready."""
-    names, found = list(TEXT_MODELS), "unknown, since it does not list them"
+    names, listed = list(TEXT_MODELS), "unknown, since it does not list them"
     if (index := (yield from ask("index"))) is not None:
         states = {model.name: model.state for model in index}
-        names, found = _ready_text_models(states), ", ".join(sorted(states)) or "none"
+        names, listed = _ready_text_models(states), ", ".join(sorted(states)) or "none"
     failure: InflightError | None = None
     for name in names:
         try:
@@ -105,7 +105,7 @@ def _find_text_model() -> Generator[ServerQuery, Any, ModelMetadata]:
     if encoders:
         raise only_encoders(each.task for each in encoders)
     raise InflightError(
-        f"the server has none of the text models {', '.join(TEXT_MODELS)} (its models: {found}); name the model that"
+        f"the server has none of the text models {', '.join(TEXT_MODELS)} (its models: {listed}); name the model that"
         " takes text",
         "unsupported_deployment",
     )
@@ -147,15 +147,15 @@ def _available_models() -> Generator[ServerQuery, Any, list[str]]:
         return sorted({model.name for model in (yield ServerQuery("index"))})
     except InflightError:
         pass
-    found = []
+    names = []
     for name in TEXT_MODELS:
         try:
             metadata = yield ServerQuery("metadata", name)
         except InflightError:
             continue
         if _takes_text(metadata):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _config(model: str) -> Generator[ServerQuery, Any, ModelConfig]:
@@ -164,10 +164,10 @@ def _config(model: str) -> Generator[ServerQuery, Any, ModelConfig]:
 
 
 def _takes_text(metadata: ModelMetadata) -> bool:
-    given = metadata.inputs.keys()
+    inputs = metadata.inputs.keys()
     return (
-        "text_input" in given
-        and bool({tensor_names.TEXT_MODEL.max_tokens, tensor_names.LLMAPI.max_tokens} & given)
+        "text_input" in inputs
+        and bool({tensor_names.TEXT_MODEL.max_tokens, tensor_names.LLMAPI.max_tokens} & inputs)
         and "text_output" in metadata.outputs
     )
 
@@ -182,10 +182,10 @@ def _kind(metadata: ModelMetadata) -> Kind:
 
 def _decoupled(config: ModelConfig, steps: list[ModelConfig]) -> bool | None:
     """Return whether the model streams. An ensemble does if any of its models does; newer Tritons report it."""
-    known = [found.decoupled for found in (config, *steps)]
-    if any(known):
+    decoupled = [model.decoupled for model in (config, *steps)]
+    if any(decoupled):
         return True
-    return None if None in known else False
+    return None if None in decoupled else False
 
 
 def _accumulates(metadata: ModelMetadata, kind: Kind, config: ModelConfig) -> bool | None:

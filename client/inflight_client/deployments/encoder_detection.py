@@ -37,7 +37,7 @@ def find_encoders() -> Generator[ServerQuery, Any, tuple[EncoderDeployment, ...]
 
     Yields queries and is sent the responses; errors are thrown in. Raises InflightError.
     """
-    found = []
+    encoders = []
     for task, model in MODELS.items():
         config = ModelConfig()
         try:
@@ -49,7 +49,7 @@ def find_encoders() -> Generator[ServerQuery, Any, tuple[EncoderDeployment, ...]
                 yield ServerQuery("metadata", model)
         except InflightError as error:
             if error.code == "model_not_ready":
-                found.append(EncoderDeployment(task, model, ready=False))
+                encoders.append(EncoderDeployment(task, model, ready=False))
             elif error.code != "model_not_found":
                 raise
             continue
@@ -57,8 +57,8 @@ def find_encoders() -> Generator[ServerQuery, Any, tuple[EncoderDeployment, ...]
         if config.known and served.get("task") != task:
             continue  # another repository's model of that name
         ready = yield ServerQuery("model_ready", model)
-        found.append(EncoderDeployment(task, model, ready, config.parameter("inflight_version") or None, served))
-    return tuple(found)
+        encoders.append(EncoderDeployment(task, model, ready, config.parameter("inflight_version") or None, served))
+    return tuple(encoders)
 
 
 def only_encoders(tasks: Iterable[str]) -> InflightError:

@@ -54,9 +54,11 @@ class ModelConfig:
     def json_parameter(self, name: str) -> dict[str, Any]:
         """Return a parameter that is a JSON object of texts, whole numbers and `_FURTHER`; empty if it is not."""
         try:
-            found = json.loads(self.parameter(name))
+            values = json.loads(self.parameter(name))
             return {
-                str(key): value for key, value in found.items() if isinstance(value, (str, int, *_FURTHER.get(key, ())))
+                str(key): value
+                for key, value in values.items()
+                if isinstance(value, (str, int, *_FURTHER.get(key, ())))
             }
         except (ValueError, AttributeError, RecursionError):
             return {}

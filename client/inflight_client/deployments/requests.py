@@ -73,22 +73,22 @@ def _requested_outputs(deployment: Deployment, call: Call, inputs: Mapping[str, 
     text = ("output_ids", "dropped_characters") if deployment.speaks_tokens else ("text_output",)
     if deployment.speaks_tokens and not deployment.is_inflight:
         text = (*text, "sequence_length")
-    wanted = [*text, "finish_reason", "num_input_tokens", "num_output_tokens"]
+    outputs = [*text, "finish_reason", "num_input_tokens", "num_output_tokens"]
     if deployment.is_inflight:
-        wanted += ["num_responses", "num_cached_tokens"]
+        outputs += ["num_responses", "num_cached_tokens"]
     if "return_stop_reason" in inputs:
-        wanted.append("stop_reason")
+        outputs.append("stop_reason")
     if "return_token_ids" in inputs:
-        wanted.append("token_ids")
+        outputs.append("token_ids")
     if call.wants_log_probs:
-        wanted += ["output_log_probs", "cum_log_probs"]
+        outputs += ["output_log_probs", "cum_log_probs"]
     if call.top_log_probs:
-        wanted += ["top_token_ids", "top_log_probs"]
+        outputs += ["top_token_ids", "top_log_probs"]
     if call.return_prompt_log_probs:
-        wanted += ["prompt_log_probs", *(["prompt_top_token_ids", "prompt_top_log_probs"] * bool(call.top_log_probs))]
+        outputs += ["prompt_log_probs", *(["prompt_top_token_ids", "prompt_top_log_probs"] * bool(call.top_log_probs))]
     if call.return_perf_metrics:
-        wanted += TIMING_OUTPUTS
-    return tuple(name for name in wanted if name in deployment.outputs)
+        outputs += TIMING_OUTPUTS
+    return tuple(name for name in outputs if name in deployment.outputs)
 
 
 def _parameters(deployment: Deployment, call: Call) -> dict[str, str | int | bool]:
@@ -101,11 +101,11 @@ def _parameters(deployment: Deployment, call: Call) -> dict[str, str | int | boo
                 "add_special_tokens", "its preprocessing has one setting for all; leave it out"
             )
         return {}
-    given = {"tenant": call.tenant, "traceparent": call.traceparent, "inflight_client": client_version()}
-    found: dict[str, str | int | bool] = {name: value for name, value in given.items() if value}
+    values = {"tenant": call.tenant, "traceparent": call.traceparent, "inflight_client": client_version()}
+    parameters: dict[str, str | int | bool] = {name: value for name, value in values.items() if value}
     if call.add_special_tokens is not None:
-        found["add_special_tokens"] = call.add_special_tokens
-    return found
+        parameters["add_special_tokens"] = call.add_special_tokens
+    return parameters
 
 
 class RequestInputs:

@@ -146,8 +146,8 @@ class Dispatcher:
             if self._queue.starved:
                 heard = now
             if now - heard > self._server_wait_timeout:
-                known = [each.health for each in self._endpoints if each.health.rejected is None]
-                reason = next((f" ({each.last_error})" for each in known if each.last_error), "; start one")
+                healths = [each.health for each in self._endpoints if each.health.rejected is None]
+                reason = next((f" ({each.last_error})" for each in healths if each.last_error), "; start one")
                 raise BatchError(
                     f"no server has answered a row for {self._server_wait_timeout:g} seconds{reason}",
                     "server_unreachable",

@@ -60,10 +60,10 @@ class RowQueue:
 
     async def read(self) -> None:
         """Read rows from the feed to its end. Raises what the feed raises."""
-        known = self._poison_rows.crash_counts
+        crash_counts = self._poison_rows.crash_counts
         while not self.stopped and (row := await self._feed.get()) is not None:
             self._open += 1
-            if row.number in known:
+            if row.number in crash_counts:
                 self._poison_rows.add_known_suspect(row)
                 continue
             self._ready.append(row)

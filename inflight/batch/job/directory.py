@@ -102,8 +102,8 @@ class JobDirectory:
     def _is_named_like(self, path: Path) -> bool:
         """Return whether a path beside it means it: `answers.csv` is not the output of the job that writes
         `answers.jsonl`. True if only other users can read the output."""
-        known = None if self._output is None else Path(self._output.address).suffix
-        return known is None or path.suffix in ("", known) or self.path.name == path.name + SUFFIX
+        suffix = None if self._output is None else Path(self._output.address).suffix
+        return suffix is None or path.suffix in ("", suffix) or self.path.name == path.name + SUFFIX
 
     @property
     def output(self) -> OutputSpec:

@@ -103,16 +103,16 @@ class TableOutput(OutputWriter):
 
     def _run_write(self, write: Callable[[Connection], None]) -> None:
         """Run a transaction that may create the table. If it is rolled back, the table is looked for again."""
-        known = self._target
+        target = self._target
 
         def attempt(connection: Connection) -> None:
-            self._target = known
+            self._target = target
             write(connection)
 
         try:
             self._database.run(attempt)
         except BatchError:
-            self._target = known
+            self._target = target
             raise
 
     def _write(self, connection: Connection, answers: list[AnswerRecord]) -> None:

@@ -190,8 +190,8 @@ class VectorTableOutput(TableOutput):
                 "output_invalid",
             )
         method = self._encode.index
-        known = text("SELECT count(*) FROM pg_am WHERE amname = :method")
-        if method != "none" and not connection.execute(known, {"method": method}).scalar_one():
+        query = text("SELECT count(*) FROM pg_am WHERE amname = :method")
+        if method != "none" and not connection.execute(query, {"method": method}).scalar_one():
             raise BatchError(
                 f"the pgvector of {self._database.shown} has no index {method}; update it, or choose another --index",
                 "output_invalid",

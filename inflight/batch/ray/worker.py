@@ -95,8 +95,8 @@ class PartRunner(JobRunner):
         self._shared = shared
 
     def _execute(self, session: JobSession) -> JobResult:
-        known = {field_.name: getattr(session, field_.name) for field_ in fields(session)}
-        return super()._execute(_PartSession(**known, shared=self._shared))
+        values = {field_.name: getattr(session, field_.name) for field_ in fields(session)}
+        return super()._execute(_PartSession(**values, shared=self._shared))
 
 
 class PartWorker:

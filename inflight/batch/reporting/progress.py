@@ -79,8 +79,8 @@ class JobProgress(_ProgressModel):
     cost: JobCost | None = None
 
     @classmethod
-    def now(cls, state: JobState, message: str, servers: tuple[ServerStatus, ...], **known: Any) -> JobProgress:
-        """Return the current progress of this process; `known` are the fields that neither the clock nor the servers
+    def now(cls, state: JobState, message: str, servers: tuple[ServerStatus, ...], **values: Any) -> JobProgress:
+        """Return the current progress of this process; `values` are the fields that neither the clock nor the servers
         give."""
         limits = [server.concurrency_limit for server in servers if server.concurrency_limit is not None]
         return cls(
@@ -92,7 +92,7 @@ class JobProgress(_ProgressModel):
             in_flight=sum(server.in_flight for server in servers),
             concurrency_limit=sum(limits) if limits else None,
             servers=servers,
-            **known,
+            **values,
         )
 
     @field_validator("counts")

@@ -55,23 +55,23 @@ def command(
       inflight load compare before --with after --json | jq '.changes[] | select(.regression)'
     """  # fmt: skip
     sides = [RunDirectory(run) for run in before], [RunDirectory(run) for run in after]
-    found = compare(*sides, threshold, allow_different_plans=allow_different_plans)
+    comparison = compare(*sides, threshold, allow_different_plans=allow_different_plans)
     if as_json:
-        click.echo(json.dumps(asdict(found)))
+        click.echo(json.dumps(asdict(comparison)))
     else:
-        _print_comparison(found, Console())
+        _print_comparison(comparison, Console())
     if out is not None:
         try:
-            out.write_text(comparison_page(found), encoding="utf-8")
+            out.write_text(comparison_page(comparison), encoding="utf-8")
         except OSError as error:
             raise click.BadParameter(f"{out}: {error.strerror}.", param_hint="'--out'") from error
         click.echo(f"Report: {out}", err=as_json)
-    if found.plans_differ:
+    if comparison.plans_differ:
         how = "run both with one plan (--plan before/plan.json), or judge them anyway with --allow-different-plans"
         raise click.UsageError(f"The runs have different plans, so no change was judged: {how}.")
-    if found.inconclusive and not allow_inconclusive:
+    if comparison.inconclusive and not allow_inconclusive:
         sys.exit(2)
-    sys.exit(1 if found.regressions else 0)
+    sys.exit(1 if comparison.regressions else 0)
 
 
 def _print_comparison(comparison: Comparison, console: Console) -> None:

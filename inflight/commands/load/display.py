@@ -46,10 +46,12 @@ class LoadProgressLines:
         self._end = plan.end
         self._next = _LINE_SECONDS
 
-    def __call__(self, found: RunProgress) -> None:
-        if found.elapsed is not None and found.elapsed >= self._next:
-            click.echo(f"{self._title}: {found.elapsed:.0f} of {self._end:.0f} s: {_progress_text(found)}", err=True)
-            self._next = found.elapsed + _LINE_SECONDS
+    def __call__(self, progress: RunProgress) -> None:
+        if progress.elapsed is not None and progress.elapsed >= self._next:
+            click.echo(
+                f"{self._title}: {progress.elapsed:.0f} of {self._end:.0f} s: {_progress_text(progress)}", err=True
+            )
+            self._next = progress.elapsed + _LINE_SECONDS
 
     def finish(self, summary: Summary) -> None:
         click.echo(f"{self._title}: {_outcome_text(summary)}", err=True)
@@ -62,8 +64,8 @@ class LoadProgressBar:
         self._shown = shown
         self._task = shown.add_task(title, total=plan.end, words="inspecting the server")
 
-    def __call__(self, found: RunProgress) -> None:
-        self._shown.update(self._task, completed=max(0.0, found.elapsed or 0.0), words=_progress_text(found))
+    def __call__(self, progress: RunProgress) -> None:
+        self._shown.update(self._task, completed=max(0.0, progress.elapsed or 0.0), words=_progress_text(progress))
 
     def finish(self, summary: Summary) -> None:
         pass
@@ -100,9 +102,9 @@ def _outcome_text(summary: Summary) -> str:
     return ", ".join(parts)
 
 
-def _progress_text(found: RunProgress) -> str:
-    ended = ", ".join(f"{count} {outcome}" for outcome, count in sorted(found.outcomes.items()))
-    return f"{found.in_flight} open" + (f", {ended}" if ended else "")
+def _progress_text(progress: RunProgress) -> str:
+    ended = ", ".join(f"{count} {outcome}" for outcome, count in sorted(progress.outcomes.items()))
+    return f"{progress.in_flight} open" + (f", {ended}" if ended else "")
 
 
 def print_results(figures: Figures, page: Path, show: Callable[[Figures, Console], None], as_json: bool) -> None:
@@ -144,8 +146,8 @@ def show_summary(summary: Summary, console: Console) -> None:
     for code, count in requests.errors.items():
         console.print(Text(f"{count} x {code}: {requests.messages.get(code, '')}", style="red"))
     for bound in summary.slo:
-        found = "" if bound.value is None else f"found {slo_value(bound, bound.value)}"
-        detail = "; ".join(filter(None, (found, bound.note)))
+        actual = "" if bound.value is None else f"found {slo_value(bound, bound.value)}"
+        detail = "; ".join(filter(None, (actual, bound.note)))
         style = "green" if bound.met else "bold red"
         console.print(Text(f"{_VERDICTS[bound.verdict]}  {bound.text} ({detail})", style=style))
     if summary.goodput is not None:

@@ -45,9 +45,9 @@ def plan_from_command(options: dict[str, Any]) -> LoadPlan:
     """Return the plan that the options describe and remove them from `options`. Invalid values are usage errors."""
     file: Path | None = options.pop("plan")
     names = {option.key for option in plan_options()}
-    given = {name: options.pop(name) for name in list(options) if name in names}
+    values = {name: options.pop(name) for name in list(options) if name in names}
     try:
-        plan = validated_plan(given, None if file is None else _read(file))
+        plan = validated_plan(values, None if file is None else _read(file))
         if skipped := check_workload(plan):
             click.echo(f"NOTE: {skipped}", err=True)
         return plan
@@ -55,10 +55,10 @@ def plan_from_command(options: dict[str, Any]) -> LoadPlan:
         raise click.UsageError(str(error)) from error
 
 
-def validated_plan(given: Mapping[str, Any], base: LoadPlan | None) -> LoadPlan:
+def validated_plan(options: Mapping[str, Any], base: LoadPlan | None) -> LoadPlan:
     """Return a plan from options over those of `base`, and validate it. Invalid values are usage errors."""
     try:
-        plan = plan_from_options(given, base)
+        plan = plan_from_options(options, base)
         check_plan(plan)
     except LoadError as error:
         raise click.UsageError(str(error)) from error

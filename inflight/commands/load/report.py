@@ -35,12 +35,12 @@ def command(run: Path, slo: tuple[str, ...], price_per_hour: float | None, as_js
       inflight load report load-20261122-101500 --slo 'p95 e2e <= 3s' --price-per-hour 2.5
       inflight load report sweep-20261122-104000 --slo 'p99 ttft <= 1s'
     """  # fmt: skip
-    given = {"slo": slo, "price_per_hour": price_per_hour}
+    options = {"slo": slo, "price_per_hour": price_per_hour}
 
     def report(directory: RunDirectory, sweep: Path | None = None) -> tuple[Summary, Path]:
         with directory.map_write_errors():
             if slo or price_per_hour is not None:
-                directory.write_plan(validated_plan(given, directory.plan()))
+                directory.write_plan(validated_plan(options, directory.plan()))
             return write_run_report(directory, sweep)
 
     if not (run / "sweep.json").exists():

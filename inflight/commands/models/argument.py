@@ -59,10 +59,10 @@ def _meant(path: Path) -> str:
     from build_engines.model_cache.cache import ModelCache
     from inflight.common.suggestions import nearest
 
-    known = {
+    names = {
         entry.record.name.rpartition("/")[2].lower(): entry.record.name for entry in ModelCache.default().entries()
     }
     with suppress(OSError):
-        known |= {each.name.lower(): str(path.parent / each.name) for each in path.parent.iterdir() if each.is_dir()}
-    near = nearest(path.name.lower(), known)
-    return f"did you mean {known[near]}?" if near else "check the path, or name an engine directory or a checkpoint."
+        names |= {each.name.lower(): str(path.parent / each.name) for each in path.parent.iterdir() if each.is_dir()}
+    near = nearest(path.name.lower(), names)
+    return f"did you mean {names[near]}?" if near else "check the path, or name an engine directory or a checkpoint."

@@ -55,17 +55,17 @@ def _defaults(command: click.Command, arguments: Mapping[str, str], path: Path) 
 
     Raises OSError, and ValueError in words that name the line and the next step.
     """
-    known = {name: (param, True) for param in command.params for name in _names(param, param.opts, arguments)}
-    known |= {name: (param, False) for param in command.params for name in _names(param, param.secondary_opts, {})}
+    params = {name: (param, True) for param in command.params for name in _names(param, param.opts, arguments)}
+    params |= {name: (param, False) for param in command.params for name in _names(param, param.secondary_opts, {})}
     defaults: dict[str, Any] = {}
     for name, values, is_list, line in _entries(path):
-        if name not in known:
+        if name not in params:
             near = next((shown for shown, of in arguments.items() if of == name), None) or nearest(
-                name.strip("-").replace("_", "-").lower(), known
+                name.strip("-").replace("_", "-").lower(), params
             )
             meant = f"did you mean {near}?" if near else "`--help` lists the options"
             raise ValueError(f"line {line}: there is no option {name!r}; {meant}")
-        param, is_primary = known[name]
+        param, is_primary = params[name]
         if param.name in defaults:
             raise ValueError(f"line {line}: {name} is set twice; remove one of the lines")
         if is_list and not param.multiple:

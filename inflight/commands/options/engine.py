@@ -22,16 +22,16 @@ PRECISION_HELP = (
 
 
 class TargetPrecision(click.Choice[str]):
-    """A precision of any target in `known`; the error for a wrong one lists those of the chosen target."""
+    """A precision of any target in `precisions`; the error for a wrong one lists those of the chosen target."""
 
-    def __init__(self, known: Mapping[str, tuple[str, ...]]) -> None:
-        super().__init__(list(dict.fromkeys(chain.from_iterable(known.values()))))
-        self._known = known
+    def __init__(self, precisions: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(list(dict.fromkeys(chain.from_iterable(precisions.values()))))
+        self._precisions = precisions
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         target = ctx.params.get("target") if ctx is not None else None
-        known = self._known.get(target or "", self.choices)
-        return f"{value!r} is not one of {', '.join(known)}" + (f" for --target {target}." if target else ".")
+        choices = self._precisions.get(target or "", self.choices)
+        return f"{value!r} is not one of {', '.join(choices)}" + (f" for --target {target}." if target else ".")
 
 
 def target_option(help: str | None = None, *, default: str | None = "openvino") -> Option:
@@ -41,10 +41,10 @@ def target_option(help: str | None = None, *, default: str | None = "openvino") 
 
 
 def precision_option(help: str) -> Option:
-    known = {target: (AUTO, *names) for target, names in (ENCODER_PRECISIONS | PRECISIONS).items()}
+    precisions = {target: (AUTO, *names) for target, names in (ENCODER_PRECISIONS | PRECISIONS).items()}
     return click.option(
         "--precision",
-        type=TargetPrecision(known),
+        type=TargetPrecision(precisions),
         help=f"{help}  [default: {AUTO}]",
         callback=lambda ctx, param, value: None if value == AUTO else value,
     )

@@ -59,12 +59,12 @@ def _head(plan: MemoryPlan) -> list[str]:
     model, needs, shape = plan.model, plan.request, plan.model.shape
     heads = f"{shape.heads} heads, {shape.kv_heads} for keys and values" if shape.kv_heads != shape.heads else ""
     experts = f", {shape.experts.count} experts" if shape.experts else ""
-    known = f"{model.parameters.total:,} parameters (counted by {model.counted_from})"
+    parameters = f"{model.parameters.total:,} parameters (counted by {model.counted_from})"
     layers = f"{shape.layers} layers, {heads or f'{shape.heads} heads'} of size {shape.head_dim}{experts}"
     count = f"{needs.devices} x " if needs.devices > 1 else ""
     capability = f", compute capability {needs.sm / 10:.1f}" if needs.sm else ""
     return [
-        f"{model.where}: {shape.architecture}, {known}, {layers}.",
+        f"{model.where}: {shape.architecture}, {parameters}, {layers}.",
         *(f"Note: {note}" for note in plan.notes),
         f"On {count}{needs.device} with {format_size(needs.memory)}{capability}: sequences of {plan.length:,} tokens"
         + (f", {needs.max_num_sequences:,} concurrent." if needs.max_num_sequences else "."),

@@ -61,8 +61,8 @@ def _tops(answer: Delta | Generation) -> list[Any] | None:
 
 def _line(values: dict[str, Any]) -> str:
     """Return the values as JSON, without those that the deployment does not report."""
-    known = {name: _without_none(value) for name, value in values.items() if value is not None}
-    return json.dumps(known, ensure_ascii=False)
+    reported = {name: _without_none(value) for name, value in values.items() if value is not None}
+    return json.dumps(reported, ensure_ascii=False)
 
 
 def _without_none(value: Any) -> Any:

@@ -182,9 +182,15 @@ def _listener(port: int) -> tuple[str, bool]:
     from inflight.deploy.server.run_directory import server_pids
 
     try:
-        listening = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+        listening = [
+            connection for connection in psutil.net_connections("tcp") if connection.status == psutil.CONN_LISTEN
+        ]
         process = next(
-            (psutil.Process(one.pid) for one in listening if one.laddr and one.laddr.port == port and one.pid),
+            (
+                psutil.Process(connection.pid)
+                for connection in listening
+                if connection.laddr and connection.laddr.port == port and connection.pid
+            ),
             None,
         )
         if process is None:

@@ -124,11 +124,11 @@ def listed_files(content: bytes) -> set[str]:
 
 def unlisted_files(directory: Path) -> list[str]:
     """Return the paths of files in a repository that its manifest does not list."""
-    known = {MANIFEST_FILE, *listed_files((directory / MANIFEST_FILE).read_bytes())}
+    listed = {MANIFEST_FILE, *listed_files((directory / MANIFEST_FILE).read_bytes())}
     paths = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
     # Ignore Python's caches beside a model.
     named = (path.relative_to(directory) for path in paths if "__pycache__" not in path.parts)
-    return sorted(path.as_posix() for path in named if path.as_posix() not in known)
+    return sorted(path.as_posix() for path in named if path.as_posix() not in listed)
 
 
 def verify_repository(directory: Path, *, hashes: bool | None = None) -> RepositoryManifest:

@@ -40,8 +40,8 @@ def set_parameters(config: Any, values: Mapping[str, str]) -> None:
     """Set parameters that the model declares. Raises DeployError for any other key."""
     for key, value in values.items():
         if key not in config.parameters:
-            known = ", ".join(sorted(config.parameters)) or "none"
-            raise invalid(f"The model {config.name} has no parameter {key!r}; it declares {known}.")
+            names = ", ".join(sorted(config.parameters)) or "none"
+            raise invalid(f"The model {config.name} has no parameter {key!r}; it declares {names}.")
         config.parameters[key].string_value = value
 
 

@@ -136,10 +136,10 @@ def _text(value: Any) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def _unknown(name: str, known: list[str], where: str) -> str:
-    near = nearest(name, known, cutoff=0.5)
+def _unknown(name: str, names: list[str], where: str) -> str:
+    near = nearest(name, names, cutoff=0.5)
     return f"There is no parameter {name!r} of {where}; " + (
-        f"did you mean {near}?" if near else f"there are {', '.join(sorted(known))}."
+        f"did you mean {near}?" if near else f"there are {', '.join(sorted(names))}."
     )
 
 

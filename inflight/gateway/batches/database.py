@@ -77,8 +77,8 @@ class Database:
             raise InflightError(f"order is {shown_id(order)}; it must be 'asc' or 'desc'", "invalid_parameter")
         query = f"FROM {table} WHERE {where}"
         if after is not None:
-            known = isinstance(after, str) and after.isascii()
-            place = self.read(f"SELECT number {query} AND id = ?", (*values, after)) if known else []
+            valid = isinstance(after, str) and after.isascii()
+            place = self.read(f"SELECT number {query} AND id = ?", (*values, after)) if valid else []
             if not place:
                 raise InflightError(
                     f"after is {shown_id(after)}, which is not in the list; pass the last id of a page",

@@ -181,10 +181,10 @@ class BatchRunner:
         """Return whether servers are known that may answer the batch; until then it waits."""
         permitted = self._permitted(record)
         model = record.batch.get("model")
-        known = permitted is not None and (model is None or model in permitted)
-        if not known:
+        served = permitted is not None and (model is None or model in permitted)
+        if not served:
             self._report(record.path, f"the batch {record.path.name} waits: no server of its model is ready")
-        return known
+        return served
 
     def _is_due(self, record: BatchRecord) -> bool:
         retry = self._retries.get((record.path, _is_closing(record)))

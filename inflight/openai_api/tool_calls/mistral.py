@@ -36,7 +36,7 @@ class MistralParser(ToolCallParser):
 
     def _named_call(self) -> Steps[bool]:
         name = ""
-        while (symbol := (yield from self._peek())) and any(known.startswith(name + symbol) for known in self._names):
+        while (symbol := (yield from self._peek())) and any(tool.startswith(name + symbol) for tool in self._names):
             name += symbol
             self._hold(1)
         if name not in self._names:

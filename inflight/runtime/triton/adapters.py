@@ -22,11 +22,11 @@ class Adapters:
         """Return it. Raises RequestError (`invalid_parameter`) if there is no such adapter."""
         if 0 <= task_id <= self._count or (task_id >= FIRST_ID and self._path(task_id)):
             return task_id
-        known = (
+        available = (
             f"it has 1 to {self._count}" if self._count else "it has no adapters; start it with --lora or --lora-dir"
         )
         raise RequestError(
-            f"lora_task_id is {task_id}, and the deployment has no such adapter ({known})", "invalid_parameter"
+            f"lora_task_id is {task_id}, and the deployment has no such adapter ({available})", "invalid_parameter"
         )
 
     def load(self, task_id: int, engine: EngineProcess) -> Future[int]:

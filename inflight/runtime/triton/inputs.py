@@ -64,9 +64,9 @@ def parameters_json(request: Any) -> str:
 
 
 def check_parameter_names(
-    parameters: Mapping[str, Any], known: Collection[str] = (), inputs: Collection[str] = ()
+    parameters: Mapping[str, Any], allowed: Collection[str] = (), inputs: Collection[str] = ()
 ) -> None:
-    """Refuse parameters that are neither in `known` nor in the protocol; `inputs` are names to suggest.
+    """Refuse parameters that are neither in `allowed` nor in the protocol; `inputs` are names to suggest.
 
     Triton's generate endpoint passes on JSON keys that match no input as parameters: without this check, a misspelt
     input would be ignored silently. An empty value counts as not sent, as in upstream's examples. Upstream's own
@@ -76,7 +76,7 @@ def check_parameter_names(
     if not isinstance(parameters.get(ADD_SPECIAL_TOKENS, False), bool):
         raise RequestError(f"{ADD_SPECIAL_TOKENS} must be true or false", "invalid_parameter")
     for name, value in parameters.items():
-        if name in _KNOWN_PARAMETERS or name in known or value in ("", 0, False, None):
+        if name in _KNOWN_PARAMETERS or name in allowed or value in ("", 0, False, None):
             continue
         if name != _REQUEST_TYPE:
             near = nearest(name, inputs)

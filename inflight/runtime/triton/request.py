@@ -58,7 +58,7 @@ def check_parameters(request_parameters: Mapping[str, Any], inputs: Inputs) -> N
     Upstream's client repeats the `streaming` input there, and sends a request to stop only there.
     """
     streams = inputs.common("streaming", False) or inputs.common("stop", False)
-    check_parameter_names(request_parameters, known=(_STREAMING,) if streams else ())
+    check_parameter_names(request_parameters, allowed=(_STREAMING,) if streams else ())
 
 
 def response_options(inputs: Inputs, exclude_input: bool) -> ResponseOptions:

@@ -26,22 +26,22 @@ def resample(runs: Sequence[Floats], length: int, times: int, random: np.random.
 
     Each resample draws as many runs as there are, and from each as many cells, in blocks of `length`.
     """
-    found = np.zeros((times, runs[0].shape[1]))
+    totals = np.zeros((times, runs[0].shape[1]))
     chosen = random.integers(0, len(runs), (times, len(runs)))
     for number, cells in enumerate(runs):
         whose = np.nonzero(chosen == number)[0]
-        np.add.at(found, whose, _totals(cells, length, len(whose), random))
-    return found
+        np.add.at(totals, whose, _totals(cells, length, len(whose), random))
+    return totals
 
 
 def _totals(cells: Floats, length: int, times: int, random: np.random.Generator) -> Floats:
     """Return `times` resampled totals of a run: how often each cell was drawn, times its values."""
-    found = np.empty((times, cells.shape[1]))
+    totals = np.empty((times, cells.shape[1]))
     at_once = max(1, _BATCH_DRAWS // len(cells))
     for first in range(0, times, at_once):
-        part = found[first : first + at_once]
+        part = totals[first : first + at_once]
         part[:] = _draws(len(cells), length, len(part), random) @ cells
-    return found
+    return totals
 
 
 def _draws(cells: int, length: int, times: int, random: np.random.Generator) -> Floats:
@@ -55,8 +55,8 @@ def _draws(cells: int, length: int, times: int, random: np.random.Generator) -> 
     begun = np.bincount(starts.ravel(), minlength=times * cells).reshape(times, cells)
     around = np.concatenate((begun[:, cells - length + 1 :], begun), axis=1)
     sums = np.concatenate((np.zeros((times, 1)), np.cumsum(around, axis=1)), axis=1)
-    found: Floats = (sums[:, length:] - sums[:, :-length]) * (cells / (blocks * length))
-    return found
+    draws: Floats = (sums[:, length:] - sums[:, :-length]) * (cells / (blocks * length))
+    return draws
 
 
 def cell_of(owner: Ints, cells: int) -> tuple[Ints, int]:

@@ -136,8 +136,8 @@ def comparison_warnings(
         )
     first = before[0]
     for run in (*before[1:], *after):
-        if found := _differences(first, run):
-            yield f"the runs {first.name} and {run.name} have different plans: {', '.join(found.values())}"
+        if differences := _differences(first, run):
+            yield f"the runs {first.name} and {run.name} have different plans: {', '.join(differences.values())}"
         elif first.plan.slo != run.plan.slo:
             yield f"the runs {first.name} and {run.name} have different SLOs, so goodput is not compared"
     if min(len(before), len(after)) == 1:
@@ -152,14 +152,14 @@ def comparison_warnings(
         yield f"too little was measured to judge {', '.join(too_few)}; make longer runs"
 
 
-def plans_differ(one: RunData, other: RunData) -> bool:
+def plans_differ(run: RunData, other: RunData) -> bool:
     """Return whether the plans of two runs differ in more than their length."""
-    return bool(_differences(one, other).keys() - set(_LENGTHS))
+    return bool(_differences(run, other).keys() - set(_LENGTHS))
 
 
-def _differences(one: RunData, other: RunData) -> dict[str, str]:
+def _differences(run: RunData, other: RunData) -> dict[str, str]:
     """Return the differences between two runs that may affect a figure."""
-    left, right = _comparable_plan(one), _comparable_plan(other)
+    left, right = _comparable_plan(run), _comparable_plan(other)
     return {
         name: f"{name} {_shown(left[name])} and {_shown(right[name])}" for name in left if left[name] != right[name]
     }
@@ -167,18 +167,18 @@ def _differences(one: RunData, other: RunData) -> dict[str, str]:
 
 def _comparable_plan(run: RunData) -> dict[str, Any]:
     """Return the fields of a plan to compare. A tokenizer is identified by its content, not its path."""
-    found = _flat(run.plan.model_dump())
-    if known := run.metadata.get("tokenizer"):
-        found["workload.tokenizer"] = f"of hash {str(known)[:12]}"
-    return found
+    values = _flat(run.plan.model_dump())
+    if tokenizer := run.metadata.get("tokenizer"):
+        values["workload.tokenizer"] = f"of hash {str(tokenizer)[:12]}"
+    return values
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         if prefix or name not in _MAY_DIFFER:
-            found.update(_flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value})
-    return found
+            flat.update(_flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value})
+    return flat
 
 
 def _shown(value: Any) -> str:
@@ -268,12 +268,12 @@ def _pairs(sides: tuple[ComparisonSide, ComparisonSide], seed: int) -> Iterator[
     for number, quantity in enumerate(LATENCIES):
         if encoder and quantity != "e2e":
             continue
-        found = [
+        percentiles = [
             side.percentiles(quantity, tuple(LEVELS.values()), np.random.default_rng([seed, number, which])) or {}
             for which, side in enumerate(sides)
         ]
         for name, level in LEVELS.items():
-            own = found[0].get(level), found[1].get(level)
+            own = percentiles[0].get(level), percentiles[1].get(level)
             unsure = quantity in ("itl", "tpot") and _depends_on_bunching(
                 quantity, level, before.bunched_fraction, after.bunched_fraction
             )
@@ -335,12 +335,12 @@ class _ChangeEvaluator:
             return self._interval(after.value - before.value, after.replicates - before.replicates)
         if min(before.replicates.min(), after.replicates.min(), after.value) <= 0:
             return None
-        found = np.log(after.value / before.value)
-        low, high = self._interval(float(found), np.log(after.replicates / before.replicates))
+        log_ratio = np.log(after.value / before.value)
+        low, high = self._interval(float(log_ratio), np.log(after.replicates / before.replicates))
         return float(np.exp(low)), float(np.exp(high))
 
-    def _interval(self, found: float, replicates: Floats) -> tuple[float, float]:
-        return interval(found, replicates, self.confidence, self.degrees_of_freedom)
+    def _interval(self, value: float, replicates: Floats) -> tuple[float, float]:
+        return interval(value, replicates, self.confidence, self.degrees_of_freedom)
 
     def _verdict(self, pair: _MetricPair, ends: tuple[float, float] | None) -> tuple[ChangeVerdict, bool]:
         if pair.disappeared:

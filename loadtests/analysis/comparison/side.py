@@ -80,10 +80,10 @@ def _length(run: PooledValues, mark: float, level: float) -> int:
 
 def _percentile(totals: Floats, grid: Floats, level: float) -> Floats:
     """Interpolate linearly between order statistics, as numpy does: the value of rank level * (count - 1) + 1."""
-    found = np.empty(len(totals))
+    values = np.empty(len(totals))
     for row, below in enumerate(totals):
-        found[row] = np.interp(level * (below[-1] - 1) + 1, below, grid) if below[-1] >= 1 else np.nan
-    return found
+        values[row] = np.interp(level * (below[-1] - 1) + 1, below, grid) if below[-1] >= 1 else np.nan
+    return values
 
 
 MIN_SAMPLES = 20
@@ -116,8 +116,8 @@ class ComparisonSide:
     @property
     def has_slo(self) -> tuple[str, ...] | None:
         """The latency SLOs of all runs, which define a good request; None if the runs differ."""
-        found = {run.plan.slo for run in self._runs}
-        return found.pop() if len(found) == 1 and self._runs[0].good is not None else None
+        slos = {run.plan.slo for run in self._runs}
+        return slos.pop() if len(slos) == 1 and self._runs[0].good is not None else None
 
     @property
     def encodes(self) -> bool:
@@ -143,11 +143,11 @@ class ComparisonSide:
             return None
         pooled = np.concatenate([run.values for run in runs])
         length = length_of_blocks(runs, levels)
-        found = resampled_percentiles(runs, levels, length, self._times, random)
+        replicates = resampled_percentiles(runs, levels, length, self._times, random)
         requests = sum(len(np.unique(run.owner)) for run in runs)
         block = length * max(-(-run.requests // MAX_CELLS) for run in runs)
         return {
-            level: Estimate(float(np.quantile(pooled, level)), found[level], len(pooled), requests, block)
+            level: Estimate(float(np.quantile(pooled, level)), replicates[level], len(pooled), requests, block)
             for level in levels
         }
 
@@ -169,13 +169,13 @@ class ComparisonSide:
         cells = [
             np.stack((own & stayed, stayed), axis=1).astype(float) for own, stayed in zip(flags, counted, strict=True)
         ]
-        found = self._ratio([own[own[:, 1] > 0] for own in cells], random)
-        if found is None or 0 < found.value < 1:
-            return found
+        estimate = self._ratio([own[own[:, 1] > 0] for own in cells], random)
+        if estimate is None or 0 < estimate.value < 1:
+            return estimate
         # Zero events, resampled, are zero again; use Jeffreys' interval, since events are still possible.
-        seen = found.value * found.samples
-        replicates = random.beta(seen + 0.5, found.samples - seen + 0.5, self._times)
-        return Estimate(found.value, replicates, found.samples, found.independent)
+        seen = estimate.value * estimate.samples
+        replicates = random.beta(seen + 0.5, estimate.samples - seen + 0.5, self._times)
+        return Estimate(estimate.value, replicates, estimate.samples, estimate.independent)
 
     def _ratio(self, runs: Sequence[Floats], random: np.random.Generator) -> Estimate | None:
         """Estimate the sum of the first column divided by that of the second."""

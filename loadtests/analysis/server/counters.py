@@ -92,19 +92,19 @@ class ServerCounters:
     def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
         """Return `increase` for each value of a label."""
         values = {parse_series(key)[1].get(label) for key in self._keys(name, labels)}
-        found = {value: self.increase(name, **labels, **{label: value}) for value in values if value is not None}
-        return {value: growth for value, growth in sorted(found.items()) if growth is not None}
+        increases = {value: self.increase(name, **labels, **{label: value}) for value in values if value is not None}
+        return {value: growth for value, growth in sorted(increases.items()) if growth is not None}
 
     def gauge(self, name: str, **labels: str) -> list[tuple[float, float]]:
         """Return the times and values of a gauge: the sum of its series with these labels, in all samples that have
         one."""
         keys = list(self._keys(name, labels))
-        found = []
+        points = []
         for sample in self.samples:
             values = [sample.values[key] for key in keys if key in sample.values]
             if values and not any(math.isnan(value) for value in values):
-                found.append((sample.time, sum(values)))
-        return found
+                points.append((sample.time, sum(values)))
+        return points
 
     def mean_of(self, histogram: str, **labels: str) -> float | None:
         """Return the mean observation between the first and the last sample; None without observations."""
@@ -130,9 +130,9 @@ class ServerCounters:
 
     def _increase(self, key: str) -> float:
         values = [sample.values.get(key, math.nan) for sample in self.samples]
-        known = [value for value in values if not math.isnan(value)]
+        numbers = [value for value in values if not math.isnan(value)]
         began = 0.0 if math.isnan(values[0]) else values[0]
-        steps = zip([began, *known], known, strict=False)
+        steps = zip([began, *numbers], numbers, strict=False)
         return sum(after - before if after >= before else after for before, after in steps)
 
 
@@ -142,7 +142,7 @@ def _decreased(before: MetricsSample, after: MetricsSample, key: str) -> bool:
 
 def _sample(values: Mapping[str, Any]) -> MetricsSample:
     try:
-        found = {str(key): finite(value) for key, value in values["values"].items()}
-        return MetricsSample(finite(values["t"]), str(values["moment"]), found)
+        series = {str(key): finite(value) for key, value in values["values"].items()}
+        return MetricsSample(finite(values["t"]), str(values["moment"]), series)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise LoadError(f"server.jsonl has a line that is not a sample: {error}", "run_damaged") from None

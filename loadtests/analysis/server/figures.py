@@ -125,13 +125,13 @@ def reconcile_texts(counters: ServerCounters, columns: Columns, plan: LoadPlan) 
     completed = columns.with_outcome(RequestOutcome.COMPLETED)
     others = int(columns.texts_asked[~completed].sum())
     unsure = f"; the other requests had {others} texts, some of which the server may have computed" if others else ""
-    found = []
+    comparisons = []
     if (texts := whole.increase(_TEXTS, status="ok", **model)) is not None:
         client = int(columns.texts_asked[completed].sum())
         note = f"texts of completed requests{unsure}"
-        found.append(CountComparison("texts", client, round(texts), note, 0, others))
+        comparisons.append(CountComparison("texts", client, round(texts), note, 0, others))
     if (tokens := whole.increase(_TOKENS, kind="real", **model)) is not None:
         client = int(columns.input_tokens[completed & (columns.input_tokens != UNKNOWN)].sum())
         note = f"tokens of their texts, special ones included{unsure}"
-        found.append(CountComparison("tokens", client, round(tokens), note, 0, None if others else 0))
-    return tuple(found)
+        comparisons.append(CountComparison("tokens", client, round(tokens), note, 0, None if others else 0))
+    return tuple(comparisons)

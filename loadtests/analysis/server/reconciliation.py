@@ -38,8 +38,8 @@ def reconcile(counters: ServerCounters, columns: Columns, plan: LoadPlan) -> tup
     if whole is None:
         return ()
     ends = _RequestEnds(columns)
-    found = [_requests(whole, ends), *_by_end(whole, ends, plan), *_tokens(whole, ends, plan)]
-    return tuple(match for match in found if match)
+    comparisons = [_requests(whole, ends), *_by_end(whole, ends, plan), *_tokens(whole, ends, plan)]
+    return tuple(match for match in comparisons if match)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _by_end(server: ServerCounters, ends: _RequestEnds, plan: LoadPlan) -> list[
     reasons = server.by_label(ENDED_REQUESTS, "reason")
     if not reasons:
         return [_ensemble(server, ends, plan, left)]
-    known = {reason: round(number) for reason, number in reasons.items()}
+    ended = {reason: round(number) for reason, number in reasons.items()}
     late = _count(ends.columns.with_outcome(RequestOutcome.TIMED_OUT))
     gone = _count(ends.columns.with_outcome(RequestOutcome.CANCELLED, RequestOutcome.UNFINISHED))
     left_note = "requests whose client disconnected; those already complete, or not yet received, are counted elsewhere"
@@ -123,24 +123,24 @@ def _by_end(server: ServerCounters, ends: _RequestEnds, plan: LoadPlan) -> list[
     ]
     return [
         *(
-            CountComparison(name, client, known.get(reason, 0), note, fewer, more)
+            CountComparison(name, client, ended.get(reason, 0), note, fewer, more)
             for name, client, reason, note, fewer, more in counts
         ),
-        _refused(server, ends, known),
+        _refused(server, ends, ended),
     ]
 
 
-def _refused(server: ServerCounters, ends: _RequestEnds, known: dict[str, int]) -> CountComparison | None:
+def _refused(server: ServerCounters, ends: _RequestEnds, ended: dict[str, int]) -> CountComparison | None:
     arrived = _arrived_count(server)
     if arrived is None:
         return None
-    before = arrived - sum(known.values())
+    before = arrived - sum(ended.values())
     unseen = _count(ends.abandoned & ~ends.responded)
-    note = f"by the engine {known.get('REJECTED', 0)}, between preprocessing and engine {before}"
+    note = f"by the engine {ended.get('REJECTED', 0)}, between preprocessing and engine {before}"
     if unseen:
         note += f"; the latter may include {unseen} whose client disconnected before any response"
     return CountComparison(
-        *("refused", _count(ends.refused), before + known.get("REJECTED", 0), note),
+        *("refused", _count(ends.refused), before + ended.get("REJECTED", 0), note),
         allowed_fewer=_count(ends.refused & ends.uncertain),
         allowed_more=unseen,
     )
@@ -162,13 +162,13 @@ def _tokens(server: ServerCounters, ends: _RequestEnds, plan: LoadPlan) -> list[
     tells_ends = server.increase(ENDED_REQUESTS) is not None
     unknown = _count((columns.input_tokens == UNKNOWN) & (left | ends.completed()))
     seen = columns.received_tokens
-    found: list[CountComparison | None] = []
+    comparisons: list[CountComparison | None] = []
     if (count := _token_count(server, plan, "input")) is not None:
         note = "tokens of prompts"
         if unknown:
             note += f"; for {unknown} requests the client does not know the number"
-        known = int(columns.input_tokens[columns.input_tokens != UNKNOWN].sum())
-        found.append(CountComparison("input tokens", known, count, note, 0, None if unknown else 0))
+        input_tokens = int(columns.input_tokens[columns.input_tokens != UNKNOWN].sum())
+        comparisons.append(CountComparison("input tokens", input_tokens, count, note, 0, None if unknown else 0))
     if (count := _token_count(server, plan, "output")) is not None:
         unseen = int(np.maximum(columns.max_tokens - seen, 0)[left].sum())
         # The engine does not count tokens of requests that were running when it died; TensorRT-LLM does not promise to
@@ -179,16 +179,16 @@ def _tokens(server: ServerCounters, ends: _RequestEnds, plan: LoadPlan) -> list[
             note += f"; for {_count(left)} clients that disconnected, the server may have made up to {unseen} more"
         if uncounted:
             note += f"; the server may not count {uncounted} of incomplete answers"
-        found.append(CountComparison("output tokens", int(seen.sum()), count, note, uncounted, unseen))
-    return found
+        comparisons.append(CountComparison("output tokens", int(seen.sum()), count, note, uncounted, unseen))
+    return comparisons
 
 
 def _token_count(server: ServerCounters, plan: LoadPlan, kind: str) -> int | None:
     """Return the count of the plan's own tenant if the server distinguishes tenants, so that other tenants do not
     count."""
     own = server.increase("inflight_tenant_tokens_total", tenant=plan.tenant, kind=kind) if plan.tenant else None
-    found = server.increase(f"nv_llm_{kind}_token_len_sum") if own is None else own
-    return None if found is None else round(found)
+    total = server.increase(f"nv_llm_{kind}_token_len_sum") if own is None else own
+    return None if total is None else round(total)
 
 
 def _arrived_count(server: ServerCounters) -> int | None:

@@ -59,7 +59,7 @@ def test_empty_words_can_be_read_with_their_places_or_left_out() -> None:
     ],
 )
 def test_names_that_ask_for_nothing_else_are_taken(given: dict[str, Any]) -> None:
-    check_parameter_names(given, known=("inflight_chunks",))
+    check_parameter_names(given, allowed=("inflight_chunks",))
 
 
 @pytest.mark.parametrize("given", [{"temprature": 0.5}, {"top_p": 0.5, "id": "x"}, {"inflight_chunks": "a"}])

@@ -32,11 +32,11 @@ class SamplingParamsBuilder:
     def build(self, request: GenerationRequest) -> dict[str, Any]:
         """Return the arguments, with `guide` and `bad_words` as plain values for `LlmApiLibrary.sampling_params`."""
         ends = self.end_ids_for(request)
-        known = (*ends, *self._settings.end_ids, 0)
+        end_id = (*ends, *self._settings.end_ids, 0)[0]  # without one, the library would use the tokenizer's
         words: dict[str, Any] = {
             "max_tokens": request.max_tokens,
-            "end_id": known[0],  # without one, the library would use the tokenizer's
-            "pad_id": known[0],
+            "end_id": end_id,
+            "pad_id": end_id,
             "ignore_eos": not ends,
             "detokenize": False,
         }

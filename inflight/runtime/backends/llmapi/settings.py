@@ -43,8 +43,8 @@ class LlmApiSettings:
         manifest = json.loads((directory / "engine.json").read_text(encoding="utf-8"))
         arguments = _arguments(directory / MODEL_FILE, options)
         sequences = min(options.max_num_sequences, int(arguments.get("max_batch_size") or DEFAULT_MAX_BATCH_SIZE))
-        known = int(manifest["max_seq_len"])
-        length = min(known, int(arguments.get("max_seq_len") or known))
+        longest = int(manifest["max_seq_len"])
+        length = min(longest, int(arguments.get("max_seq_len") or longest))
         cache = arguments["kv_cache_config"]
         block = int(cache.get("tokens_per_block") or DEFAULT_TOKENS_PER_BLOCK)
         beams = int(arguments.get("max_beam_width") or 1)

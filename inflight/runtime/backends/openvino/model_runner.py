@@ -304,8 +304,8 @@ class OpenVinoModelRunner:
         return StepOutput(handle, ()) if begins else None
 
     def _publish(self, sequence: Sequence) -> None:
-        known = sequence.computed if self._speculation is None else self._speculation.known(sequence)
-        sequence.publish(self._pool, known)
+        computed = sequence.computed if self._speculation is None else self._speculation.known(sequence)
+        sequence.publish(self._pool, computed)
 
 
 def _no_token(state: SamplingState) -> RequestError:

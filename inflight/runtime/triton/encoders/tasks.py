@@ -97,9 +97,9 @@ class Embed:
         if not raw:
             return self._manifest.default_prefix
         name = decoded_text(raw, "input_type")
-        for known in (name, *_ALIASES.get(name, ())):
-            if known in self._manifest.prompts:
-                return self._manifest.prompts[known]
+        for alias in (name, *_ALIASES.get(name, ())):
+            if alias in self._manifest.prompts:
+                return self._manifest.prompts[alias]
         if name in _ALWAYS_ACCEPTED:
             return ""
         names = ", ".join(sorted({*_ALWAYS_ACCEPTED, *self._manifest.prompts}))
