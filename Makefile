@@ -37,7 +37,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV) || { echo "$(VENV) could not be made; run apt install python3.11-venv" >&2; exit 1; }
 	@echo "Installing the pinned requirements into $(VENV); this takes a few minutes the first time."
 	@bar=off; test ! -t 1 || bar=on; pip="$(BIN)/pip --disable-pip-version-check install --progress-bar $$bar"; \
-	  $$pip --requirement requirements.lock && $$pip --no-deps --no-build-isolation --editable .
+	  $$pip --no-deps --requirement requirements.lock && $$pip --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, put load on it, stop
@@ -125,11 +125,13 @@ bench: setup ## all benchmarks, with a page of results in benchmarks/RESULTS.md 
 soak: setup ## 15 minutes of twice the load that the server serves, with clients that disconnect
 	$(BIN)/python -m benchmarks.soak --minutes 15
 
+# What optimum-intel asks for and nothing here imports; torchvision has to be built for the very torch.
+UNUSED := torchvision pillow openvino-tokenizers
 lock: ## regenerate requirements.lock: what pip chooses today for all extras
 	$(PYTHON) -m venv .cache/lock-venv
 	.cache/lock-venv/bin/pip install --disable-pip-version-check --progress-bar off '.[build,serve,otlp,s3,load,batch,postgresql,ray,docs,dev]'
 	{ echo "# Versions known to work together, for Python 3.11 on x86-64 Linux; written by \`make lock\`."; \
-	  .cache/lock-venv/bin/pip freeze --exclude inflight | sed 's/+cpu$$//'; } > requirements.lock
+	  .cache/lock-venv/bin/pip freeze --exclude inflight $(UNUSED:%=--exclude %) | sed 's/+cpu$$//'; } > requirements.lock
 	rm -rf .cache/lock-venv
 
 clean: ## remove what the targets above made

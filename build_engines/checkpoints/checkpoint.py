@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, overload
 
 from build_engines.checkpoints.safetensors_header import check_safetensors
-from build_engines.checkpoints.transformers5 import rope_fields
 from build_engines.errors import BuildError
 
 _INDEX = "model.safetensors.index.json"
@@ -190,7 +189,7 @@ def read_config(directory: Path) -> dict[str, Any]:
             f"{path} has no model_type or no architectures, so this is not the checkpoint of a language model.",
             "not_a_checkpoint",
         )
-    return config | rope_fields(config, path.parent)
+    return config
 
 
 def _find_weights(directory: Path) -> dict[Path, int]:

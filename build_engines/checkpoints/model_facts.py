@@ -100,14 +100,15 @@ def _kv_heads(file: ConfigFile, heads: int) -> int:
 def _positions(file: ConfigFile) -> int:
     positions = file.optional(*_POSITIONS) or _DEFAULT_POSITIONS.get(str(file.content.get("model_type")))
     positions = positions or file.size(*_POSITIONS)
-    scaling = file.part("rope_scaling")
+    name = "rope_parameters" if "rope_parameters" in file.content else "rope_scaling"  # transformers 5, and 4
+    scaling = file.part(name)
     # With YaRN, max_position_embeddings is the length before scaling in some configs, and after it in others.
     if scaling is None or (scaling.identifier("rope_type") or scaling.identifier("type")) != "yarn":
         return positions
     original = scaling.optional("original_max_position_embeddings") or positions
     factor = scaling.content.get("factor", 1.0)
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= _MAX_SCALING:
-        raise scaling.error(f"the factor of rope_scaling is not a number above 0 and up to {_MAX_SCALING:,}")
+        raise scaling.error(f"the factor of {name} is not a number above 0 and up to {_MAX_SCALING:,}")
     return max(positions, int(original * factor))
 
 

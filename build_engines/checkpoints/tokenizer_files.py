@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.checkpoints.checkpoint import read_json
-from build_engines.checkpoints.transformers5 import tokenizer_arguments
 from build_engines.errors import BuildError
 
 # The files that serving reads; save_pretrained writes more (slow vocabularies), which an engine does not need.
@@ -34,9 +33,7 @@ def read_fast_tokenizer(checkpoint: Path) -> Any:
     unknown = isinstance(named, str) and tokenizer_class_from_name(named) is None and "auto_map" not in settings
     kind = PreTrainedTokenizerFast if unknown and (checkpoint / "tokenizer.json").is_file() else AutoTokenizer
     try:
-        tokenizer = kind.from_pretrained(
-            checkpoint, use_fast=True, local_files_only=True, **tokenizer_arguments(settings)
-        )
+        tokenizer = kind.from_pretrained(checkpoint, use_fast=True, local_files_only=True)
     except Exception as error:
         # Each kind of tokenizer raises other errors for a damaged file; all mean the same to the user.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
@@ -46,7 +43,7 @@ def read_fast_tokenizer(checkpoint: Path) -> Any:
         ]:
             step = f"say pip install {missing[0]} and build again"
         elif unknown:
-            step = f"tokenizer_class in {path} is {named}, which is not known; save it with transformers 4.57"
+            step = f"tokenizer_class in {path} is {named}, which is not known; save it with transformers 5.0"
         raise BuildError(
             f"The tokenizer of {checkpoint} can't be read ({reason}); {step}.", "not_a_checkpoint"
         ) from error

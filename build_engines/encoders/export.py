@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
-from build_engines.checkpoints.transformers5 import read_transformers_config
 from build_engines.encoders.settings import DECODERS
 from build_engines.errors import BuildError
 from build_engines.manifest import EncoderTask, Pooling
@@ -101,7 +100,6 @@ def load_graph(task: EncoderExportTask, checkpoint: Path, attention: str = "sdpa
             AutoModel if embeds else AutoModelForSequenceClassification,
             checkpoint,
             ("pooler.",) if embeds else (),  # no embedding reads it
-            config=read_transformers_config(checkpoint),
             dtype=torch.float32,
             attn_implementation=attention,
         )

@@ -11,7 +11,6 @@ from typing import Any
 from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES
 from build_engines.checkpoints.model_facts import read_special_ids
 from build_engines.checkpoints.tokenizer_files import TOKENIZER_FILES, read_fast_tokenizer, write_fast_tokenizer
-from build_engines.checkpoints.transformers5 import read_transformers_config
 from build_engines.errors import BuildError
 
 _TASK = "text-generation-with-past"
@@ -85,10 +84,11 @@ def _torch() -> Any:
 def _read_supported_config(checkpoint: Path) -> Any:
     import optimum.exporters.openvino  # noqa: F401 (registers what OpenVINO supports)
     from optimum.exporters.tasks import TasksManager
+    from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     try:
-        config = read_transformers_config(checkpoint)
+        config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False, local_files_only=True)
         tasks = TasksManager.get_supported_tasks_for_model_type(
             config.model_type, exporter="openvino", library_name="transformers"
         )
@@ -246,12 +246,11 @@ def _positions(config: Any, tokenizer: Any) -> int:
 
 def _switches_positions(config: Any) -> bool:
     """Return whether the model uses LongRoPE: long texts use other frequencies than the exported ones."""
-    scaling = getattr(config, "rope_scaling", None) or {}
-    return scaling.get("rope_type", scaling.get("type")) == "longrope"
+    return (getattr(config, "rope_parameters", None) or {}).get("rope_type") == "longrope"
 
 
 def _original_positions(config: Any) -> int:
-    inside = config.rope_scaling.get("original_max_position_embeddings")
+    inside = config.rope_parameters.get("original_max_position_embeddings")
     return int(inside or config.original_max_position_embeddings)
 
 
