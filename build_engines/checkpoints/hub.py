@@ -94,7 +94,7 @@ def find_hub_model(name: str, revision: str | None = None, include: Sequence[str
         info = hub.HfApi(endpoint=hub.constants.ENDPOINT).model_info(
             name, revision=revision, files_metadata=True, timeout=hub.constants.HF_HUB_ETAG_TIMEOUT
         )
-    except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError, OSError) as error:
+    except (hub.errors.HTTPError, hub.errors.HFValidationError, OSError) as error:
         explained = _explain(hub, name, revision, error)
         downloaded = _downloaded(hub, name, revision) if explained.code.startswith("storage_") else None
         if downloaded is None:
@@ -140,7 +140,7 @@ def download(model: HubModel, progress: BuildProgress) -> Path:
         try:
             _fetch(hub, model, lambda: progress.advance(done(), total) if total else None)
             break
-        except (hub.errors.HfHubHTTPError, OSError) as error:
+        except (hub.errors.HTTPError, OSError) as error:
             explained = _explain(hub, model.name, None, error, interrupted=True)
             # The library loses what it has not written yet, so an attempt may add nothing.
             fruitless = 0 if done() > before else fruitless + 1

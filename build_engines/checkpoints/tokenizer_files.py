@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
+_TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]+\r?\n")
+_LINE_BYTES = 1 << 10
 
 
 def read_fast_tokenizer(checkpoint: Path) -> Any:
@@ -23,17 +26,11 @@ def read_fast_tokenizer(checkpoint: Path) -> Any:
 
     Raises BuildError (`not_a_checkpoint`) if it can't be read or converted.
     """
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
-
     path = checkpoint / "tokenizer_config.json"
     settings = read_json(path) if path.is_file() else {}
     named = settings.get("tokenizer_class")
-    # tokenizer.json is complete, and newer versions of transformers name classes that this one does not have.
-    unknown = isinstance(named, str) and tokenizer_class_from_name(named) is None and "auto_map" not in settings
-    kind = PreTrainedTokenizerFast if unknown and (checkpoint / "tokenizer.json").is_file() else AutoTokenizer
     try:
-        tokenizer = kind.from_pretrained(checkpoint, use_fast=True, local_files_only=True)
+        tokenizer = _read(checkpoint, settings)
     except Exception as error:
         # Each kind of tokenizer raises other errors for a damaged file; all mean the same to the user.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
@@ -42,8 +39,8 @@ def read_fast_tokenizer(checkpoint: Path) -> Any:
             name for name in ("sentencepiece", "tiktoken") if name in str(error) and find_spec(name) is None
         ]:
             step = f"say pip install {missing[0]} and build again"
-        elif unknown:
-            step = f"tokenizer_class in {path} is {named}, which is not known; save it with transformers 5.0"
+        elif named and not (checkpoint / "tokenizer.json").is_file():
+            step = f"tokenizer_class in {path} is {named}; save it as tokenizer.json with transformers"
         raise BuildError(
             f"The tokenizer of {checkpoint} can't be read ({reason}); {step}.", "not_a_checkpoint"
         ) from error
@@ -53,6 +50,31 @@ def read_fast_tokenizer(checkpoint: Path) -> Any:
             "not_a_checkpoint",
         )
     return tokenizer
+
+
+def _read(checkpoint: Path, settings: dict[str, Any]) -> Any:
+    """Return the tokenizer, read as the files are.
+
+    The classes of models build normalizer and splitter again, also where tokenizer.json has others; AutoTokenizer reads
+    a sentencepiece or tiktoken file without either if the class is not its model's.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+
+    if (checkpoint / "tokenizer.json").is_file():
+        return PreTrainedTokenizerFast.from_pretrained(checkpoint, local_files_only=True)
+    for path in (checkpoint / "tiktoken.model", checkpoint / "tokenizer.model"):
+        if path.is_file() and _TIKTOKEN_LINE.match(path.read_bytes()[:_LINE_BYTES]):
+            special = settings.get("extra_special_tokens") or []
+            rules = TikTokenConverter(str(path), extra_special_tokens=special).converted()
+            names = ("bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "model_max_length")
+            return PreTrainedTokenizerFast(
+                tokenizer_object=rules, **{name: settings[name] for name in names if settings.get(name) is not None}
+            )
+    named = settings.get("tokenizer_class")
+    kind = (isinstance(named, str) and tokenizer_class_from_name(named)) or AutoTokenizer
+    return kind.from_pretrained(checkpoint, local_files_only=True)
 
 
 def write_fast_tokenizer(tokenizer: Any, out: Path) -> None:
