@@ -86,6 +86,7 @@ def test_the_shape_gives_as_many_parameters_as_the_model_class_has(model_type: s
     config = AutoConfig.for_model(model_type, **sizes(model_type) | changes)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
+    model.tie_weights()
     counted = count_parameters(read_shape(config.to_dict(), model_type))
     assert counted.total == sum(one.numel() for one in model.parameters())
     matrices = [
