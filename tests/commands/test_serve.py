@@ -118,21 +118,6 @@ def test_a_second_signal_stops_at_once(serve: Serve) -> None:
     assert "Traceback" not in errors
 
 
-def test_it_serves_what_it_was_asked_for_and_nothing_outlives_a_supervisor_that_was_killed(
-    serve: Serve, tmp_path: Path
-) -> None:
-    (tmp_path / "serve.yaml").write_text("kv-cache-tokens: 32768\n")
-    serving = serve("--config", str(tmp_path / "serve.yaml"))
-    assert serving.announcement["kv_cache_tokens"] == 32768
-    assert psutil.Process(serving.announcement["pid"]).name() == "tritonserver"
-    with Client(serving.announcement["grpc"]) as client:
-        assert client.generate("hello", max_tokens=2).output_tokens == 2
-    assert len(serving.family) >= 5
-    serving.process.kill()
-    assert still_running(serving.family) == []
-    assert serving.regions() == []
-
-
 @pytest.mark.slow  # what the next one does too, and then starts another server
 def test_a_file_of_options_can_name_encoders_alone(serve: Serve, tiny_encoder: TinyEncoder, tmp_path: Path) -> None:
     (tmp_path / "rerank").symlink_to(tiny_encoder("rerank"))
@@ -143,18 +128,27 @@ def test_a_file_of_options_can_name_encoders_alone(serve: Serve, tiny_encoder: T
         assert len(client.rerank("tea", ["one", "two"]).scores) == 2
 
 
-def test_a_killed_servers_rest_is_swept_by_the_next(serve: Serve, tmp_path: Path) -> None:
+def test_a_killed_servers_rest_is_swept_by_the_next_which_serves_what_it_was_asked_for_and_outlives_no_supervisor(
+    serve: Serve, tmp_path: Path
+) -> None:
     first = serve()
     guard = next(process for process in first.family if process.ppid() == first.process.pid)
     first.process.kill()
     guard.kill()
     first.process.wait()
     assert still_running(first.family) == []
-    second = serve()
+    (tmp_path / "serve.yaml").write_text("kv-cache-tokens: 32768\n")
+    second = serve("--config", str(tmp_path / "serve.yaml"))
     assert first.regions() == []
     assert len(list((tmp_path / "home").glob("run-*"))) == 1
+    assert second.announcement["kv_cache_tokens"] == 32768
+    assert psutil.Process(second.announcement["pid"]).name() == "tritonserver"
     with Client(second.announcement["grpc"]) as client:
         assert client.generate("hello", max_tokens=2).output_tokens == 2
+    assert len(second.family) >= 5
+    second.process.kill()
+    assert still_running(second.family) == []
+    assert second.regions() == []
 
 
 def run_serve(*arguments: str, home: Path, main: str = MAIN) -> subprocess.CompletedProcess[str]:

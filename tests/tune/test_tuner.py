@@ -95,8 +95,14 @@ def test_the_best_two_are_compared_by_three_runs_each(tiny_engine: TinyEngine, t
         alone = {"tokens_per_second": speed, "p99_step": 0.1, "meets_slo": None}
         tuner._records.add("alone", settings, "0.5 s", value=alone)
     rest = {
-        **{"requests_per_second": 1.0, "p50": {}, "p99": {}, "completed": 9, "lost": 0},
-        **{"meets_slo": None, "slo": {}, "run": "runs/x"},
+        "requests_per_second": 1.0,
+        "p50": {},
+        "p99": {},
+        "completed": 9,
+        "lost": 0,
+        "meets_slo": None,
+        "slo": {},
+        "run": "runs/x",
     }
     for settings, speeds in ((one, (9.0, 5.0, 4.0)), (four, (8.0, 7.0, 6.0))):
         for number, speed in enumerate(speeds, 1):
