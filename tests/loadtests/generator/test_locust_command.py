@@ -38,14 +38,14 @@ def headless(server: Server, place: Path) -> dict[str, list[str]]:
     port = str(free_port())
     quiet = ["--headless", "--only-summary", *SHORT]
     return {
-        "closed": [*quiet, "--host", grpc, "-u", "3", "-r", "3", "-t", "10s", *page, "--out", str(place / "closed")],
+        "closed": [*quiet, "--host", grpc, "-u", "3", "-r", "3", "-t", "6s", *page, "--out", str(place / "closed")],
         "open": [*quiet, "--host", http, "--rate", "8", "-t", "6s", "--out", str(place / "open")],
-        "whole": [*quiet, "--host", http, "-u", "2", "-r", "2", "-t", "10s", "GenerateUser"],
+        "whole": [*quiet, "--host", http, "-u", "2", "-r", "2", "-t", "6s", "GenerateUser"],
         "nobody": [*quiet, "--host", "127.0.0.1:1", "-t", "600s"],
         "wrong": [*quiet, "--host", grpc, "--slo", "p99 speed <= 1s"],
         "unfit": [*quiet, "--host", grpc, "GenerateUser"],
         "master": [
-            *(*quiet, "--host", http, "-u", "4", "-r", "4", "-t", "10s", "--out", str(place / "master")),
+            *(*quiet, "--host", http, "-u", "4", "-r", "4", "-t", "6s", "--out", str(place / "master")),
             *("--master", "--expect-workers", "2", "--master-bind-port", port),
         ],
         "worker1": ["--worker", "--master-host", "127.0.0.1", "--master-port", port],
