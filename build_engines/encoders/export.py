@@ -10,7 +10,6 @@ from typing import Any
 
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 from build_engines.checkpoints.transformers5 import read_transformers_config
-from build_engines.checkpoints.transformers_import import skip_sklearn
 from build_engines.encoders.settings import DECODERS
 from build_engines.errors import BuildError
 from build_engines.manifest import EncoderTask, Pooling
@@ -91,7 +90,6 @@ def load_graph(task: EncoderExportTask, checkpoint: Path, attention: str = "sdpa
 
     Raises BuildError for errors in the checkpoint.
     """
-    skip_sklearn()
     import torch
     from transformers import AutoModel, AutoModelForSequenceClassification
 

@@ -12,7 +12,6 @@ from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES
 from build_engines.checkpoints.model_facts import read_special_ids
 from build_engines.checkpoints.tokenizer_files import TOKENIZER_FILES, read_fast_tokenizer, write_fast_tokenizer
 from build_engines.checkpoints.transformers5 import read_transformers_config
-from build_engines.checkpoints.transformers_import import skip_sklearn
 from build_engines.errors import BuildError
 
 _TASK = "text-generation-with-past"
@@ -84,7 +83,6 @@ def _torch() -> Any:
 
 
 def _read_supported_config(checkpoint: Path) -> Any:
-    skip_sklearn()
     import optimum.exporters.openvino  # noqa: F401 (registers what OpenVINO supports)
     from optimum.exporters.tasks import TasksManager
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

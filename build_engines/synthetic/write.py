@@ -7,7 +7,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from build_engines.checkpoints.transformers_import import skip_sklearn
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress, NoBuildProgress
 from build_engines.synthetic.encoder_shapes import ENCODERS
@@ -36,7 +35,6 @@ def write_synthetic_checkpoint(
     check_name(name)
     progress = progress or NoBuildProgress()
     progress.step("Writing tokenizer and config")
-    skip_sklearn()
     import torch
     from transformers import AutoConfig, GenerationConfig
 
