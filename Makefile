@@ -60,8 +60,8 @@ RUNTIME := .cache/python3.12
 test-fast: export PYTHONDONTWRITEBYTECODE =
 test-fast: setup $(if $(PYTHON312),$(RUNTIME)/.installed) ## the inner loop: unit tests and the fake engine, and the runtime's on Python 3.12 where there is one
 	$(BIN)/pytest --fast -m "not slow and not alone" --numprocesses 3 --dist worksteal --durations 20
-	@$(if $(PYTHON312),set -x; PYTHONPATH=. $(RUNTIME)/bin/python -m pytest --fast -m "not slow and not alone" --numprocesses 3 tests/runtime, \
-	  echo "No Python 3.12 was found, so the runtime's tests ran on 3.11 alone; name one with make test-fast PYTHON312=PATH")
+	@$(if $(PYTHON312),set -x; PYTHONPATH=. $(RUNTIME)/bin/python -m pytest --fast -m "not slow and not alone" --numprocesses 3 tests/runtime tests/text, \
+	  echo "No Python 3.12 was found, so those of the runtime and of text ran on 3.11 alone; name one with make test-fast PYTHON312=PATH")
 
 coverage: setup ## which lines of the product the inner loop's tests run, as a table and in .cache/coverage
 	$(BIN)/pytest --fast -m "not slow and not alone" --numprocesses 3 --dist worksteal \

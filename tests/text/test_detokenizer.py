@@ -120,7 +120,7 @@ def test_chunks_of_many_streams_in_one_call_do_not_mix(kind: str) -> None:
 
 
 def continued(kind: str, prompt: list[int], ids: list[int], sizes: list[int]) -> list[str]:
-    stream = TextStream(tokenizer_of(kind), detokenizer_of(kind, True), prompt)
+    stream = TextStream(detokenizer_of(kind, True), prompt, {})
     pieces, start = list[str](), 0
     while start < len(ids):
         end = start + sizes[len(pieces) % len(sizes)]
@@ -150,5 +150,5 @@ def test_a_character_that_is_never_whole_is_not_lost_behind_many_end_tokens() ->
 @pytest.mark.parametrize("dropped", [0, 3])
 def test_characters_of_a_stop_word_are_dropped(dropped: int) -> None:
     ids = ids_of("gemma", "the tea")
-    stream = TextStream(tokenizer_of("gemma"), detokenizer_of("gemma", True), [])
+    stream = TextStream(detokenizer_of("gemma", True), [], {})
     assert stream.decode(ids, True, dropped) == "the tea"[: 7 - dropped]

@@ -147,7 +147,9 @@ def _entries(path: Path) -> Iterator[tuple[str, list[Any], bool, int]]:
         is_list = isinstance(value, yaml.SequenceNode)
         nodes = value.value if is_list else [value]
         if not all(isinstance(node, yaml.ScalarNode) for node in nodes):
-            raise ValueError(f"line {line}: {key.value} is no text, number or list of them; write {key.value}: VALUE")
+            raise ValueError(
+                f"line {line}: {key.value} must be a text, a number or a list of them; write {key.value}: VALUE"
+            )
         if any(node.style is None and node.value.lower() in ("", "~", "null") for node in nodes):
             raise ValueError(f"line {line}: {key.value} has no value; give it one, or remove the line")
         if any("\0" in node.value or not _is_unicode(node.value) for node in nodes):
