@@ -37,7 +37,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV) || { echo "$(VENV) could not be made; run apt install python3.11-venv" >&2; exit 1; }
 	@echo "Installing the pinned requirements into $(VENV); this takes a few minutes the first time."
 	@bar=off; test ! -t 1 || bar=on; pip="$(BIN)/pip --disable-pip-version-check install --progress-bar $$bar"; \
-	  $$pip --requirement requirements.lock && $$pip --no-deps --no-build-isolation --editable .
+	  $$pip --no-deps --no-compile --requirement requirements.lock && $$pip --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, put load on it, stop
