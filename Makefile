@@ -37,7 +37,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV) || { echo "$(VENV) could not be made; run apt install python3.11-venv" >&2; exit 1; }
 	@echo "Installing the pinned requirements into $(VENV); this takes a few minutes the first time."
 	@bar=off; test ! -t 1 || bar=on; pip="$(BIN)/pip --disable-pip-version-check install --progress-bar $$bar"; \
-	  $$pip --no-deps --requirement requirements.lock && $$pip --no-deps --no-build-isolation --editable .
+	  $$pip --no-deps --no-compile --requirement requirements.lock && $$pip --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, put load on it, stop
@@ -60,8 +60,8 @@ RUNTIME := .cache/python3.12
 test-fast: export PYTHONDONTWRITEBYTECODE =
 test-fast: setup $(if $(PYTHON312),$(RUNTIME)/.installed) ## the inner loop: unit tests and the fake engine, and the runtime's on Python 3.12 where there is one
 	$(BIN)/pytest --fast -m "not slow and not alone" --numprocesses 3 --dist worksteal --durations 20
-	@$(if $(PYTHON312),set -x; PYTHONPATH=. $(RUNTIME)/bin/python -m pytest --fast -m "not slow and not alone" --numprocesses 3 tests/runtime, \
-	  echo "No Python 3.12 was found, so the runtime's tests ran on 3.11 alone; name one with make test-fast PYTHON312=PATH")
+	@$(if $(PYTHON312),set -x; PYTHONPATH=. $(RUNTIME)/bin/python -m pytest --fast -m "not slow and not alone" --numprocesses 3 tests/runtime tests/text, \
+	  echo "No Python 3.12 was found, so those of the runtime and of text ran on 3.11 alone; name one with make test-fast PYTHON312=PATH")
 
 coverage: setup ## which lines of the product the inner loop's tests run, as a table and in .cache/coverage
 	$(BIN)/pytest --fast -m "not slow and not alone" --numprocesses 3 --dist worksteal \

@@ -221,7 +221,6 @@ def _name(process: psutil.Process) -> str:
         "preprocessing",
         "postprocessing",
         "inflight.runtime.engine.worker",
-        "tensorrt_llm_bls",
         "tensorrt_llm",
     ):
         if part in line.rpartition("/")[2] or f"/{part}/1/" in line:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.fixtures.engines import ROOT, TinyEngine
 
 PLUGINS = ["tests.fixtures.crashes", "tests.fixtures.engines", "tests.fixtures.server"]
@@ -72,6 +74,7 @@ def test_that_looks_at_what_was_made(made, number):
 """
 
 
+@pytest.mark.slow
 def test_what_failed_of_a_crash_runs_once_more_and_nothing_else_does(tmp_path: Path, tiny_engine: TinyEngine) -> None:
     tiny_engine("llama")
     (tmp_path / "test_these.py").write_text(TESTS)

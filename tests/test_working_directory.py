@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from inflight_client import Client, Guide, Sampling
+from safetensors.torch import load_file, save_file
 
+from build_engines.build import BuildOptions, build_engine
 from build_engines.errors import BuildError
-from build_engines.openvino.export import ExportTask
-from build_engines.openvino.export_runner import run_export
-from build_engines.progress import NoBuildProgress
 from inflight.deploy.server.server import Server
 from loadtests.run.controller import run_load_test
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
-from tests.fixtures.engines import ROOT, TinyEngine
+from tests.fixtures.engines import ROOT, TinyCheckpoint, TinyEngine
 from tests.fixtures.errors import raises
 from tests.loadtests.run.plans import plan
 
@@ -38,10 +38,17 @@ def test_every_python_of_ours_is_told_to_leave_the_directory_out() -> None:
     assert len(unsafe) == 1, "but for what runtime/python_module.py does before Python 3.11"
 
 
-def test_a_build_runs_nothing_of_it(poisoned: Callable[[], str], tmp_path: Path) -> None:
-    task = ExportTask("nowhere", str(tmp_path), "fp32", None, {}, smoke_test=False)
-    with raises(BuildError, "build_failed"):
-        run_export(task, NoBuildProgress())
+def test_a_build_runs_nothing_of_it_and_makes_up_no_weights(
+    poisoned: Callable[[], str], tiny_checkpoint: TinyCheckpoint, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(tiny_checkpoint("llama"), checkpoint)
+    tensors = load_file(checkpoint / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, checkpoint / "model.safetensors", {"format": "pt"})
+    with raises(BuildError, "checkpoint_damaged", naming="model.layers.1.mlp.up_proj.weight"):
+        build_engine(str(checkpoint), tmp_path / "engine", BuildOptions(precision="fp32"))
+    assert not (tmp_path / "engine").exists()
     assert poisoned() == ""
 
 

@@ -24,6 +24,7 @@ def main() -> int:
     answers = _keep_stdout()
     die_with_parent()
     _disable_telemetry()
+    _hide_unused_libraries()
     module, kind, fields = json.load(sys.stdin)
     try:
         exporter = importlib.import_module(module)
@@ -56,6 +57,14 @@ def _disable_telemetry() -> None:
     thread imports a module.
     """
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+
+
+def _hide_unused_libraries() -> None:
+    """Make transformers run without scikit-learn, as if it were not installed.
+
+    It imports it, and pandas with it, for a kind of speculative decoding, which takes two seconds of each export.
+    """
+    sys.modules["sklearn"] = None  # type: ignore[assignment]
 
 
 def _send(answers: TextIO, message: dict[str, object]) -> None:

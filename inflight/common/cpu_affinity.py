@@ -1,7 +1,4 @@
-"""Lets a process that the server started use more than its few cores.
-
-See inflight/deploy/server/cpu_affinity.py.
-"""
+"""Lets a process that the server started use more than its few cores."""
 
 from __future__ import annotations
 

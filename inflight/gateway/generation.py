@@ -80,6 +80,7 @@ class Generation:
         """The most tokens of an answer to each prompt."""
         self._encoded: list[EncodedPrompt] = []
         """The prompts as token ids, if the gateway has the model's tokenizer."""
+        self._word_ids: dict[str, list[int]] = {}
         self._answered: Callable[[], None] = lambda: None
         self._streams: list[AsyncStream] = []
         self._span: RequestSpan | None = None
@@ -114,10 +115,12 @@ class Generation:
     async def _encode_prompts(self) -> None:
         """Render and tokenize the prompts, outside the event loop, if the gateway has the model's tokenizer."""
         text, kwargs, tags = self._server.text, self._template_kwargs(), self._parsers.tags
-        if text.encoder is None:
-            return
+        if text.encoder is None or (self._parsed.chat and not text.template and not self._server.speaks_tokens):
+            return  # the server renders and tokenizes them
         for prompt in self._parsed.prompts:
             self._encoded.append(await text.encode(prompt, kwargs, max_tokens=self._server.max_seq_len))
+        if self._server.speaks_tokens:
+            self._word_ids = await text.encode_words((*self._parsed.sampling.stop, *self._parsed.sampling.bad_words))
         self.outcome.prompt_tokens = sum(len(each.ids) for each in self._encoded)
         if tags is not None:
             self._parsers.inside = self._encoded[0].text.rstrip().endswith(tags.start)
@@ -184,7 +187,7 @@ class Generation:
         if parsed.logprobs or self._ends_early or counts:
             options["return_token_ids"] = True
         if self._server.speaks_tokens:
-            options["token_text"] = self._server.text.answer_text(self._encoded[index // parsed.n].ids)
+            options["token_text"] = self._server.text.answer_text(self._encoded[index // parsed.n].ids, self._word_ids)
         elif parsed.chat and (kwargs := self._template_kwargs()):
             options["chat_template_kwargs"] = kwargs
         if parsed.priority and "priority" in self._inputs:

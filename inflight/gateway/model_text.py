@@ -22,7 +22,7 @@ from inflight.text.detokenizer import Detokenizer
 from inflight.text.message_json import to_json
 from inflight.text.prompt_encoder import IncrementalWork, PromptEncoder
 from inflight.text.text_stream import TextStream
-from inflight.text.tokenizer import load_tokenizer
+from inflight.text.tokenizer import encode, load_tokenizer
 
 logger = logging.getLogger("inflight.gateway")
 T = TypeVar("T")
@@ -124,11 +124,18 @@ class ModelText:
         except RequestError as error:
             raise ApiError(str(error), error.code, "prompt" if isinstance(prompt, str) else "messages") from None
 
-    def answer_text(self, prompt_ids: Sequence[int]) -> TextStream:
+    async def encode_words(self, words: Sequence[str]) -> dict[str, list[int]]:
+        """Return the token ids of stop words and bad words, encoded in a thread. Raises ApiError."""
+        if not words:
+            return {}
+        tokenizer, long = self.need_encoder().tokenizer, sum(map(len, words)) > _LONG_CHARACTERS
+        return dict(zip(words, await _in_thread(long, encode, tokenizer, words, False), strict=True))
+
+    def answer_text(self, prompt_ids: Sequence[int], word_ids: Mapping[str, list[int]]) -> TextStream:
         """Return what converts one answer to these tokens. Raises ApiError."""
-        encoder = self.need_encoder()
+        self.need_encoder()
         assert self.detokenizer is not None
-        return TextStream(encoder.tokenizer, self.detokenizer, prompt_ids, self.end_ids)
+        return TextStream(self.detokenizer, prompt_ids, word_ids, self.end_ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of token ids. Raises ApiError for an id outside the vocabulary."""

@@ -202,7 +202,7 @@ class UpstreamServer:
         try:
             engine = await self.token_client.deployment()
         except InflightError as error:
-            if error.code not in ("model_not_found", "unsupported_deployment"):
+            if error.code not in ("model_not_found", "unsupported_deployment", "permission_denied"):
                 raise
             return False
         return engine.speaks_tokens

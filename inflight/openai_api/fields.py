@@ -18,13 +18,12 @@ from inflight.common.suggestions import nearest
 from inflight.openai_api.errors import ApiError
 
 MAX_TOOLS = 128
-MAX_CHOICES = 128
-"""Of a request: prompts times `n`."""
+MAX_CHOICES = 128  # prompts times `n`
 MAX_STOPS = 16
-MAX_STOP_LENGTH = 1024
+MAX_BAD_WORDS = 256
+MAX_WORD_LENGTH = 1024  # characters of a text of stop or bad_words
 MAX_BIAS = 100
-MAX_TEXTS = 16_384
-"""Of a request to an encoder, so that its response has a bound."""
+MAX_TEXTS = 16_384  # of a request to an encoder, so that its response has a bound
 _MAX_TOP_LOGPROBS = 20
 _LARGEST_INT32 = 2**31 - 1
 _LARGEST_EXACT = 2**53
@@ -52,7 +51,6 @@ class Field:
 NUMBER, INTEGER, TEXT, FLAG = {"type": "number"}, {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
 OBJECT, LIST = {"type": "object"}, {"type": "array"}
 _TEXTS_OR_IDS = {"anyOf": [TEXT, LIST]}
-_STOP = TEXT | {"maxLength": MAX_STOP_LENGTH}
 _MESSAGE = OBJECT | {
     "required": ["role"],
     "properties": {
@@ -64,6 +62,11 @@ _MESSAGE = OBJECT | {
 
 def _whole(low: int, high: int = _LARGEST_INT32) -> dict[str, Any]:
     return INTEGER | {"minimum": low, "maximum": high}
+
+
+def _texts(most: int) -> dict[str, Any]:
+    word = TEXT | {"maxLength": MAX_WORD_LENGTH}
+    return {"anyOf": [word, LIST | {"items": word, "maxItems": most}]}
 
 
 def _honoured(note: str, schema: Mapping[str, Any] | None = None) -> Field:
@@ -141,9 +144,7 @@ _COMMON: dict[str, Field] = _NOT_OURS | {
     **_sampling("temperature", "{bounds}, by default the model's; 0 is greedy", NUMBER | {"minimum": 0, "maximum": 2}),
     **_sampling("top_p", "{bounds}"),
     "n": _honoured("{bounds}; choice i has the seed + i", _whole(1, 16)),
-    "stop": _honoured(
-        f"a text, or up to {MAX_STOPS} texts", {"anyOf": [_STOP, LIST | {"items": _STOP, "maxItems": MAX_STOPS}]}
-    ),
+    "stop": _honoured(f"a text, or up to {MAX_STOPS} texts", _texts(MAX_STOPS)),
     **_sampling("seed", "answers repeat on the same engine, hardware and precision as far as batching allows", INTEGER),
     **_sampling("presence_penalty", "{bounds}"),
     **_sampling("frequency_penalty", "{bounds}"),
@@ -167,7 +168,7 @@ _COMMON: dict[str, Field] = _NOT_OURS | {
         OBJECT | {"additionalProperties": NUMBER | {"minimum": -MAX_BIAS, "maximum": MAX_BIAS}},
     ),
     **_sampling("min_p", "not OpenAI's: {bounds}, the least share of the likeliest token's probability"),
-    **_sampling("bad_words", "not OpenAI's: texts that the answer must not have", LIST | {"items": TEXT}),
+    **_sampling("bad_words", f"not OpenAI's: not in the answer; up to {MAX_BAD_WORDS} texts", _texts(MAX_BAD_WORDS)),
     **_sampling("allowed_token_ids", "not OpenAI's: the only ids that the answer may have", LIST | {"items": INTEGER}),
     "prompt_logprobs": _honoured(
         "vLLM's: of the prompt's tokens, with {bounds} of the likeliest; not with `stream`",
@@ -346,8 +347,7 @@ def _unknown(name: str, body: Mapping[str, Any], table: Mapping[str, Field]) -> 
 
 def whole(value: Any) -> Any:
     """Return a whole number that was written as a float, which JSON does not tell apart, as an integer."""
-    is_whole = type(value) is float and value.is_integer() and abs(value) <= _LARGEST_EXACT
-    return int(value) if is_whole else value
+    return int(value) if type(value) is float and value.is_integer() and abs(value) <= _LARGEST_EXACT else value
 
 
 def _same(value: Any, neutral: Any) -> bool:

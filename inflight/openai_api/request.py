@@ -18,10 +18,11 @@ from inflight.openai_api.errors import ApiError, errors_of
 from inflight.openai_api.fields import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
+    MAX_BAD_WORDS,
     MAX_BIAS,
     MAX_CHOICES,
-    MAX_STOP_LENGTH,
     MAX_STOPS,
+    MAX_WORD_LENGTH,
     FieldReader,
     read_body,
     whole,
@@ -329,8 +330,9 @@ def _sampling(reader: FieldReader, base: Sampling) -> Sampling:
         )
     if "seed" in changes and is_int(changes["seed"]):
         changes["seed"] = changes["seed"] % 2**64 if -(2**63) <= changes["seed"] < 2**63 else changes["seed"]
-    if "stop" in values:
-        changes["stop"] = _stop(values["stop"])
+    for name, most in (("stop", MAX_STOPS), ("bad_words", MAX_BAD_WORDS)):
+        if name in values:
+            changes[name] = _words(name, values[name], most)
     if "ignore_eos" in values:
         changes["end_id"] = -1 if reader.boolean("ignore_eos") else None
     if "logit_bias" in values:
@@ -346,12 +348,12 @@ def _sampling(reader: FieldReader, base: Sampling) -> Sampling:
         raise ApiError.from_error(error, param) from None
 
 
-def _stop(value: Any) -> Any:
+def _words(name: str, value: Any, most: int) -> Any:
     words = [value] if isinstance(value, str) else value
-    if not isinstance(words, list) or len(words) > MAX_STOPS:
-        raise ApiError(f"stop must be a text or a list of up to {MAX_STOPS} texts", "invalid_parameter", "stop")
-    if any(isinstance(word, str) and len(word) > MAX_STOP_LENGTH for word in words):
+    if not isinstance(words, list) or len(words) > most:
+        raise ApiError(f"{name} must be a text or a list of up to {most} texts", "invalid_parameter", name)
+    if any(isinstance(word, str) and len(word) > MAX_WORD_LENGTH for word in words):
         raise ApiError(
-            f"a text of stop has more than {MAX_STOP_LENGTH} characters; shorten it", "invalid_parameter", "stop"
+            f"a text of {name} has more than {MAX_WORD_LENGTH} characters; shorten it", "invalid_parameter", name
         )
     return words

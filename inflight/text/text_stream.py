@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tokenizers import Tokenizer
+from collections.abc import Mapping, Sequence
 
 from inflight.text.detokenizer import CONTEXT_TOKENS, PROMPT_CONTEXT_TOKENS, Chunk, Detokenizer
-from inflight.text.tokenizer import encode
 
 
 class TextStream:
     """See inflight_client's TokenText, which this implements."""
 
     def __init__(
-        self, tokenizer: Tokenizer, detokenizer: Detokenizer, prompt_ids: Sequence[int], end_ids: Sequence[int] = ()
+        self,
+        detokenizer: Detokenizer,
+        prompt_ids: Sequence[int],
+        word_ids: Mapping[str, list[int]],
+        end_ids: Sequence[int] = (),
     ) -> None:
-        self._tokenizer, self._detokenizer = tokenizer, detokenizer
+        """`word_ids` are the token ids of the call's stop words and bad words."""
+        self._detokenizer, self._word_ids = detokenizer, word_ids
         self.end_ids = end_ids
         self._context: list[int] = []
         self._add_context(prompt_ids[-PROMPT_CONTEXT_TOKENS:])
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each stop word or bad word."""
-        return encode(self._tokenizer, words, add_special_tokens=False)
+        return [self._word_ids[word] for word in words]
 
     def decode(self, token_ids: Sequence[int], ended: bool, dropped: int) -> str:
         """Return the text of the answer's next tokens; with `ended` they are the last ones, and no call may follow.

@@ -26,7 +26,7 @@ class StartedBuild(Exception):  # noqa: N818 (nothing went wrong)
 class UntilExport(RecordedProgress):
     def step(self, sentence: str) -> None:
         super().step(sentence)
-        if sentence == "Loading the exporter":
+        if sentence in ("Loading the exporter", "Copying the checkpoint"):
             raise StartedBuild
 
 

@@ -20,8 +20,6 @@ from tests.serving.model_replies import TEXT_MODELS
 
 WORKERS = 4
 """Threads or tasks that share the client of each way."""
-CALLS = 12
-"""Of each worker."""
 PROMPTS = ["tea and cake", "a green river", "seven paper wheels", "salt, bread; glass! 42"]
 SHORT, LONG = (4, 5, 9), 60
 KINDS = ("whole", "whole", "stream", "stream", "many", "left", "cancelled", "late")
@@ -147,10 +145,12 @@ def all_of(
     return asyncio.run(work())
 
 
+@pytest.mark.parametrize("count", [6, pytest.param(24, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("model", TEXT_MODELS)
-def test_each_call_gets_its_own_answer(hurried_server: Server, model: str) -> None:
+def test_each_call_gets_its_own_answer(hurried_server: Server, model: str, count: int) -> None:
+    """`count` calls of each worker."""
     calls = drawn(random.Random(model))
-    shares = {way: [[next(calls) for _ in range(CALLS)] for _ in range(WORKERS)] for way in CLIENT_VARIANTS}
+    shares = {way: [[next(calls) for _ in range(count)] for _ in range(WORKERS)] for way in CLIENT_VARIANTS}
     with nothing_left(hurried_server):
         with ThreadPoolExecutor(len(CLIENT_VARIANTS)) as threads:
             found = threads.map(lambda way: all_of(way, hurried_server, model, shares[way]), CLIENT_VARIANTS)

@@ -13,6 +13,8 @@ import pytest
 import tomllib
 from packaging.requirements import Requirement
 
+from tests.fixtures.engines import CACHE
+
 ROOT = Path(__file__).resolve().parents[2]
 # Of these the client needs some, but not before a client is made.
 LATE = {"grpc", "httpcore2", "jinja2", "numpy", "prometheus_client", "tenacity", "tritonclient"}
@@ -157,7 +159,7 @@ def test_mistakes_in_options_and_results_are_found_by_a_type_checker(tmp_path: P
 
     path = tmp_path / "application.py"
     path.write_text(TYPED)
-    told, failure, _ = api.run([str(path), "--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache")])
+    told, failure, _ = api.run([str(path), "--strict", "--no-error-summary", "--cache-dir", str(CACHE / "mypy")])
     assert failure == ""
     lines = TYPED.splitlines()
     wrong = {next(at for at, line in enumerate(lines, 1) if part in line): words for part, words in WRONG.items()}

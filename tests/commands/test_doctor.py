@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from build_engines.cpu_precision import choose_precision, find_processor
+from tests.fixtures.engines import TinyEngine
 
 MAIN = "from inflight.cli import main; main()"
 
@@ -38,12 +39,14 @@ def test_this_machine_can_serve_and_the_trial_proves_it() -> None:
     assert "runs a python model" in findings["smoke test"]["found"]
 
 
-def test_a_server_that_can_not_start_is_said_with_a_remedy_and_exit_code_1(tmp_path: Path) -> None:
+def test_a_server_that_can_not_start_is_said_with_a_remedy_and_exit_code_1(
+    tiny_engine: TinyEngine, tmp_path: Path
+) -> None:
     fake = tmp_path / "bin" / "tritonserver"
     fake.parent.mkdir()
     fake.write_text("#!/bin/sh\necho error while loading shared libraries: libdcgm.so.3 >&2\nexit 127\n")
     fake.chmod(0o755)
-    done = doctor(PATH=f"{fake.parent}:/usr/bin:/bin")
+    done = doctor(str(tiny_engine("llama")), PATH=f"{fake.parent}:/usr/bin:/bin")
     assert done.returncode == 1
     assert "MISSING" in done.stdout
     assert "This machine cannot serve yet." in done.stdout
@@ -51,9 +54,11 @@ def test_a_server_that_can_not_start_is_said_with_a_remedy_and_exit_code_1(tmp_p
     assert "Traceback" not in done.stderr
 
 
-def test_a_run_directory_that_can_not_be_written_is_a_finding_not_a_traceback(tmp_path: Path) -> None:
+def test_a_run_directory_that_can_not_be_written_is_a_finding_not_a_traceback(
+    tiny_engine: TinyEngine, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
-    done = doctor("--json", INFLIGHT_RUN_DIR=str(tmp_path / "file" / "home"))
+    done = doctor(str(tiny_engine("llama")), "--json", INFLIGHT_RUN_DIR=str(tmp_path / "file" / "home"))
     assert done.returncode == 1
     assert "can't be written" in done.stdout
     assert done.stderr == ""

@@ -19,6 +19,7 @@ from inflight_client import Client
 from build_engines.errors import BuildError
 from build_engines.model_cache.cache import ModelCache
 from inflight.deploy.server.run_directory import SHARED_MEMORY_DIRECTORY, remove_stale_run_directories
+from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.encoders import TinyEncoder
 from tests.fixtures.engines import ROOT, TinyCheckpoint, TinyEngine
 from tests.fixtures.errors import raises
@@ -118,21 +119,6 @@ def test_a_second_signal_stops_at_once(serve: Serve) -> None:
     assert "Traceback" not in errors
 
 
-def test_it_serves_what_it_was_asked_for_and_nothing_outlives_a_supervisor_that_was_killed(
-    serve: Serve, tmp_path: Path
-) -> None:
-    (tmp_path / "serve.yaml").write_text("kv-cache-tokens: 32768\n")
-    serving = serve("--config", str(tmp_path / "serve.yaml"))
-    assert serving.announcement["kv_cache_tokens"] == 32768
-    assert psutil.Process(serving.announcement["pid"]).name() == "tritonserver"
-    with Client(serving.announcement["grpc"]) as client:
-        assert client.generate("hello", max_tokens=2).output_tokens == 2
-    assert len(serving.family) >= 5
-    serving.process.kill()
-    assert still_running(serving.family) == []
-    assert serving.regions() == []
-
-
 @pytest.mark.slow  # what the next one does too, and then starts another server
 def test_a_file_of_options_can_name_encoders_alone(serve: Serve, tiny_encoder: TinyEncoder, tmp_path: Path) -> None:
     (tmp_path / "rerank").symlink_to(tiny_encoder("rerank"))
@@ -143,18 +129,27 @@ def test_a_file_of_options_can_name_encoders_alone(serve: Serve, tiny_encoder: T
         assert len(client.rerank("tea", ["one", "two"]).scores) == 2
 
 
-def test_a_killed_servers_rest_is_swept_by_the_next(serve: Serve, tmp_path: Path) -> None:
+def test_a_killed_servers_rest_is_swept_by_the_next_which_serves_what_it_was_asked_for_and_outlives_no_supervisor(
+    serve: Serve, tmp_path: Path
+) -> None:
     first = serve()
     guard = next(process for process in first.family if process.ppid() == first.process.pid)
     first.process.kill()
     guard.kill()
     first.process.wait()
     assert still_running(first.family) == []
-    second = serve()
+    (tmp_path / "serve.yaml").write_text("kv-cache-tokens: 32768\n")
+    second = serve("--config", str(tmp_path / "serve.yaml"))
     assert first.regions() == []
     assert len(list((tmp_path / "home").glob("run-*"))) == 1
+    assert second.announcement["kv_cache_tokens"] == 32768
+    assert psutil.Process(second.announcement["pid"]).name() == "tritonserver"
     with Client(second.announcement["grpc"]) as client:
         assert client.generate("hello", max_tokens=2).output_tokens == 2
+    assert len(second.family) >= 5
+    second.process.kill()
+    assert still_running(second.family) == []
+    assert second.regions() == []
 
 
 def run_serve(*arguments: str, home: Path, main: str = MAIN) -> subprocess.CompletedProcess[str]:
@@ -167,18 +162,28 @@ def run_serve(*arguments: str, home: Path, main: str = MAIN) -> subprocess.Compl
     )
 
 
-def test_a_busy_port_is_one_sentence_before_anything_is_begun(tiny_engine: TinyEngine, tmp_path: Path) -> None:
-    home = tmp_path / "home"
+@pytest.fixture
+def refused(
+    runner_of: Callable[[str], CommandRunner], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> CommandRunner:
+    """`refused("nothing")`: the command in this process, for what is refused before anything is begun."""
+    monkeypatch.setenv("INFLIGHT_RUN_DIR", str(tmp_path / "home"))
+    return runner_of("serve")
+
+
+def test_a_busy_port_is_one_sentence_before_anything_is_begun(
+    tiny_engine: TinyEngine, refused: CommandRunner, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
         others = ["--grpc-port", "0", "--metrics-port", "0"]
-        done = run_serve(str(tiny_engine("llama")), "--http-port", port, *others, home=home)
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
+        done = refused(str(tiny_engine("llama")), "--http-port", port, *others)
+    assert done.code == 1
+    last = done.err.splitlines()[-1]
     assert last == (
         f"Error: --http-port {port} is in use on 127.0.0.1; choose another port, or 0 for any free one. [port_in_use]"
     )
-    assert not home.exists()
+    assert not (tmp_path / "home").exists()
 
 
 def test_a_missing_engine_is_one_sentence(tmp_path: Path) -> None:
@@ -188,12 +193,14 @@ def test_a_missing_engine_is_one_sentence(tmp_path: Path) -> None:
     assert done.stderr.endswith("[engine_not_found]\n")
 
 
-def test_a_checkpoint_that_can_not_be_built_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_can_not_be_built_is_one_sentence(
+    refused: CommandRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "config.json").write_text("{}")
-    done = run_serve(str(tmp_path), *ANY_PORTS, home=tmp_path / "home")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith("[not_a_checkpoint]")
+    done = refused(str(tmp_path), *ANY_PORTS)
+    assert done.code == 1
+    assert done.err.splitlines()[-1].endswith("[not_a_checkpoint]")
     assert not (tmp_path / "home").exists()
 
 
@@ -235,11 +242,11 @@ def test_a_models_name_is_enough(serve: Serve, hub: Hub, tiny_checkpoint: TinyCh
     ],
 )
 def test_an_option_that_can_not_be_used_is_one_sentence_before_anything_is_begun(
-    tiny_engine: TinyEngine, tmp_path: Path, arguments: list[str], sentence: str
+    tiny_engine: TinyEngine, refused: CommandRunner, tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
-    done = run_serve(str(tiny_engine("llama")), *ANY_PORTS, *arguments, home=tmp_path / "home")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(f"Error: {sentence}")
+    done = refused(str(tiny_engine("llama")), *ANY_PORTS, *arguments)
+    assert done.code == 1
+    assert done.err.splitlines()[-1].startswith(f"Error: {sentence}")
     assert not (tmp_path / "home").exists()
 
 
@@ -256,7 +263,7 @@ def test_what_the_machine_refuses_is_one_sentence(tiny_engine: TinyEngine, tmp_p
     assert last.endswith("[server_start_failed]")
 
 
-def test_a_damaged_engine_is_never_loaded(tiny_engine: TinyEngine, tmp_path: Path) -> None:
+def test_a_damaged_engine_is_never_loaded(tiny_engine: TinyEngine, refused: CommandRunner, tmp_path: Path) -> None:
     engine = tmp_path / "engine"
     engine.mkdir()
     for path in tiny_engine("llama").iterdir():
@@ -264,7 +271,7 @@ def test_a_damaged_engine_is_never_loaded(tiny_engine: TinyEngine, tmp_path: Pat
     with (engine / "openvino_model.bin").open("r+b") as file:
         file.seek(100)
         file.write(b"garbage")
-    done = run_serve(str(engine), *ANY_PORTS, home=tmp_path / "home")
-    assert done.returncode == 1
-    assert "openvino_model.bin has another content than its manifest says" in done.stderr
-    assert done.stderr.endswith("[engine_damaged]\n")
+    done = refused(str(engine), *ANY_PORTS)
+    assert done.code == 1
+    assert "openvino_model.bin has another content than its manifest says" in done.err
+    assert done.err.endswith("[engine_damaged]\n")

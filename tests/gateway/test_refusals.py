@@ -42,6 +42,8 @@ from tests.fixtures.hostile_guides import HOSTILE_PATTERNS, HOSTILE_SCHEMAS
         ({"allowed_token_ids": [99999999]}, "allowed_token_ids"),
         ({"min_p": 2}, "min_p"),
         ({"bad_words": [""]}, "bad_words"),
+        ({"bad_words": ["x"] * 257}, "bad_words"),
+        ({"bad_words": ["x" * 1025]}, "bad_words"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
         ({"prompt_logprobs": 21}, "prompt_logprobs"),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -53,3 +57,48 @@ def test_one_name_never_stands_for_two_models(hurried_server: Server, other_serv
             answers += many(gateway, "tea")
         assert {answer.status for answer in answers} == {200}
         assert len({answer.json["system_fingerprint"] for answer in answers}) == 1
+
+
+@contextmanager
+def proxy_of_text_models(address: str) -> Iterator[str]:
+    """A proxy before Triton's HTTP that denies the model of token ids, as docs/engine.md advises."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if "/models/tensorrt_llm/" in f"{self.path}/":
+                self.answer(403, {}, b"")
+                return
+            connection = HTTPConnection(address)
+            connection.request(self.command, self.path, body, dict(self.headers))
+            response = connection.getresponse()
+            headers = {"Content-Type", "Inference-Header-Content-Length"}
+            self.answer(response.status, {k: v for k, v in response.getheaders() if k in headers}, response.read())
+            connection.close()
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{proxy.server_port}"
+        proxy.shutdown()
+        thread.join()
+
+
+def test_where_token_ids_are_denied_it_sends_text(hurried_server: Server) -> None:
+    with proxy_of_text_models(hurried_server.http_address) as address, running_gateway(address) as gateway:
+        answer = complete(gateway, prompt="tea", max_tokens=4)
+        assert (answer.status, answer.json["usage"]["completion_tokens"]) == (200, 4)

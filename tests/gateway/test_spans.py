@@ -126,6 +126,15 @@ def traced(hurried_server: Server) -> Iterator[Traced]:
     shared.close()
 
 
+@pytest.fixture(scope="module")
+def traced_encoders(scripted_encoders: EncoderServer) -> Iterator[Traced]:
+    """As `traced`, in front of models that embed, rerank and classify."""
+    shared = Collector()
+    with running_gateway(scripted_encoders.grpc_address, otlp_endpoint=shared.url) as gateway:
+        yield gateway, shared
+    shared.close()
+
+
 def sent(traced: Traced, path: str, body: Any, parent: str = "") -> tuple[Answer, Span, list[Span]]:
     """Send a request; return its answer, its span and the spans below."""
     gateway, collector = traced
@@ -167,12 +176,12 @@ def test_a_request_is_a_span_below_the_callers(traced: Traced, path: str, stream
     ("path", "operation"), [("/v1/embeddings", "embeddings"), ("/v2/rerank", "rerank"), ("/classify", "classify")]
 )
 def test_a_request_for_an_encoder_is_a_span_without_its_texts(
-    scripted_encoders: EncoderServer, collector: Collector, path: str, operation: str
+    traced_encoders: Traced, path: str, operation: str
 ) -> None:
     body = {"query": SECRET, "documents": [SECRET]} if operation == "rerank" else {"input": SECRET}
-    with running_gateway(scripted_encoders.grpc_address, otlp_endpoint=collector.url) as gateway:
-        assert post(gateway, path, body, {"x-request-id": "one"}).status == 200
-        root, below = collector.trace("one")
+    gateway, collector = traced_encoders
+    assert post(gateway, path, body, {"x-request-id": operation}).status == 200
+    root, below = collector.trace(operation)
     found = attributes(root)
     assert (found["gen_ai.operation.name"], found["gen_ai.usage.input_tokens"]) == (operation, 1)
     assert "gen_ai.usage.output_tokens" not in found

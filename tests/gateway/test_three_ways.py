@@ -68,7 +68,10 @@ def test_an_answer_is_the_same_three_ways(server: Server, model_gateway: Gateway
 
             async def ways(prompt: str, values: CallOptions) -> tuple[Any, ...]:
                 ids = encode(tokenizer, [prompt], add_special_tokens=True)[0]
-                with_text: CallOptions = {**values, "token_text": TextStream(tokenizer, detokenizer, ids)}
+                sampling = values["sampling"]
+                words = [*sampling.stop, *sampling.bad_words]
+                word_ids = dict(zip(words, encode(tokenizer, words, False), strict=True))
+                with_text: CallOptions = {**values, "token_text": TextStream(detokenizer, ids, word_ids)}
                 async with gate:
                     streams = (
                         gateway.stream(prompt, **values),

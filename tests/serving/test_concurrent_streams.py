@@ -22,7 +22,6 @@ from tests.serving.model_replies import DIRECT, MODELS, Reply, ask, generate_bod
 from tests.serving.raw_requests import GrpcConnection, events, post
 
 CLIENTS = 16
-REQUESTS = 96
 PROMPTS = ["tea and cake", "a green river", "seven paper wheels", "Salt, bread; glass! 42"]
 LEFT: dict[str, Any] = {"max_tokens": 1900, "stream": True, "end_id": -1}
 """An answer that no client here sees the end of."""
@@ -129,9 +128,12 @@ def leave(server: Server, model: str, number: int) -> None:
             assert "error" not in event, event
 
 
+@pytest.mark.parametrize("requests", [48, pytest.param(192, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["hurried_server", "interval_server"])
 @pytest.mark.parametrize("model", MODELS)
-def test_each_answer_is_what_its_prompt_gets_alone(serving: Callable[[str], Server], name: str, model: str) -> None:
+def test_each_answer_is_what_its_prompt_gets_alone(
+    serving: Callable[[str], Server], name: str, model: str, requests: int
+) -> None:
     server, plain = serving(name), serving("hurried_server")  # with a stream interval, an answer is what it is without
 
     @cache
@@ -142,7 +144,7 @@ def test_each_answer_is_what_its_prompt_gets_alone(serving: Callable[[str], Serv
     # An answer ends either at its length or, for some seeds, before its third token.
     end_ids = [expected(ExpectedAnswer(prompt, 0), True, False)["token_ids"][2] for prompt in range(len(PROMPTS))]
     drawn = plans(random.Random(model), end_ids)
-    asked = [next(drawn) for _ in range(REQUESTS)]
+    asked = [next(drawn) for _ in range(requests)]
     wanted = [
         {
             (row, sequence): expected(unit._replace(seed=unit.seed + sequence), plan.stream, plan.log_probs)
@@ -152,11 +154,11 @@ def test_each_answer_is_what_its_prompt_gets_alone(serving: Callable[[str], Serv
         for plan in asked
     ]
     with ThreadPoolExecutor(CLIENTS) as threads:
-        leaving = [threads.submit(leave, server, model, number) for number in range(REQUESTS // 4)]
+        leaving = [threads.submit(leave, server, model, number) for number in range(requests // 4)]
         found = list(threads.map(lambda plan: answers_to(server, model, plan), asked))
         for client in leaving:
             client.result()
     page_when(server, lambda page: page.quiet)
     assert (server.restarts, server.ready) == (0, True)
     wrong = [(plan, *pair) for plan, *pair in zip(asked, wanted, found, strict=True) if pair[0] != pair[1]]
-    assert not wrong, f"the answers to {len(wrong)} of {REQUESTS} requests are wrong: {wrong[0]}"
+    assert not wrong, f"the answers to {len(wrong)} of {requests} requests are wrong: {wrong[0]}"

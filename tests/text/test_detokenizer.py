@@ -51,7 +51,7 @@ def streamed(kind: str, token_ids: list[int], sizes: list[int], skip: bool = Tru
     sizes=sizes_of_chunks,
     skip=st.booleans(),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings().max_examples, deadline=None)
 def test_streamed_text_equals_the_whole(kind: str, parts: list[tuple[str, str]], sizes: list[int], skip: bool) -> None:
     text = "x" + "".join(text + special for text, special in parts)
     token_ids = ids_of(kind, text)
@@ -62,7 +62,7 @@ def test_streamed_text_equals_the_whole(kind: str, parts: list[tuple[str, str]],
 
 
 @given(data=st.data(), sizes=sizes_of_chunks, skip=st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_byte_level_pieces_may_come_in_any_order(data: st.DataObject, sizes: list[int], skip: bool) -> None:
     """A model may produce any ids, also bytes that are no UTF-8."""
     tokenizer = tokenizer_of("byte_level")
@@ -78,7 +78,7 @@ def test_byte_level_pieces_may_come_in_any_order(data: st.DataObject, sizes: lis
     after=st.sampled_from(["", " the tea", "中中"]),
     sizes=sizes_of_chunks,
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_bytes_that_are_no_text_harm_nothing_else(
     kind: str, before: str, garbage: list[int], after: str, sizes: list[int]
 ) -> None:
@@ -120,7 +120,7 @@ def test_chunks_of_many_streams_in_one_call_do_not_mix(kind: str) -> None:
 
 
 def continued(kind: str, prompt: list[int], ids: list[int], sizes: list[int]) -> list[str]:
-    stream = TextStream(tokenizer_of(kind), detokenizer_of(kind, True), prompt)
+    stream = TextStream(detokenizer_of(kind, True), prompt, {})
     pieces, start = list[str](), 0
     while start < len(ids):
         end = start + sizes[len(pieces) % len(sizes)]
@@ -130,7 +130,7 @@ def continued(kind: str, prompt: list[int], ids: list[int], sizes: list[int]) ->
 
 
 @given(kind=st.sampled_from(KINDS), prompt=texts, answer=texts, sizes=sizes_of_chunks)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_an_answer_continues_its_prompt(kind: str, prompt: str, answer: str, sizes: list[int]) -> None:
     ids = ids_of(kind, f"a tea {prompt}. {answer}")
     prompt_ids, answer_ids = ids[: len(ids) // 2], ids[len(ids) // 2 :]
@@ -150,5 +150,5 @@ def test_a_character_that_is_never_whole_is_not_lost_behind_many_end_tokens() ->
 @pytest.mark.parametrize("dropped", [0, 3])
 def test_characters_of_a_stop_word_are_dropped(dropped: int) -> None:
     ids = ids_of("gemma", "the tea")
-    stream = TextStream(tokenizer_of("gemma"), detokenizer_of("gemma", True), [])
+    stream = TextStream(detokenizer_of("gemma", True), [], {})
     assert stream.decode(ids, True, dropped) == "the tea"[: 7 - dropped]

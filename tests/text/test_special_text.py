@@ -87,8 +87,14 @@ def ids_of(
     return list(ids), marker
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(
+    ("style", "kind"),
+    [
+        pytest.param(style, kind, marks=[] if style == "qwen" or kind == "byte_level" else pytest.mark.slow)
+        for style in STYLES
+        for kind in KINDS
+    ],
+)
 @given(data=st.data())
 def test_no_content_makes_a_special_token(kind: str, style: str, data: st.DataObject) -> None:
     special, template = STYLES[style]

@@ -103,7 +103,7 @@ def test_a_character_that_stays_open_is_kept_behind_many_special_tokens(words: l
     skip=st.booleans(),
     min_tokens=st.just(0) | st.integers(0, 12),
 )
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=6 * settings().max_examples, deadline=None)
 def test_the_text_is_cut_at_the_first_stop_word_of_the_whole(
     data: st.DataObject, kind: str, sizes: list[int], skip: bool, min_tokens: int
 ) -> None:
@@ -124,7 +124,7 @@ def test_the_text_is_cut_at_the_first_stop_word_of_the_whole(
 
 
 @given(data=st.data(), kind=st.sampled_from(KINDS))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_nothing_waits_longer_than_it_must(data: st.DataObject, kind: str) -> None:
     """After each token, all are out that end before a stop word may begin; a whole one is known at once."""
     token_ids, words = data.draw(answers(kind, True))
@@ -145,7 +145,7 @@ def test_nothing_waits_longer_than_it_must(data: st.DataObject, kind: str) -> No
 
 
 @given(data=st.data(), sizes=sizes_of_chunks)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_any_byte_level_tokens_are_cut_alike(data: st.DataObject, sizes: list[int]) -> None:
     """A model may produce any ids, also bytes that are no UTF-8, and a stop word may be of replacement characters."""
     size = tokenizer_of("byte_level").get_vocab_size(with_added_tokens=False)
@@ -158,7 +158,7 @@ def test_any_byte_level_tokens_are_cut_alike(data: st.DataObject, sizes: list[in
 
 
 @given(data=st.data(), kind=st.sampled_from(sorted(BYTE_FALLBACK)), sizes=sizes_of_chunks)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_bytes_that_are_no_text_harm_nobody(data: st.DataObject, kind: str, sizes: list[int]) -> None:
     """Byte tokens that make no character decode otherwise the more there are; still all that is sent is decoded."""
     tokenizer = tokenizer_of(kind)

@@ -15,7 +15,7 @@ LOSSES_PER_CRASH = 4
 
 @dataclass(frozen=True)
 class SuspectGroup:
-    """Rows that are tried together and alone; `home` is the server that crashed with them, "" for any."""
+    """Rows that are tried together and alone; `server` is the one that crashed with them, "" for any."""
 
     rows: tuple[Row, ...]
     server: str = ""

@@ -15,6 +15,8 @@ from inflight.lazy_group import CONFIG_FILE
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _MAX_BYTES = 1 << 20
+_MAX_DEPTH = 20
+"""Of nested lists and mappings: PyYAML takes a time that grows with the square of the depth."""
 _NOT_IN_FILES = ("config", "help")
 
 
@@ -111,16 +113,25 @@ def _entries(path: Path) -> Iterator[tuple[str, list[Any], bool, int]]:
     """
     import yaml  # an extra's package, which a command without --config does not need
 
+    class Loader(yaml.BaseLoader):
+        depth = 0
+
+        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+            self.depth += 1
+            if self.depth > _MAX_DEPTH:
+                raise ValueError("it is nested too deeply; write a line NAME: VALUE for each option")
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
     with path.open("rb") as file:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise ValueError("it is larger than 1 MiB; name a file of options")
     try:
-        root = yaml.compose(content.decode("utf-8-sig"), Loader=yaml.BaseLoader)
+        root = yaml.compose(content.decode("utf-8-sig"), Loader=Loader)
     except UnicodeDecodeError:
         raise ValueError("it is not text in UTF-8; name a file of options") from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply; write a line NAME: VALUE for each option") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -136,7 +147,9 @@ def _entries(path: Path) -> Iterator[tuple[str, list[Any], bool, int]]:
         is_list = isinstance(value, yaml.SequenceNode)
         nodes = value.value if is_list else [value]
         if not all(isinstance(node, yaml.ScalarNode) for node in nodes):
-            raise ValueError(f"line {line}: {key.value} is no text, number or list of them; write {key.value}: VALUE")
+            raise ValueError(
+                f"line {line}: {key.value} must be a text, a number or a list of them; write {key.value}: VALUE"
+            )
         if any(node.style is None and node.value.lower() in ("", "~", "null") for node in nodes):
             raise ValueError(f"line {line}: {key.value} has no value; give it one, or remove the line")
         if any("\0" in node.value or not _is_unicode(node.value) for node in nodes):

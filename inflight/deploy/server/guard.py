@@ -46,7 +46,7 @@ def main(lifeline: int, status: int, shm_prefix: str, command: list[str]) -> Non
 
 
 def set_affinity(cores: str) -> None:
-    """Keep to these cores without preempting others; the server inherits both (see cpu_affinity.py)."""
+    """Keep to these cores without preempting others; the server inherits both (see inflight/common/cpu_affinity.py)."""
     if cores:  # a sandbox may forbid either, and a slightly slower server still serves
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, map(int, cores.split(",")))

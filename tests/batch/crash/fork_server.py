@@ -21,7 +21,9 @@ from typing import Any, NoReturn
 from inflight import cli
 from inflight.batch import failpoints
 
-_IMPORTED = ("sources.jsonl", "sources.sql", "outputs.sql", "outputs.file", "verify.checker")
+_IMPORTED = ("runner", "sources.jsonl", "sources.sql", "outputs.sql", "outputs.file", "verify.checker")
+_LIBRARIES = ("fsspec.implementations.local", "google.protobuf.descriptor_pool", "ml_dtypes", "numpy", "rapidjson")
+"""Those of a job without gRPC, which may not be forked."""
 _COMMANDS = ("batch.group", "batch.run", "batch.resume", "batch.retry")
 _children: set[int] = set()
 
@@ -44,8 +46,9 @@ class _Noted(dict[str, tuple[int, str]]):
 
 
 def main() -> None:
-    for name in (*(f"batch.{module}" for module in _IMPORTED), *(f"commands.{module}" for module in _COMMANDS)):
-        importlib.import_module(f"inflight.{name}")
+    parts = (*(f"batch.{module}" for module in _IMPORTED), *(f"commands.{module}" for module in _COMMANDS))
+    for name in (*(f"inflight.{part}" for part in parts), *_LIBRARIES):
+        importlib.import_module(name)
     signal.signal(signal.SIGCHLD, _reap)
     for line in sys.stdin:
         asked = json.loads(line)

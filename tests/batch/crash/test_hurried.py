@@ -63,7 +63,7 @@ def expected(bodies: dict[str, dict[str, Any]], tokenizer: Tokenizer) -> dict[st
     return choices
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_each_row_has_its_own_answer(
     count: int, lives: JobProcesses, hurried_server: Server, tiny_engine: TinyEngine, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -17,6 +18,7 @@ import pytest
 from build_engines.build import BuildOptions
 from build_engines.cpu_precision import choose_precision, find_processor
 from build_engines.errors import BuildError
+from build_engines.llmapi.arguments import LlmArguments
 from build_engines.model_cache.cache import ModelCache
 from build_engines.model_cache.obtain import obtain_engine
 from tests.build_engines.build_runs import RecordedProgress, StartedBuild, UntilExport
@@ -88,22 +90,24 @@ def test_an_encoder_of_the_hub_comes_with_its_modules(
 def test_a_model_of_the_hub_is_built_once_and_known_without_the_hub(
     hub_here: Hub, tiny_checkpoint: TinyCheckpoint, cache: ModelCache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Of the target that compiles nothing; tests/commands/test_serve.py serves a model of the hub by its name."""
+    options = BuildOptions("llmapi", settings=LlmArguments())
     hub_here.models[NAME] = HubModelFiles(tiny_checkpoint("llama"))
-    with obtain_engine(cache, NAME, BuildOptions(), RecordedProgress()) as engine:
+    with obtain_engine(cache, NAME, options, RecordedProgress()) as engine:
         assert engine.manifest is not None
         assert (engine.record.name, engine.record.revision, engine.manifest.name) == (NAME, COMMIT, NAME)
         assert engine.manifest.source.checkpoint == NAME
     fetched = len(hub_here.fetched)
-    with obtain_engine(cache, NAME, BuildOptions(), UntilExport(), COMMIT):
+    with obtain_engine(cache, NAME, options, UntilExport(), COMMIT):
         pass
     assert len(hub_here.fetched) == fetched
     shutil.rmtree(tmp_path / "hub")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with obtain_engine(cache, NAME, BuildOptions(), UntilExport()) as again:
+    with obtain_engine(cache, NAME, options, UntilExport()) as again:
         assert again.engine == engine.engine
     with (
         raises(BuildError, "storage_unreachable", naming=(NAME, "HF_HUB_OFFLINE")),
-        obtain_engine(cache, NAME, BuildOptions(precision="fp32"), UntilExport()),
+        obtain_engine(cache, NAME, replace(options, precision="fp32"), UntilExport()),
     ):
         pass
 

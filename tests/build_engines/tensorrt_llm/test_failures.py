@@ -41,11 +41,20 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "convert_checkpoint.py failed (RuntimeError: CUDA error: an illegal memory access)",
             "build_failed",
         ),
-        ("quantize:exit", {"quantization": "fp8"}, "quantize.py failed (RuntimeError: CUDA error", "build_failed"),
+        pytest.param(
+            *("quantize:exit", {"quantization": "fp8"}, "quantize.py failed (RuntimeError: CUDA error", "build_failed"),
+            marks=pytest.mark.slow,
+        ),
         ("build:exit", {}, "trtllm-build failed (RuntimeError: CUDA error", "build_failed"),
         ("build:killed", {}, "trtllm-build failed (it was killed, most likely because memory ran out)", "build_failed"),
-        ("convert:killed", {}, "convert_checkpoint.py failed (it was killed", "build_failed"),
-        ("convert:disk_full", {}, "A disk became full while convert_checkpoint.py ran", "disk_full"),
+        pytest.param(
+            *("convert:killed", {}, "convert_checkpoint.py failed (it was killed", "build_failed"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *("convert:disk_full", {}, "A disk became full while convert_checkpoint.py ran", "disk_full"),
+            marks=pytest.mark.slow,
+        ),
         ("build:disk_full", {}, "A disk became full while trtllm-build ran", "disk_full"),
         ("build:other_version", {}, "built by TensorRT-LLM 1.1.0 instead of 1.2.1", "build_failed"),
         ("build:no_ranks", {"tensor_parallel": 2}, "rank 1 of 2 is missing (rank1.engine)", "build_failed"),

@@ -86,7 +86,9 @@ class Visit:
         ("tritonserver", {"server_gone"}),
         pytest.param("the engine's process of tensorrt_llm", {"engine_died"}, marks=pytest.mark.slow),
         # Triton tells some of the streams why they end; those that it doesn't end with the server.
-        ("the stub of tensorrt_llm", {"engine_died", "server_gone", "model_not_ready"}),
+        pytest.param(
+            *("the stub of tensorrt_llm", {"engine_died", "server_gone", "model_not_ready"}), marks=pytest.mark.slow
+        ),
         pytest.param("the stub of postprocessing", {"server_gone", "model_not_ready"}, marks=pytest.mark.slow),
     ],
 )

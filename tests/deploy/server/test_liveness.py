@@ -22,7 +22,7 @@ SECONDS = ENOUGH.idle_before_probe + ENOUGH.probe_timeout + 1
 
 def test_a_server_that_generates_nothing_though_it_is_ready_is_started_again(tiny_engine: TinyEngine) -> None:
     reports: list[str] = []
-    with Server(tiny_engine("llama"), settings=ServerSettings(liveness=SHORT), on_message=reports.append) as server:
+    with Server(tiny_engine("llama"), paced(), ServerSettings(liveness=SHORT), reports.append) as server:
         engine = next(member for member in server.instance.process_tree if member.name.startswith(ENGINE_PROCESS))
         os.kill(engine.pid, signal.SIGSTOP)  # it runs, the server says that it is ready, and nothing comes
         wait_until(lambda: server.restarts > 0)

@@ -21,10 +21,12 @@ from inflight.gateway.batch_routes import BatchRoutes
 from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.batches.results import publish_results
 from inflight.gateway.batches.runner import BatchRunner
+from inflight.gateway.batches.validation import validate_input
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.settings import GatewaySettings
 from tests.fixtures.waiting import wait_until
 from tests.gateway.batches.gateways import (
+    ENDPOINT,
     OPTIONS,
     RunnerProcess,
     Stores,
@@ -85,38 +87,38 @@ def test_a_batch_gives_the_output_of_batch_run(stores: Stores, hurried_server: S
         ({"body": {"model": "huge", "prompt": "tea"}}, "mismatched_model", "model"),
     ],
 )
-def test_an_invalid_row_fails_the_batch_before_a_row_is_sent(
-    change: dict[str, object], code: str, param: str, stores: Stores
-) -> None:
-    batch_id = stores.batch(lines([request(0), request(1), request(2, **change)]))
-    with running(stores, [NOWHERE]):
-        batch = stores.wait(batch_id)
-    (error,) = batch["errors"]["data"]
-    assert (batch["status"], error["code"], error["line"], error["param"]) == ("failed", code, 3, param)
-    assert batch["in_progress_at"] is None
+def test_an_invalid_row_is_found(change: dict[str, object], code: str, param: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(lines([request(0), request(1), request(2, **change)]))
+    (error,) = validate_input(path, ENDPOINT).errors
+    assert (error.code, error.line, error.param) == (code, 3, param)
 
 
-def test_a_hundred_errors_are_listed(stores: Stores) -> None:
-    torn, empty, blank = stores.batch(b"{\n" * 500), stores.batch(b""), stores.batch(b"\n \n")
-    with running(stores, [NOWHERE]):
-        errors = stores.wait(torn)["errors"]["data"]
-        assert [(each["code"], each["line"]) for each in errors] == [("invalid_json_line", n) for n in range(1, 101)]
-        for batch_id in (empty, blank):
-            (error,) = stores.wait(batch_id)["errors"]["data"]
-            assert (error["code"], error["line"]) == ("empty_file", None)
-            assert str(stores.root) not in error["message"]
+@pytest.mark.parametrize("content", [b"", b"\n \n"], ids=["empty", "blank"])
+def test_an_input_without_rows_is_told_without_its_place(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    (error,) = validate_input(path, ENDPOINT).errors
+    assert (error.code, error.line) == ("empty_file", None)
+    assert str(tmp_path) not in error.message
 
 
-def test_a_model_that_is_not_served_fails_the_batch(stores: Stores) -> None:
-    batch_id = stores.batch(lines([request(0), request(1)]))
+def test_errors_of_an_input_fail_the_batch_before_a_row_is_sent(stores: Stores) -> None:
+    """A hundred of them are listed."""
+    torn, other_model = stores.batch(b"{\n" * 500), stores.batch(lines([request(0), request(1)]))
     with running(stores, [NOWHERE], models=lambda endpoint: {"other": BatchModel(())}):
-        assert [each["code"] for each in stores.wait(batch_id)["errors"]["data"]] == ["model_not_found"]
+        failed, refused = stores.wait(torn), stores.wait(other_model)
+    errors = failed["errors"]["data"]
+    assert [(each["code"], each["line"]) for each in errors] == [("invalid_json_line", n) for n in range(1, 101)]
+    assert [each["code"] for each in refused["errors"]["data"]] == ["model_not_found"]
+    for batch in (failed, refused):
+        assert (batch["status"], batch["in_progress_at"]) == ("failed", None)
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired"])
 def test_what_was_answered_before_the_end_stays_readable(how: str, tmp_path: Path, hurried_server: Server) -> None:
     stores = Stores(tmp_path / "data", window_seconds=3600.0 if how == "cancelled" else 6.0)
-    batch_id = stores.batch(slow_requests(3000))
+    batch_id = stores.batch(slow_requests(1000))
     with running(stores, [hurried_server.grpc_address]):
         stores.wait_for_answers(batch_id)
         if how == "cancelled":
@@ -124,7 +126,7 @@ def test_what_was_answered_before_the_end_stays_readable(how: str, tmp_path: Pat
             assert stores.batches.cancel("", batch_id)["status"] in ("cancelling", "cancelled")
         batch = stores.wait(batch_id)
     assert batch["status"] == how
-    check_once_each(stores, batch, 3000)
+    check_once_each(stores, batch, 1000)
     answers, errors = stores.records(batch)
     assert answers
     assert {each["error"]["code"] for each in errors} == {f"batch_{how}"}
@@ -134,7 +136,7 @@ def test_what_was_answered_before_the_end_stays_readable(how: str, tmp_path: Pat
 
 @pytest.mark.parametrize("how", ["cancelled", "expired"])
 def test_a_batch_without_a_server_waits_and_can_be_ended(how: str, tmp_path: Path) -> None:
-    stores = Stores(tmp_path / "data", window_seconds=3600.0 if how == "cancelled" else 5.0)
+    stores = Stores(tmp_path / "data", window_seconds=3600.0 if how == "cancelled" else 3.0)
     batch_id = stores.batch(lines([request(0), request(1)]))
     with running(stores, [NOWHERE], run_options=OPTIONS.model_copy(update={"server_wait_timeout": 0.2})) as runner:
         if how == "cancelled":
@@ -148,7 +150,7 @@ def test_a_batch_without_a_server_waits_and_can_be_ended(how: str, tmp_path: Pat
 
 
 def test_a_queued_batch_is_cancelled_although_another_runs(stores: Stores, hurried_server: Server) -> None:
-    first = stores.batch(slow_requests(3000))
+    first = stores.batch(slow_requests(1000))
     with running(stores, [hurried_server.grpc_address], max_running=1):
         stores.wait(first, "in_progress")
         second = stores.batch(lines([request(0)]))
@@ -215,7 +217,7 @@ def _kill_many_times(stores: Stores, server: str, batch_id: str, kills: int, lon
 
 @pytest.mark.parametrize(
     ("rows", "kills", "longest", "concurrency"),
-    [(400, 3, 2.0, 2), pytest.param(50_000, 20, 6.0, 64, marks=pytest.mark.slow)],
+    [(200, 2, 3.0, 2), pytest.param(50_000, 20, 6.0, 64, marks=pytest.mark.slow)],
 )
 def test_a_batch_that_was_killed_many_times_is_whole(
     rows: int, kills: int, longest: float, concurrency: int, stores: Stores, hurried_server: Server, tmp_path: Path
@@ -231,7 +233,7 @@ def test_a_batch_that_was_killed_many_times_is_whole(
 
 
 def test_the_job_ends_with_the_runner_that_was_killed(stores: Stores, hurried_server: Server) -> None:
-    batch_id = stores.batch(slow_requests(3000))
+    batch_id = stores.batch(slow_requests(1000))
     runner = RunnerProcess(stores, hurried_server.grpc_address)
     try:
         stores.wait_for_answers(batch_id)
@@ -249,7 +251,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_a_damaged_job_fails_its_batch_alone(stores: Stores, hurried_server: Server) -> None:
-    batch_id = stores.batch(slow_requests(3000))
+    batch_id = stores.batch(slow_requests(1000))
     with running(stores, [hurried_server.grpc_address]):
         stores.wait_for_answers(batch_id)
     (stores.path(batch_id) / "job" / "state.db").write_bytes(b"no database" * 500)
@@ -262,7 +264,7 @@ def test_a_damaged_job_fails_its_batch_alone(stores: Stores, hurried_server: Ser
     assert stores.content(batch["output_file_id"])
 
 
-@pytest.mark.parametrize("point", ["lines.synced:1:full", "commit:2:full"])
+@pytest.mark.parametrize("point", [pytest.param("lines.synced:1:full", marks=pytest.mark.slow), "commit:2:full"])
 def test_a_batch_waits_for_room_on_the_disk(
     point: str, stores: Stores, hurried_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,7 +280,14 @@ def test_a_batch_waits_for_room_on_the_disk(
     check_once_each(stores, batch, 20)
 
 
-@pytest.mark.parametrize("point", ["lines.synced:1:kill", "commit:2:kill", "summary.txt.rename:1:kill"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("lines.synced:1:kill", marks=pytest.mark.slow),
+        "commit:2:kill",
+        pytest.param("summary.txt.rename:1:kill", marks=pytest.mark.slow),
+    ],
+)
 def test_a_cancelled_batch_ends_although_its_closing_is_killed(
     point: str, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,15 +316,7 @@ def test_results_that_were_published_before_a_kill_are_the_batch_s(stores: Store
     assert [each["purpose"] for each in stores.files.list("")["data"]] == ["batch_output", "batch"]
 
 
-def test_the_input_may_be_deleted_while_the_batch_runs(stores: Stores, hurried_server: Server) -> None:
-    file_id = stores.upload(lines([request(0)]))
-    batch_id = stores.batches.create("", file_id, "/v1/completions", "24h")["id"]
-    stores.files.delete("", file_id)
-    with running(stores, [hurried_server.grpc_address]):
-        assert stores.wait(batch_id)["status"] == "completed"
-
-
-def test_nothing_of_the_current_directory_runs(
+def test_a_batch_needs_no_input_file_and_nothing_of_the_current_directory(
     stores: Stores, hurried_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "place"
@@ -323,7 +324,9 @@ def test_nothing_of_the_current_directory_runs(
     for name in ("json", "orjson", "inflight", "pydantic"):
         (place / f"{name}.py").write_text("raise SystemExit(9)\n")
     monkeypatch.chdir(place)
-    batch_id = stores.batch(lines([request(0)]))
+    file_id = stores.upload(lines([request(0)]))
+    batch_id = stores.batches.create("", file_id, ENDPOINT, "24h")["id"]
+    stores.files.delete("", file_id)
     with running(stores, [hurried_server.grpc_address]):
         assert stores.wait(batch_id)["status"] == "completed"
 

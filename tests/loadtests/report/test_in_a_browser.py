@@ -101,7 +101,23 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
     assert said == []
 
 
-def test_a_usual_run_fits_a_laptop_with_all_its_charts_and_no_complaint(show: Show) -> None:
+def check_on_a_phone(screen: OpenedPage) -> None:
+    """Every chart is whole on the screen of a phone, and no word is broken."""
+    assert screen.page.evaluate(OVERLAPS) == []
+    screen.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    screen.page.wait_for_function(
+        "() => [...document.querySelectorAll('.chart')].every(c => c.querySelector('.main-svg').clientWidth <= 390)"
+    )
+    assert screen.width() <= 390
+    assert screen.page.evaluate(CUT_OFF) == []
+    assert screen.page.evaluate(OVERLAPS) == []
+    broken = """() => [...document.querySelectorAll('.scroll thead th')].filter(e => {
+        const range = document.createRange(); range.selectNodeContents(e);
+        return range.getClientRects().length > e.textContent.split(' ').length }).map(e => e.textContent)"""
+    assert screen.page.evaluate(broken) == []
+
+
+def test_a_usual_run_fits_a_laptop_and_a_phone_with_all_its_charts_and_no_complaint(show: Show) -> None:
     screen = show(run_page(typical_summary()))
     assert screen.width() <= 1366
     assert screen.lines("timeline") == 13
@@ -118,6 +134,11 @@ def test_a_usual_run_fits_a_laptop_with_all_its_charts_and_no_complaint(show: Sh
     assert len(told) == 13, "one moment of all strips at once"
     assert any(line.startswith("TTFT p99 : ") and line.endswith(" ms") for line in told)
     assert "At 14 requests/s the first token came within" in screen.text("h1")
+    screen.page.mouse.move(0, 0)
+    screen.page.wait_for_selector("#timeline .hoverlayer .legendtext", state="detached")
+    check_on_a_phone(screen)
+    marks = [screen.page.locator(f"#timeline .y{number}tick").count() for number in ("", *range(2, 8))]
+    assert min(marks) >= 3, marks
 
 
 def test_a_sweep_shows_its_runs_the_limit_and_the_highest_rate_that_held(show: Show) -> None:
@@ -129,6 +150,7 @@ def test_a_sweep_shows_its_runs_the_limit_and_the_highest_rate_that_held(show: S
     assert screen.page.locator("#trade-off-ttft .annotation-text").text_content() == "limit: p95 ttft ≤ 500ms"
     points = screen.page.locator("#trade-off-ttft .scatterlayer .trace:not(:has(.js-line)) .point")
     assert points.count() == len(sample_sweep().steps)
+    check_on_a_phone(screen)
 
 
 def test_a_comparison_shows_the_interval_of_each_change(show: Show) -> None:
@@ -139,31 +161,7 @@ def test_a_comparison_shows_the_interval_of_each_change(show: Show) -> None:
     assert all(interval.bounding_box() for interval in intervals.all())
     assert screen.page.locator("#changes .ytick").all_text_contents()[-1] == "p50 ttft"
     assert screen.page.locator("#changes .legendtext").all_text_contents() == ["better", "worse", "no change shown"]
-
-
-@pytest.mark.parametrize("page", ["run", "sweep", "comparison"])
-def test_a_phone_shows_every_chart_whole_and_breaks_no_word(show: Show, page: str) -> None:
-    pages = {
-        "run": run_page(typical_summary(), "my-run"),
-        "sweep": sweep_page(sample_sweep()),
-        "comparison": comparison_page(sample_comparison()),
-    }
-    screen = show(pages[page])
-    assert screen.page.evaluate(OVERLAPS) == []
-    screen.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
-    screen.page.wait_for_function(
-        "() => [...document.querySelectorAll('.chart')].every(c => c.querySelector('.main-svg').clientWidth <= 390)"
-    )
-    assert screen.width() <= 390
-    assert screen.page.evaluate(CUT_OFF) == []
-    assert screen.page.evaluate(OVERLAPS) == []
-    broken = """() => [...document.querySelectorAll('.scroll thead th')].filter(e => {
-        const range = document.createRange(); range.selectNodeContents(e);
-        return range.getClientRects().length > e.textContent.split(' ').length }).map(e => e.textContent)"""
-    assert screen.page.evaluate(broken) == []
-    if page == "run":
-        marks = [screen.page.locator(f"#timeline .y{number}tick").count() for number in ("", *range(2, 8))]
-        assert min(marks) >= 3, marks
+    check_on_a_phone(screen)
 
 
 def test_titles_name_the_run(show: Show) -> None:

@@ -135,5 +135,5 @@ class RandomTraffic(RuleBasedStateMachine):
             assert (answer.tokens, answer.reason) == (tokens, reason)
 
 
-RandomTraffic.TestCase.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+RandomTraffic.TestCase.settings = settings(max_examples=settings().max_examples, stateful_step_count=25, deadline=None)
 TestRandomTraffic = RandomTraffic.TestCase

@@ -64,7 +64,7 @@ class TensorRtLlmParameters(TypedParameters):
         "decoupled_mode": "use --no-decoupled",
         "max_queue_size": "use --max-queue-size",
         "accumulate_tokens": "each streamed response has new text alone",
-        "bls_instance_count": "one instance of tensorrt_llm_bls serves many requests at once",
+        "bls_instance_count": "tensorrt_llm_bls is an ensemble, which serves many requests at once",
     }
 
     # Batching.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +31,7 @@ BLOCKS = 256
 REQUESTS = 160
 WAYS = ("plain", "draft", "lookup", "adapters")
 CHUNKS = (1, 7, 96, 512)
+QUICK = [*((way, 7, 0) for way in WAYS), *((way, 96, 0) for way in WAYS), ("plain", 1, 0)]
 GUIDES = (None, None, None, DecodingGuide(GuideType.REGEX, "[a-f ]{5,30}"), DecodingGuide(GuideType.JSON))
 
 
@@ -120,9 +122,13 @@ def run_beside_each_other(
     return answers
 
 
-@pytest.mark.parametrize("chunk", CHUNKS)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize(
+    ("way", "chunk", "seed"),
+    [
+        pytest.param(*one, marks=[] if one in QUICK else pytest.mark.slow)
+        for one in itertools.product(WAYS, CHUNKS, (0, 1, 2))
+    ],
+)
 def test_each_answer_is_the_one_it_gets_alone(
     runner_of: Callable[[str, int], OpenVinoModelRunner], way: str, chunk: int, seed: int
 ) -> None:
