@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_leng
 _DEFAULT_POSITIONS = {"falcon": 2048, "bloom": 2048}
 _MAX_LAYERS = 1000
 _MAX_SCALING = 10_000
+_ANSWER = "An answer."
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -79,11 +79,15 @@ def read_facts(directory: Path, config: dict[str, Any]) -> ModelFacts:
 
 
 def read_special_ids(directory: Path, config: dict[str, Any], tokenizer: Any) -> SpecialIds:
-    """Return the ids from generation_config.json, config.json or the tokenizer, in this order of preference."""
+    """Return the ids from generation_config.json, config.json or the tokenizer, in this order of preference.
+
+    An answer also ends with the tokenizer's end token, and with what ends an assistant's turn in its chat template:
+    of a model that was trained on, the other files may name the end of a text alone.
+    """
     path = directory / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
     return SpecialIds(
-        end_ids=next((ids for ids in _end_ids(generation, config, tokenizer) if ids), []),
+        end_ids=_end_ids(generation, config, tokenizer),
         pad_id=_first_id(generation.get("pad_token_id"), config.get("pad_token_id"), tokenizer.pad_token_id),
         bos_id=_first_id(generation.get("bos_token_id"), config.get("bos_token_id"), tokenizer.bos_token_id),
     )
@@ -117,10 +121,27 @@ def _dtype(config: dict[str, Any]) -> str:
     return named if named in _DTYPES else "float32"
 
 
-def _end_ids(generation: dict[str, Any], config: dict[str, Any], tokenizer: Any) -> Iterator[list[int]]:
-    for ids in (generation.get("eos_token_id"), config.get("eos_token_id"), tokenizer.eos_token_id):
-        yield [] if ids is None else sorted({ids} if isinstance(ids, int) else set(ids))
+def _end_ids(generation: dict[str, Any], config: dict[str, Any], tokenizer: Any) -> list[int]:
+    configured = _first_id(generation.get("eos_token_id"), config.get("eos_token_id"))
+    ids = {
+        *(configured if isinstance(configured, list) else [configured]),
+        tokenizer.eos_token_id,
+        _turn_end(tokenizer),
+    }
+    return sorted(ids - {None})
 
 
-def _first_id(*ids: int | None) -> int | None:
+def _turn_end(tokenizer: Any) -> int | None:
+    """Return the special token that follows an assistant's message in the chat template."""
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _ANSWER}]
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+    except Exception:  # of any kind, if there is no template or it refuses these messages
+        return None
+    rest = text.rpartition(_ANSWER)[2].lstrip()
+    ends = {str(token): number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return max(((len(token), number) for token, number in ends.items() if rest.startswith(token)), default=(0, None))[1]
+
+
+def _first_id(*ids: Any) -> Any:
     return next((number for number in ids if number is not None), None)

@@ -119,8 +119,27 @@ def test_who_knows_best_which_ids_are_special(tmp_path: Path) -> None:
     ids = read_special_ids(tmp_path, {"pad_token_id": 0}, tokenizer)
     assert (ids.end_ids, ids.pad_id, ids.bos_id) == ([1], 0, 2)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 3]}')
-    assert read_special_ids(tmp_path, {"eos_token_id": 5}, tokenizer).end_ids == [3, 7]
+    assert read_special_ids(tmp_path, {"eos_token_id": 5}, tokenizer).end_ids == [1, 3, 7]
     for damaged in ("{", "[]", "[" * 200_000):
         (tmp_path / "generation_config.json").write_text(damaged)
         with raises(BuildError, "checkpoint_damaged"):
             read_special_ids(tmp_path, {}, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("template", "ends"),
+    [
+        ("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endfor %}", [2, 5]),
+        ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", [2]),
+        ("{{ raise_exception('no') }}", [2]),
+        (None, [2]),
+    ],
+)
+def test_an_answer_ends_where_the_template_ends_a_turn(template: str | None, ends: list[int], tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    rules = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    rules.add_special_tokens(["</s>", "<|user|>", "<|assistant|>", "<|end|>"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, eos_token="</s>", chat_template=template)
+    assert read_special_ids(tmp_path, {}, tokenizer).end_ids == ends
