@@ -219,9 +219,7 @@ class Gateway:
                     path, values = route, match.groups()
         methods = self._routes.get(path)
         if methods is None:
-            meant = next(
-                (candidate for candidate in self._routes if candidate != "/" and _confuses(path, candidate)), None
-            )
+            meant = next((route for route in self._routes if route != "/" and _confuses(path, route)), None)
             step = f"did you mean {meant}?" if meant else "see /openapi.json"
             raise ApiError(f"there is no {path[:200]!r} here; {step}", "not_found", status=404)
         method = "GET" if request.method == "HEAD" else request.method

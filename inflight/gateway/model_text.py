@@ -132,8 +132,7 @@ class ModelText:
         return dict(zip(words, await _in_thread(long, encode, tokenizer, words, False), strict=True))
 
     def answer_text(self, prompt_ids: Sequence[int], word_ids: Mapping[str, list[int]]) -> TextStream:
-        """Return what converts one answer to these tokens. Raises ApiError."""
-        self.need_encoder()
+        """Return what converts the tokens of one answer to these; the gateway must have the model's tokenizer."""
         assert self.detokenizer is not None
         return TextStream(self.detokenizer, prompt_ids, word_ids, self.end_ids)
 

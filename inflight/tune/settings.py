@@ -63,5 +63,5 @@ class Grid:
     def settings(self) -> list[Settings]:
         """Return all candidates."""
         return [
-            replace(engine, stream_interval=interval) for engine in self.engines() for interval in self.stream_intervals
+            replace(each, stream_interval=interval) for each in self.engines() for interval in self.stream_intervals
         ]

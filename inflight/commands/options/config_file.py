@@ -15,8 +15,6 @@ from inflight.lazy_group import CONFIG_FILE
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _MAX_BYTES = 1 << 20
-_MAX_DEPTH = 20
-"""Of nested lists and mappings: PyYAML takes a time that grows with the square of the depth."""
 _NOT_IN_FILES = ("config", "help")
 
 
@@ -113,23 +111,16 @@ def _entries(path: Path) -> Iterator[tuple[str, list[Any], bool, int]]:
     """
     import yaml  # an extra's package, which a command without --config does not need
 
-    class Loader(yaml.BaseLoader):
-        depth = 0
-
-        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-            self.depth += 1
-            if self.depth > _MAX_DEPTH:
-                raise ValueError("it is nested too deeply; write a line NAME: VALUE for each option")
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
+    from inflight.common.schema.yaml_values import check_nesting
 
     with path.open("rb") as file:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise ValueError("it is larger than 1 MiB; name a file of options")
     try:
-        root = yaml.compose(content.decode("utf-8-sig"), Loader=Loader)
+        text = content.decode("utf-8-sig")
+        check_nesting(text)
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
     except UnicodeDecodeError:
         raise ValueError("it is not text in UTF-8; name a file of options") from None
     except yaml.YAMLError as error:

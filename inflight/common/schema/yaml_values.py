@@ -18,13 +18,18 @@ def load_values(text: str) -> Any:
     Raises YAMLError for invalid YAML and for duplicate keys, and ValueError, on one line, for values that are not
     allowed.
     """
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):  # PyYAML builds values by recursion
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        _check_depth(depth)
+    check_nesting(text)
     values = yaml.load(text, Loader=_Loader)
     _check(values, ())
     return values
+
+
+def check_nesting(text: str) -> None:
+    """Raise ValueError for YAML nested so deeply that PyYAML would fail, and YAMLError for what is none."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        _check_depth(depth)
 
 
 def put_value(fields: dict[str, Any], path: list[str], value: Any) -> None:
@@ -67,4 +72,4 @@ def _check(value: Any, path: tuple[str, ...]) -> None:
 
 def _check_depth(depth: int) -> None:
     if depth > _MAX_DEPTH:
-        raise ValueError("it is nested too deeply")
+        raise ValueError(f"it is nested too deeply; at most {_MAX_DEPTH} levels are allowed")

@@ -182,15 +182,9 @@ def _listener(port: int) -> tuple[str, bool]:
     from inflight.deploy.server.run_directory import server_pids
 
     try:
-        listening = [
-            connection for connection in psutil.net_connections("tcp") if connection.status == psutil.CONN_LISTEN
-        ]
+        listening = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
         process = next(
-            (
-                psutil.Process(connection.pid)
-                for connection in listening
-                if connection.laddr and connection.laddr.port == port and connection.pid
-            ),
+            (psutil.Process(each.pid) for each in listening if each.laddr and each.laddr.port == port and each.pid),
             None,
         )
         if process is None:

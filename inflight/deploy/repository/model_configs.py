@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +30,10 @@ def load(repository: Path) -> Configs:
 
 def parse(content: bytes, where: Path | str) -> Any:
     """Parse one model's config.pbtxt. Raises DeployError for one that Triton could not read."""
-    config = model_config_pb2.ModelConfig()
     try:
-        config.CopyFrom(_parse_text(content.decode()))
-        return config
+        return text_format.Parse(content.decode(), model_config_pb2.ModelConfig())
     except (text_format.ParseError, UnicodeDecodeError) as error:
         raise _invalid_file(where, f"can't be read: {error}") from error
-
-
-@lru_cache(maxsize=64)
-def _parse_text(text: str) -> Any:
-    """Return the message, which callers must not change: parsing takes a hundred times as long as a copy."""
-    return text_format.Parse(text, model_config_pb2.ModelConfig())
 
 
 def set_parameters(config: Any, values: Mapping[str, str]) -> None:

@@ -128,11 +128,7 @@ def failure_reason(log: Path, begins: int = 0) -> str:
 def _error(line: str) -> str | None:
     """Return the text of a Triton error, without the code location, which only the log needs."""
     match = _LINE.match(line)
-    if (
-        not match
-        or match[1] not in "EF"
-        or any(pattern.search(match[2]) for pattern in (_NO_GPU, _CONSEQUENCE, _STOPPED))
-    ):
+    if not match or match[1] not in "EF" or any(each.search(match[2]) for each in (_NO_GPU, _CONSEQUENCE, _STOPPED)):
         return None
     # Triton writes the line breaks of a message as two characters.
     text = match[2].strip('" ').partition("\\n\\nAt:")[0].replace("\\n", " ")

@@ -39,9 +39,10 @@ def headless(server: Server, place: Path) -> dict[str, list[str]]:
     quiet = ["--headless", "--only-summary", *SHORT]
     return {
         "closed": [*quiet, "--host", grpc, "-u", "3", "-r", "3", "-t", "10s", *page, "--out", str(place / "closed")],
-        "open": [*quiet, "--host", http, "--rate", "8", "-t", "10s", "--out", str(place / "open")],
+        "open": [*quiet, "--host", http, "--rate", "8", "-t", "6s", "--out", str(place / "open")],
         "whole": [*quiet, "--host", http, "-u", "2", "-r", "2", "-t", "10s", "GenerateUser"],
         "nobody": [*quiet, "--host", "127.0.0.1:1", "-t", "600s"],
+        "wrong": [*quiet, "--host", grpc, "--slo", "p99 speed <= 1s"],
         "unfit": [*quiet, "--host", grpc, "GenerateUser"],
         "master": [
             *(*quiet, "--host", http, "-u", "4", "-r", "4", "-t", "10s", "--out", str(place / "master")),
@@ -102,7 +103,7 @@ def test_an_open_loop_keeps_its_schedule(place: Path) -> None:
     directory = RunDirectory(place / "open")
     plan, records = directory.plan(), sorted(directory.records(), key=lambda record: record.session)
     assert (plan.arrivals.kind, plan.server[:7]) == ("rate", "http://")
-    assert 0.0 < plan.seconds < 10.0  # Locust counts from its own beginning, the plan from the run's
+    assert 0.0 < plan.seconds < 6.0  # Locust counts from its own beginning, the plan from the run's
     moments = list(due_times(plan.arrivals, plan.seed, plan.end))[: len(records)]
     assert len(records) > 3
     assert [record.due for record in records] == pytest.approx(moments, abs=1e-5)
@@ -127,6 +128,7 @@ def test_a_master_has_what_all_workers_told(place: Path) -> None:
 
 def test_what_can_not_be_is_told_at_once(place: Path) -> None:
     assert "no server answers at 127.0.0.1:1; check the address" in said(place, "nobody", 1)
+    assert "Error: the SLO 'p99 speed <= 1s' can't be read" in said(place, "wrong", 1)
     assert "GenerateUser can't make this load at 127.0.0.1:" in said(place, "unfit", 1)
 
 
