@@ -78,7 +78,8 @@ class EncoderGraph(torch.nn.Module):  # type: ignore[misc]
         }
         hidden = self.base.embeddings(input_ids=input_ids)
         for layer in self.base.layers:
-            hidden = layer(hidden, position_ids=places[None], **masks)[0]
+            rotary = self.base.rotary_emb(hidden, places[None], layer.attention_type)
+            hidden = layer(hidden, position_embeddings=rotary, **masks)[0]
         return self.base.final_norm(hidden)
 
 

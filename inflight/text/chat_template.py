@@ -183,7 +183,9 @@ def _text(token: Any) -> str:
 
 
 def _texts(settings: Mapping[str, Any]) -> list[str]:
-    return [_text(token) for token in settings.get("additional_special_tokens") or []]
+    extra = settings.get("extra_special_tokens")  # of transformers 5; texts by name, before
+    named = extra if isinstance(extra, list) else []
+    return [_text(token) for token in settings.get("additional_special_tokens") or named]
 
 
 def _read_object(path: Path) -> dict[str, Any]:

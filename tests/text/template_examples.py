@@ -84,7 +84,7 @@ message['content'] + '<|end|>\\n'}}{% elif message['role'] == 'user' %}{{'<|user
 ALL_TRICKS = """\
 {% macro turn(message) %}<{{ message.role }}>
 {{ message.content if message.content is string else message.content[0].text }}{% endmacro %}
-Year {{ strftime_now('%Y') }} {{ documents | tojson(indent=2) }} {{ tools | tojson }} {{ additional_special_tokens }}
+Year {{ strftime_now('%Y') }} {{ documents | tojson(indent=2) }} {{ tools | tojson }}
 {% for message in messages %}
     {% if message.role == 'hidden' %}{% continue %}{% endif %}
     {% if loop.index > 6 %}{% break %}{% endif %}

@@ -80,7 +80,7 @@ def test_messages_become_the_tokens_that_transformers_makes_of_them(style: Style
         with raises(RequestError, "invalid_messages", naming="System role not supported"):
             renderer.render(chat)
         return
-    expected = tokenizer.apply_chat_template(chat, tokenize=True, add_generation_prompt=True)
+    expected = tokenizer.apply_chat_template(chat, tokenize=True, add_generation_prompt=True, return_dict=False)
     assert ids_of(tokenizer, renderer.render(chat)) == expected
     if name in ("llama3", "mistral", "gemma"):
         assert expected.count(tokenizer.bos_token_id) == 1
@@ -124,7 +124,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 )
 def test_any_content_becomes_the_same_tokens(style: Style, name: str, chat: list[Any]) -> None:
     tokenizer, renderer = style(name)
-    expected = tokenizer.apply_chat_template(chat, tokenize=True, add_generation_prompt=True)
+    expected = tokenizer.apply_chat_template(chat, tokenize=True, add_generation_prompt=True, return_dict=False)
     assert ids_of(tokenizer, renderer.render(parse_messages(json.dumps(chat).encode()))) == expected
 
 
@@ -140,13 +140,8 @@ ADDED = {"__type": "AddedToken", "content": "<s>", "lstrip": False, "normalized"
         ({"chat_template": "old"}, None, {"chat_template.jinja": "new {{ bos_token }}{{ eos_token }}"}),
         ({}, None, {"chat_template.jinja": "one", "additional_chat_templates/tool_use.jinja": "two {{ tools }}"}),
         (
-            {"bos_token": ADDED, "chat_template": "{{ bos_token }}|{{ unk_token }}|{{ additional_special_tokens }}"},
+            {"bos_token": ADDED, "chat_template": "{{ bos_token }}|{{ unk_token }}"},
             None,
-            {},
-        ),
-        (
-            {"chat_template": "{{ bos_token }}|{{ eos_token }}|{{ additional_special_tokens }}"},
-            {"bos_token": {"content": "<|end|>"}, "additional_special_tokens": ["<|eot_id|>", {"content": "<|end|>"}]},
             {},
         ),
         (
@@ -159,7 +154,7 @@ ADDED = {"__type": "AddedToken", "content": "<s>", "lstrip": False, "normalized"
             {},
         ),
     ],
-    ids=["in-config", "named", "file-first", "files", "added-token", "special-map", "extra-tokens"],
+    ids=["in-config", "named", "file-first", "files", "added-token", "extra-tokens"],
 )
 @pytest.mark.parametrize("tools", [None, [TOOL]])
 def test_templates_and_special_tokens_are_found_where_transformers_finds_them(
@@ -178,6 +173,29 @@ def test_templates_and_special_tokens_are_found_where_transformers_finds_them(
     renderer = renderer_of(directory)
     assert renderer.render([USER], tools=tools) == expected
     assert renderer.bos_token == tokenizer.bos_token
+
+
+@pytest.mark.parametrize(
+    ("settings", "map_file", "expected"),
+    [
+        (
+            {},
+            {"bos_token": {"content": "<a>"}, "additional_special_tokens": ["<b>", {"content": "<c>"}]},
+            "<a>|<b>,<c>",
+        ),
+        ({"additional_special_tokens": ["<b>"]}, None, "<s>|<b>"),
+        ({"extra_special_tokens": ["<b>", "<c>"]}, None, "<s>|<b>,<c>"),
+    ],
+    ids=["file-of-old", "transformers-4", "transformers-5"],
+)
+def test_further_special_tokens_are_found_under_every_name(
+    tmp_path: Path, settings: dict[str, Any], map_file: Any, expected: str
+) -> None:
+    template = "{{ bos_token }}|{{ additional_special_tokens | join(',') }}"
+    directory = write_directory(tmp_path, chat_template=template, **settings)
+    if map_file is not None:
+        (directory / "special_tokens_map.json").write_text(json.dumps(map_file))
+    assert renderer_of(directory).render([USER]) == expected
 
 
 def test_a_template_is_chosen_by_its_name(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_the_chat_template_marks_each_turn(saved: pathlib.Path) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hé"}]
     rendered = loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert rendered == "<|system|>Be brief.<|endoftext|><|user|>Hé<|endoftext|><|assistant|>"
-    ids = loaded.apply_chat_template(messages, add_generation_prompt=True)
+    ids = loaded.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert [SPECIAL_TOKENS[i] for i in ids if i < len(SPECIAL_TOKENS)] == [
         "<|system|>", "<|endoftext|>", "<|user|>", "<|endoftext|>", "<|assistant|>",
     ]  # fmt: skip

@@ -19,7 +19,6 @@ FILES = {
     "config.json",
     "generation_config.json",
     "model.safetensors",
-    "special_tokens_map.json",
     "tokenizer.json",
     "tokenizer_config.json",
 }

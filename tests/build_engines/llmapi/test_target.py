@@ -43,7 +43,7 @@ def test_checkpoint_tokenizer_and_arguments_lie_side_by_side(checkpoint: Path, t
     assert files == {
         "engine.json",
         "model.yaml",
-        *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+        *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
         *(f"checkpoint/{path.name}" for path in checkpoint.iterdir() if path.suffix in (".json", ".jinja")),
         "checkpoint/model.safetensors",
     }
