@@ -4,30 +4,82 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from inflight.openai_api.events import TextDelta, ToolCallArguments, ToolCallStart
-from inflight.openai_api.tool_calls.detect import FORMATS, detect_format
+from inflight.openai_api.tool_calls.formats import FORMATS, detect_format
+from inflight.openai_api.tool_calls.harmony import HarmonyParser
 from inflight.openai_api.tool_calls.parser import ToolCallParser
 from inflight.openai_api.tool_calls.schema import NamedCallParser
 from tests.openai_api.tool_calls import answers
-from tests.openai_api.tool_calls.answers import PARSERS, TAGS, WRITERS, Call, Item, read, split
+from tests.openai_api.tool_calls.answers import (
+    PARSERS,
+    TAGS,
+    VALUE_WRITERS,
+    WRITERS,
+    Call,
+    Item,
+    ValueCall,
+    Write,
+    read,
+    schema_of,
+    split,
+)
 
-WRITER_IDS = [write.__name__ for _, write in WRITERS]
-Write = Callable[[Sequence[Call]], str]
+Kind = Callable[..., ToolCallParser]
 
 
-@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
+@pytest.mark.parametrize(("kind", "write"), WRITERS.values(), ids=WRITERS)
 @given(calls=answers.calls, sizes=answers.sizes)
 def test_arguments_arrive_as_the_model_wrote_them(
-    kind: type[ToolCallParser], write: Write, calls: list[Call], sizes: list[int]
+    kind: Kind, write: Write, calls: list[Call], sizes: list[int]
 ) -> None:
     parser = kind({call.name for call in calls})
     assert read(parser, split(write(calls), sizes)) == calls
     assert (parser.calls, parser.done) == (len(calls), False)
+
+
+@pytest.mark.parametrize(("name", "write"), VALUE_WRITERS.values(), ids=VALUE_WRITERS)
+@given(calls=answers.value_calls, sizes=answers.sizes)
+def test_arguments_become_json(
+    name: str, write: Callable[[Sequence[ValueCall]], str], calls: list[ValueCall], sizes: list[int]
+) -> None:
+    schemas = dict[str, dict[str, Any]]()
+    for function, values in calls:
+        schemas.setdefault(function, {"properties": {}})["properties"] |= schema_of(values)["properties"]
+    assume(
+        all(schema_of(values)["properties"].items() <= schemas[name]["properties"].items() for name, values in calls)
+    )
+    answer = write(calls)
+    items = read(FORMATS[name].parser({name for name, _ in calls}, schemas=schemas), [answer])
+    assert [(call.name, json.loads(call.arguments)) for call in items if isinstance(call, Call)] == calls
+    assert len(items) == len(calls)
+    assert read(FORMATS[name].parser({name for name, _ in calls}, schemas=schemas), split(answer, sizes)) == items
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_example_of_each_format(name: str) -> None:
+    parser, example = FORMATS[name].parser, FORMATS[name].example
+    [call] = read(parser(("f",)), [example])
+    assert isinstance(call, Call)
+    assert (call.name, json.loads(call.arguments)) == ("f", {"city": "Bern"})
+    assert read(parser(("f",)), example) == [call]
+    if name not in ("llama3_json", "harmony"):  # whose calls begin an answer or a message
+        assert read(parser(("f",)), f"I look.\n{example}\n\nDone.") == ["I look.\n", call, "Done."]
+
+
+@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if each.parser(()).openings])
+def test_a_call_that_is_cut_is_no_text(name: str) -> None:
+    parser, example = FORMATS[name].parser, FORMATS[name].example
+    opening = max((each for each in parser(()).openings if example.startswith(each)), key=len)
+    for end in range(len(opening), len(example)):
+        parsed = parser(("f",))
+        events = parsed.feed(example[:end]) + parsed.finish(cut=True)
+        assert not [each for each in events if isinstance(each, TextDelta)]
 
 
 @given(arguments=answers.arguments, sizes=answers.sizes)
@@ -39,8 +91,8 @@ def test_a_named_call_is_the_whole_answer(arguments: str, sizes: list[int]) -> N
     assert len(events) == len(chunks) + 1
 
 
-@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
-def test_every_split_gives_the_same(kind: type[ToolCallParser], write: Write) -> None:
+@pytest.mark.parametrize(("kind", "write"), WRITERS.values(), ids=WRITERS)
+def test_every_split_gives_the_same(kind: Kind, write: Write) -> None:
     calls = [Call("get_weather", '{"city": "\\u6771京 👩🏽‍🚀 </tool_call>}"}'), Call("f", "{}")]
     answer = write(calls)
     for at in range(len(answer) + 1):
@@ -87,15 +139,17 @@ def test_garbage_gives_the_same_in_any_chunks(kind: str, answer: str, sizes: lis
     assert all(symbol in symbols for symbol in given_out)  # in their order, none twice
 
 
-@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
+@pytest.mark.parametrize(("kind", "write"), WRITERS.values(), ids=WRITERS)
 @pytest.mark.parametrize("names", [(), ("get",), ("g", "get_weathers")])
-def test_unknown_tools_are_text(kind: type[ToolCallParser], write: Write, names: tuple[str, ...]) -> None:
+def test_unknown_tools_are_text(kind: Kind, write: Write, names: tuple[str, ...]) -> None:
+    if kind is HarmonyParser:
+        pytest.skip("its messages have no text around them")
     answer = write([Call("get_weather", '{"city": "京"}'), Call("f", "{}")])
     assert read(kind(names), answer) == [answer]
 
 
-@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
-def test_one_call_ends_the_answer(kind: type[ToolCallParser], write: Write) -> None:
+@pytest.mark.parametrize(("kind", "write"), WRITERS.values(), ids=WRITERS)
+def test_one_call_ends_the_answer(kind: Kind, write: Write) -> None:
     parser = kind(("f",), parallel_tool_calls=False)
     assert read(parser, [write([Call("f", "{}"), Call("f", '{"a": 1}')]), " more"]) == [Call("f", "{}")]
     assert parser.done
@@ -167,7 +221,7 @@ def test_examples(kind: str, answer: str, items: list[Item]) -> None:
 
 
 def test_events_come_as_soon_as_they_are_certain() -> None:
-    parser = FORMATS["hermes"](("f",))
+    parser = FORMATS["hermes"].parser(("f",))
     assert parser.feed("Hi <to") == [TextDelta("Hi ")]
     assert parser.feed("p> ") == [TextDelta("<top> ")]
     assert parser.feed('<tool_call>{"name": "f", "argum') == []
@@ -177,13 +231,13 @@ def test_events_come_as_soon_as_they_are_certain() -> None:
 
 
 def test_nothing_comes_after_the_end() -> None:
-    parser = FORMATS["hermes"](("f",))
+    parser = FORMATS["hermes"].parser(("f",))
     assert parser.finish() == parser.feed("text") == parser.finish() == []
 
 
 @given(arguments=answers.arguments)
 def test_complete_arguments_are_json(arguments: str) -> None:
-    [call] = read(FORMATS["llama3_json"](("f",)), [answers.llama([Call("f", arguments)])])
+    [call] = read(FORMATS["llama3_json"].parser(("f",)), [answers.llama([Call("f", arguments)])])
     assert isinstance(call, Call)
     assert json.loads(call.arguments) == json.loads(arguments)
 
@@ -217,13 +271,13 @@ CHATML = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|
         (MISTRAL, "mistral"),
         (MISTRAL_V7, "mistral"),
         (MISTRAL_V11, "mistral"),
-        (QWEN_CODER, None),
-        (GLM, None),
-        (APRIEL, None),
+        (QWEN_CODER, "qwen3_coder"),
+        (GLM, "glm"),
+        (APRIEL, "json_list"),
         (MINIMAX, None),
         (LLAMA3, None),
-        (DEEPSEEK_R1, None),
-        (PHI, None),
+        (DEEPSEEK_R1, "deepseek"),
+        (PHI, "granite"),
         (CHATML, None),
         ("", None),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inflight.openai_api.reasoning import ReasoningParser
-from inflight.openai_api.tool_calls.detect import FORMATS
+from inflight.openai_api.tool_calls.formats import FORMATS
 from inflight.openai_api.tool_calls.parser import MAX_ARGUMENTS, MAX_CALLS, MAX_NESTING, MAX_REST
 from tests.openai_api.tool_calls.answers import PARSERS, WRITERS, Call, read, split
 
@@ -18,10 +18,10 @@ START = '<tool_call>{"name": "f", "arguments": '
 
 
 def hermes(answer: str, size: int = 1 << 30) -> list[str | Call]:
-    return read(FORMATS["hermes"](("f",)), split(answer, (size,)))
+    return read(FORMATS["hermes"].parser(("f",)), split(answer, (size,)))
 
 
-@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=[write.__name__ for _, write in WRITERS])
+@pytest.mark.parametrize(("kind", "write"), WRITERS.values(), ids=WRITERS)
 def test_the_last_call_of_the_limit_ends_the_answer(kind: Any, write: Callable[[list[Call]], str]) -> None:
     parser = kind(("f",))
     assert read(parser, [write([Call("f", "{}")] * (MAX_CALLS + 2))]) == [Call("f", "{}")] * MAX_CALLS
@@ -104,6 +104,20 @@ FLOODS = [
     "</thin",
     "\n",
     "<think>",
+    "<function=f><parameter=a>",
+    "<tool_call><function=f><parameter=a>1</parameter>",
+    "<tool_call>f<arg_key>a</arg_key><arg_value>",
+    "</arg_value>",
+    "</parameter>\n",
+    "<|channel|>final<|message|>",
+    "<|channel|>commentary to=functions.f<|message|>{}<|call|>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}",
+    "<|tool_call>call:f{",
+    '<|tool_call>call:f{a:<|"|>',
+    "[f(",
+    "[f(a='",
+    "[f(a=1),",
 ]
 
 
