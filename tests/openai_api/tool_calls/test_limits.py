@@ -81,54 +81,27 @@ def lines_run(parser: Any, chunks: Iterable[str]) -> int:
     return count
 
 
-FLOODS = [
-    "x",
-    " ",
-    "<",
-    "<tool_call",
-    "<tool_call>",
-    "<tool_call>{",
-    '<tool_call>{"name": "f", "arguments": {}}',
-    '<tool_call>{"name": "f", "arguments": {"a": ',
-    '<tool_call>{"name": "f", "x": "',
-    "<|python_tag|>{",
-    '{"name": "f", "parameters": {}};',
-    "[TOOL_CALLS]",
-    "[TOOL_CALLS][",
-    "[TOOL_CALLS]f{}",
-    "[TOOL_CALLS]f[CALL_ID]",
-    "[",
-    "{",
-    '{"a":',
-    '"',
-    "</thin",
-    "\n",
-    "<think>",
-    "<function=f><parameter=a>",
-    "<tool_call><function=f><parameter=a>1</parameter>",
-    "<tool_call>f<arg_key>a</arg_key><arg_value>",
-    "</arg_value>",
-    "</parameter>\n",
-    "<|channel|>final<|message|>",
-    "<|channel|>commentary to=functions.f<|message|>{}<|call|>",
-    "<｜tool▁call▁begin｜>",
-    "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}",
-    "<|tool_call>call:f{",
-    '<|tool_call>call:f{a:<|"|>',
-    "[f(",
-    "[f(a='",
-    "[f(a=1),",
-]
+FLOODS = ("x", " ", "<", "{", "[", '"', "\n", "</", '{"a":')
+OWN_FLOODS = {
+    "hermes": ("<tool_call", '<tool_call>{"name": "f", "x": "'),
+    "llama3_json": ("<|python_tag|>{",),
+    "mistral": ("[TOOL_CALLS]", "[TOOL_CALLS][", "[TOOL_CALLS]f[CALL_ID]"),
+    "qwen3_coder": ("</parameter>\n", "<function=f><parameter=a>1</parameter>"),
+    "pythonic": ("[f(a='",),
+    "reasoning": ("</thin", "<think>"),
+}
 
 
 @pytest.mark.parametrize("size", [1, 1 << 30])
-@pytest.mark.parametrize("flood", FLOODS)
 @pytest.mark.parametrize("kind", [*PARSERS, "reasoning"])
-def test_cost_is_linear(kind: str, flood: str, size: int) -> None:
-    def cost(length: int) -> int:
-        make = PARSERS.get(kind, lambda: ReasoningParser(inside=True))
+def test_cost_is_linear(kind: str, size: int) -> None:
+    make = PARSERS.get(kind, lambda: ReasoningParser(inside=True))
+
+    def cost(flood: str, length: int) -> int:
         return lines_run(make(), split(flood * (length // len(flood)), (size,)))
 
-    cost(10)
-    few, more, many = map(cost, (1_000, 2_000, 4_000))
-    assert many - more <= 3 * (more - few) + 1_000  # quadratic: 4
+    example = FORMATS[kind].example if kind in FORMATS else '[{"name": "f", "parameters": {'
+    beginnings = [example[: len(example) * part // 4] for part in range(1, 5)]
+    for flood in (*FLOODS, *OWN_FLOODS.get(kind, ()), *beginnings):
+        few, more, many = (cost(flood, length) for length in (200, 400, 800))
+        assert many - more <= 3 * (more - few) + 500, flood  # quadratic: 4
