@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
@@ -37,6 +37,7 @@ Kind = Callable[..., ToolCallParser]
 
 
 @pytest.mark.parametrize(("kind", "write"), WRITERS.values(), ids=WRITERS)
+@settings(max_examples=settings().max_examples // 3)
 @given(calls=answers.calls, sizes=answers.sizes)
 def test_arguments_arrive_as_the_model_wrote_them(
     kind: Kind, write: Write, calls: list[Call], sizes: list[int]
@@ -47,6 +48,7 @@ def test_arguments_arrive_as_the_model_wrote_them(
 
 
 @pytest.mark.parametrize(("name", "write"), VALUE_WRITERS.values(), ids=VALUE_WRITERS)
+@settings(max_examples=settings().max_examples // 3)
 @given(calls=answers.value_calls, sizes=answers.sizes)
 def test_arguments_become_json(
     name: str, write: Callable[[Sequence[ValueCall]], str], calls: list[ValueCall], sizes: list[int]
@@ -131,6 +133,7 @@ GARBAGE = st.lists(
 
 
 @pytest.mark.parametrize("kind", PARSERS)
+@settings(max_examples=settings().max_examples // 3)
 @given(answer=GARBAGE, sizes=answers.sizes)
 def test_garbage_gives_the_same_in_any_chunks(kind: str, answer: str, sizes: list[int]) -> None:
     items = read(PARSERS[kind](), [answer])
@@ -281,7 +284,7 @@ def test_channels_of_harmony(answer: str, events: list[Event], size: int) -> Non
     assert together([*plain.feed(answer), *plain.finish()]) == together(kept)
 
 
-def together(events: list[Event]) -> list[Event]:
+def together(events: Sequence[Event]) -> list[Event]:
     """The events with neighbours of one kind put together."""
     joined: list[Any] = []
     for event in events:

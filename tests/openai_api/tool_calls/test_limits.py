@@ -81,7 +81,7 @@ def lines_run(parser: Any, chunks: Iterable[str]) -> int:
     return count
 
 
-FLOODS = ("x", " ", "<", "{", "[", '"', "\n", "</", '{"a":')
+FLOODS = ("x", " ", "<", "{", "[", '{"a":')
 OWN_FLOODS = {
     "hermes": ("<tool_call", '<tool_call>{"name": "f", "x": "'),
     "llama3_json": ("<|python_tag|>{",),
@@ -101,7 +101,7 @@ def test_cost_is_linear(kind: str, size: int) -> None:
         return lines_run(make(), split(flood * (length // len(flood)), (size,)))
 
     example = FORMATS[kind].example if kind in FORMATS else '[{"name": "f", "parameters": {'
-    beginnings = [example[: len(example) * part // 4] for part in range(1, 5)]
+    beginnings = [example[: len(example) * part // 2] for part in (1, 2)]
     for flood in (*FLOODS, *OWN_FLOODS.get(kind, ()), *beginnings):
-        few, more, many = (cost(flood, length) for length in (200, 400, 800))
-        assert many - more <= 3 * (more - few) + 500, flood  # quadratic: 4
+        few, more, many = (cost(flood, length) for length in (500, 1_000, 2_000))
+        assert many - more <= 3 * (more - few) + 1_000, flood  # quadratic: 4
