@@ -187,7 +187,9 @@ class Generation:
         if parsed.logprobs or self._ends_early or counts:
             options["return_token_ids"] = True
         if self._server.speaks_tokens:
-            options["token_text"] = self._server.text.answer_text(self._encoded[index // parsed.n].ids, self._word_ids)
+            options["token_text"] = self._server.text.answer_text(
+                self._encoded[index // parsed.n].ids, self._word_ids, self._parsers.kept
+            )
         elif parsed.chat and (kwargs := self._template_kwargs()):
             options["chat_template_kwargs"] = kwargs
         if parsed.priority and "priority" in self._inputs:

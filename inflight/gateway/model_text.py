@@ -18,6 +18,7 @@ from inflight.common.request_error import RequestError
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError, context_length_exceeded
 from inflight.openai_api.token_text import TokenTexts
+from inflight.openai_api.tool_calls.formats import lacks_format
 from inflight.text.detokenizer import Detokenizer
 from inflight.text.message_json import to_json
 from inflight.text.prompt_encoder import IncrementalWork, PromptEncoder
@@ -73,6 +74,12 @@ class ModelText:
         encoder = PromptEncoder(tokenizer, path, bool(served.get("special_tokens_in_messages")))
         if not encoder.template:
             logger.warning("%s", encoder.refusal)
+        elif lacks_format(encoder.template, settings.tool_call_parser):
+            logger.warning(
+                "the format in which the chat template of %s asks for tool calls is unknown: requests with tools need"
+                " tool_choice required, or start the gateway with --tool-call-parser",
+                path,
+            )
         detokenizer = Detokenizer(tokenizer, bool(served.get("skip_special_tokens", True)))
         special = bool(served.get("add_special_tokens", True))
         return cls(encoder, detokenizer, TokenTexts(tokenizer), special, _end_ids(path))
@@ -131,10 +138,13 @@ class ModelText:
         tokenizer, long = self.need_encoder().tokenizer, sum(map(len, words)) > _LONG_CHARACTERS
         return dict(zip(words, await _in_thread(long, encode, tokenizer, words, False), strict=True))
 
-    def answer_text(self, prompt_ids: Sequence[int], word_ids: Mapping[str, list[int]]) -> TextStream:
-        """Return what converts the tokens of one answer to these; the gateway must have the model's tokenizer."""
+    def answer_text(self, prompt_ids: Sequence[int], word_ids: Mapping[str, list[int]], kept: str = "") -> TextStream:
+        """Return what converts the tokens of one answer to these; the gateway must have the model's tokenizer.
+
+        Special tokens that `kept` contains are in the text.
+        """
         assert self.detokenizer is not None
-        return TextStream(self.detokenizer, prompt_ids, word_ids, self.end_ids)
+        return TextStream(self.detokenizer.keeping(kept), prompt_ids, word_ids, self.end_ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of token ids. Raises ApiError for an id outside the vocabulary."""

@@ -12,10 +12,11 @@ from inflight.gateway.model_text import ModelText
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, TextDelta
-from inflight.openai_api.reasoning import THINK, ReasoningParser, detect_reasoning
+from inflight.openai_api.reasoning import REASONING, ReasoningParser, detect_reasoning
 from inflight.openai_api.request import GenerationRequest
 from inflight.openai_api.response_format import schema_guide
-from inflight.openai_api.tool_calls.detect import FORMATS, detect_format
+from inflight.openai_api.tool_calls.formats import FORMATS, format_of
+from inflight.openai_api.tool_calls.harmony import HarmonyParser
 from inflight.openai_api.tool_calls.schema import (
     NamedCallParser,
     RequiredCallsParser,
@@ -39,11 +40,10 @@ class ParserChoice:
 
     def __init__(self, parsed: GenerationRequest, text: ModelText, settings: GatewaySettings) -> None:
         self._tools = parsed.tools
-        named = settings.tool_call_parser
-        self._format = named if named in FORMATS else None if named else detect_format(text.template)
+        name = format_of(text.template, settings.tool_call_parser)
         must_call = parsed.tools.choice in ("required", "function")
         self._either = parsed.tools.active and not must_call and parsed.sampling.guide is not None
-        if parsed.tools.active and not must_call and not self._either and self._format is None:
+        if parsed.tools.active and not must_call and not self._either and name is None:
             raise ApiError(
                 "the format in which this model calls tools is unknown; start the gateway with --tool-call-parser, or"
                 " send tool_choice required",
@@ -52,10 +52,13 @@ class ParserChoice:
             )
         self.must_call = must_call
         # A constrained answer has no place for reasoning.
-        constrained = must_call or parsed.sampling.guide is not None
-        reasons = parsed.chat and not constrained and settings.reasoning_parser != "none"
-        tags = THINK if settings.reasoning_parser == "think" else detect_reasoning(text.template)
-        self.tags = tags if reasons else None
+        free = parsed.chat and not must_call and parsed.sampling.guide is None
+        self._format = FORMATS[name] if name and free else None
+        self._reasons = settings.reasoning_parser != "none"
+        named = REASONING.get(settings.reasoning_parser or "")
+        self.tags = (named or detect_reasoning(text.template)) if free and self._reasons else None
+        if self._is_harmony:
+            self.tags = None
         self.inside = False
         """Whether the prompt ends with the beginning of reasoning."""
 
@@ -75,6 +78,16 @@ class ParserChoice:
             return sampling
         return replace(sampling, guide=schema_guide(call_schema(self._tools), "tools"))
 
+    @property
+    def kept(self) -> str:
+        """The tags that the parsers need: those that are special tokens stay in the text."""
+        calls = self._format.parser(()).tags if self._format and (self._tools.active or self._is_harmony) else ""
+        return calls + "".join(self.tags or ())
+
+    @property
+    def _is_harmony(self) -> bool:
+        return self._format is not None and self._format.parser is HarmonyParser
+
     def parser(self) -> ChoiceParser | None:
         """Return a new parser; None if all text is content."""
         calls = self._call_parser()
@@ -83,13 +96,18 @@ class ParserChoice:
 
     def _call_parser(self) -> ChoiceParser | None:
         tools = self._tools
+        if self._is_harmony:  # with reasoning, also without tools
+            names = tools.names if tools.active else ()
+            return HarmonyParser(names, parallel_tool_calls=tools.parallel, reasoning=self._reasons)
         if not tools.active:
             return None
         if tools.named is not None:
             return NamedCallParser(tools.named)
         if self.must_call or self._either:
             return RequiredCallsParser(tools.names, parallel_tool_calls=tools.parallel)
-        return FORMATS[self._format or ""](tools.names, parallel_tool_calls=tools.parallel)
+        assert self._format is not None
+        schemas = {each["name"]: each["parameters"] for each in tools.functions}
+        return self._format.parser(tools.names, parallel_tool_calls=tools.parallel, schemas=schemas)
 
 
 class _Both:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta
@@ -15,13 +16,27 @@ class ReasoningTags(NamedTuple):
     end: str
 
 
-THINK = ReasoningTags("<think>", "</think>")
-_TAGS = (THINK, ReasoningTags("[THINK]", "[/THINK]"))
+REASONING: dict[str, ReasoningTags] = {
+    # The first whose start or end a template has is the template's.
+    "mistral": ReasoningTags("[THINK]", "[/THINK]"),
+    "seed": ReasoningTags("<seed:think>", "</seed:think>"),
+    "hunyuan": ReasoningTags("<think:opensource>", "</think:opensource>"),
+    "minimax_m3": ReasoningTags("<mm:think>", "</mm:think>"),
+    "cohere": ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
+    "gemma4": ReasoningTags("<|channel>thought", "<channel|>"),
+    "apertus": ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
+    "apriel": ReasoningTags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+    "think": ReasoningTags("<think>", "</think>"),
+}
+THINK = REASONING["think"]
 
 
+@lru_cache(16)
 def detect_reasoning(template: str) -> ReasoningTags | None:
     """Return the tags that a chat template mentions, or None."""
-    return next((tags for tags in _TAGS if tags.start in template or tags.end in template), None)
+    if "<think{}>" in template:  # with a suffix
+        return REASONING["hunyuan"]
+    return next((tags for tags in REASONING.values() if tags.start in template or tags.end in template), None)
 
 
 class ReasoningParser:

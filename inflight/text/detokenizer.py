@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from copy import copy
 from typing import NamedTuple
 
 from tokenizers import Tokenizer
@@ -40,9 +41,11 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
-        special = [token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special]
-        self.special_token_ids = frozenset(special if skip_special_tokens else ())
+        special = {id: token.content for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        self._special = special if skip_special_tokens else {}
+        self.special_token_ids = frozenset(self._special)
         """Tokens without text."""
+        self._keeping: dict[str, Detokenizer] = {}
         # Tokenizers with byte fallback spell an unknown character as tokens like <0xE4>, and garble a whole run of them
         # if one character of it is incomplete; tokenizers with byte-level pieces have no such tokens.
         self._bytes = {
@@ -53,6 +56,16 @@ class Detokenizer:
         # Some decoders drop the space before the first word. A context that is not the beginning of the text follows
         # this token, so that neither its first word nor that of a chunk after special tokens comes first.
         self._anchor = tokenizer.encode("a", add_special_tokens=False).ids
+
+    def keeping(self, tags: str) -> Detokenizer:
+        """Return a detokenizer that gives those special tokens as text that `tags` contains."""
+        skipped = {token_id: text for token_id, text in self._special.items() if text not in tags}
+        if len(skipped) == len(self._special):
+            return self
+        if tags not in self._keeping:
+            kept = self._keeping[tags] = copy(self)
+            kept._skip_special_tokens, kept.special_token_ids = False, frozenset(skipped)
+        return self._keeping[tags]
 
     def texts(self, chunks: Sequence[Chunk]) -> list[str]:
         """Return the text that each chunk adds; "" if it completes no character."""
@@ -66,13 +79,19 @@ class Detokenizer:
             # The bytes of a character that is not whole would garble the whole run before them, which has been sent.
             ends.append(REPLACEMENT if chunk.final and len(sequences[-1]) < len(full) else "")
         # One by one: a batch goes to the library's threads, which takes longer than decoding a few tokens.
-        decoded = [self._tokenizer.decode(each, skip_special_tokens=self._skip_special_tokens) for each in sequences]
+        decoded = [self._decode(each) for each in sequences]
         # If a run of byte tokens turns out to be invalid UTF-8, all of it decodes differently. Text that was sent can't
         # be taken back; the text after it by position is sent.
         return [
             (after if chunk.final else _held_back(after))[len(_held_back(before)) :] + end
             for before, after, chunk, end in zip(decoded[::2], decoded[1::2], chunks, ends, strict=True)
         ]
+
+    def _decode(self, token_ids: list[int]) -> str:
+        if not self._skip_special_tokens:
+            token_ids = [each for each in token_ids if each not in self.special_token_ids]
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special_tokens)
+        return text
 
     def _aligned(self, context_ids: Sequence[int]) -> list[int]:
         """Return the context without the rest of a character whose first bytes it does not hold; see `_anchor`."""

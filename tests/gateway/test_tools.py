@@ -63,6 +63,7 @@ def test_a_required_call_is_streamed_as_it_is_answered(
 def test_calls_of_an_unknown_format_are_refused(gateway: GatewayProcesses, stream: bool) -> None:
     answer = chat(gateway, tools=TOOLS, stream=stream)
     assert (answer.status, answer.error["param"]) == (400, "tools")
+    assert answer.headers["x-inflight-tool-call-parser"] == "none"
 
 
 def test_tools_that_must_not_be_called_are_no_obstacle(gateway: GatewayProcesses) -> None:

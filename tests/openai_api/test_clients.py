@@ -19,7 +19,7 @@ from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, Tier
 from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.responses import parse_responses
 from inflight.openai_api.token_text import TextOffsets, TokenLogprob
-from inflight.openai_api.tool_calls.hermes import HermesParser
+from inflight.openai_api.tool_calls.formats import FORMATS
 from inflight.openai_api.tool_calls.schema import RequiredCallsParser
 from tests.fixtures.errors import raises
 
@@ -220,12 +220,15 @@ def test_beside_tools_another_form_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["[", '[\n{"name', '[{"name": "sa'])
 def test_of_a_call_that_was_cut_nothing_is_text(text: str) -> None:
-    for parser, answer in ((RequiredCallsParser(["save"]), text), (HermesParser(["save"]), f"<tool_call>\n{text[1:]}")):
+    for parser, answer in (
+        (RequiredCallsParser(["save"]), text),
+        (FORMATS["hermes"].parser(["save"]), f"<tool_call>\n{text[1:]}"),
+    ):
         assert [*parser.feed(answer), *parser.finish(cut=True)] == []
 
 
 def test_what_was_cut_and_is_no_call_stays() -> None:
-    parser = HermesParser(["save"])
+    parser = FORMATS["hermes"].parser(["save"])
     found = [*parser.feed("I see. <tool_call>\n"), *parser.feed('{"name": "save", "arguments": {"a"')]
     found += parser.finish(cut=True)
     assert found[0] == TextDelta("I see. ")

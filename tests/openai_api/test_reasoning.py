@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.openai_api.events import ReasoningDelta, TextDelta
-from inflight.openai_api.reasoning import THINK, ReasoningParser, ReasoningTags, detect_reasoning
+from inflight.openai_api.reasoning import REASONING, THINK, ReasoningParser, ReasoningTags, detect_reasoning
 from tests.openai_api.tool_calls.answers import sizes, split
 
 
@@ -79,7 +79,8 @@ def test_only_what_may_be_a_tag_is_held_back() -> None:
     [
         ("{{ message.content.split('</think>')[-1] }}", THINK),
         ("{{ '<｜Assistant｜><think>\\n' }}", THINK),
-        ("[THINK]{{ reasoning }}[/THINK]", ReasoningTags("[THINK]", "[/THINK]")),
+        *((f"{{{{ '{tags.start}' + reasoning + '{tags.end}' }}}}", tags) for tags in REASONING.values()),
+        ("{% set start = '<think{}>'.format(':opensource') %}", REASONING["hunyuan"]),
         ("{{ message.content }}", None),
     ],
 )
@@ -87,6 +88,7 @@ def test_the_tags_are_those_of_the_template(template: str, tags: ReasoningTags |
     assert detect_reasoning(template) == tags
 
 
-def test_other_tags_are_read() -> None:
-    parser = ReasoningParser(tags=ReasoningTags("[THINK]", "[/THINK]"))
-    assert parser.feed("[THINK]a[/THINK]b") == [ReasoningDelta("a"), TextDelta("b")]
+@pytest.mark.parametrize("tags", REASONING.values())
+def test_other_tags_are_read(tags: ReasoningTags) -> None:
+    parser = ReasoningParser(tags=tags)
+    assert parser.feed(f"{tags.start}\na\n{tags.end}b") == [ReasoningDelta("a"), TextDelta("b")]

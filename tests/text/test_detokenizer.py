@@ -152,3 +152,16 @@ def test_characters_of_a_stop_word_are_dropped(dropped: int) -> None:
     ids = ids_of("gemma", "the tea")
     stream = TextStream(detokenizer_of("gemma", True), [], {})
     assert stream.decode(ids, True, dropped) == "the tea"[: 7 - dropped]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", [[1], [3, 2], [50]])
+def test_special_tokens_that_are_asked_for_stay_in_the_text(kind: str, sizes: list[int]) -> None:
+    skipping = detokenizer_of(kind, True)
+    keeping = skipping.keeping(f"<a>{SPECIAL}<b>")
+    ids = ids_of(kind, f"the two{SPECIAL}é 中{SPECIAL}")
+    texts = [keeping.texts([chunk])[0] for chunk in chunks_of(ids, sizes)]
+    assert "".join(texts) == whole(kind, ids, False)
+    assert skipping.keeping("<a>") is skipping
+    stream = TextStream(keeping, [], {})
+    assert "".join(stream.decode([each], False, 0) for each in ids) + stream.decode([], True, 0) == "".join(texts)

@@ -12,6 +12,8 @@ import click
 from inflight.commands.option_sections import Decorated, section
 from inflight.commands.options.numbers import Seconds
 from inflight.gateway.settings import GatewaySettings
+from inflight.openai_api.reasoning import REASONING
+from inflight.openai_api.tool_calls.formats import FORMATS
 
 _DEFAULTS = {field.name: field.default for field in fields(GatewaySettings)}
 
@@ -36,12 +38,12 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
         _setting("--key-file", click.Path(), "API keys.  [default: ~/.config/inflight/keys.json]"),
         _setting(
             "--tool-call-parser",
-            click.Choice(("hermes", "llama3_json", "mistral", "none")),
+            click.Choice((*FORMATS, "none")),
             "Format in which the model calls tools.  [default: by the chat template]",
         ),
         _setting(
             "--reasoning-parser",
-            click.Choice(("think", "none")),
+            click.Choice((*REASONING, "none")),
             "How reasoning is marked.  [default: by the chat template]",
         ),
         _setting(

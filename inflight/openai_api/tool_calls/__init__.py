@@ -1,1 +1,1 @@
-"""Incremental parsers of the tool calls in an answer, one module for each format."""
+"""Incremental parsers of the tool calls in an answer, one module for each family of formats."""

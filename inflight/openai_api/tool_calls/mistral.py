@@ -15,6 +15,7 @@ class MistralParser(ToolCallParser):
     At the beginning of an answer and behind a call the tags may be missing, since they are special tokens.
     """
 
+    tags = "[TOOL_CALLS][CALL_ID][ARGS]"
     skipped_keys = frozenset({"type", "id"})  # so that an answer in JSON is not held back
 
     def _answer(self) -> Steps[None]:
@@ -32,14 +33,11 @@ class MistralParser(ToolCallParser):
                 more = yield from self._attempt(self._named_call())
             tagged = False
             if not more:
-                more = tagged = yield from self._text_until(_TAG)
+                more = tagged = bool((yield from self._text_until(_TAG)))
 
     def _named_call(self) -> Steps[bool]:
-        name = ""
-        while (symbol := (yield from self._peek())) and any(tool.startswith(name + symbol) for tool in self._names):
-            name += symbol
-            self._hold(1)
-        if name not in self._names:
+        name = yield from self._name()
+        if name is None:
             return False
         yield from self._spaces()
         if (yield from self._tag("[CALL_ID]")):

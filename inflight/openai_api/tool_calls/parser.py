@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator
-from typing import ClassVar, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Generator, Mapping
+from functools import lru_cache
+from typing import Any, TypeAlias, TypeVar
 
 from inflight.openai_api.events import Event, TextDelta, ToolCallArguments, ToolCallStart
 from inflight.openai_api.partial_match import WHITESPACE, partial_match
@@ -20,6 +22,7 @@ Result = TypeVar("Result")
 Steps: TypeAlias = Generator[None, None, Result]  # yields where it needs more text
 
 _ARGUMENTS = frozenset({"arguments", "parameters"})
+_NAMES = frozenset({"name", "tool_name"})
 
 
 class ToolCallParser(ABC):
@@ -33,16 +36,24 @@ class ToolCallParser(ABC):
     """
 
     # Keys of a call that are skipped besides those of its name and arguments; None: any.
-    skipped_keys: ClassVar[frozenset[str] | None] = None
-    opening: ClassVar[str] = ""
-    """What text begins with that can only be a call; "" if nothing does."""
+    skipped_keys: frozenset[str] | None = None
+    openings: tuple[str, ...] = ()
+    """What text begins with that can only be a call."""
+    tags: str = ""
+    """All tags of the format in a row; those that are special tokens must stay in the text."""
+    keyed = False
+    """Whether a call may be an object with the function's name as its only key."""
 
-    def __init__(self, names: Collection[str], *, parallel_tool_calls: bool = True) -> None:
+    def __init__(
+        self, names: Collection[str], *, parallel_tool_calls: bool = True, schemas: Mapping[str, Any] | None = None
+    ) -> None:
+        """`schemas` are those of the functions' parameters, which formats without types need."""
         self.calls = 0
         """How many calls have begun."""
         self.done = False
         """Whether the rest of the answer would be dropped, so that its generation can be cancelled."""
         self._names = frozenset(names)
+        self._schemas = schemas or {}
         self._parallel = parallel_tool_calls
         self._unread = ""
         self._at = 0
@@ -80,23 +91,42 @@ class ToolCallParser(ABC):
 
     # Text. Each of these leaves less unread than a tag has characters, so `feed` copies little.
 
-    def _text_until(self, tag: str) -> Steps[bool]:
-        """Give out text up to `tag`, and hold the tag; return False at the end of the answer."""
+    def _text_until(self, *tags: str) -> Steps[str]:
+        """Give out text up to the first of the tags, and hold and return it; return "" at the end of the answer."""
+        pattern = _any_of(tags)
         while True:
-            tag_at = self._unread.find(tag, self._at)
-            held = 0 if self._ended else partial_match(self._unread, tag, self._at)
-            end = tag_at if tag_at >= 0 else len(self._unread) - held
+            match = pattern.search(self._unread, self._at)
+            held = 0 if self._ended else max(partial_match(self._unread, tag, self._at) for tag in tags)
+            end = match.start() if match else len(self._unread) - held
             text = self._unread[self._at : end]
             self._held.append(text)
             if not self._blank or text.strip(WHITESPACE):
                 self._release()
             self._at = end
-            if tag_at >= 0:
-                self._hold(len(tag))
-                return True
+            if match:
+                self._hold(len(match[0]))
+                return match[0]
             if self._ended:
                 self._release()
-                return False
+                return ""
+            yield
+
+    def _until(self, tag: str, limit: int) -> Steps[str | None]:
+        """Hold text up to `tag` and this, and return the text; None if there are more than `limit` characters."""
+        start = len(self._held)
+        while True:
+            stop = self._at + limit + len(tag)
+            tag_at = self._unread.find(tag, self._at, stop)
+            held = 0 if self._ended else partial_match(self._unread, tag, self._at)
+            end = tag_at if tag_at >= 0 else min(len(self._unread) - held, self._at + limit)
+            limit -= end - self._at
+            self._hold(end - self._at)
+            if tag_at >= 0:
+                text = "".join(self._held[start:])
+                self._hold(len(tag))
+                return text
+            if self._ended or not limit:
+                return None
             yield
 
     def _rest_is_text(self) -> Steps[None]:
@@ -125,7 +155,9 @@ class ToolCallParser(ABC):
         """Give out as text what is held."""
         text = "".join(self._held)
         self._held.clear()
-        if not (self._cut and self.opening and text.lstrip(WHITESPACE).startswith(self.opening)):
+        if self._cut and text.lstrip(WHITESPACE).startswith(self.openings):
+            self._at = len(self._unread)
+        else:
             self._give_text(text)
 
     # Characters and tags. Each holds what it reads.
@@ -164,6 +196,27 @@ class ToolCallParser(ABC):
                 return False
             yield
 
+    def _one_of(self, *tags: str) -> Steps[str]:
+        """Read one of the tags and return it, or "" if something else comes."""
+        for tag in tags:
+            if (yield from self._tag(tag)):
+                return tag
+        return ""
+
+    def _end_tags(self, *tags: str) -> Steps[bool]:
+        """Read any number of tags that end calls, and drop them; return whether there were any."""
+        found = False
+        while True:
+            yield from self._spaces()
+            if not (yield from self._one_of(*tags)):
+                break
+            found = True
+        rest = self._unread[self._at :]
+        if rest and any(tag.startswith(rest) for tag in tags):  # the answer ends within the tag
+            self._at = len(self._unread)
+        self._held.clear()
+        return found
+
     # Calls.
 
     def _attempt(self, call: Steps[bool]) -> Steps[bool]:
@@ -172,6 +225,8 @@ class ToolCallParser(ABC):
         self._room = MAX_REST
         complete = yield from call
         if complete or (self._begun and self._ended):
+            if not complete:
+                self._at = len(self._unread)
             self._held.clear()
             self._blank = True
         else:
@@ -182,6 +237,25 @@ class ToolCallParser(ABC):
             self._unread = ""
             self._at = 0
         return complete
+
+    def _call_tag(self, call: str, *sections: str) -> Steps[bool]:
+        """Give out text up to the tag of a call, which tags of a section may precede; False if none comes."""
+        while tag := (yield from self._text_until(call, *sections)):
+            while tag and tag != call:
+                yield from self._spaces()
+                tag = yield from self._one_of(call, *sections)
+            if tag:
+                return True
+            self._release()
+        return False
+
+    def _name(self) -> Steps[str | None]:
+        """Read the name of one of the functions; None if another text comes."""
+        name = ""
+        while (symbol := (yield from self._peek())) and any(tool.startswith(name + symbol) for tool in self._names):
+            name += symbol
+            self._hold(1)
+        return name if name in self._names else None
 
     def _array_of_calls(self) -> Steps[bool]:
         """Read the calls of an array whose bracket has been read; return whether it ends as it should."""
@@ -200,7 +274,11 @@ class ToolCallParser(ABC):
             key = yield from self._string()
             if key is None or not (yield from self._symbol(":")):
                 return False
-            if key == "name" and name is None:
+            if self.keyed and name is arguments is None and key in self._names:
+                name, arguments = key, (yield from self._arguments(key))
+                if arguments is None:
+                    return False
+            elif key in _NAMES and name is None:
                 name = yield from self._string()
                 if name is None or name not in self._names:
                     return False
@@ -224,7 +302,7 @@ class ToolCallParser(ABC):
     def _may_skip(self, key: str, arguments: str | None) -> bool:
         if key in _ARGUMENTS:
             return arguments is None  # null, which means none
-        return key != "name" and (self.skipped_keys is None or key in self.skipped_keys)
+        return key not in _NAMES and (self.skipped_keys is None or key in self.skipped_keys)
 
     def _arguments(self, name: str | None) -> Steps[str | None]:
         """Read arguments: give them out if the name is known, or else return them; None if they are invalid."""
@@ -289,3 +367,8 @@ class ToolCallParser(ABC):
             if scanner.complete or scanner.failed or not limit:
                 return scanner.complete
         return False
+
+
+@lru_cache(256)
+def _any_of(tags: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, tags)))

@@ -49,7 +49,7 @@ class RequiredCallsParser(ToolCallParser):
     """Reads an answer that is a list of calls, as `call_schema` forced it; an object is text."""
 
     skipped_keys = frozenset()
-    opening = "["
+    openings = ("[",)
 
     def _answer(self) -> Steps[None]:
         if (yield from self._symbol("[")):

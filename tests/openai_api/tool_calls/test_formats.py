@@ -3,31 +3,88 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from inflight.openai_api.events import TextDelta, ToolCallArguments, ToolCallStart
-from inflight.openai_api.tool_calls.detect import FORMATS, detect_format
+from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
+from inflight.openai_api.reasoning import REASONING
+from inflight.openai_api.tool_calls.formats import FORMATS, detect_format
+from inflight.openai_api.tool_calls.harmony import HarmonyParser
 from inflight.openai_api.tool_calls.parser import ToolCallParser
 from inflight.openai_api.tool_calls.schema import NamedCallParser
 from tests.openai_api.tool_calls import answers
-from tests.openai_api.tool_calls.answers import PARSERS, TAGS, WRITERS, Call, Item, read, split
+from tests.openai_api.tool_calls.answers import (
+    PARSERS,
+    TAGS,
+    VALUE_WRITERS,
+    WRITERS,
+    Call,
+    Item,
+    ValueCall,
+    Write,
+    read,
+    schema_of,
+    split,
+)
 
-WRITER_IDS = [write.__name__ for _, write in WRITERS]
-Write = Callable[[Sequence[Call]], str]
+Kind = Callable[..., ToolCallParser]
 
 
-@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
+@pytest.mark.parametrize(("kind", "write"), WRITERS.values(), ids=WRITERS)
+@settings(max_examples=settings().max_examples // 3)
 @given(calls=answers.calls, sizes=answers.sizes)
 def test_arguments_arrive_as_the_model_wrote_them(
-    kind: type[ToolCallParser], write: Write, calls: list[Call], sizes: list[int]
+    kind: Kind, write: Write, calls: list[Call], sizes: list[int]
 ) -> None:
     parser = kind({call.name for call in calls})
     assert read(parser, split(write(calls), sizes)) == calls
     assert (parser.calls, parser.done) == (len(calls), False)
+
+
+@pytest.mark.parametrize(("name", "write"), VALUE_WRITERS.values(), ids=VALUE_WRITERS)
+@settings(max_examples=settings().max_examples // 3)
+@given(calls=answers.value_calls, sizes=answers.sizes)
+def test_arguments_become_json(
+    name: str, write: Callable[[Sequence[ValueCall]], str], calls: list[ValueCall], sizes: list[int]
+) -> None:
+    schemas = dict[str, dict[str, Any]]()
+    for function, values in calls:
+        schemas.setdefault(function, {"properties": {}})["properties"] |= schema_of(values)["properties"]
+    assume(
+        all(schema_of(values)["properties"].items() <= schemas[name]["properties"].items() for name, values in calls)
+    )
+    answer = write(calls)
+    items = read(FORMATS[name].parser({name for name, _ in calls}, schemas=schemas), [answer])
+    assert [(call.name, json.loads(call.arguments)) for call in items if isinstance(call, Call)] == calls
+    assert len(items) == len(calls)
+    assert read(FORMATS[name].parser({name for name, _ in calls}, schemas=schemas), split(answer, sizes)) == items
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_example_of_each_format(name: str) -> None:
+    parser, example = FORMATS[name].parser, FORMATS[name].example
+    [call] = read(parser(("f",)), [example])
+    assert isinstance(call, Call)
+    assert (call.name, json.loads(call.arguments)) == ("f", {"city": "Bern"})
+    assert read(parser(("f",)), example) == [call]
+    if name not in ("llama3_json", "harmony"):  # whose calls begin an answer or a message
+        assert read(parser(("f",)), f"I look.\n{example}\n\nDone.") == ["I look.\n", call, "Done."]
+
+
+@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if each.parser(()).openings])
+def test_a_call_that_is_cut_is_no_text(name: str) -> None:
+    parser, example = FORMATS[name].parser, FORMATS[name].example
+    opening = max((each for each in parser(()).openings if example.startswith(each)), key=len)
+    for end in range(len(opening), len(example)):
+        parsed = parser(("f",))
+        events = parsed.feed(example[:end]) + parsed.finish(cut=True)
+        assert not [each for each in events if isinstance(each, TextDelta)]
 
 
 @given(arguments=answers.arguments, sizes=answers.sizes)
@@ -39,8 +96,8 @@ def test_a_named_call_is_the_whole_answer(arguments: str, sizes: list[int]) -> N
     assert len(events) == len(chunks) + 1
 
 
-@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
-def test_every_split_gives_the_same(kind: type[ToolCallParser], write: Write) -> None:
+@pytest.mark.parametrize(("kind", "write"), WRITERS.values(), ids=WRITERS)
+def test_every_split_gives_the_same(kind: Kind, write: Write) -> None:
     calls = [Call("get_weather", '{"city": "\\u6771京 👩🏽‍🚀 </tool_call>}"}'), Call("f", "{}")]
     answer = write(calls)
     for at in range(len(answer) + 1):
@@ -76,26 +133,30 @@ GARBAGE = st.lists(
 
 
 @pytest.mark.parametrize("kind", PARSERS)
+@settings(max_examples=settings().max_examples // 3)
 @given(answer=GARBAGE, sizes=answers.sizes)
 def test_garbage_gives_the_same_in_any_chunks(kind: str, answer: str, sizes: list[int]) -> None:
     items = read(PARSERS[kind](), [answer])
     assert read(PARSERS[kind](), split(answer, sizes)) == items
     given_out = "".join(item if isinstance(item, str) else item.arguments for item in items)
-    if not any(isinstance(item, Call) for item in items):
+    if not any(isinstance(item, Call) for item in items) and kind != "harmony":  # which has headers
         assert given_out == answer
     symbols = iter(answer)
     assert all(symbol in symbols for symbol in given_out)  # in their order, none twice
 
 
-@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
+@pytest.mark.parametrize(
+    ("kind", "write"),
+    [each for each in WRITERS.values() if each[0] is not HarmonyParser],  # all of it is in messages
+)
 @pytest.mark.parametrize("names", [(), ("get",), ("g", "get_weathers")])
-def test_unknown_tools_are_text(kind: type[ToolCallParser], write: Write, names: tuple[str, ...]) -> None:
+def test_unknown_tools_are_text(kind: Kind, write: Write, names: tuple[str, ...]) -> None:
     answer = write([Call("get_weather", '{"city": "京"}'), Call("f", "{}")])
     assert read(kind(names), answer) == [answer]
 
 
-@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=WRITER_IDS)
-def test_one_call_ends_the_answer(kind: type[ToolCallParser], write: Write) -> None:
+@pytest.mark.parametrize(("kind", "write"), WRITERS.values(), ids=WRITERS)
+def test_one_call_ends_the_answer(kind: Kind, write: Write) -> None:
     parser = kind(("f",), parallel_tool_calls=False)
     assert read(parser, [write([Call("f", "{}"), Call("f", '{"a": 1}')]), " more"]) == [Call("f", "{}")]
     assert parser.done
@@ -167,7 +228,7 @@ def test_examples(kind: str, answer: str, items: list[Item]) -> None:
 
 
 def test_events_come_as_soon_as_they_are_certain() -> None:
-    parser = FORMATS["hermes"](("f",))
+    parser = FORMATS["hermes"].parser(("f",))
     assert parser.feed("Hi <to") == [TextDelta("Hi ")]
     assert parser.feed("p> ") == [TextDelta("<top> ")]
     assert parser.feed('<tool_call>{"name": "f", "argum') == []
@@ -177,15 +238,105 @@ def test_events_come_as_soon_as_they_are_certain() -> None:
 
 
 def test_nothing_comes_after_the_end() -> None:
-    parser = FORMATS["hermes"](("f",))
+    parser = FORMATS["hermes"].parser(("f",))
     assert parser.finish() == parser.feed("text") == parser.finish() == []
 
 
 @given(arguments=answers.arguments)
 def test_complete_arguments_are_json(arguments: str) -> None:
-    [call] = read(FORMATS["llama3_json"](("f",)), [answers.llama([Call("f", arguments)])])
+    [call] = read(FORMATS["llama3_json"].parser(("f",)), [answers.llama([Call("f", arguments)])])
     assert isinstance(call, Call)
     assert json.loads(call.arguments) == json.loads(arguments)
+
+
+HARMONY = [
+    ("Hi.", [TextDelta("Hi.")]),
+    (
+        "<|channel|>analysis<|message|>It greets.<|end|><|start|>assistant<|channel|>final<|message|>Hello!<|return|>",
+        [ReasoningDelta("It greets."), TextDelta("Hello!")],
+    ),
+    (
+        '<|channel|>commentary to=g code<|message|>{"a": 1}<|call|>',
+        [TextDelta('{"a": 1}')],
+    ),
+    (
+        "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.f<|channel|>commentary"
+        " <|constrain|>json<|message|>{}<|call|><|start|>assistant<|channel|>commentary to=f<|message|>{",
+        [
+            TextDelta("I look."),
+            ToolCallStart(0, "f"),
+            ToolCallArguments(0, "{}"),
+            TextDelta("{"),
+        ],
+    ),
+    ("<|channel|>analysis<|message|>a<|end|><|start|>assist", [ReasoningDelta("a")]),
+]
+
+
+@pytest.mark.parametrize(("answer", "events"), HARMONY)
+@pytest.mark.parametrize("size", [1, 3, 1 << 30])
+def test_channels_of_harmony(answer: str, events: list[Event], size: int) -> None:
+    parser = HarmonyParser(("f",))
+    parsed = [event for chunk in split(answer, (size,)) for event in parser.feed(chunk)] + parser.finish()
+    assert together(parsed) == events
+    plain = HarmonyParser(("f",), reasoning=False)
+    kept = [TextDelta(each.text) if isinstance(each, ReasoningDelta) else each for each in events]
+    assert together([*plain.feed(answer), *plain.finish()]) == together(kept)
+
+
+def together(events: Sequence[Event]) -> list[Event]:
+    """The events with neighbours of one kind put together."""
+    joined: list[Any] = []
+    for event in events:
+        last = joined[-1] if joined else None
+        if isinstance(last, TextDelta | ReasoningDelta) and type(event) is type(last):
+            joined[-1] = type(last)(last.text + event.text)
+        else:
+            joined.append(event)
+    return joined
+
+
+def typed(text: str, schema: Any) -> Any:
+    parser = FORMATS["qwen3_coder"].parser(("f",), schemas={"f": {"properties": {"a": schema}}})
+    [call] = read(parser, [f"<function=f><parameter=a>\n{text}\n</parameter></function>"])
+    assert isinstance(call, Call)
+    return json.loads(call.arguments)["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "value"),
+    [
+        ("12", {"type": "string"}, "12"),
+        ("12", {"type": "integer"}, 12),
+        ("12", {"type": ["string", "number"]}, 12),
+        ("1.5", {"type": ["integer", "string"]}, "1.5"),
+        ("12", {"anyOf": [{"type": "string"}, {"type": "null"}]}, "12"),
+        ("null", {"anyOf": [{"type": "string"}, {"type": "null"}]}, None),
+        ("12", {"enum": ["12", "13"]}, "12"),
+        ("twelve", {"type": "integer"}, "twelve"),
+        ("True", {"type": "boolean"}, True),
+        ("{'a': None}", {"type": "object"}, {"a": None}),
+        ('{"a": [1]}', {"type": "object"}, {"a": [1]}),
+        ('{"a": [1]}', None, {"a": [1]}),
+        ("NaN", {"type": "number"}, "NaN"),
+        ("[" * 200 + "]" * 200, {"type": "array"}, "[" * 200 + "]" * 200),
+        ("{" * 10_000, {"type": "object"}, "{" * 10_000),
+        ("a</parameter>b\n</function>?", {"type": "string"}, "a</parameter>b\n</function>?"),
+        ("\ud83d", {"type": "string"}, "\ud83d"),
+        ("", {"type": "string"}, ""),
+        ("1", "broken", 1),
+    ],
+)
+def test_an_argument_has_a_type_of_its_schema(text: str, schema: Any, value: Any) -> None:
+    assert typed(text, schema) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["a=nan", "a=g()", "a=1+", "1", "**{}", "a=" + "[" * 200 + "]" * 200, "a={1}", "a=b", "a=1e999"]
+)
+def test_what_is_no_literal_is_no_call(text: str) -> None:
+    answer = f"[f({text})]"
+    assert read(PARSERS["pythonic"](), [answer]) == read(PARSERS["pythonic"](), answer) == [answer]
 
 
 QWEN = r"""{{- "Write json within <tool_call></tool_call>:\n<tool_call>\n{\"name\": <n>, \"arguments\": <a>}" }}"""
@@ -217,13 +368,13 @@ CHATML = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|
         (MISTRAL, "mistral"),
         (MISTRAL_V7, "mistral"),
         (MISTRAL_V11, "mistral"),
-        (QWEN_CODER, None),
-        (GLM, None),
-        (APRIEL, None),
+        (QWEN_CODER, "qwen3_coder"),
+        (GLM, "glm"),
+        (APRIEL, "json_list"),
         (MINIMAX, None),
         (LLAMA3, None),
-        (DEEPSEEK_R1, None),
-        (PHI, None),
+        (DEEPSEEK_R1, "deepseek"),
+        (PHI, "granite"),
         (CHATML, None),
         ("", None),
     ],
@@ -231,3 +382,13 @@ CHATML = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|
 def test_the_format_is_that_of_the_template(template: str, name: str | None) -> None:
     assert detect_format(template) == name
     assert name is None or name in FORMATS
+
+
+def test_the_documentation_has_all_formats() -> None:
+    lines = (Path(__file__).parents[3] / "docs/conversations.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines if line.startswith("|")]
+    written = [[cell.replace("\\|", "|").replace("⏎", "\n") for cell in row] for row in cells]
+    for name, each in FORMATS.items():
+        assert [f"`{name}`", each.models, f"`{each.example}`"] in written
+    for name, tags in REASONING.items():
+        assert [f"`{name}`", f"`{tags.start}`", f"`{tags.end}`"] in written

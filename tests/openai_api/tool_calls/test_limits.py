@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inflight.openai_api.reasoning import ReasoningParser
-from inflight.openai_api.tool_calls.detect import FORMATS
+from inflight.openai_api.tool_calls.formats import FORMATS
 from inflight.openai_api.tool_calls.parser import MAX_ARGUMENTS, MAX_CALLS, MAX_NESTING, MAX_REST
 from tests.openai_api.tool_calls.answers import PARSERS, WRITERS, Call, read, split
 
@@ -18,10 +18,10 @@ START = '<tool_call>{"name": "f", "arguments": '
 
 
 def hermes(answer: str, size: int = 1 << 30) -> list[str | Call]:
-    return read(FORMATS["hermes"](("f",)), split(answer, (size,)))
+    return read(FORMATS["hermes"].parser(("f",)), split(answer, (size,)))
 
 
-@pytest.mark.parametrize(("kind", "write"), WRITERS, ids=[write.__name__ for _, write in WRITERS])
+@pytest.mark.parametrize(("kind", "write"), WRITERS.values(), ids=WRITERS)
 def test_the_last_call_of_the_limit_ends_the_answer(kind: Any, write: Callable[[list[Call]], str]) -> None:
     parser = kind(("f",))
     assert read(parser, [write([Call("f", "{}")] * (MAX_CALLS + 2))]) == [Call("f", "{}")] * MAX_CALLS
@@ -81,40 +81,27 @@ def lines_run(parser: Any, chunks: Iterable[str]) -> int:
     return count
 
 
-FLOODS = [
-    "x",
-    " ",
-    "<",
-    "<tool_call",
-    "<tool_call>",
-    "<tool_call>{",
-    '<tool_call>{"name": "f", "arguments": {}}',
-    '<tool_call>{"name": "f", "arguments": {"a": ',
-    '<tool_call>{"name": "f", "x": "',
-    "<|python_tag|>{",
-    '{"name": "f", "parameters": {}};',
-    "[TOOL_CALLS]",
-    "[TOOL_CALLS][",
-    "[TOOL_CALLS]f{}",
-    "[TOOL_CALLS]f[CALL_ID]",
-    "[",
-    "{",
-    '{"a":',
-    '"',
-    "</thin",
-    "\n",
-    "<think>",
-]
+FLOODS = ("x", " ", "<", "{", "[", '{"a":')
+OWN_FLOODS = {
+    "hermes": ("<tool_call", '<tool_call>{"name": "f", "x": "'),
+    "llama3_json": ("<|python_tag|>{",),
+    "mistral": ("[TOOL_CALLS]", "[TOOL_CALLS][", "[TOOL_CALLS]f[CALL_ID]"),
+    "qwen3_coder": ("</parameter>\n", "<function=f><parameter=a>1</parameter>"),
+    "pythonic": ("[f(a='",),
+    "reasoning": ("</thin", "<think>"),
+}
 
 
 @pytest.mark.parametrize("size", [1, 1 << 30])
-@pytest.mark.parametrize("flood", FLOODS)
 @pytest.mark.parametrize("kind", [*PARSERS, "reasoning"])
-def test_cost_is_linear(kind: str, flood: str, size: int) -> None:
-    def cost(length: int) -> int:
-        make = PARSERS.get(kind, lambda: ReasoningParser(inside=True))
+def test_cost_is_linear(kind: str, size: int) -> None:
+    make = PARSERS.get(kind, lambda: ReasoningParser(inside=True))
+
+    def cost(flood: str, length: int) -> int:
         return lines_run(make(), split(flood * (length // len(flood)), (size,)))
 
-    cost(10)
-    few, more, many = map(cost, (1_000, 2_000, 4_000))
-    assert many - more <= 3 * (more - few) + 1_000  # quadratic: 4
+    example = FORMATS[kind].example if kind in FORMATS else '[{"name": "f", "parameters": {'
+    beginnings = [example[: len(example) * part // 2] for part in (1, 2)]
+    for flood in (*FLOODS, *OWN_FLOODS.get(kind, ()), *beginnings):
+        few, more, many = (cost(flood, length) for length in (500, 1_000, 2_000))
+        assert many - more <= 3 * (more - few) + 1_000, flood  # quadratic: 4
