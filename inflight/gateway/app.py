@@ -37,9 +37,9 @@ from inflight.gateway.http import (
     log_request,
 )
 from inflight.gateway.key_ring import Caller
+from inflight.gateway.live import live_figures
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.openapi import openapi
-from inflight.gateway.live import live_figures
 from inflight.gateway.pages import PAGES
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.server_pool import ServedModel, ServerPool

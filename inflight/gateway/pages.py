@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import re
+from collections.abc import Callable
 from functools import cache, partial
 from importlib.resources import files
 
@@ -75,5 +76,9 @@ def _code(text: str) -> str:
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))
 
 
-PAGES = {"/": partial(static_page, "index.html"), "/live": partial(static_page, "live.html"), "/docs": docs_page}
+PAGES: dict[str, Callable[[], Response]] = {
+    "/": partial(static_page, "index.html"),
+    "/live": partial(static_page, "live.html"),
+    "/docs": docs_page,
+}
 """By path. They hold no data, so they need no API key; what they ask for does."""
