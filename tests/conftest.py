@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 # What `make test-fast` leaves out: all that starts a Triton, a browser, a database or many processes, compiles an
 # engine, or waits.
 INTEGRATION = (
-    *("serving", "docker", "orchestrators", "test_crashes.py", "test_examples.py", "test_readme.py"),
+    *("serving", "docker", "orchestrators", "test_crashes.py", "test_examples.py", "test_quickstart.py"),
     *("test_client_docs.py", "test_working_directory.py"),
     *("client/end_to_end", "client/_grpc/test_transports.py", "client/test_hurried.py"),
     *("client/_http/test_channel.py", "client/_http/test_network.py", "client/_http/test_real_server.py"),

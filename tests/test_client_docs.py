@@ -1,4 +1,4 @@
-"""The Python of the README and of the client's page runs against a real server, each block by itself."""
+"""The Python of the README, the quickstart and the client's page runs against a real server, each block by itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fixtures.certificates import Certificates
 from tests.fixtures.python_blocks import python_blocks, run_block
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ("README.md", "docs/client.md")
+DOCUMENTS = ("README.md", "docs/quickstart.md", "docs/client.md")
 BLOCKS = [(name, line, code) for name in DOCUMENTS for line, code in python_blocks(ROOT / name)]
 
 

@@ -6,6 +6,7 @@ import re
 
 from inflight.gateway.http import Request
 from inflight.gateway.key_ring import Caller, KeyRing
+from inflight.gateway.pages import PAGES
 from inflight.gateway.settings import GatewaySettings, is_loopback
 from inflight.openai_api.errors import ApiError
 
@@ -17,7 +18,7 @@ _EXPOSED_HEADERS = ", ".join(
     )
 )
 _HEALTH_PATHS = frozenset(("/health", "/ready"))
-_OPEN_PATHS = frozenset(("/health", "/ready", "/", "/docs"))
+_OPEN_PATHS = _HEALTH_PATHS | PAGES.keys()
 """Paths that need no API key: health, and the pages, which hold no data. Every other one does, known or not."""
 
 

@@ -37,9 +37,10 @@ from inflight.gateway.http import (
     log_request,
 )
 from inflight.gateway.key_ring import Caller
+from inflight.gateway.live import live_figures
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.openapi import openapi
-from inflight.gateway.pages import chat_page, docs_page
+from inflight.gateway.pages import PAGES
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.server_pool import ServedModel, ServerPool
 from inflight.gateway.settings import GatewaySettings
@@ -109,8 +110,8 @@ class Gateway:
         )
         self._started = int(time.time())
         self._routes: dict[str, dict[str, Handler]] = {
-            "/": {"GET": partial(self._show, chat_page)},
-            "/docs": {"GET": partial(self._show, docs_page)},
+            **{path: {"GET": partial(self._show, page)} for path, page in PAGES.items()},
+            "/live/data": {"GET": self._live},
             "/openapi.json": {"GET": self._openapi},
             "/health": {"GET": partial(self._show, lambda: Response({"status": "ok"}))},
             "/ready": {"GET": self._ready},
@@ -390,6 +391,10 @@ class Gateway:
         if self.draining or not self.pool.ready:
             raise ApiError("no server is ready", "model_not_ready", status=503, headers={"retry-after": "2"})
         await request.respond(Response({"status": "ready"}))
+
+    async def _live(self, request: Request, caller: Caller) -> None:
+        caller.check_trusted("read the metrics")
+        await request.respond(Response(await live_figures(self.metrics.page(), self.pool.servers)))
 
     async def _metrics_page(self, request: Request, caller: Caller) -> None:
         caller.check_trusted("read the metrics, which name every tenant")

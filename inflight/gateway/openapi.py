@@ -109,6 +109,8 @@ def openapi(models: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
         "/health": {"get": _get("Whether the gateway runs. Needs no key.")},
         "/ready": {"get": _get("Whether a server is ready; 503 if not. Needs no key.")},
         "/metrics": {"get": _get("Metrics of the gateway, for Prometheus.")},
+        "/live": {"get": _get("A page that shows the load of the servers. Needs no key; its figures do.")},
+        "/live/data": {"get": _get("The figures of that page.")},
         "/version": {"get": _get("The version of inflight.")},
         "/openapi.json": {"get": _get("This description.")},
         "/docs": {"get": _get("This description as a page.")},

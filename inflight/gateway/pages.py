@@ -1,4 +1,4 @@
-"""The page at `/`, and `/docs`, which lists the routes of `/openapi.json`."""
+"""The pages at `/` and `/live`, and `/docs`, which lists the routes of `/openapi.json`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import base64
 import hashlib
 import html
 import re
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from importlib.resources import files
 
 from inflight.gateway.http import Response
@@ -22,9 +23,9 @@ curl http://127.0.0.1:8080/v1/chat/completions -H "Content-Type: application/jso
 
 
 @cache
-def chat_page() -> Response:
-    """Return the page, which may run only its own script and talk to this gateway alone."""
-    text = (files("inflight.gateway") / "static" / "index.html").read_text(encoding="utf-8")
+def static_page(name: str) -> Response:
+    """Return a page, which may run only its own script and talk to this gateway alone."""
+    text = (files("inflight.gateway") / "static" / name).read_text(encoding="utf-8")
     policy = ["default-src 'none'", "connect-src 'self'", "img-src data:", "base-uri 'none'", "form-action 'none'"]
     policy.append("frame-ancestors 'none'")
     for tag in ("script", "style"):
@@ -73,3 +74,11 @@ def _page(text: str, policy: str) -> Response:
 
 def _code(text: str) -> str:
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))
+
+
+PAGES: dict[str, Callable[[], Response]] = {
+    "/": partial(static_page, "index.html"),
+    "/live": partial(static_page, "live.html"),
+    "/docs": docs_page,
+}
+"""By path. They hold no data, so they need no API key; what they ask for does."""

@@ -320,3 +320,7 @@ class EngineStats:
     prefilling: int = 0
     prefilling_tokens: int = 0
     """Prompt tokens of the requests that prefill."""
+    prefilled: int = 0
+    """Prompt tokens computed since the process started."""
+    generated: int = 0
+    """Tokens generated since then, those of all beams once a search ends."""

@@ -21,7 +21,15 @@ from tests.fixtures.waiting import wait_until
 from tests.gateway.test_batches import create, ended, rows
 
 ROUTES = [
-    *("/v1/models", f"/v1/models/{MODEL}", "/v1/chat/completions", "/v1/completions", "/v1/nothing", "/metrics"),
+    *(
+        "/v1/models",
+        f"/v1/models/{MODEL}",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/nothing",
+        "/metrics",
+        "/live/data",
+    ),
     *(
         "/version",
         "/tokenize",
@@ -62,7 +70,7 @@ def test_every_route_needs_a_key(locked: GatewayProcesses, path: str, method: st
     assert get(locked, path, method=method).status == 401
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready", "/", "/docs"])
+@pytest.mark.parametrize("path", ["/health", "/ready", "/", "/live", "/docs"])
 def test_health_and_pages_need_none(locked: GatewayProcesses, path: str) -> None:
     assert get(locked, path).status == 200
 
@@ -120,7 +128,8 @@ def test_only_a_trusted_key_goes_before_others(locked: GatewayProcesses, key_fil
 def test_metrics_name_tenants_to_trusted_keys_and_no_key(locked: GatewayProcesses, key_file: Path) -> None:
     other, token = add(key_file, "unmeasured"), add(key_file, "measured", trusted=True)
     wait_until(lambda: with_key(locked, token).status == 200)
-    assert with_key(locked, other, "/metrics").status == 403
+    assert [with_key(locked, other, path).status for path in ("/metrics", "/live/data")] == [403, 403]
+    assert with_key(locked, token, "/live/data").status == 200
     page = with_key(locked, token, "/metrics").body.decode()
     assert "\nnv_inference_request_success{" in page  # the engine's page, whose own port stays inside a container
     assert 'tenant="tenant-measured"' in page

@@ -166,7 +166,7 @@ def test_it_works_with_a_key(browser: Browser, hurried_server: Server, tmp_path:
 
 
 def test_the_page_runs_only_its_own_script(gateway: GatewayProcesses) -> None:
-    for path in ("/", "/docs"):
+    for path in ("/", "/live", "/docs"):
         answer = get(gateway, path)
         assert answer.headers["content-type"].startswith("text/html")
         assert "unsafe-inline" not in answer.headers["content-security-policy"]

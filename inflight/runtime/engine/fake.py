@@ -53,6 +53,7 @@ class FakeModelRunner:
             kv_blocks=-(-options.kv_cache_tokens // 32),
             max_num_sequences=options.max_num_sequences,
         )
+        self.prefilled = 0
         self._running: dict[int, tuple[GenerationRequest, int]] = {}
 
     def check(self, request: GenerationRequest) -> None:
@@ -77,8 +78,9 @@ class FakeModelRunner:
                 raise RuntimeError("the fake engine failed because it was asked to")
             if request.prompt_ids[0] == self._die_token:
                 os.kill(os.getpid(), signal.SIGKILL)
-        prefill = self._prefill_seconds_per_token * sum(len(request.prompt_ids) for request in new)
-        time.sleep(next(self._step_seconds) + prefill)
+        tokens = sum(len(request.prompt_ids) for request in new)
+        self.prefilled += tokens
+        time.sleep(next(self._step_seconds) + self._prefill_seconds_per_token * tokens)
         self._leak(self._leak_per_step)
         for handle, (request, produced) in list(self._running.items()):
             produced += 1

@@ -73,6 +73,8 @@ class ModelRunner(Protocol):
     """A library that runs one forward pass for all its requests per call, and owns the paged KV cache."""
 
     limits: EngineLimits
+    prefilled: int
+    """Prompt tokens computed so far."""
 
     def check(self, request: GenerationRequest) -> None:
         """Raise RequestError if this engine can't run the request; called once, before the request is queued."""

@@ -82,6 +82,7 @@ class Scheduler:
         self._kv_blocks_reserved = 0
         self._step_times = StepTimes()
         self._steps = 0
+        self._generated = 0
 
     @property
     def idle(self) -> bool:
@@ -137,6 +138,8 @@ class Scheduler:
             steps=self._steps,
             prefilling=len(prefilling),
             prefilling_tokens=sum(len(entry.request.prompt_ids) for entry in prefilling),
+            prefilled=self._runner.prefilled,
+            generated=self._generated,
         )
 
     def close(self) -> None:
@@ -197,6 +200,7 @@ class Scheduler:
         if not entry.first_token_ns:
             entry.first_token_ns = time.monotonic_ns()
         entry.generated_tokens += len(token_ids)
+        self._generated += len(token_ids) + sum(len(beam.token_ids) for beam in beams)
         if speculation is not None:
             entry.speculation = speculation
         entry.prompt_log_probs = entry.prompt_log_probs or prompt_log_probs

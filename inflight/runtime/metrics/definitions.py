@@ -116,6 +116,13 @@ GENERAL = MetricFamily(
     "general_type",
     ("timestamp", "iteration_counter"),
 )
+STEP_TOKENS = MetricFamily(
+    "inflight_step_tokens_total",
+    MetricKind.COUNTER,
+    "Tokens of all steps: computed of prompts, and generated",
+    "kind",
+    ("prefill", "decode"),
+)
 INPUT_TOKENS = MetricFamily(
     "nv_llm_input_token_len",
     MetricKind.HISTOGRAM,
@@ -173,7 +180,7 @@ TENANT_TOKENS = MetricFamily(
 )
 
 ENGINE_FAMILIES = (
-    *(REQUESTS, MEMORY, KV_BLOCKS, DISAGGREGATED, BATCHER, GENERAL, INPUT_TOKENS, OUTPUT_TOKENS),
+    *(REQUESTS, MEMORY, KV_BLOCKS, DISAGGREGATED, BATCHER, GENERAL, STEP_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS),
     *(FIRST_TOKEN, INTER_TOKEN_LATENCY, QUEUE_TIME, DURATION, REQUEST_ENDS, TENANT_TOKENS),
 )
 

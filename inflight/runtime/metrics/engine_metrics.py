@@ -32,6 +32,7 @@ from inflight.runtime.metrics.definitions import (
     QUEUE_TIME,
     REQUEST_ENDS,
     REQUESTS,
+    STEP_TOKENS,
     TENANT_TOKENS,
     MetricFamily,
     MetricsSink,
@@ -190,6 +191,7 @@ class EngineMetrics:
         self._tenants = TenantUsage(sink)
         self._published: dict[tuple[MetricFamily, str], float] = {}
         self._last_state: tuple[EngineStats, int] | None = None
+        self._step_tokens = {"prefill": 0, "decode": 0}
         self._memory = (0, 0.0, 0)
         """Process id, time of the measurement, and bytes."""
         self._thread = BackgroundLoop("engine-metrics", self._publish, "metrics could not be published", report)
@@ -228,6 +230,10 @@ class EngineMetrics:
         for (family, member), value in changed.items():
             self._sink.set(family, member, value)
             self._published[family, member] = value
+        for kind, tokens in (("prefill", stats.prefilled), ("decode", stats.generated)):
+            before, self._step_tokens[kind] = self._step_tokens[kind], tokens
+            if tokens != before:
+                self._sink.add(STEP_TOKENS, kind, tokens - before if tokens > before else tokens)  # a new process
         self._last_state = stats, pid
 
     def _memory_used(self, pid: int) -> int:

@@ -82,6 +82,7 @@ class LlmApiModelRunner:
         )
         self._library = library
         self._running: set[int] = set()
+        self.prefilled = 0
         self._loop = LlmEventLoop(library.create_llm(settings), library)
         self.arrivals = self._loop.arrivals
 
@@ -105,6 +106,7 @@ class LlmApiModelRunner:
             )
         self._loop.add(handle, arguments, OutputReader(handle, request, self._sampling_params.end_ids_for(request)))
         self._running.add(handle)
+        self.prefilled += len(request.prompt_ids)
 
     def remove(self, handle: int) -> None:
         self._running.discard(handle)

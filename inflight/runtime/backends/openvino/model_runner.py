@@ -76,6 +76,7 @@ class OpenVinoModelRunner:
         self._load = partial(PagedModel, options.model_dir, blocks, _properties(manifest, options))
         self._adapters = options.adapters
         self._models = [self._load(options.adapters)]
+        self.prefilled = 0
         self._pool = BlockPool(blocks)
         self._sampler = Sampler(manifest.vocabulary_size, options.threads)
         self._speculation = self._load_speculation(options, manifest)
@@ -157,6 +158,7 @@ class OpenVinoModelRunner:
         planned += self._prompts(sum(1 + len(each.draft) for each in planned))
         if not planned:
             return
+        self.prefilled += sum(each.length for each in planned[len(decoding) :])
         chunks = [each.sequence.chunk(each.length, self._pool, each.draft) for each in planned]
         started = time.perf_counter()
         logits = self._models[0].forward(chunks)

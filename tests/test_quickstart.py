@@ -1,4 +1,4 @@
-"""Every command of the README's console blocks runs, in its order, in an empty folder."""
+"""Every command of the quickstart's console blocks runs, in its order, in an empty folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inflight.deploy.server import ports
 from tests.fixtures.scripts import ROOT, script
 
 
-def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
+def test_every_console_block_of_the_quickstart_runs(tmp_path: Path) -> None:
     for attempt in range(3):
         run = run_blocks(tmp_path / str(attempt))
         if "[port_in_use]" not in run.stderr:  # another program took a port while the engine was built
@@ -27,7 +27,7 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
 
 def run_blocks(place: Path) -> subprocess.CompletedProcess[str]:
     place.mkdir()
-    lines = script((ROOT / "README.md").read_text(encoding="utf-8"))
+    lines = script((ROOT / "docs/quickstart.md").read_text(encoding="utf-8"))
     assert lines
     chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
     gateway = ports.choose_ports(ports.ListenHosts(), None, None, None).http
