@@ -23,6 +23,7 @@ from build_engines.target import BuildOptions, Host
 
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "beam_idx"}
 _EXPORT = "`optimum-cli export openvino --task text-generation-with-past`"
+_LONGEST_REASON = 200
 _ORIGINAL = "name the original model, with its weights in safetensors"
 
 
@@ -122,7 +123,15 @@ def export(task: ReadyModelTask, on_step: Callable[[str], None]) -> ExportResult
     )
     if task.smoke_test:
         on_step("Testing the engine")
-        smoke_test(out, task.properties, result)
+        try:
+            smoke_test(out, task.properties, result)
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1][-_LONGEST_REASON:].rstrip(".")
+            raise BuildError(
+                f"OpenVINO can't run {directory / MODEL} ({reason}); fetch it again, or export the original model with"
+                f" {_EXPORT}.",
+                "checkpoint_damaged",
+            ) from error
     return result
 
 
