@@ -84,6 +84,27 @@ def read_ir(path: Path) -> IrFacts:
     return reader.facts
 
 
+def openvino_files(directory: Path) -> tuple[Path, Path]:
+    """Return the files of the OpenVINO model in `directory`, which is complete.
+
+    Raises BuildError: `not_a_checkpoint` without tokenizer.json, `checkpoint_damaged` if the weights are missing or cut
+    off, and as `read_ir` does.
+    """
+    if not (directory / "tokenizer.json").is_file():
+        there = (directory / "openvino_tokenizer.xml").is_file()
+        unused = "; openvino_tokenizer.xml, which it has, is not used" if there else ""
+        raise BuildError(
+            f"{directory} has no tokenizer.json{unused}; copy the one of the original model there.", "not_a_checkpoint"
+        )
+    model, weights = directory / MODEL, directory / WEIGHTS
+    size = weights.stat().st_size if weights.is_file() else 0
+    if size < (end := read_ir(model).end):
+        raise BuildError(
+            f"{weights} has {size:,} bytes, and {MODEL} describes {end:,}; fetch it again.", "checkpoint_damaged"
+        )
+    return model, weights
+
+
 class _Reader:
     """Collects the facts while the parser reads; only layers of the model itself, not of bodies inside a layer, are
     its inputs, outputs and states."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,27 +19,14 @@ from build_engines.manifest import Manifest
 from build_engines.openvino.export import compress_weights
 from tests.build_engines.build_runs import generator, names
 from tests.build_engines.test_parity import draw_prompts, generate_in_flight
-from tests.fixtures.engines import TinyCheckpoint, TinyEngine, cached_checkpoint
+from tests.fixtures.engines import TinyEngine
 from tests.fixtures.errors import raises
 
 
-@pytest.fixture(scope="session")
-def exported(tiny_checkpoint: TinyCheckpoint) -> Path:
-    """The tiny Llama as `optimum-cli export openvino` writes it, at fp32."""
-
-    def write(out: Path) -> None:
-        options = ["--task", "text-generation-with-past", "--weight-format", "fp32"]
-        program = [str(Path(sys.executable).with_name("optimum-cli")), "export", "openvino"]
-        command = [*program, "--model", str(tiny_checkpoint("llama")), *options, str(out)]
-        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-
-    return cached_checkpoint("exported-llama", "synthetic", write)
-
-
 @pytest.fixture
-def model(exported: Path, tmp_path: Path) -> Path:
+def model(exported_llama: Path, tmp_path: Path) -> Path:
     """A copy for one test."""
-    return Path(shutil.copytree(exported, tmp_path / "model"))
+    return Path(shutil.copytree(exported_llama, tmp_path / "model"))
 
 
 def compress(model: Path, precision: str) -> None:
@@ -56,13 +42,13 @@ def compress(model: Path, precision: str) -> None:
 
 
 def test_an_exported_model_is_the_engine_that_a_build_makes(
-    exported: Path, tiny_checkpoint: TinyCheckpoint, tiny_engine: TinyEngine, tmp_path: Path
+    exported_llama: Path, tiny_engine: TinyEngine, tmp_path: Path
 ) -> None:
     built = Manifest.read(tiny_engine("llama"))
-    taken = generator(build_engine(str(exported), tmp_path / "engine", BuildOptions(name=built.name)))
+    taken = generator(build_engine(str(exported_llama), tmp_path / "engine", BuildOptions(name=built.name)))
     same = {"source", "files", "versions", "created"}
     assert taken.model_dump(exclude=same) == built.model_dump(exclude=same)
-    assert (tmp_path / "engine" / "openvino_model.bin").samefile(exported / "openvino_model.bin")
+    assert (tmp_path / "engine" / "openvino_model.bin").samefile(exported_llama / "openvino_model.bin")
     prompts = draw_prompts(12, built.vocab_size)
     assert generate_in_flight(tmp_path / "engine", prompts) == generate_in_flight(tiny_engine("llama"), prompts)
 
@@ -180,3 +166,13 @@ def test_another_target_or_length_is_refused(model: Path, tmp_path: Path) -> Non
     with raises(BuildError, "invalid_parameter", naming=("2048", "2049")):
         build_engine(str(model), tmp_path / "engine", BuildOptions(max_seq_len=2049))
     assert names(tmp_path) == ["model"]
+
+
+def test_a_checkpoint_needs_the_libraries_of_a_build(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "sitecustomize.py").write_text("import sys\nsys.modules['optimum'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "without"), *sys.path]))
+    with raises(BuildError, "package_missing", naming="build"):
+        build_engine(str(checkpoint), tmp_path / "engine", BuildOptions())
