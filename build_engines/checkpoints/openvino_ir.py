@@ -65,6 +65,15 @@ def openvino_parts(directory: Path) -> list[str]:
     return sorted(path.name for path in files if "tokenizer" not in path.name)
 
 
+def other_precision(where: str | Path, precision: str, asked: str) -> BuildError:
+    """Return the refusal of a precision that the weights of an OpenVINO model don't have."""
+    return BuildError(
+        f"{where} has {precision} weights, which are not converted to {asked}; leave --precision out, or name the"
+        " original model, with its weights in safetensors.",
+        "invalid_parameter",
+    )
+
+
 def read_ir(path: Path) -> IrFacts:
     """Return the facts of the openvino_model.xml `path`, which is untrusted.
 

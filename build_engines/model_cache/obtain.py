@@ -13,7 +13,7 @@ from build_engines.build import BuildOptions, build_engine, with_inflight_versio
 from build_engines.checkpoints.checkpoint import find_config, map_read_errors, read_config
 from build_engines.checkpoints.hub import CHECKPOINT_FILES, MAIN_BRANCH, HubModel, download, find_hub_model
 from build_engines.checkpoints.locate import checkpoint_name, is_on_hub, local_path
-from build_engines.checkpoints.openvino_ir import MODEL
+from build_engines.checkpoints.openvino_ir import MODEL, other_precision
 from build_engines.encoders.settings import find_task
 from build_engines.errors import BuildError
 from build_engines.model_cache.cache import CachedEngine, EntryRecord, ModelCache
@@ -74,6 +74,9 @@ def obtain_engine(
     with ExitStack() as held:
         with _naming_the_cache():
             engine = held.enter_context(cache.hold(record, build, progress.step))
+        # A model of the hub may be one for OpenVINO in the cache already, under the key of what a build chooses.
+        if options.target == "openvino" and options.precision not in (None, engine.precision):
+            raise other_precision(checkpoint, str(engine.precision), str(options.precision))
         yield engine
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES, Checkpoint, read_config, read_json
 from build_engines.checkpoints.model_facts import read_facts, read_special_ids
-from build_engines.checkpoints.openvino_ir import MODEL, WEIGHTS, IrFacts, openvino_parts, read_ir
+from build_engines.checkpoints.openvino_ir import MODEL, WEIGHTS, IrFacts, openvino_parts, other_precision, read_ir
 from build_engines.checkpoints.tokenizer_files import TOKENIZER_FILES
 from build_engines.errors import BuildError
 from build_engines.manifest import Precision
@@ -71,11 +71,7 @@ def target(options: BuildOptions, directory: Path) -> ReadyModelTarget:
         )
     precision = read_precision(directory)
     if options.precision not in (None, precision):
-        raise BuildError(
-            f"{directory} has {precision} weights, which are not converted to {options.precision}; leave --precision"
-            f" out, or {_ORIGINAL}.",
-            "invalid_parameter",
-        )
+        raise other_precision(directory, precision, str(options.precision))
     kv_precision = options.kv_precision or ("f32" if precision == "fp32" else "u8")
     return ReadyModelTarget(precision, kv_precision, options.max_seq_len, options.smoke_test)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from build_engines.checkpoints.openvino_ir import other_precision
 from build_engines.cpu_precision import choose_precision, find_processor
 from build_engines.errors import BuildError
 from build_engines.plan import gpu_memory, openvino_memory
@@ -95,11 +96,7 @@ def make_plan(model: PlannedModel, request: PlanRequest) -> MemoryPlan:
     length = request.length or min(longest, DEFAULT_LENGTH)
     builder = target_support(request.target, model, request.device, request.sm)
     if model.ready and (others := {fmt.name for fmt in request.weights} - {model.ready.name}):
-        raise BuildError(
-            f"{model.where} has {model.ready.name} weights, which are not converted to {min(others)}; leave --precision"
-            " out, or name the original model.",
-            "invalid_parameter",
-        )
+        raise other_precision(model.where, model.ready.name, min(others))
     if model.ready:
         request = replace(request, weights=(model.ready,))
     request = replace(
