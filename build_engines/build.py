@@ -69,7 +69,7 @@ def build_engine(
     if options.task is None and options.target in ENCODER_TARGETS and (task := find_task(place)) != "generate":
         progress.step(f"Task of the checkpoint: {task}")
         options = replace(options, task=task)
-    target = find_target(options)
+    target = find_target(options, place)
     source_checkpoint = read_checkpoint(place, check=target.check_supported)
     name = options.name or checkpoint_name(checkpoint)
     with exclusive_writer(out, progress.step):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from build_engines.checkpoints.checkpoint import Checkpoint
+from build_engines.checkpoints.openvino_ir import is_openvino_model
 from build_engines.errors import BuildError
 from build_engines.manifest import (
     TARGETS,
@@ -37,6 +38,8 @@ _ENCODER_MODULES = {
     "llmapi": "build_engines.encoders.llmapi_target",
     "tensorrt": "build_engines.encoders.tensorrt_target",
 }
+# It has `target(options, directory) -> Target` for a directory that has an OpenVINO model.
+_READY_MODULE = "build_engines.openvino.ready_model"
 _FLOATS = ("bf16", "fp16", "fp32")
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "openvino": get_args(Precision),
@@ -110,12 +113,15 @@ class Target(Protocol):
         """Write the engine, without the manifest, into the empty directory `out`."""
 
 
-def find_target(options: BuildOptions) -> Target:
-    """Return the target that `options` name; without a task, the one that generates.
+def find_target(options: BuildOptions, directory: Path | None = None) -> Target:
+    """Return the target that `options` name, for what `directory` has; without a task, the one that generates.
 
     Raises BuildError (`invalid_parameter`) as `check_precisions` does, and the target's own errors.
     """
     check_precisions(options)
+    if directory is not None and is_openvino_model(directory):
+        ready: Target = importlib.import_module(_READY_MODULE).target(options, directory)
+        return ready
     encodes = options.task not in (None, "generate")
     if not encodes and options.target not in _MODULES:
         raise _wrong_target(options.target, "generate", _MODULES)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+from build_engines.checkpoints.openvino_ir import is_openvino_model, openvino_files
 from build_engines.checkpoints.safetensors_header import check_safetensors
 from build_engines.errors import BuildError
 
@@ -193,7 +194,9 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def _find_weights(directory: Path) -> dict[Path, int]:
-    """Return the weight files in order, each with its number of parameters."""
+    """Return the weight files in order, each with its number of parameters, which an OpenVINO model does not say."""
+    if is_openvino_model(directory):
+        return dict.fromkeys(openvino_files(directory), 0)
     index, single = directory / _INDEX, directory / _SINGLE
     if index.is_file():
         shards = _read_index(index)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from build_engines.checkpoints.checkpoint import gguf_error
+from build_engines.checkpoints.openvino_ir import MODEL, WEIGHTS
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress
 from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
@@ -25,6 +26,7 @@ MAIN_BRANCH = "main"
 CHECKPOINT_FILES = (
     *("*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"),
     *("[0-9]_*/config.json", "[0-9]_*/model.safetensors"),
+    *(MODEL, WEIGHTS),
 )
 # Copies of the same weights in other formats are in other folders or under this name.
 _EXCLUDE = ["consolidated*"]
@@ -64,13 +66,14 @@ class HubModel:
         return None if self.files is None or None in sizes else sum(size or 0 for size in sizes)
 
     def check_weights(self) -> None:
-        """Raise BuildError (`not_a_checkpoint`) for a model without safetensors, before anything is downloaded."""
-        if self.files is None or any(file.path.endswith(".safetensors") for file in self.files):
+        """Raise BuildError (`not_a_checkpoint`) for a model without usable weights, before anything is downloaded."""
+        if self.files is None or any(file.path.endswith(".safetensors") or file.path == MODEL for file in self.files):
             return
         if self.gguf:
             raise gguf_error(self.name)
         raise BuildError(
-            f"{self.name} has no weights in safetensors on the hub; choose a model that has them.", "not_a_checkpoint"
+            f"{self.name} has neither weights in safetensors nor {MODEL} on the hub; choose a model that has one.",
+            "not_a_checkpoint",
         )
 
 
@@ -105,7 +108,9 @@ def find_hub_model(name: str, revision: str | None = None, include: Sequence[str
         for file in info.siblings or ()
         if "/" not in file.rfilename or _MODULE_FILE.fullmatch(file.rfilename)
     }
-    selected = hub.utils.filter_repo_objects(paths, allow_patterns=list(include), ignore_patterns=_EXCLUDE)
+    # A model for OpenVINO is taken as it is only if the original weights are not there.
+    excluded = [*_EXCLUDE, MODEL, WEIGHTS] if any(path.endswith(".safetensors") for path in paths) else _EXCLUDE
+    selected = hub.utils.filter_repo_objects(paths, allow_patterns=list(include), ignore_patterns=excluded)
     files = tuple(
         HubFile(path, file.lfs.sha256 if file.lfs else file.blob_id, file.size)
         for path in selected

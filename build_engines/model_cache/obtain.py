@@ -13,6 +13,7 @@ from build_engines.build import BuildOptions, build_engine, with_inflight_versio
 from build_engines.checkpoints.checkpoint import find_config, map_read_errors, read_config
 from build_engines.checkpoints.hub import CHECKPOINT_FILES, MAIN_BRANCH, HubModel, download, find_hub_model
 from build_engines.checkpoints.locate import checkpoint_name, is_on_hub, local_path
+from build_engines.checkpoints.openvino_ir import MODEL, other_precision
 from build_engines.encoders.settings import find_task
 from build_engines.errors import BuildError
 from build_engines.model_cache.cache import CachedEngine, EntryRecord, ModelCache
@@ -49,7 +50,7 @@ def obtain_engine(
     check_revision(checkpoint, revision)
     if options.task is None and not is_on_hub(checkpoint):
         options = replace(options, task=find_task(local_path(checkpoint)))
-    target = find_target(options)
+    target = find_target(options, None if is_on_hub(checkpoint) else local_path(checkpoint))
     host = with_inflight_version(target.host())
     capability = host.machine and host.machine.compute_capability
     name = options.name or checkpoint_name(checkpoint)
@@ -73,6 +74,9 @@ def obtain_engine(
     with ExitStack() as held:
         with _naming_the_cache():
             engine = held.enter_context(cache.hold(record, build, progress.step))
+        # A model of the hub may be one for OpenVINO in the cache already, under the key of what a build chooses.
+        if options.target == "openvino" and options.precision not in (None, engine.precision):
+            raise other_precision(checkpoint, str(engine.precision), str(options.precision))
         yield engine
 
 
@@ -120,13 +124,13 @@ def _download(model: HubModel, options: BuildOptions, progress: BuildProgress) -
         config = tuple(file for file in model.files if _describes_model(file.path))
         directory = download(replace(model, files=config), NoBuildProgress())
         with_task = replace(options, task=options.task or find_task(directory))
-        find_target(with_task).check_supported(directory, read_config(directory))
+        find_target(with_task, directory).check_supported(directory, read_config(directory))
     return download(model, progress)
 
 
 def _describes_model(path: str) -> bool:
     """Return whether a file says what the model is: a small one, or of a module of sentence-transformers."""
-    return "/" in path or (path.endswith(".json") and path != "tokenizer.json")
+    return "/" in path or path == MODEL or (path.endswith(".json") and path != "tokenizer.json")
 
 
 def _hash_checkpoint(directory: Path) -> str:
@@ -137,7 +141,8 @@ def _hash_checkpoint(directory: Path) -> str:
         for path in sorted(path for path in paths if path.is_file()):
             facts = path.stat()
             digest.update(f"\0{path.relative_to(directory).as_posix()}\0{facts.st_size}\0".encode())
-            digest.update(str(facts.st_mtime_ns).encode() if path.suffix == ".safetensors" else path.read_bytes())
+            is_large = path.suffix in (".safetensors", ".bin")
+            digest.update(str(facts.st_mtime_ns).encode() if is_large else path.read_bytes())
     return digest.hexdigest()
 
 

@@ -60,7 +60,7 @@ def export(task: ExportTask, on_step: Callable[[str], None]) -> ExportResult:
     on_step("Loading the exporter")
     config = _read_supported_config(checkpoint)
     tokenizer = read_fast_tokenizer(checkpoint)
-    length = _sequence_length(task, config, tokenizer)
+    length = sequence_length(task, config, tokenizer)
     on_step(f"Converting {config.architectures[0]} to OpenVINO")
     _convert(checkpoint, config, out, getattr(_torch(), _TORCH_TYPES.get(task.precision, "bfloat16")))
     if task.precision in ("int8", "int4"):
@@ -68,10 +68,10 @@ def export(task: ExportTask, on_step: Callable[[str], None]) -> ExportResult:
         _compress(out, task.precision)
     write_fast_tokenizer(tokenizer, out)
     _keep_own_files(checkpoint, out)
-    facts = _result(config, out, tokenizer, length, _notes(config))
+    facts = _result(config, out, tokenizer, length, describe_limits(config))
     if task.smoke_test:
         on_step("Testing the engine")
-        _smoke_test(out, task.properties, facts)
+        smoke_test(out, task.properties, facts)
     return facts
 
 
@@ -207,7 +207,8 @@ def _result(config: Any, out: Path, tokenizer: Any, length: int, notes: list[str
     )
 
 
-def _notes(config: Any) -> list[str]:
+def describe_limits(config: Any) -> list[str]:
+    """Return sentences about what the engine of a model can't do."""
     notes = []
     if getattr(config, "attn_logit_softcapping", None):
         notes.append(
@@ -222,7 +223,7 @@ def _notes(config: Any) -> list[str]:
     return notes
 
 
-def _sequence_length(task: ExportTask, config: Any, tokenizer: Any) -> int:
+def sequence_length(task: ExportTask, config: Any, tokenizer: Any) -> int:
     """Return the user's or the model's length; raise BuildError (`invalid_parameter`) if the user's is higher."""
     longest = _positions(config, tokenizer)
     if task.max_seq_len is not None and task.max_seq_len > longest:
@@ -254,7 +255,7 @@ def _original_positions(config: Any) -> int:
     return int(inside or config.original_max_position_embeddings)
 
 
-def _smoke_test(out: Path, properties: dict[str, Any], facts: ExportResult) -> None:
+def smoke_test(out: Path, properties: dict[str, Any], facts: ExportResult) -> None:
     """Load the engine as in serving, and compute one token."""
     import numpy
     import openvino

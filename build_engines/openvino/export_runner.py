@@ -35,8 +35,8 @@ class ExportTask(Protocol):
 def run_export(task: ExportTask, progress: BuildProgress) -> dict[str, Any]:
     """Run the export of `task` in a separate process, which always ends with this call; return its result's fields.
 
-    Raises BuildError with the export's error about the checkpoint, or `build_failed` with the path of the log, which is
-    then kept. Raises OSError (ENOSPC) if the disk is full.
+    Raises BuildError with the export's error about the checkpoint, `package_missing`, or `build_failed` with the path
+    of the log, which is then kept. Raises OSError (ENOSPC) if the disk is full.
     """
     log = tempfile.NamedTemporaryFile(prefix="inflight-build-", suffix=".log", delete=False)  # noqa: SIM115
     keep = False
@@ -49,6 +49,12 @@ def run_export(task: ExportTask, progress: BuildProgress) -> dict[str, Any]:
             return dict(answer["facts"])
         if "code" in answer:
             raise BuildError(answer["error"], answer["code"])
+        if str(answer.get("failure")).startswith("ModuleNotFoundError"):
+            raise BuildError(
+                f"Compiling {task.checkpoint} needs packages of the extra build ({answer['failure']}); say pip install"
+                " 'inflight[build]', or name a model for OpenVINO, which is served as it is.",
+                "package_missing",
+            )
         if answer.get("errno") == errno.ENOSPC or shutil.disk_usage(task.out).free < _DISK_FULL_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         keep = True

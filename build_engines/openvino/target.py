@@ -6,7 +6,7 @@ import contextlib
 import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from build_engines.checkpoints.checkpoint import Checkpoint, check_buildable
 from build_engines.cpu_precision import PrecisionChoice, choose_precision, find_processor
@@ -37,6 +37,8 @@ class OpenVinoTarget:
     smoke_test: bool
     choice: PrecisionChoice | None = None
 
+    task_type: ClassVar[type[ExportTask]] = ExportTask
+
     @property
     def properties(self) -> dict[str, Any]:
         """The properties for OpenVINO."""
@@ -61,7 +63,7 @@ class OpenVinoTarget:
         return int(checkpoint.parameters * _BYTES[self.precision])
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
-        task = ExportTask(
+        task = self.task_type(
             checkpoint=str(checkpoint.directory),
             out=str(out),
             precision=self.precision,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from build_engines.errors import BuildError
 from build_engines.plan.parameters import ParameterCounts
@@ -34,6 +34,12 @@ class WeightFormat:
     def checkpoint_bytes(self, parameters: ParameterCounts) -> int:
         """Return the bytes of all weights in the files."""
         return self.layers_bytes(parameters) + self.table_bytes(parameters.embedding + parameters.output)
+
+    def of_file(self, size: int, parameters: ParameterCounts) -> WeightFormat:
+        """Return the format in proportion, so that all weights are a file of `size` bytes."""
+        scale = size / self.checkpoint_bytes(parameters)
+        names = ("linear", "channel", "tables", "rest")
+        return replace(self, **{name: getattr(self, name) * scale for name in names})
 
 
 @dataclass(frozen=True)

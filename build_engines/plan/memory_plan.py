@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from build_engines.checkpoints.openvino_ir import other_precision
 from build_engines.cpu_precision import choose_precision, find_processor
 from build_engines.errors import BuildError
 from build_engines.plan import gpu_memory, openvino_memory
@@ -81,7 +82,8 @@ class MemoryPlan:
 def make_plan(model: PlannedModel, request: PlanRequest) -> MemoryPlan:
     """Return the plan of `model` for `request`, whose formats default to those of the target.
 
-    Raises BuildError: `invalid_parameter` for a length above the model's, `unsupported_architecture` if the target
+    Raises BuildError: `invalid_parameter` for a length above the model's and a precision that its weights, which are
+    taken as they are, don't have, `unsupported_architecture` if the target
     doesn't support the model.
     """
     longest = model.shape.positions
@@ -93,6 +95,10 @@ def make_plan(model: PlannedModel, request: PlanRequest) -> MemoryPlan:
         )
     length = request.length or min(longest, DEFAULT_LENGTH)
     builder = target_support(request.target, model, request.device, request.sm)
+    if model.ready and (others := {fmt.name for fmt in request.weights} - {model.ready.name}):
+        raise other_precision(model.where, model.ready.name, min(others))
+    if model.ready:
+        request = replace(request, weights=(model.ready,))
     request = replace(
         request, weights=request.weights or _default_weights(request, builder), kv=request.kv or _default_kv(request)
     )
@@ -101,7 +107,7 @@ def make_plan(model: PlannedModel, request: PlanRequest) -> MemoryPlan:
     # On a processor, the precision that a build chooses there, if it was not left out.
     suited = choose_precision(find_processor()).precision if request.is_openvino else None
     recommended = next((fit for fit in sorted(fits, key=lambda fit: fit.weights.name != suited) if fit.fits), None)
-    advice = None if recommended else _advice(choose, length, request, fits)
+    advice = None if recommended else _advice(choose, length, request, fits, model.ready)
     return MemoryPlan(model, request, length, fits, recommended, advice, (*model.notes, *builder.notes))
 
 
@@ -164,11 +170,11 @@ def _choices(
     return Choices(built, notes=verdicts[built[0]].notes)
 
 
-def _advice(choose: Chooser, length: int, wish: PlanRequest, fits: tuple[Fit, ...]) -> str:
+def _advice(choose: Chooser, length: int, wish: PlanRequest, fits: tuple[Fit, ...], ready: WeightFormat | None) -> str:
     """Return a sentence with the missing memory and each single change that is sufficient."""
     able = [fit for fit in fits if fit.refusal is None]
     ways = []
-    if other := _other_format(choose, wish):
+    if other := _other_format(choose, wish, ready):
         ways.append(f"--precision {other.weights.name} --kv-cache-precision {other.kv.name}")
     if not wish.is_openvino and (more := _more_devices(choose, wish)):
         ways.append(f"--gpus {more.split.gpus} ({more.weights.name} weights)")
@@ -196,10 +202,10 @@ def _either(ways: list[str]) -> str:
     return ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])} or {ways[-1]}"
 
 
-def _other_format(choose: Chooser, wish: PlanRequest) -> Fit | None:
-    """Return the first format that fits, most precise first."""
+def _other_format(choose: Chooser, wish: PlanRequest, ready: WeightFormat | None) -> Fit | None:
+    """Return the first format that fits, most precise first; of the weights only `ready` if that is given."""
     weights, kv = (OPENVINO_WEIGHTS, OPENVINO_KV) if wish.is_openvino else (GPU_WEIGHTS, GPU_KV)
-    fits = (choose(wish, weight, cache) for weight in weights.values() for cache in kv.values())
+    fits = (choose(wish, weight, cache) for weight in ([ready] if ready else weights.values()) for cache in kv.values())
     return next((fit for fit in fits if fit.fits), None)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.checkpoints.checkpoint import checkpoint_directory, find_config, map_read_errors, read_json
+from build_engines.checkpoints.openvino_ir import MODEL, is_openvino_model, read_ir
+from build_engines.plan.formats import OPENVINO_WEIGHTS, WeightFormat
 from build_engines.plan.parameters import ParameterCounts, count_parameters, count_stored_parameters, with_total
 from build_engines.plan.shape import ModelShape, read_shape
 
@@ -20,7 +22,7 @@ _TOLERANCE = 0.01
 @dataclass(frozen=True)
 class PlannedModel:
     """A model to plan. `counted_from` is the source of the number of parameters; `notes` are sentences for the user;
-    `config` is the parsed config.json."""
+    `config` is the parsed config.json. `ready` is the format of weights that a build takes as they are."""
 
     where: str
     shape: ModelShape
@@ -28,6 +30,7 @@ class PlannedModel:
     counted_from: str
     notes: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict, repr=False)
+    ready: WeightFormat | None = None
 
 
 def read_model(path: Path) -> PlannedModel:
@@ -44,6 +47,10 @@ def read_model(path: Path) -> PlannedModel:
 
 def _counted(shape: ModelShape, directory: Path) -> PlannedModel:
     parameters = count_parameters(shape)
+    if is_openvino_model(directory) and (directory / MODEL).is_file():
+        ir = read_ir(directory / MODEL)
+        ready = OPENVINO_WEIGHTS[ir.precision].of_file(ir.end, parameters)
+        return PlannedModel(str(directory), replace(shape, quantized=None), parameters, "config.json", ready=ready)
     if (directory / _MODELOPT).is_file():
         shape = replace(shape, quantized=shape.quantized or "modelopt")
     if shape.quantized:

@@ -47,6 +47,12 @@ def target_support(target: str, model: PlannedModel, device: str, sm: int | None
 
     Raises BuildError (`unsupported_architecture`) if the target doesn't support the model.
     """
+    if model.ready and target != "openvino":
+        raise BuildError(
+            f"{model.where} has a model for OpenVINO, which runs on the processor; leave --gpu, --memory and --target"
+            " out, or name the original model.",
+            "unsupported_architecture",
+        )
     if target == "openvino":
         return OpenVinoSupport(model)
     return TensorRtLlmSupport(model, device, sm) if target == "tensorrt-llm" else LlmApiSupport(model, sm)
@@ -72,11 +78,10 @@ def _of_the_original(model: PlannedModel) -> tuple[str, ...]:
 
 
 class OpenVinoSupport:
-    """Support of the target `openvino`: all of its formats."""
-
-    kept: WeightFormat | None = None
+    """Support of the target `openvino`: all of its formats, or that of weights that are taken as they are."""
 
     def __init__(self, model: PlannedModel) -> None:
+        self.kept = model.ready
         self.notes = _of_the_original(model)
 
     def check(self, weights: WeightFormat, kv: KvFormat, split: Split) -> FormatSupport:

@@ -91,7 +91,7 @@ class ErrorCode(NamedTuple):
 ERROR_CODES: dict[str, ErrorCode] = {
     # before serving
     "checkpoint_not_found": ErrorCode("there is no checkpoint at that path", "check the path or the hub name"),
-    "not_a_checkpoint": ErrorCode("the directory is not a Hugging Face checkpoint", "name one with config.json, safetensors weights and a tokenizer"),
+    "not_a_checkpoint": ErrorCode("the directory is not a Hugging Face checkpoint", "name one with config.json, a tokenizer, and weights in safetensors or an openvino_model.xml"),
     "checkpoint_damaged": ErrorCode("a file of the checkpoint is truncated or corrupt", "download the checkpoint again"),
     "unsupported_architecture": ErrorCode("this target does not support the architecture", "choose another target or checkpoint"),
     "build_failed": ErrorCode("compiling the engine failed", "look up the error in the log that the message names"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from build_engines.build import is_engine
 from build_engines.errors import BuildError
 from build_engines.manifest import read_manifest
 from inflight.deploy.checks.doctor import Finding, run_checks
@@ -28,7 +29,8 @@ def command(engine_dir: str | None, as_json: bool) -> None:
     Also measure how fast the processor multiplies matrices, in a few seconds.
 
     With ENGINE_DIR, also check that the engine is complete and runs here: versions, GPUs, driver. ENGINE_DIR may be a
-    repository that `inflight assemble` wrote: its directory, or its address on S3. For an engine directory of target
+    repository that `inflight assemble` wrote: its directory, or its address on S3; or the directory of an OpenVINO
+    model, which `inflight serve` takes as it is. For an engine directory of target
     openvino, also predict tokens per second. An encoder is started, and encodes a text.
 
     Exit code 1 if this machine cannot serve.
@@ -39,7 +41,8 @@ def command(engine_dir: str | None, as_json: bool) -> None:
       inflight doctor s3://models/my-model/v1 --json
     """  # fmt: skip
     findings: list[Finding] = []
-    for finding in itertools.chain(run_checks(engine_dir), _speed(engine_dir)):
+    ready = _ready_model(Path(engine_dir)) if engine_dir else []
+    for finding in itertools.chain(run_checks(None if ready else engine_dir), ready, _speed(engine_dir)):
         findings.append(finding)
         if not as_json:
             _print_finding(finding)
@@ -50,6 +53,26 @@ def command(engine_dir: str | None, as_json: bool) -> None:
     else:
         click.echo("This machine can serve." if able else "This machine cannot serve yet.")
     sys.exit(0 if able else 1)
+
+
+def _ready_model(directory: Path) -> list[Finding]:
+    """Return whether an OpenVINO model that is no engine yet can be served; [] for anything else."""
+    from build_engines.checkpoints.checkpoint import read_checkpoint
+    from build_engines.checkpoints.openvino_ir import is_openvino_model
+    from build_engines.openvino.ready_model import target
+    from build_engines.target import BuildOptions
+
+    if is_engine(directory) or not is_openvino_model(directory):
+        return []
+    try:
+        taken = target(BuildOptions(), directory)
+        checkpoint = read_checkpoint(directory, check=taken.check_supported)
+    except BuildError as error:
+        sentence, _, remedy = str(error).rpartition("; ")
+        return [Finding("model", "missing", sentence, remedy.rstrip("."))]
+    size = f"{checkpoint.weight_bytes / 1e6:,.0f} MB"
+    found = f"{directory}: {checkpoint.architecture} for OpenVINO, {taken.precision} weights, {size}; served as it is"
+    return [Finding("model", "ok", found)]
 
 
 def _speed(engine_dir: str | None) -> Iterator[Finding]:

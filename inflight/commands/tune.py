@@ -179,6 +179,9 @@ def command(
 
 def _plan(source: str, target: str, no_quality: bool, options: dict[str, Any]) -> TunePlan:
     """Return the plan that the options describe. Raises UsageError, and as `kind_of` does."""
+    from build_engines.checkpoints.openvino_ir import is_openvino_model
+    from build_engines.openvino.ready_model import read_precision
+
     is_engine = kind_of(source) == "deployable"
     if is_engine:
         if not (Path(source).expanduser() / FILE_NAME).is_file():
@@ -191,7 +194,12 @@ def _plan(source: str, target: str, no_quality: bool, options: dict[str, Any]) -
             raise click.UsageError(f"{source} has its limits compiled in; name its checkpoint instead.")
         builds = [EngineBuild(manifest.precision, manifest.kv_cache_precision)]
     else:
-        builds = _builds(target, options["precision"], options["kv_cache_precision"])
+        place = Path(source).expanduser()
+        ready = [read_precision(place)] if target == OPENVINO and is_openvino_model(place) else []
+        if ready and (others := {*options["precision"]} - {*ready}):
+            raise click.UsageError(f"{source} has {ready[0]} weights; leave --precision {min(others)} out.")
+        builds = _builds(target, options["precision"] or ready, options["kv_cache_precision"])
+        no_quality = no_quality or bool(ready)  # there are no weights in fp32 to compare with
     if target != OPENVINO and (options["threads"] or options["stream_interval"]):
         raise click.UsageError("--threads and --stream-interval are for --target openvino; leave them out.")
     grid = Grid(

@@ -51,7 +51,7 @@ class ChatRenderer:
         try:
             settings = _read_object(directory / "tokenizer_config.json")
             sources = _sources(directory, settings)
-            return cls(sources, _special_tokens(settings, directory)) if sources else None
+            return cls(sources, special_tokens(settings, directory)) if sources else None
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:  # or of the wrong types
             raise RequestError(
                 f"the chat template of {directory.name} can't be read ({error}); fix the file, or send text",
@@ -119,7 +119,7 @@ def first_token(directory: str | Path) -> str:
     """Return the text of the token that begins a sequence; empty if there is none, or the files are damaged."""
     place = Path(directory)
     try:
-        return str(_special_tokens(_read_object(place / "tokenizer_config.json"), place)["bos_token"])
+        return str(special_tokens(_read_object(place / "tokenizer_config.json"), place)["bos_token"])
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return ""
 
@@ -162,7 +162,7 @@ def _sources(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     return named
 
 
-def _special_tokens(settings: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+def special_tokens(settings: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     """Return the special tokens' texts by name. The separate file of old checkpoints takes precedence."""
     merged = dict(settings)
     if "added_tokens_decoder" not in settings:

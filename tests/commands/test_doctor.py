@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,16 @@ def test_a_server_that_can_not_start_is_said_with_a_remedy_and_exit_code_1(
     assert "This machine cannot serve yet." in done.stdout
     assert str(tmp_path) in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_an_openvino_model_is_checked_as_it_is_served(exported_llama: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(exported_llama, tmp_path / "model")
+    for state in ("ok", "missing"):
+        if state == "missing":
+            (model / "openvino_model.bin").unlink()
+        done = doctor(str(model), "--json")
+        findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+        assert (findings["model"]["state"], done.returncode) == (state, int(state != "ok"))
 
 
 def test_a_run_directory_that_can_not_be_written_is_a_finding_not_a_traceback(

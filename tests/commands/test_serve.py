@@ -233,6 +233,24 @@ def test_a_models_name_is_enough(serve: Serve, hub: Hub, tiny_checkpoint: TinyCh
     cache.remove(entry)
 
 
+def test_an_openvino_model_of_the_hub_is_served_without_the_libraries_of_a_build(
+    serve: Serve, hub: Hub, exported_llama: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.modules |= dict.fromkeys(['torch', 'transformers', 'optimum', 'nncf'])\n"
+    )
+    hub.models[NAME] = HubModelFiles(exported_llama)
+    environment = hub.environment(tmp_path)
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
+    importing = subprocess.run([sys.executable, "-c", "import torch"], env=environment, capture_output=True)
+    assert importing.returncode, "every process of the server is without them"
+    serving = serve(model=NAME, environment=environment)
+    with Client(serving.announcement["grpc"]) as client:
+        assert client.generate("hello", max_tokens=2).output_tokens == 2
+    [entry] = ModelCache(tmp_path / "engines").entries()
+    assert (entry.record.name, entry.precision) == (NAME, "fp32")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

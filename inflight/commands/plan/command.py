@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import click
 
 from build_engines.checkpoints.checkpoint import checkpoint_directory, read_config
+from build_engines.checkpoints.openvino_ir import MODEL
 from build_engines.encoders.memory import plan_encoder
 from build_engines.encoders.settings import CONFIG_FILES, find_task
 from build_engines.errors import BuildError
@@ -214,7 +215,7 @@ def _locate(checkpoint: str) -> Path:
     from build_engines.checkpoints.locate import locate_checkpoint
     from inflight.commands.terminal.build_progress import BuildProgressLines
 
-    return locate_checkpoint(checkpoint, BuildProgressLines(), include=CONFIG_FILES)
+    return locate_checkpoint(checkpoint, BuildProgressLines(), include=(*CONFIG_FILES, MODEL))
 
 
 def _plan_encoder(

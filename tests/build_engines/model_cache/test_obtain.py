@@ -112,6 +112,21 @@ def test_a_model_of_the_hub_is_built_once_and_known_without_the_hub(
         pass
 
 
+def test_an_openvino_model_of_the_hub_is_fetched_once_and_has_one_precision(
+    hub_here: Hub, exported_llama: Path, cache: ModelCache
+) -> None:
+    hub_here.models[NAME] = HubModelFiles(exported_llama)
+    usual = choose_precision(find_processor()).precision
+    with obtain_engine(cache, NAME, BuildOptions(), RecordedProgress()) as engine:
+        assert engine.precision == "fp32"
+    assert hub_here.fetched.count("openvino_model.bin") == 1
+    with (
+        raises(BuildError, "invalid_parameter", naming=(NAME, "fp32", usual)),
+        obtain_engine(cache, NAME, BuildOptions(precision=usual), UntilExport()),
+    ):
+        pass
+
+
 def test_a_new_commit_is_built_anew(hub_here: Hub, tiny_checkpoint: TinyCheckpoint, cache: ModelCache) -> None:
     model = hub_here.models[NAME] = HubModelFiles(tiny_checkpoint("llama"))
     for commit in (COMMIT, "b" * 40):

@@ -29,6 +29,15 @@ def checkpoint(tmp_path: Path) -> Path:
     return write(tmp_path / "llama", "llama-3.1-8b", architectures=["LlamaForCausalLM"])
 
 
+def test_an_openvino_model_has_the_size_and_the_precision_of_its_file(exported_llama: Path) -> None:
+    found = report(exported_llama, "--memory", "4GiB", "--target", "openvino")
+    size = (exported_llama / "openvino_model.bin").stat().st_size
+    assert {option["precision"] for option in found["options"]} == {"fp32"}
+    assert found["options"][0]["checkpoint_bytes"] == pytest.approx(size, abs=16)
+    assert plan(exported_llama, "--precision", "int8").exit_code == 1
+    assert plan(exported_llama, *GPU).exit_code == 1
+
+
 def test_the_config_alone_is_enough(checkpoint: Path) -> None:
     found = report(checkpoint, *GPU, "--precision", "bf16", "--kv-cache-precision", "bf16", "--max-num-sequences", 4)
     assert found["parameters"] | {"counted_by": "config.json", "total": 8_030_261_248} == found["parameters"]
