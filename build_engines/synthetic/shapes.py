@@ -152,16 +152,16 @@ def _gemma(layers: int) -> dict[str, Any]:
     return _small(layers, tied=True, head_dim=32, query_pre_attn_scalar=32, sliding_window=256)
 
 
-_OLD = {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 2048}
-_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
-_SMALL_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
-_GRANITE = {
+_OLD: dict[str, Any] = {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 2048}
+_EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_SMALL_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+_GRANITE: dict[str, Any] = {
     "embedding_multiplier": 12.0,
     "logits_scaling": 8.0,
     "residual_multiplier": 0.22,
     "attention_multiplier": 0.0625,
 }
-_YARN = {
+_YARN: dict[str, Any] = {
     "rope_type": "yarn",
     "rope_theta": 150000.0,
     "factor": 32.0,

@@ -14,7 +14,19 @@ from safetensors.torch import save_file
 from transformers import PretrainedConfig
 from transformers.core_model_loading import revert_weight_conversion
 
-_ATTENTION = ("q_proj", "k_proj", "q_norm", "k_norm", "qkv_proj", "o_proj", "attn.c_", "self.query", "self.key", "Wqkv", "query_key_value")
+_ATTENTION = (
+    "q_proj",
+    "k_proj",
+    "q_norm",
+    "k_norm",
+    "qkv_proj",
+    "o_proj",
+    "attn.c_",
+    "self.query",
+    "self.key",
+    "Wqkv",
+    "query_key_value",
+)
 _NORMS = ("norm", ".ln_")
 _IN_OUT = ("c_attn.weight", "c_proj.weight", "c_fc.weight", "experts.gate_up_proj", "experts.down_proj")
 
