@@ -95,6 +95,8 @@ def _random_tensor(name: str, shape: tuple[int, ...], config: PretrainedConfig, 
     if any(part in name.lower() for part in _NORMS) and len(shape) == 1:
         # Gemma adds one to the stored weight.
         middle = gain if name.endswith("weight") and not config.model_type.startswith("gemma") else 0.0
+        if "embeddings_layernorm" in name:  # of BLOOM: about as large as embeddings without it
+            middle = 0.5 / math.sqrt(shape[0])
         return tensor.normal_(middle, 0.05, generator=generator)
     if len(shape) == 1:
         return tensor.normal_(0.0, 0.1, generator=generator)

@@ -139,21 +139,41 @@ def rotates(architecture: str) -> bool:
     return "rope_parameters" in AutoConfig.for_model(TINY[f"tiny-{architecture}"].model_type).to_dict()
 
 
-@pytest.mark.parametrize("architecture", [case for case in ALL if rotates(str(case.values[0]))])
-def test_a_checkpoint_saved_by_transformers_4_gives_the_same_engine(
-    tiny_checkpoint: TinyCheckpoint, architecture: str, tmp_path: Path
-) -> None:
-    today = Path(shutil.copytree(tiny_checkpoint(architecture), tmp_path / "5"))
+def forms(checkpoint: Path, place: Path) -> tuple[Path, Path]:
+    """Return a copy of a checkpoint of transformers 5, and the same as transformers 4 saved it."""
+    today = Path(shutil.copytree(checkpoint, place / "5"))
     config = json.loads((today / "config.json").read_text())
     set_theta(config["rope_parameters"])
     (today / "config.json").write_text(json.dumps(config))
-    before = Path(shutil.copytree(today, tmp_path / "4"))
+    before = Path(shutil.copytree(today, place / "4"))
     (before / "config.json").write_text(json.dumps(in_form_of_transformers_4(config)))
     tokenizer = json.loads((before / "tokenizer_config.json").read_text())
     tokenizer["tokenizer_class"] = "PreTrainedTokenizerFast"
     (before / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    return today, before
+
+
+ROTATING = [name for name in FAMILIES if rotates(name)]
+
+
+@pytest.mark.parametrize("architecture", ROTATING)
+def test_the_configs_of_transformers_4_and_5_are_read_alike(architecture: str, tmp_path: Path) -> None:
+    shape = TINY[f"tiny-{architecture}"]
+    ids = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
+    AutoConfig.for_model(shape.model_type, vocab_size=1536, **ids, **shape.fields).save_pretrained(tmp_path / "0")
+    (tmp_path / "0" / "tokenizer_config.json").write_text("{}")
+    today, before = (AutoConfig.from_pretrained(path) for path in forms(tmp_path / "0", tmp_path))
+    assert str(THETA) in str(today.rope_parameters)
+    assert before.to_diff_dict() == today.to_diff_dict()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ROTATING)
+def test_a_checkpoint_saved_by_transformers_4_gives_the_same_engine(
+    tiny_checkpoint: TinyCheckpoint, architecture: str, tmp_path: Path
+) -> None:
     results = []
-    for checkpoint in (today, before):
+    for checkpoint in forms(tiny_checkpoint(architecture), tmp_path):
         out = tmp_path / f"engine-{checkpoint.name}"
         out.mkdir()
         facts = run_export(ExportTask(str(checkpoint), str(out), "fp32", None, {}, False), NoBuildProgress())
