@@ -114,6 +114,9 @@ THETA = 5000.0
 """A rotation that is no architecture's default: read from the wrong field, it would change the engine."""
 
 
+_PARTIAL = "partial_rotary_factor"
+
+
 def set_theta(parameters: dict[str, Any]) -> None:
     """Set the rotation, of each kind of layer if the config has one for each."""
     for part in [*(value for value in parameters.values() if isinstance(value, dict)), parameters]:
@@ -128,10 +131,11 @@ def in_form_of_transformers_4(config: dict[str, Any]) -> dict[str, Any]:
     if "full_attention" in rope:
         old["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
         rope = dict(rope["full_attention"])
-    old["rope_theta"] = rope.pop("rope_theta")
-    if "partial_rotary_factor" in rope:
-        old["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
-    old["rope_scaling"] = rope if rope.pop("rope_type") != "default" else None
+    names = ("rotary_emb_base", "rotary_pct") if old["model_type"] == "gpt_neox" else ("rope_theta", _PARTIAL)
+    old[names[0]] = rope.pop("rope_theta")
+    if _PARTIAL in rope:
+        old[names[1]] = rope.pop(_PARTIAL)
+    old["rope_scaling"] = rope if rope["rope_type"] != "default" else None
     return old | {"transformers_version": "4.57.6"}
 
 
@@ -153,7 +157,8 @@ def forms(checkpoint: Path, place: Path) -> tuple[Path, Path]:
     return today, before
 
 
-ROTATING = [name for name in FAMILIES if rotates(name)]
+# AFMoE came with transformers 5.
+ROTATING = [name for name in FAMILIES if rotates(name) and name != "afmoe"]
 
 
 @pytest.mark.parametrize("architecture", ROTATING)
