@@ -19,6 +19,8 @@ _ATTENTION = (
     "k_proj",
     "q_norm",
     "k_norm",
+    "q_layernorm",
+    "k_layernorm",
     "qkv_proj",
     "o_proj",
     "attn.c_",
@@ -94,9 +96,9 @@ def _random_tensor(name: str, shape: tuple[int, ...], config: PretrainedConfig, 
     gain = 2.0 if any(part in name for part in _ATTENTION) else 1.0
     if any(part in name.lower() for part in _NORMS) and len(shape) == 1:
         # Gemma adds one to the stored weight.
-        middle = gain if name.endswith("weight") and not config.model_type.startswith("gemma") else 0.0
-        if "embeddings_layernorm" in name:  # of BLOOM: about as large as embeddings without it
-            middle = 0.5 / math.sqrt(shape[0])
+        middle = gain - config.model_type.startswith("gemma") if name.endswith("weight") else 0.0
+        if "embeddings_layernorm" in name:  # of BLOOM, whose embeddings would outweigh its layers
+            return tensor.normal_(0.0, 0.02, generator=generator)
         return tensor.normal_(middle, 0.05, generator=generator)
     if len(shape) == 1:
         return tensor.normal_(0.0, 0.1, generator=generator)
