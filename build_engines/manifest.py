@@ -135,7 +135,8 @@ class _CompiledModel(_Frozen):
 class CompiledEngine(_CompiledModel):
     """What its target knows of an engine that generates text.
 
-    Any of `end_ids` ends an answer. `limits` and `features` belong to engines for GPUs.
+    Any of `end_ids` ends an answer. Of `layers`, `conv_layers` are convolutions with a state of `conv_state` numbers
+    instead of attention. `limits` and `features` belong to engines for GPUs.
     """
 
     precision: Precision | GpuPrecision | KeptPrecision
@@ -145,6 +146,8 @@ class CompiledEngine(_CompiledModel):
     layers: int
     kv_heads: int
     head_dim: int
+    conv_layers: int = 0
+    conv_state: int = 0
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     limits: GpuLimits | None = None

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES
+from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES, read_config
 from build_engines.checkpoints.model_facts import read_special_ids
 from build_engines.checkpoints.tokenizer_files import TOKENIZER_FILES, read_fast_tokenizer, write_fast_tokenizer
 from build_engines.errors import BuildError
+from build_engines.openvino.families import COMPARED, TASK, check_family
 
-_TASK = "text-generation-with-past"
 _MODEL_FILES = ("openvino_model.xml", "openvino_model.bin", "config.json", "generation_config.json")
 # Integer weights are compressed from bf16, whose exponent covers the values of every checkpoint.
 _TORCH_TYPES = {"fp32": "float32", "fp16": "float16"}
@@ -48,6 +48,8 @@ class ExportResult:
     layers: int
     kv_heads: int
     head_dim: int
+    conv_layers: int
+    conv_state: int
     notes: list[str]
 
 
@@ -82,29 +84,10 @@ def _torch() -> Any:
 
 
 def _read_supported_config(checkpoint: Path) -> Any:
-    import optimum.exporters.openvino  # noqa: F401 (registers what OpenVINO supports)
-    from optimum.exporters.tasks import TasksManager
     from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    try:
-        config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False, local_files_only=True)
-        tasks = TasksManager.get_supported_tasks_for_model_type(
-            config.model_type, exporter="openvino", library_name="transformers"
-        )
-    except (ValueError, KeyError) as error:
-        raise _unsupported(checkpoint) from error
-    if _TASK not in tasks or config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise _unsupported(checkpoint)
-    return config
-
-
-def _unsupported(checkpoint: Path) -> BuildError:
-    return BuildError(
-        f"{checkpoint} holds an architecture that the OpenVINO target can't compile; choose another checkpoint "
-        "(Llama, Mistral, Qwen2, Qwen3, GPT-2, Gemma 2, Phi-3 and others work).",
-        "unsupported_architecture",
-    )
+    check_family(checkpoint, str(read_config(checkpoint).get("model_type")))
+    return AutoConfig.from_pretrained(checkpoint, trust_remote_code=False, local_files_only=True)
 
 
 def _convert(checkpoint: Path, config: Any, out: Path, dtype: Any) -> None:
@@ -116,7 +99,7 @@ def _convert(checkpoint: Path, config: Any, out: Path, dtype: Any) -> None:
     export_from_model(
         model=model,
         output=out,
-        task=_TASK,
+        task=TASK,
         # Set explicitly, since the exporter compresses large models to int8 by default.
         ov_config=OVConfig(dtype="fp32"),
         stateful=True,
@@ -203,6 +186,8 @@ def _result(config: Any, out: Path, tokenizer: Any, length: int, notes: list[str
         layers=config.num_hidden_layers,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        conv_layers=list(getattr(config, "layer_types", None) or ()).count("conv"),
+        conv_state=config.hidden_size * getattr(config, "conv_L_cache", 0),
         notes=notes,
     )
 
@@ -210,6 +195,10 @@ def _result(config: Any, out: Path, tokenizer: Any, length: int, notes: list[str
 def describe_limits(config: Any) -> list[str]:
     """Return sentences about what the engine of a model can't do."""
     notes = []
+    if config.model_type not in COMPARED:
+        notes.append(
+            f"Engines of {config.model_type} models haven't been compared with transformers; compare some answers."
+        )
     if getattr(config, "attn_logit_softcapping", None):
         notes.append(
             "Paged attention has no soft-capping of scores, so the engine omits the model's, like transformers by "
@@ -267,6 +256,7 @@ def smoke_test(out: Path, properties: dict[str, Any], facts: ExportResult) -> No
     compiled = core.compile_model(model, "CPU", properties)
     request = compiled.create_infer_request()
     values = {"input_ids": [facts.bos_id or 0], "subsequence_begins": [0, 1], "block_indices_begins": [0, 1]}
+    values |= {"la.block_indices": [0, 0], "la.block_indices_begins": [0, 2]}  # of convolutions: read from, written to
     for port in compiled.inputs:
         name, dimensions = port.get_any_name(), port.partial_shape
         shape = [1 if size.is_dynamic else size.get_length() for size in dimensions]  # of a cache: one block

@@ -18,6 +18,7 @@ from build_engines.plan.families import (
 )
 
 _MAX_LAYERS = 1000
+_HYBRID = ("lfm2", "lfm2_moe")
 # The same field has different names in some families.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
@@ -38,11 +39,15 @@ class Experts:
     inner: int
     shared_inner: int
     layers: int
+    biased: bool = False
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a decoder. `windows` has the attention window of each layer, None for full attention."""
+    """Sizes of a decoder. `windows` has the attention window of each layer, None for full attention.
+
+    Of `layers`, `conv_layers` are convolutions with a state of `conv_state` numbers instead of attention.
+    """
 
     model_type: str
     architecture: str
@@ -60,6 +65,8 @@ class ModelShape:
     mlp_bias: bool
     windows: tuple[int | None, ...]
     experts: Experts | None
+    conv_layers: int = 0
+    conv_state: int = 0
     quantized: str | None = None
 
     @property
@@ -112,10 +119,12 @@ def read_shape(config: dict[str, Any], where: str) -> ModelShape:
         vocab=file.size("vocab_size"),
         positions=file.optional(*_POSITIONS) or family.positions or file.size(*_POSITIONS),
         tied=file.flag("tie_word_embeddings", family.tied),
-        attention_bias=file.flag("attention_bias", kind == "gpt_neox"),
+        attention_bias=file.flag("attention_bias", kind in ("gpt_neox", "gpt_oss")),
         mlp_bias=file.flag("mlp_bias", False),
         windows=_windows(file, family.windows, layers),
         experts=_experts(file, kind, layers),
+        conv_layers=_conv_layers(file, kind, layers),
+        conv_state=hidden * (file.optional("conv_L_cache") or 3) if kind in _HYBRID else 0,
         quantized=_quantized(file),
     )
 
@@ -157,13 +166,32 @@ def _inner(file: ConfigFile, kind: str, hidden: int) -> int:
         return (file.optional("expansion_ratio") or 4) * hidden
     if kind in WITHOUT_INNER:
         return file.optional("ffn_hidden_size" if kind == "falcon" else "n_inner") or 4 * hidden
-    return file.size(*_INNER)
+    inner = file.size("block_ff_dim" if file.optional("block_ff_dim") else "intermediate_size", "ffn_dim")
+    if kind != "lfm2" or not file.flag("block_auto_adjust_ff_dim", True):
+        return inner
+    step, factor = file.optional("block_multiple_of") or 256, file.content.get("block_ffn_dim_multiplier", 1.0)
+    if isinstance(factor, bool) or not isinstance(factor, int | float | None) or not 0 < (factor or 1) < _MAX_LAYERS:
+        raise file.error("block_ffn_dim_multiplier is not a number above 0")
+    return -(-int((factor or 1) * (2 * inner // 3)) // step) * step
+
+
+def _conv_layers(file: ConfigFile, kind: str, layers: int) -> int:
+    """Return how many layers are convolutions: those that layer_types or full_attn_idxs doesn't give attention."""
+    if kind not in _HYBRID:
+        return 0
+    kinds, attention = file.content.get("layer_types"), file.content.get("full_attn_idxs")
+    if isinstance(kinds, list) and len(kinds) == layers:
+        return kinds.count("conv")
+    if kinds is None and isinstance(attention, list):
+        return max(layers - len(attention), 0)
+    raise file.error("layer_types or full_attn_idxs doesn't say which layers have attention")
 
 
 def _windows(file: ConfigFile, rule: WindowRule, layers: int) -> tuple[int | None, ...]:
     """Return the window of each layer, from `layer_types` if the config has it."""
-    window = file.optional("sliding_window")
-    if window is None or rule == "none" or (rule == "qwen" and not file.flag("use_sliding_window", False)):
+    # transformers writes a size of 0 for windows that are switched off.
+    unused = rule == "none" or (rule == "qwen" and not file.flag("use_sliding_window", False))
+    if unused or (window := file.optional("sliding_window")) is None:
         return (None,) * layers
     kinds = file.content.get("layer_types")
     if isinstance(kinds, list):
@@ -172,26 +200,27 @@ def _windows(file: ConfigFile, rule: WindowRule, layers: int) -> tuple[int | Non
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
     first = file.optional("max_window_layers", least=0)
     first = layers if first is None else first
-    pattern = file.optional("sliding_window_pattern") or 6
+    pattern = file.optional("sliding_window_pattern") or (4 if file.content["model_type"] == "cohere2" else 6)
     everywhere: dict[str, Callable[[int], bool]] = {
         "all": lambda layer: False,
         "qwen": lambda layer: layer < first,
         "alternate": lambda layer: layer % 2 == 1,
-        "five_of_six": lambda layer: (layer + 1) % pattern == 0,
+        "all_but_last": lambda layer: (layer + 1) % pattern == 0,
     }
     return tuple(None if everywhere[rule](layer) else window for layer in range(layers))
 
 
 def _experts(file: ConfigFile, kind: str, layers: int) -> Experts | None:
-    if kind in ("mixtral", "phimoe"):
+    if kind in ("mixtral", "phimoe", "granitemoe", "gpt_oss"):
         return Experts(
-            count=file.optional("num_local_experts") or (8 if kind == "mixtral" else 16),
+            count=file.optional("num_local_experts") or {"mixtral": 8, "phimoe": 16, "granitemoe": 8}.get(kind, 128),
             per_token=file.optional("num_experts_per_tok") or 2,
             inner=file.size(*_INNER),
             shared_inner=0,
             layers=layers,
+            biased=kind == "gpt_oss",
         )
-    if kind not in ("qwen2_moe", "qwen3_moe"):
+    if kind not in ("qwen2_moe", "qwen3_moe", "lfm2_moe"):
         return None
     count, inner = file.optional("num_experts"), file.optional("moe_intermediate_size")
     if count is None or inner is None:
@@ -201,6 +230,9 @@ def _experts(file: ConfigFile, kind: str, layers: int) -> Experts | None:
     if not isinstance(named, list):
         raise file.error("mlp_only_layers is not a list")
     dense = {layer for layer in named if isinstance(layer, int)}
+    if kind == "lfm2_moe":
+        first = file.optional("num_dense_layers", least=0)
+        dense = set(range(2 if first is None else first))
     return Experts(
         count=count,
         per_token=file.optional("num_experts_per_tok") or 4,

@@ -148,19 +148,83 @@ def _small(layers: int = 2, tied: bool = False, **more: Any) -> dict[str, Any]:
     return decoder_fields(layers, 64, 160, 4, 2, 2048, tied, **more)
 
 
+def _gemma(layers: int) -> dict[str, Any]:
+    return _small(layers, tied=True, head_dim=32, query_pre_attn_scalar=32, sliding_window=256)
+
+
+_OLD: dict[str, Any] = {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 2048}
+_EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_SMALL_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+_GRANITE: dict[str, Any] = {
+    "embedding_multiplier": 12.0,
+    "logits_scaling": 8.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.0625,
+}
+_YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 64,
+}
+_HYBRID: dict[str, Any] = {"layer_types": ["conv", "full_attention"] * 2, "conv_L_cache": 3}
+
+_TINY_FIELDS: dict[str, dict[str, Any]] = {
+    "afmoe": _small(4, head_dim=16, sliding_window=256, num_dense_layers=1, num_shared_experts=1, **_SMALL_EXPERTS),
+    "arcee": _small(),
+    "biogpt": _small(),
+    "bloom": {"n_layer": 2, "hidden_size": 64, "n_head": 4},
+    "codegen": _OLD | {"rotary_dim": 8},
+    "cohere": _small(tied=True),
+    "cohere2": _small(4, tied=True, sliding_window=256),
+    "falcon": {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "multi_query": True},
+    "gemma": _small(tied=True, head_dim=32),
+    "gemma3_text": _gemma(6),
+    "glm": _small(head_dim=16, partial_rotary_factor=0.5),
+    "glm4": _small(head_dim=16, partial_rotary_factor=0.5),
+    "gpt_bigcode": _OLD,
+    "gpt_neox": _small(),
+    "gpt_oss": _small(4, head_dim=16, sliding_window=128, rope_parameters=_YARN, **_EXPERTS),
+    "gptj": _OLD | {"rotary_dim": 8},
+    "granite": _small(**_GRANITE),
+    "granitemoe": _small(**_EXPERTS, **_GRANITE),
+    "hunyuan_v1_dense": _small(head_dim=16),
+    "lfm2": _small(4, tied=True, block_auto_adjust_ff_dim=False, **_HYBRID),
+    "lfm2_moe": _small(4, tied=True, num_dense_layers=1, **_SMALL_EXPERTS, **_HYBRID),
+    "mixtral": _small(**_EXPERTS),
+    "olmo": _small(),
+    "olmo2": _small(),
+    "opt": {
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "word_embed_proj_dim": 64,
+        "ffn_dim": 160,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 2048,
+    },
+    "persimmon": _small(),
+    "phi": _small(num_key_value_heads=4),
+    "qwen2_moe": _small(shared_expert_intermediate_size=48, decoder_sparse_step=1, **_SMALL_EXPERTS),
+    "qwen3_moe": _small(head_dim=16, decoder_sparse_step=1, norm_topk_prob=True, **_SMALL_EXPERTS),
+    "smollm3": _small(4, tied=True, no_rope_layers=[1, 1, 1, 0]),
+    "stablelm": _small(partial_rotary_factor=0.25),
+    "starcoder2": _small(),
+}
+
 TINY: dict[str, CheckpointShape] = {
     "tiny-llama": _tiny("llama", _small(head_dim=16), adds_start=True),
     "tiny-mistral": _tiny("mistral", _small(head_dim=16, sliding_window=None), adds_start=True),
+    "tiny-mistral-window": _tiny("mistral", _small(head_dim=16, sliding_window=256), adds_start=True),
     "tiny-qwen2": _tiny("qwen2", _small(tied=True), start=False),
     "tiny-qwen3": _tiny("qwen3", _small(tied=True, head_dim=32), start=False),
     # Many models have no padding token, for example GPT-2.
-    "tiny-gpt2": _tiny("gpt2", {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 2048}, pad_id=None),
-    "tiny-gemma2": _tiny(
-        "gemma2",
-        _small(4, tied=True, head_dim=32, query_pre_attn_scalar=32, sliding_window=256),
-        adds_start=True,
-    ),
+    "tiny-gpt2": _tiny("gpt2", _OLD, pad_id=None),
+    "tiny-gemma2": _tiny("gemma2", _gemma(4), adds_start=True),
     "tiny-phi3": _tiny("phi3", _small(sliding_window=256) | {"original_max_position_embeddings": 2048}),
+    **{f"tiny-{kind}": _tiny(kind, fields) for kind, fields in _TINY_FIELDS.items()},
 }
 
 SHAPES: dict[str, CheckpointShape] = KNOWN | TINY

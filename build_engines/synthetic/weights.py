@@ -12,8 +12,25 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from transformers import PretrainedConfig
+from transformers.core_model_loading import revert_weight_conversion
 
-_ATTENTION = ("q_proj", "k_proj", "q_norm", "k_norm", "qkv_proj", "o_proj", "attn.c_", "self.query", "self.key", "Wqkv")
+_ATTENTION = (
+    "q_proj",
+    "k_proj",
+    "q_norm",
+    "k_norm",
+    "q_layernorm",
+    "k_layernorm",
+    "qkv_proj",
+    "o_proj",
+    "attn.c_",
+    "self.query",
+    "self.key",
+    "Wqkv",
+    "query_key_value",
+)
+_NORMS = ("norm", ".ln_")
+_IN_OUT = ("c_attn.weight", "c_proj.weight", "c_fc.weight", "experts.gate_up_proj", "experts.down_proj")
 
 
 def write_weights(
@@ -50,7 +67,9 @@ def _tensor_shapes(config: PretrainedConfig, kind: Any) -> dict[str, tuple[int, 
     with torch.device("meta"):
         model = kind(config)
     tied = set(model._tied_weights_keys or ()) if config.tie_word_embeddings else set()
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name not in tied}
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    # In files, each expert has its own matrices.
+    return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(model, tensors).items()}
 
 
 def _plan_shards(sizes: dict[str, int], limit: int) -> list[list[str]]:
@@ -75,14 +94,16 @@ def _random_tensor(name: str, shape: tuple[int, ...], config: PretrainedConfig, 
     generator = torch.Generator().manual_seed(seed * 0x9E3779B1 + zlib.crc32(name.encode()))
     tensor = torch.empty(shape, dtype=config.dtype)
     gain = 2.0 if any(part in name for part in _ATTENTION) else 1.0
-    if "norm" in name.lower() or ".ln_" in name:
-        # Gemma 2 adds one to the stored weight.
-        middle = gain if name.endswith("weight") and config.model_type != "gemma2" else 0.0
+    if any(part in name.lower() for part in _NORMS) and len(shape) == 1:
+        # Gemma adds one to the stored weight.
+        middle = gain - config.model_type.startswith("gemma") if name.endswith("weight") else 0.0
+        if "embeddings_layernorm" in name:  # of BLOOM, whose embeddings would outweigh its layers
+            return tensor.normal_(0.0, 0.02, generator=generator)
         return tensor.normal_(middle, 0.05, generator=generator)
     if len(shape) == 1:
         return tensor.normal_(0.0, 0.1, generator=generator)
     if "embed" in name or "wte" in name or "wpe" in name:
         return tensor.normal_(0.0, 0.5 / math.sqrt(shape[1]), generator=generator)
-    # GPT-2 stores matrices as (in, out), all others as (out, in).
-    inputs = shape[0] if config.model_type == "gpt2" and "lm_head" not in name else shape[1]
+    # GPT-2 stores matrices as (in, out), and so does gpt-oss of experts, all others as (out, in).
+    inputs = shape[-2] if config.model_type in ("gpt2", "gpt_oss") and name.endswith(_IN_OUT) else shape[-1]
     return tensor.normal_(0.0, gain / math.sqrt(inputs), generator=generator)

@@ -44,12 +44,12 @@ def main(engine: str, tokens: int, kv_precision: str) -> dict[str, int]:
     # What is multiplied by is copied at the first step; one of a single token needs little else.
     fill(runner, 1, 1)
     loaded = {"private": grown("Pss_Anon") - private, "resident": grown("Rss") - resident}
-    # The first sequences take half of the cache, and what steps of this size need; the next ones are given blocks
-    # that were never used, and need nothing else.
+    # The first sequences take half of the cache, and what steps of this size need; twice as many take the other half
+    # too, whose blocks were never used, and need nothing else.
     half = tokens // 2
     fill(runner, half // (PROMPT + ANSWER), PROMPT)
     before = grown("Pss_Anon")
-    fill(runner, half // (PROMPT + ANSWER), PROMPT)
+    fill(runner, tokens // (PROMPT + ANSWER), PROMPT)
     return loaded | {"kv_cache": grown("Pss_Anon") - before, "kv_cache_tokens": half}
 
 

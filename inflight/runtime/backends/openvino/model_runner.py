@@ -102,6 +102,11 @@ class OpenVinoModelRunner:
                     f" {options.model_dir} has {manifest.vocabulary_size}; choose one with the same tokenizer"
                 )
             self._models.append(PagedModel(options.draft_dir, self.limits.kv_blocks, _properties(draft, options)))
+        if any(model.has_states for model in self._models):
+            raise ValueError(
+                f"{options.draft_dir or options.model_dir} has convolutions, whose states can't go back behind a"
+                " proposed token that the model refuses; leave speculation out"
+            )
         return Speculation(options.num_draft_tokens, self._pool, self._sampler, *self._models[1:])
 
     @cached_property

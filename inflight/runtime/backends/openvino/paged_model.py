@@ -20,6 +20,8 @@ BLOCK_TOKENS = 32
 
 _MODEL = "openvino_model.xml"
 _SAMPLED = "sampled_tokens"
+_STATES = "_state_table."
+"""In the names of inputs that hold the states of convolutions, a row for each KV block: that behind its last token."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,17 @@ class PagedModel:
         self._inputs = {name for port in compiled.inputs for name in port.get_names()}
         self.caches = list(caches)
         names = []
+        self._beginning = blocks  # behind the rows of the blocks is one for the state before any token
         for port in compiled.inputs:
-            if "_cache." in port.get_any_name():  # the plugin chooses type and shape, with room for scales in u8
-                shape = [blocks, *(dimension.get_length() for dimension in list(port.partial_shape)[1:])]
-                if not caches:
+            name = port.get_any_name()
+            if "_cache." in name or _STATES in name:
+                names.append(name)
+                if not caches:  # the plugin chooses type and shape, with room for scales in u8
+                    shape = [blocks + 1, *(dimension.get_length() for dimension in list(port.partial_shape)[1:])]
+                    shape[0] -= _STATES not in name
                     self.caches.append(openvino.Tensor(port.element_type, openvino.Shape(shape)))
-                names.append(port.get_any_name())
+                    self.caches[-1].data[blocks:] = 0
+        self.has_states = any(_STATES in name for name in names)
         for name, cache in zip(names, self.caches, strict=True):
             self._request.set_tensor(name, cache)
 
@@ -99,6 +106,8 @@ class PagedModel:
             "max_context_len": np.array((past + lengths).max(), np.int32),
             _SAMPLED: np.array([place for places in sampled for place in places], np.int64),
         }
+        if self.has_states:
+            values |= self._state_places(chunks, used.tolist(), values["past_lens"])
         if self._masks is not None:
             values[MASK] = self._masks[np.repeat([chunk.adapter for chunk in chunks], lengths)]
         for name, value in values.items():
@@ -107,6 +116,24 @@ class PagedModel:
         self._request.infer()
         logits: NDArray[np.float32] = self._request.get_output_tensor(0).data
         return logits.reshape(-1, logits.shape[-1])
+
+    def _state_places(
+        self, chunks: Sequence[Chunk], used: Sequence[int], past: NDArray[np.int32]
+    ) -> dict[str, NDArray[np.int32]]:
+        """Return from which row each chunk reads its state, and the rows behind, one for each block it reaches."""
+        rows = [
+            [
+                chunk.blocks[(chunk.past - 1) // BLOCK_TOKENS] if chunk.past else self._beginning,
+                *chunk.blocks[chunk.past // BLOCK_TOKENS : count],
+            ]
+            for chunk, count in zip(chunks, used, strict=True)
+        ]
+        return {
+            "la.block_indices": np.array([row for own in rows for row in own], np.int32),
+            "la.block_indices_begins": np.cumsum([0, *map(len, rows)], dtype=np.int32),
+            "la.past_lens": past,
+            "la.cache_interval": np.full(len(rows), BLOCK_TOKENS, np.int32),
+        }
 
 
 def _gather_sampled(model: Any) -> tuple[Any, Any]:
