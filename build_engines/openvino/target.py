@@ -10,6 +10,7 @@ from typing import Any
 
 from build_engines.checkpoints.checkpoint import Checkpoint, check_buildable
 from build_engines.cpu_precision import PrecisionChoice, choose_precision, find_processor
+from build_engines.gguf.checkpoint import gguf_bytes, unpacked
 from build_engines.manifest import CompiledEngine, GpuKvPrecision, GpuPrecision, KvPrecision, Precision, SuitedTo
 from build_engines.openvino.export import ExportTask
 from build_engines.openvino.export_runner import run_export
@@ -58,20 +59,23 @@ class OpenVinoTarget:
         return Host(builder_versions(*PACKAGES))
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
-        return int(checkpoint.parameters * _BYTES[self.precision])
+        return int(checkpoint.parameters * _BYTES[self.precision]) + gguf_bytes(checkpoint, self.precision)
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
-        task = ExportTask(
-            checkpoint=str(checkpoint.directory),
-            out=str(out),
-            precision=self.precision,
-            max_seq_len=self.max_seq_len,
-            properties=self.properties,
-            smoke_test=self.smoke_test,
-        )
         if self.choice is not None:
             progress.step(f"Weights in {self.precision}: {self.choice.reason}; {self.choice.alternative}")
-        facts = run_export(task, progress)
+        with unpacked(checkpoint, self.precision, out, progress) as source:
+            task = ExportTask(
+                checkpoint=str(source.directory),
+                out=str(out),
+                precision=self.precision,
+                max_seq_len=self.max_seq_len,
+                properties=self.properties,
+                smoke_test=self.smoke_test,
+            )
+            facts = run_export(task, progress)
+        if checkpoint.is_gguf and self.precision in ("int8", "int4"):
+            facts["notes"] = [*facts["notes"], _requantized(checkpoint.directory, self.precision)]
         return CompiledEngine(
             precision=self.precision,
             kv_cache_precision=self.kv_precision,
@@ -79,6 +83,13 @@ class OpenVinoTarget:
             suited_to=self.suited_to,
             **facts,
         )
+
+
+def _requantized(file: Path, precision: str) -> str:
+    return (
+        f"The weights of {file.name} were quantized before and are quantized again to {precision}, so answers can be"
+        " worse than the file's; build from the original Hugging Face model for the best."
+    )
 
 
 def target(options: BuildOptions) -> OpenVinoTarget:
