@@ -132,15 +132,15 @@ def read_checkpoint(directory: Path, *, check: Callable[[Path, dict[str, Any]], 
     Raises BuildError: `checkpoint_not_found`, `not_a_checkpoint` (no config, weights or tokenizer),
     `checkpoint_damaged` (a file is truncated, garbled, unreadable, or listed in the index but missing), and what
     `check` raises for the directory and its config, before anything else is read. Of a GGUF file, it raises as
-    `read_gguf_checkpoint` does.
+    `read_model` of `build_engines.gguf` does.
     """
     with map_read_errors(directory):
         if is_gguf(directory):
-            from build_engines.gguf.checkpoint import read_gguf_checkpoint
+            from build_engines.gguf.unpack import read_model
 
-            found = read_gguf_checkpoint(directory)
-            check(directory, found.config)
-            return found
+            config, parameters = read_model(directory)
+            check(directory, config)
+            return Checkpoint(directory, config, (directory,), parameters, ())
         return _read(directory, check)
 
 

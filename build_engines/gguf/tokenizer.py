@@ -6,18 +6,19 @@ Token ids and texts are those of llama.cpp.
 from __future__ import annotations
 
 import json
+import re
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES
 from build_engines.errors import BuildError
 from build_engines.gguf.header import GgufFile
 
 _KEY = "tokenizer.ggml"
 _TEMPLATE = "tokenizer.chat_template"
+_TEMPLATE_NAME = re.compile(r"\w{1,64}")
 _SPACE = "▁"  # how sentencepiece writes a space
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _AFTER = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -88,7 +89,7 @@ class _Kind(IntEnum):
 
 
 def write_tokenizer(file: GgufFile, out: Path) -> None:
-    """Write tokenizer.json, tokenizer_config.json and the chat templates into `out`.
+    """Write tokenizer.json, tokenizer_config.json, with the chat templates, into `out`.
 
     Raises BuildError: `unsupported_architecture` for a kind of tokenizer that can't be made, `checkpoint_damaged`.
     """
@@ -111,16 +112,17 @@ def write_tokenizer(file: GgufFile, out: Path) -> None:
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
+        "chat_template": _templates(file),
         **special,
     }
     (out / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    for key, template in file.metadata.items():
-        named = key.removeprefix(f"{_TEMPLATE}.")
-        if key == _TEMPLATE:
-            (out / "chat_template.jinja").write_text(file.text(key), encoding="utf-8")
-        elif key != named and named.replace("_", "").isalnum() and isinstance(template, str):
-            (out / FURTHER_TEMPLATES).mkdir(exist_ok=True)
-            (out / FURTHER_TEMPLATES / f"{named}.jinja").write_text(template, encoding="utf-8")
+
+
+def _templates(file: GgufFile) -> list[dict[str, str]]:
+    """Return the chat templates with their names."""
+    keys = {key: key.removeprefix(f"{_TEMPLATE}.") for key in file.metadata if key.startswith(_TEMPLATE)}
+    keys = {key: "default" if key == _TEMPLATE else name for key, name in keys.items()}
+    return [{"name": name, "template": file.text(key)} for key, name in keys.items() if _TEMPLATE_NAME.fullmatch(name)]
 
 
 def end_ids(file: GgufFile) -> list[int]:

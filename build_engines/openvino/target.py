@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from build_engines.checkpoints.checkpoint import Checkpoint, check_buildable
 from build_engines.cpu_precision import PrecisionChoice, choose_precision, find_processor
-from build_engines.gguf.checkpoint import gguf_bytes, unpacked
 from build_engines.manifest import CompiledEngine, GpuKvPrecision, GpuPrecision, KvPrecision, Precision, SuitedTo
 from build_engines.openvino.export import ExportTask
 from build_engines.openvino.export_runner import run_export
@@ -26,6 +27,9 @@ With its default of 32, steps take a quarter longer (docs/internals/measurements
 PACKAGES = ("openvino", "optimum-intel", "transformers", "torch", "nncf")
 # Peak bytes per parameter on disk during a build; integer weights and bf16 weights exist at the same time.
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 3.1, "int4": 2.8}
+
+# What the weights of a GGUF file become; an export starts from these types.
+_GGUF_DTYPES = {"fp32": "F32", "fp16": "F16"}
 
 
 @dataclass(frozen=True)
@@ -59,14 +63,15 @@ class OpenVinoTarget:
         return Host(builder_versions(*PACKAGES))
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
-        return int(checkpoint.parameters * _BYTES[self.precision]) + gguf_bytes(checkpoint, self.precision)
+        unpacked = 4 if self.precision == "fp32" else 2
+        return int(checkpoint.parameters * (_BYTES[self.precision] + (unpacked if checkpoint.is_gguf else 0)))
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
         if self.choice is not None:
             progress.step(f"Weights in {self.precision}: {self.choice.reason}; {self.choice.alternative}")
-        with unpacked(checkpoint, self.precision, out, progress) as source:
+        with self._directory(checkpoint, out, progress) as directory:
             task = ExportTask(
-                checkpoint=str(source.directory),
+                checkpoint=str(directory),
                 out=str(out),
                 precision=self.precision,
                 max_seq_len=self.max_seq_len,
@@ -83,6 +88,21 @@ class OpenVinoTarget:
             suited_to=self.suited_to,
             **facts,
         )
+
+    @contextlib.contextmanager
+    def _directory(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> Iterator[Path]:
+        """Yield the checkpoint's directory; of a GGUF file, one in `out` that is there inside the block."""
+        if not checkpoint.is_gguf:
+            yield checkpoint.directory
+            return
+        from build_engines.gguf.unpack import unpack
+
+        progress.step(f"Reading the weights of {checkpoint.directory.name}")
+        directory = out / "from-gguf"
+        directory.mkdir()
+        unpack(checkpoint.directory, directory, _GGUF_DTYPES.get(self.precision, "BF16"), progress.advance)
+        yield directory
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _requantized(file: Path, precision: str) -> str:
