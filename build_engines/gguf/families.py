@@ -80,9 +80,12 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
         "rope_scaling": _rope_scaling(file, head_dim),
         "tie_word_embeddings": "output.weight" not in tensors,
         "attention_bias": "blk.0.attn_q.bias" in tensors,
-        **{f"{token}_token_id": file.metadata.get(f"tokenizer.ggml.{key}_token_id") for token, key in _SPECIAL.items()},
     }
-    return {key: value for key, value in (config | family.settings(file)).items() if value is not None}
+    known = {key: value for key, value in (config | family.settings(file)).items() if value is not None}
+    # Also without a value, which keeps the defaults of other models away.
+    return known | {
+        f"{token}_token_id": file.metadata.get(f"tokenizer.ggml.{key}_token_id") for token, key in _SPECIAL.items()
+    }
 
 
 _SPECIAL = {"bos": "bos", "eos": "eos", "pad": "padding"}

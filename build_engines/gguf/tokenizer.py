@@ -135,7 +135,7 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
     named = file.metadata.get(f"{_KEY}.pre", "default")
     if named not in _RULE_OF:
         raise _unsupported(file, f"the pre-tokenizer {str(named)[:100]}", ", ".join(sorted(_RULE_OF)))
-    merges = [(first[0] + first[1:], second) for first, second in map(_merge, file.strings(f"{_KEY}.merges"))]
+    merges = [_merge(text) for text in file.strings(f"{_KEY}.merges")]
     tokenizer = _bpe(file, tokens, merges, ignore_merges=named in _WHOLE_WORDS)
     rules = [pre_tokenizers.Split(Regex(rule), "isolated") for rule in _RULES[_RULE_OF[named]]]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

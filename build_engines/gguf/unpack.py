@@ -38,7 +38,9 @@ def unpack(path: Path, directory: Path, dtype: str, on_progress: Callable[[int, 
     file = read_gguf(path)
     config = read_gguf_config(file)
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    generation: dict[str, Any] = {name: config[name] for name in ("bos_token_id", "pad_token_id") if name in config}
+    generation: dict[str, Any] = {
+        name: config[name] for name in ("bos_token_id", "pad_token_id") if config[name] is not None
+    }
     if ends := end_ids(file):
         generation["eos_token_id"] = ends
     (directory / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
