@@ -78,6 +78,12 @@ _RULE_OF = {name: rule for rule, names in _NAMES.items() for name in names}
 # A word that is a token is one, whatever the merges say.
 _WHOLE_WORDS = {*_NAMES["llama3"][:8], "glm4", "tekken"}
 _ADDS_BOS = {*_NAMES["llama3"][:8], "tekken"}
+# Special, as in llama.cpp, also where a file says that they are ordinary.
+_ENDS = {
+    *("</s>", "<eos>", "[EOS]", "<EOT>", "_<EOT>", "[EOT]", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>"),
+    *("<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<end_of_utterance>", "<|endoftext|>"),
+    *("<|end_of_text|>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
+}
 
 
 class _Kind(IntEnum):
@@ -101,9 +107,9 @@ def write_tokenizer(file: GgufFile, out: Path) -> None:
     tokenizer = (_byte_level if model == "gpt2" else _sentencepiece)(file, tokens)
     tokenizer.add_tokens(
         [
-            AddedToken(token, special=kind != _Kind.USER_DEFINED, normalized=False)
+            AddedToken(token, special=kind != _Kind.USER_DEFINED or token in _ENDS, normalized=False)
             for token, kind in zip(tokens, kinds, strict=False)
-            if token and kind in set(_Kind)
+            if token and (kind in set(_Kind) or token in _ENDS)
         ]
     )
     special = _special_tokens(file, tokens, model)

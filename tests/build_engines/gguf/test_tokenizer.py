@@ -61,6 +61,18 @@ def test_a_sentencepiece_vocabulary_joins_the_best_pairs(
     assert tokenizer.decode(ids, skip_special_tokens=True) == text.replace("</s>", " " if prefix else "")
 
 
+def test_the_end_of_a_turn_is_special_whatever_the_file_says(tmp_path: Path) -> None:
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_list(["a", "b", "ab", "<|im_end|>"])
+        writer.add_token_types([1, 1, 1, 1])
+        writer.add_token_merges(["a b"])
+
+    tokenizer = made(write_vocabulary(tmp_path / "model.gguf", add), tmp_path)
+    assert tokenizer.encode("ab<|im_end|>a") == [2, 3, 0]
+    assert tokenizer.decode([2, 3], skip_special_tokens=True) == "ab"
+
+
 def test_all_chat_templates_are_kept(tmp_path: Path) -> None:
     def add(writer: gguf.GGUFWriter) -> None:
         writer.add_tokenizer_model("gpt2")
