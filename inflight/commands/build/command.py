@@ -142,7 +142,7 @@ def command(
     llm_argument: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Compile CHECKPOINT, a Hugging Face directory or model name, into an engine directory.
+    """Compile CHECKPOINT, a Hugging Face directory or model name, or a GGUF file, into an engine directory.
 
     The engine does not need the checkpoint afterwards. A build is skipped if nothing changed. An existing engine at
     --out is replaced only when the new one is complete, and without --force only one with the same options that no
