@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from build_engines.checkpoints.checkpoint import checkpoint_directory, find_config, map_read_errors, read_json
+from build_engines.checkpoints.checkpoint import checkpoint_directory, map_read_errors, read_config_file, read_json
 from build_engines.checkpoints.openvino_ir import MODEL, is_openvino_model, read_ir
 from build_engines.plan.formats import OPENVINO_WEIGHTS, WeightFormat
 from build_engines.plan.parameters import ParameterCounts, count_parameters, count_stored_parameters, with_total
@@ -41,7 +41,7 @@ def read_model(path: Path) -> PlannedModel:
     """
     with map_read_errors(path):
         directory = checkpoint_directory(path)
-        content = read_json(find_config(directory))
+        content = read_config_file(directory)
         return replace(_counted(read_shape(content, str(directory)), directory), config=content)
 
 

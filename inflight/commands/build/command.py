@@ -142,7 +142,7 @@ def command(
     llm_argument: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Compile CHECKPOINT, a Hugging Face directory or model name, into an engine directory.
+    """Compile CHECKPOINT, a Hugging Face directory or model name, or a GGUF file, into an engine directory.
 
     The engine does not need the checkpoint afterwards. A build is skipped if nothing changed. An existing engine at
     --out is replaced only when the new one is complete, and without --force only one with the same options that no
@@ -159,12 +159,8 @@ def command(
     inflight build ./all-MiniLM-L6-v2 --target tensorrt --docker --out ./minilm-on-h100
     """
     from build_engines.build import BuildOptions, build_engine
-    from build_engines.checkpoints.checkpoint import find_config
-    from build_engines.checkpoints.locate import local_path
 
     if out is None:
-        if (place := local_path(checkpoint)).suffix.lower() == ".gguf":
-            find_config(place)  # raises what no option remedies
         raise click.MissingParameter(param_hint="'--out'", param_type="option")
     started = time.monotonic()
     settings = llmapi_settings(options["target"], llm_arguments, llm_argument)

