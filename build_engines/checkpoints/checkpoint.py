@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, overload
 
 from build_engines.checkpoints.safetensors_header import check_safetensors
 from build_engines.errors import BuildError
+from build_engines.gguf.header import is_gguf
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -35,7 +36,10 @@ FURTHER_TEMPLATES = "additional_chat_templates"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A directory that passed all checks: parsed config, weight files and their number of parameters, tokenizer."""
+    """A directory that passed all checks: parsed config, weight files and their number of parameters, tokenizer.
+
+    Of a GGUF file, `directory` and the only file of weights are the file.
+    """
 
     directory: Path
     config: dict[str, Any]
@@ -46,6 +50,10 @@ class Checkpoint:
     @property
     def architecture(self) -> str:
         return str(self.config["architectures"][0])
+
+    @property
+    def is_gguf(self) -> bool:
+        return self.weights == (self.directory,)
 
     @property
     def weight_bytes(self) -> int:
@@ -123,9 +131,16 @@ def read_checkpoint(directory: Path, *, check: Callable[[Path, dict[str, Any]], 
 
     Raises BuildError: `checkpoint_not_found`, `not_a_checkpoint` (no config, weights or tokenizer),
     `checkpoint_damaged` (a file is truncated, garbled, unreadable, or listed in the index but missing), and what
-    `check` raises for the directory and its config, before anything else is read.
+    `check` raises for the directory and its config, before anything else is read. Of a GGUF file, it raises as
+    `read_model` of `build_engines.gguf` does.
     """
     with map_read_errors(directory):
+        if is_gguf(directory):
+            from build_engines.gguf.unpack import read_model
+
+            config, parameters = read_model(directory)
+            check(directory, config)
+            return Checkpoint(directory, config, (directory,), parameters, ())
         return _read(directory, check)
 
 
@@ -148,12 +163,19 @@ def _encoder_files(directory: Path) -> list[Path]:
     return sorted(path for pattern in patterns for path in directory.glob(pattern) if path.is_file())
 
 
-def gguf_error(place: str | Path) -> BuildError:
-    return BuildError(
-        f"{place} is in GGUF, which is not supported; use the original Hugging Face model (config.json, safetensors and"
-        " a tokenizer), with --precision int4 or int8 for small weights.",
-        "not_a_checkpoint",
-    )
+def gguf_choice_error(place: str | Path, names: Iterable[str], how: str) -> BuildError:
+    """Return the error of a place with GGUF files of which the user has to name one; `how` says how."""
+    return BuildError(f"{place} has models in GGUF; {how}: {', '.join(sorted(names))}.", "not_a_checkpoint")
+
+
+def check_not_gguf(directory: Path, target: str) -> None:
+    """Raise BuildError (`unsupported_architecture`) for a GGUF file, which `target` can't build."""
+    if is_gguf(directory):
+        raise BuildError(
+            f"The target {target} can't build {directory}, which is in GGUF; build it with --target openvino, or from"
+            " the original Hugging Face model.",
+            "unsupported_architecture",
+        )
 
 
 def checkpoint_directory(path: Path) -> Path:
@@ -161,17 +183,27 @@ def checkpoint_directory(path: Path) -> Path:
     return path.parent if path.name == "config.json" and path.is_file() else path
 
 
-def find_config(directory: Path) -> Path:
-    """Return the path of a checkpoint's config.json; raises BuildError as `read_checkpoint` does if there is none."""
-    if directory.suffix.lower() == ".gguf" and directory.exists():
-        raise gguf_error(directory)
+def read_config_file(directory: Path) -> dict[str, Any]:
+    """Return the parsed config.json of a checkpoint, which may describe any model, or what a GGUF file says instead.
+
+    Raises BuildError as `read_checkpoint` does.
+    """
+    if is_gguf(directory):
+        from build_engines.gguf.families import read_gguf_config
+        from build_engines.gguf.header import read_gguf
+
+        return read_gguf_config(read_gguf(directory))
+    return read_json(_find_config(directory))
+
+
+def _find_config(directory: Path) -> Path:
     if not directory.is_dir():
         what = "is a file, not a directory" if directory.exists() else "doesn't exist"
         raise BuildError(f"The checkpoint {directory} {what}; check the path.", "checkpoint_not_found")
     path = directory / "config.json"
     if not path.is_file():
-        if any(directory.glob("*.[gG][gG][uU][fF]")):
-            raise gguf_error(directory)
+        if files := gguf_files(directory):
+            raise gguf_choice_error(directory, files, "name one of the files")
         raise BuildError(
             f"{directory} has no config.json, so it is not a Hugging Face checkpoint; check the path.",
             "not_a_checkpoint",
@@ -181,12 +213,11 @@ def find_config(directory: Path) -> Path:
 
 def read_config(directory: Path) -> dict[str, Any]:
     """Return the parsed config.json of a checkpoint; raises BuildError as `read_checkpoint` does, before `check`."""
-    path = find_config(directory)
-    config = read_json(path)
+    config = read_config_file(directory)
     architectures = config.get("architectures")
     if not isinstance(config.get("model_type"), str) or not isinstance(architectures, list) or not architectures:
         raise BuildError(
-            f"{path} has no model_type or no architectures, so this is not the checkpoint of a language model.",
+            f"{directory} has no model_type or no architectures, so this is not the checkpoint of a language model.",
             "not_a_checkpoint",
         )
     return config
@@ -213,12 +244,16 @@ def _find_weights(directory: Path) -> dict[Path, int]:
             "convert them to safetensors (save_pretrained does) and build from those.",
             "not_a_checkpoint",
         )
-    if any(directory.glob("*.[gG][gG][uU][fF]")):
-        raise gguf_error(directory)
+    if files := gguf_files(directory):
+        raise gguf_choice_error(directory, files, "name one of the files")
     raise BuildError(
         f"{directory} has no weights (neither {_SINGLE} nor {_INDEX}); download the checkpoint again.",
         "not_a_checkpoint",
     )
+
+
+def gguf_files(directory: Path) -> list[str]:
+    return [path.name for path in directory.glob("*.[gG][gG][uU][fF]")]
 
 
 def _read_index(index: Path) -> dict[Path, int]:

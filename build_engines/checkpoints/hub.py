@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from build_engines.checkpoints.checkpoint import gguf_error
+from build_engines.checkpoints.checkpoint import gguf_choice_error, gguf_files
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress
 from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
 
 # The hub allows neither `--` nor `..` in a name.
-_HUB_NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_NAME = re.compile(r"(?!.*(--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([A-Za-z0-9][\w.-]*))?")
+_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
 MAIN_BRANCH = "main"
 # sentence-transformers has its modules in folders, such as 1_Pooling.
 CHECKPOINT_FILES = (
@@ -48,14 +49,16 @@ class HubFile:
 class HubModel:
     """A model of the hub at a commit, which `revision` names (None: its main branch).
 
-    `files` is None if the hub can't be reached and an earlier download is used.
+    `files` is None if the hub can't be reached and an earlier download is used. `gguf` are the names of its files in
+    GGUF, and `quantization` is what the name of the wanted one has.
     """
 
     name: str
     revision: str | None
     commit: str
     files: tuple[HubFile, ...] | None
-    gguf: bool = False
+    gguf: tuple[str, ...] = ()
+    quantization: str | None = None
 
     @property
     def total_bytes(self) -> int | None:
@@ -65,17 +68,17 @@ class HubModel:
 
     def check_weights(self) -> None:
         """Raise BuildError (`not_a_checkpoint`) for a model without safetensors, before anything is downloaded."""
-        if self.files is None or any(file.path.endswith(".safetensors") for file in self.files):
+        if self.files is None or any(file.path.endswith((".safetensors", ".gguf")) for file in self.files):
             return
         if self.gguf:
-            raise gguf_error(self.name)
+            raise gguf_choice_error(self.name, self.gguf, f"say what the name of one has, such as {self.name}:Q4_K_M")
         raise BuildError(
             f"{self.name} has no weights in safetensors on the hub; choose a model that has them.", "not_a_checkpoint"
         )
 
 
 def is_hub_name(text: str) -> bool:
-    """Return whether `text` has the form `owner/name`."""
+    """Return whether `text` has the form `owner/name`, or `owner/name:quantization` for one of its GGUF files."""
     return _HUB_NAME.fullmatch(text) is not None
 
 
@@ -85,9 +88,9 @@ def find_hub_model(name: str, revision: str | None = None, include: Sequence[str
     Raises BuildError: `checkpoint_not_found` (no such model or revision), `storage_denied` (a gated model, or a token
     that is refused), `storage_unreachable`.
     """
-    if name.lower().endswith("-gguf"):
-        raise gguf_error(name)
     hub = _library()
+    match = _HUB_NAME.fullmatch(name)
+    name, quantization = (match[2], match[3]) if match else (name, None)
     try:
         if hub.constants.HF_HUB_OFFLINE:
             raise hub.errors.OfflineModeIsEnabled
@@ -99,23 +102,49 @@ def find_hub_model(name: str, revision: str | None = None, include: Sequence[str
         downloaded = _downloaded(hub, name, revision) if explained.code.startswith("storage_") else None
         if downloaded is None:
             raise explained from error
-        return HubModel(name, revision, downloaded.name, None)
+        return HubModel(name, revision, downloaded.name, None, quantization=quantization)
     paths = {
         file.rfilename: file
         for file in info.siblings or ()
         if "/" not in file.rfilename or _MODULE_FILE.fullmatch(file.rfilename)
     }
+    gguf = tuple(path for path in paths if path.lower().endswith(".gguf"))
+    if quantization:
+        include = [_choose_gguf(name, gguf, quantization)]
     selected = hub.utils.filter_repo_objects(paths, allow_patterns=list(include), ignore_patterns=_EXCLUDE)
     files = tuple(
         HubFile(path, file.lfs.sha256 if file.lfs else file.blob_id, file.size)
         for path in selected
         for file in (paths[path],)
     )
-    return HubModel(name, revision, info.sha, files, any(path.lower().endswith(".gguf") for path in paths))
+    return HubModel(name, revision, info.sha, files, gguf, quantization)
+
+
+def _choose_gguf(name: str, files: Sequence[str], quantization: str) -> str:
+    """Return the file whose name has `quantization` as a part.
+
+    Raises BuildError (`checkpoint_not_found`) if there is none or several, (`not_a_checkpoint`) if it is split.
+    """
+    part = re.compile(rf"(?<![a-z0-9]){re.escape(quantization)}(?![a-z0-9_])", re.IGNORECASE)
+    found = [file for file in files if part.search(file)]
+    if split := [file for file in found if _SPLIT.search(file)]:
+        raise BuildError(
+            f"{quantization} of {name} is split into {len(split)} files, which can't be read; download them, join them"
+            " with `llama-gguf-split --merge`, and name the file.",
+            "not_a_checkpoint",
+        )
+    if len(found) == 1:
+        return found[0]
+    if not files:
+        raise _not_found(f"{name} has no file in GGUF on the hub; leave :{quantization} out.")
+    what = "several files" if found else "no file"
+    raise _not_found(
+        f"{name} has {what} with {quantization} in the name; write what only one has: {', '.join(sorted(files))}."
+    )
 
 
 def download(model: HubModel, progress: BuildProgress) -> Path:
-    """Return the directory of the downloaded model; files that an interrupted download has begun are continued.
+    """Return the directory of the downloaded model, or its GGUF file; begun files are continued.
 
     Raises BuildError as `find_hub_model` does, and `disk_full` before a download that does not fit.
     """
@@ -123,7 +152,7 @@ def download(model: HubModel, progress: BuildProgress) -> Path:
     if model.files is None:
         if (there := _downloaded(hub, model.name, model.commit)) is None:
             raise _explain(hub, model.name, None, OSError())
-        return there
+        return _place(there, model)
     storage = Path(hub.constants.HF_HUB_CACHE) / f"models--{model.name.replace('/', '--')}"
 
     def done() -> int:
@@ -152,7 +181,12 @@ def download(model: HubModel, progress: BuildProgress) -> Path:
         # As the library does it, so that the revision is known while the hub can't be reached.
         (storage / "refs" / revision).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(storage / "refs" / revision, model.commit)
-    return storage / "snapshots" / model.commit
+    return _place(storage / "snapshots" / model.commit, model)
+
+
+def _place(directory: Path, model: HubModel) -> Path:
+    wanted = model.quantization
+    return directory / _choose_gguf(model.name, gguf_files(directory), wanted) if wanted else directory
 
 
 def _fetch(hub: ModuleType, model: HubModel, on_progress: Callable[[], None]) -> None:

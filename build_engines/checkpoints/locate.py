@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from build_engines.checkpoints.hub import CHECKPOINT_FILES, download, find_hub_model, is_hub_name
+from build_engines.checkpoints.named_models import NAMED_MODELS, fetch_named_model
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress
 
@@ -15,7 +16,7 @@ _HUB_PAGE = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/|
 
 
 def locate_checkpoint(checkpoint: str, progress: BuildProgress, *, include: Sequence[str] = CHECKPOINT_FILES) -> Path:
-    """Return the directory of `checkpoint`; download it if it is not a local path but looks like a hub name.
+    """Return the directory, or GGUF file, of `checkpoint`; fetch it if it is not a local path but a model's name.
 
     Only files that match one of `include` are downloaded.
 
@@ -23,6 +24,8 @@ def locate_checkpoint(checkpoint: str, progress: BuildProgress, *, include: Sequ
     earlier download is used while the hub can't be reached.
     """
     path = local_path(checkpoint)
+    if is_named(checkpoint):
+        return fetch_named_model(checkpoint, models_directory(), progress)
     if not is_on_hub(checkpoint):
         return path
     progress.step(f"Asking the hub for {checkpoint}")
@@ -34,9 +37,31 @@ def is_on_hub(checkpoint: str) -> bool:
     return is_hub_name(checkpoint) and not os.path.lexists(local_path(checkpoint))
 
 
+def is_named(checkpoint: str) -> bool:
+    """Return whether `checkpoint` means a model of `NAMED_MODELS`, and is not a local path."""
+    return checkpoint in NAMED_MODELS and not os.path.lexists(local_path(checkpoint))
+
+
 def checkpoint_name(checkpoint: str) -> str:
-    """Return the name of a checkpoint: that of the hub, or the last part of its path."""
-    return checkpoint if is_on_hub(checkpoint) else local_path(checkpoint).resolve().name
+    """Return the name of a checkpoint: that of the hub, or the last part of its path without .gguf."""
+    if is_on_hub(checkpoint):
+        return checkpoint
+    path = local_path(checkpoint).resolve()
+    return path.stem if path.suffix.lower() == ".gguf" else path.name
+
+
+def cache_directory() -> Path:
+    """Return the user's cache: $INFLIGHT_CACHE, or `inflight/engines` in $XDG_CACHE_HOME (~/.cache)."""
+    if named := os.environ.get("INFLIGHT_CACHE"):
+        return Path(named).expanduser().absolute()
+    # The specification has relative paths ignored.
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "inflight" / "engines"
+
+
+def models_directory() -> Path:
+    """Return where models of `NAMED_MODELS` are; a directory of the cache that is no engine's."""
+    return cache_directory() / ".models"
 
 
 def local_path(checkpoint: str) -> Path:

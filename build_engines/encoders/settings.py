@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from build_engines.checkpoints.checkpoint import checkpoint_directory, find_config, map_read_errors, read_json
+from build_engines.checkpoints.checkpoint import checkpoint_directory, map_read_errors, read_config_file, read_json
 from build_engines.checkpoints.config_file import ConfigFile
 from build_engines.errors import BuildError
+from build_engines.gguf.header import is_gguf
 from build_engines.manifest import EncoderTask, Pooling
 
 Activation = Literal["sigmoid", "softmax", "none"]
@@ -74,10 +75,10 @@ class EncoderSettings:
 
 
 def find_task(directory: Path) -> Literal["generate"] | EncoderTask:
-    """Return what the checkpoint `directory` (or its config.json) is for. Raises BuildError as `find_config` and
+    """Return what the checkpoint `directory` (or its config.json) is for. Raises BuildError as `read_config_file` and
     `detect_task` do; a config.json without architectures is for `generate`."""
     with map_read_errors(directory):
-        config = read_json(find_config(checkpoint_directory(directory)))
+        config = read_config_file(checkpoint_directory(directory))
         return detect_task(checkpoint_directory(directory), config) if config.get("architectures") else "generate"
 
 
@@ -146,6 +147,8 @@ def _unsupported_features(directory: Path, file: ConfigFile, architecture: str) 
             f"{directory} has the model_type {kind} ({architecture}), which can't be built as an encoder; choose one "
             f"of {', '.join(MODEL_TYPES)}."
         )
+    if is_gguf(directory):
+        yield f"{directory} is in GGUF, which is built to generate text; leave --task out, or name a checkpoint."
     if quantized := file.part("quantization_config"):
         yield (
             f"{directory} is quantized already ({quantized.identifier('quant_method') or 'another method'}); build from"

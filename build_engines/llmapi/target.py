@@ -17,7 +17,7 @@ import yaml
 from build_engines.capabilities.llmapi import LATER_ARCHITECTURES, SUPPORTED_ARCHITECTURES
 from build_engines.capabilities.quantization import CheckpointQuantization, only_in_config, read_quantization
 from build_engines.capabilities.tensorrt_llm import CAPABILITIES
-from build_engines.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from build_engines.checkpoints.checkpoint import Checkpoint, check_not_gguf, read_checkpoint
 from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_special_ids
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 from build_engines.containers import ENGINE_LINE
@@ -138,6 +138,7 @@ class LlmApiTarget:
     own_files: str | None = None
 
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
+        check_not_gguf(directory, "llmapi")
         self.notes = check_architecture(directory, config, self.arguments.trust_remote_code)
         self.quantization = read_quantization(directory, config)
         self.own_files = _hash_own_files(directory) if self.arguments.trust_remote_code else None

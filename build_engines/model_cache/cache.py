@@ -24,6 +24,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from build_engines.build import is_engine
+from build_engines.checkpoints.locate import cache_directory
 from build_engines.errors import BuildError
 from build_engines.manifest import EncoderManifest, Manifest, verify_engine
 from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
@@ -124,12 +125,8 @@ class ModelCache:
 
     @classmethod
     def default(cls) -> ModelCache:
-        """Return the user's cache: $INFLIGHT_CACHE, or `inflight/engines` in $XDG_CACHE_HOME (~/.cache)."""
-        if named := os.environ.get("INFLIGHT_CACHE"):
-            return cls(Path(named).expanduser().absolute())
-        # The specification has relative paths ignored.
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        return cls((Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "inflight" / "engines")
+        """Return the user's cache."""
+        return cls(cache_directory())
 
     def entries(self) -> list[CachedEngine]:
         """Return all engines, by name and last use."""

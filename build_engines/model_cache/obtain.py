@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from build_engines.build import BuildOptions, build_engine, with_inflight_version
-from build_engines.checkpoints.checkpoint import find_config, map_read_errors, read_config
+from build_engines.checkpoints.checkpoint import map_read_errors, read_config, read_config_file
 from build_engines.checkpoints.hub import CHECKPOINT_FILES, MAIN_BRANCH, HubModel, download, find_hub_model
-from build_engines.checkpoints.locate import checkpoint_name, is_on_hub, local_path
+from build_engines.checkpoints.locate import checkpoint_name, is_named, is_on_hub, local_path
+from build_engines.checkpoints.named_models import NAMED_MODELS
 from build_engines.encoders.settings import find_task
 from build_engines.errors import BuildError
 from build_engines.model_cache.cache import CachedEngine, EntryRecord, ModelCache
@@ -47,7 +48,9 @@ def obtain_engine(
     Raises BuildError as `find_hub_model`, `download` and `build_engine` do, and `output_unwritable` for the cache.
     """
     check_revision(checkpoint, revision)
-    if options.task is None and not is_on_hub(checkpoint):
+    if options.task is None and is_named(checkpoint):
+        options = replace(options, task="generate")
+    elif options.task is None and not is_on_hub(checkpoint):
         options = replace(options, task=find_task(local_path(checkpoint)))
     target = find_target(options)
     host = with_inflight_version(target.host())
@@ -80,7 +83,7 @@ def check_revision(checkpoint: str, revision: str | None) -> None:
     """Raise BuildError (`invalid_parameter`) for a revision of a directory, which has only its present content."""
     if revision is not None and not is_on_hub(checkpoint):
         raise BuildError(
-            f"{checkpoint} is a directory, which has no revisions; leave --revision {revision} out.",
+            f"{checkpoint} has no revisions, which models of the hub have; leave --revision {revision} out.",
             "invalid_parameter",
         )
 
@@ -88,9 +91,11 @@ def check_revision(checkpoint: str, revision: str | None) -> None:
 def _find_source(
     cache: ModelCache, checkpoint: str, revision: str | None, options: str, progress: BuildProgress
 ) -> _Source:
+    if is_named(checkpoint):
+        return _Source(checkpoint, NAMED_MODELS[checkpoint].sha256)
     if not is_on_hub(checkpoint):
         directory = local_path(checkpoint)
-        find_config(directory)
+        read_config_file(directory)
         return _Source(str(directory.resolve()), _hash_checkpoint(directory))
     progress.step(f"Asking the hub for {checkpoint}")
     try:
@@ -116,7 +121,7 @@ def _find_source(
 def _download(model: HubModel, options: BuildOptions, progress: BuildProgress) -> Path:
     """Download a model whose weights and architecture the target supports."""
     model.check_weights()
-    if model.files is not None:
+    if model.files is not None and model.quantization is None:
         config = tuple(file for file in model.files if _describes_model(file.path))
         directory = download(replace(model, files=config), NoBuildProgress())
         with_task = replace(options, task=options.task or find_task(directory))
@@ -133,6 +138,9 @@ def _hash_checkpoint(directory: Path) -> str:
     """Return a hash of a checkpoint's files: of their contents, for weights of sizes and times of modification."""
     digest = hashlib.sha256()
     with map_read_errors(directory):
+        if directory.is_file():  # in GGUF
+            facts = directory.stat()
+            return hashlib.sha256(f"{facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()
         paths = {path for pattern in (*CHECKPOINT_FILES, _TEMPLATES) for path in directory.glob(pattern)}
         for path in sorted(path for path in paths if path.is_file()):
             facts = path.stat()

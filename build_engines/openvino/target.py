@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,9 @@ With its default of 32, steps take a quarter longer (docs/internals/measurements
 PACKAGES = ("openvino", "optimum-intel", "transformers", "torch", "nncf")
 # Peak bytes per parameter on disk during a build; integer weights and bf16 weights exist at the same time.
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 3.1, "int4": 2.8}
+
+# What the weights of a GGUF file become; an export starts from these types.
+_GGUF_DTYPES = {"fp32": "F32", "fp16": "F16"}
 
 
 @dataclass(frozen=True)
@@ -58,20 +63,24 @@ class OpenVinoTarget:
         return Host(builder_versions(*PACKAGES))
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
-        return int(checkpoint.parameters * _BYTES[self.precision])
+        unpacked = 4 if self.precision == "fp32" else 2
+        return int(checkpoint.parameters * (_BYTES[self.precision] + (unpacked if checkpoint.is_gguf else 0)))
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
-        task = ExportTask(
-            checkpoint=str(checkpoint.directory),
-            out=str(out),
-            precision=self.precision,
-            max_seq_len=self.max_seq_len,
-            properties=self.properties,
-            smoke_test=self.smoke_test,
-        )
         if self.choice is not None:
             progress.step(f"Weights in {self.precision}: {self.choice.reason}; {self.choice.alternative}")
-        facts = run_export(task, progress)
+        with self._directory(checkpoint, out, progress) as directory:
+            task = ExportTask(
+                checkpoint=str(directory),
+                out=str(out),
+                precision=self.precision,
+                max_seq_len=self.max_seq_len,
+                properties=self.properties,
+                smoke_test=self.smoke_test,
+            )
+            facts = run_export(task, progress)
+        if checkpoint.is_gguf and self.precision in ("int8", "int4"):
+            facts["notes"] = [*facts["notes"], _requantized(checkpoint.directory, self.precision)]
         return CompiledEngine(
             precision=self.precision,
             kv_cache_precision=self.kv_precision,
@@ -79,6 +88,28 @@ class OpenVinoTarget:
             suited_to=self.suited_to,
             **facts,
         )
+
+    @contextlib.contextmanager
+    def _directory(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> Iterator[Path]:
+        """Yield the checkpoint's directory; of a GGUF file, one in `out` that is there inside the block."""
+        if not checkpoint.is_gguf:
+            yield checkpoint.directory
+            return
+        from build_engines.gguf.unpack import unpack
+
+        progress.step(f"Reading the weights of {checkpoint.directory.name}")
+        directory = out / "from-gguf"
+        directory.mkdir()
+        unpack(checkpoint.directory, directory, _GGUF_DTYPES.get(self.precision, "BF16"), progress.advance)
+        yield directory
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _requantized(file: Path, precision: str) -> str:
+    return (
+        f"The weights of {file.name} were quantized before and are quantized again to {precision}, so answers can be"
+        " worse than the file's; build from the original Hugging Face model for the best."
+    )
 
 
 def target(options: BuildOptions) -> OpenVinoTarget:

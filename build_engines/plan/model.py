@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from build_engines.checkpoints.checkpoint import checkpoint_directory, find_config, map_read_errors, read_json
+from build_engines.checkpoints.checkpoint import checkpoint_directory, map_read_errors, read_config_file, read_json
 from build_engines.plan.parameters import ParameterCounts, count_parameters, count_stored_parameters, with_total
 from build_engines.plan.shape import ModelShape, read_shape
 
@@ -38,7 +38,7 @@ def read_model(path: Path) -> PlannedModel:
     """
     with map_read_errors(path):
         directory = checkpoint_directory(path)
-        content = read_json(find_config(directory))
+        content = read_config_file(directory)
         return replace(_counted(read_shape(content, str(directory)), directory), config=content)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from build_engines.capabilities.tensorrt_llm import Architecture, find_architecture, refuse_precision
-from build_engines.checkpoints.checkpoint import Checkpoint, map_read_errors, read_config
+from build_engines.checkpoints.checkpoint import Checkpoint, check_not_gguf, map_read_errors, read_config
 from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_special_ids
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 from build_engines.errors import BuildError
@@ -158,6 +158,7 @@ def plan_build(recipe: Recipe, directory: Path, config: dict[str, Any]) -> Build
 
     Raises BuildError: `unsupported_architecture`, `not_a_checkpoint`, `invalid_parameter`.
     """
+    check_not_gguf(directory, "tensorrt-llm")
     architecture = find_architecture(directory, config)
     refuse_precision(architecture, recipe.quantization, recipe.kv_cache_dtype)
     facts = read_facts(directory, config)

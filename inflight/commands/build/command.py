@@ -159,12 +159,8 @@ def command(
     inflight build ./all-MiniLM-L6-v2 --target tensorrt --docker --out ./minilm-on-h100
     """
     from build_engines.build import BuildOptions, build_engine
-    from build_engines.checkpoints.checkpoint import find_config
-    from build_engines.checkpoints.locate import local_path
 
     if out is None:
-        if (place := local_path(checkpoint)).suffix.lower() == ".gguf":
-            find_config(place)  # raises what no option remedies
         raise click.MissingParameter(param_hint="'--out'", param_type="option")
     started = time.monotonic()
     settings = llmapi_settings(options["target"], llm_arguments, llm_argument)

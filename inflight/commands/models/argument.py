@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from build_engines import manifest as engines
-from build_engines.checkpoints.checkpoint import gguf_error
+from build_engines.checkpoints.checkpoint import gguf_choice_error, gguf_files
 from build_engines.checkpoints.hub import is_hub_name
-from build_engines.checkpoints.locate import local_path
+from build_engines.checkpoints.locate import is_named, local_path
+from build_engines.checkpoints.named_models import NAMED_MODELS
 from build_engines.errors import BuildError
+from build_engines.gguf.header import is_gguf
 from inflight.deploy.publish.s3_address import S3Address, parse_location
 from inflight.deploy.repository import manifest as repositories
 
@@ -22,28 +24,30 @@ def kind_of(argument: str) -> Kind:
     """Return what `argument` is: an engine directory, a repository or its address on S3 ("deployable"), or a source.
 
     A path wins over a name of the hub. Raises BuildError `engine_not_found` if it is nothing of these,
-    `not_a_checkpoint` for GGUF and `checkpoint_not_found` for a page of the hub, and DeployError for an address.
+    `not_a_checkpoint` for a directory of GGUF files and `checkpoint_not_found` for a page of the hub, and
+    DeployError for an address.
     """
     path = local_path(argument)
     if isinstance(parse_location(argument), S3Address):
         return "deployable"
     if (path / engines.FILE_NAME).is_file() or repositories.is_repository(path):
         return "deployable"
-    if (path / "config.json").is_file():
+    if (path / "config.json").is_file() or is_gguf(path):
         return "checkpoint"
     if os.path.lexists(path):
-        if path.suffix.lower() == ".gguf" or any(path.glob("*.[gG][gG][uU][fF]")):
-            raise gguf_error(path)
+        if files := gguf_files(path):
+            raise gguf_choice_error(path, files, "name one of the files")
         raise BuildError(
             f"{argument} is {_what(path)}: it has neither {engines.FILE_NAME} (an engine) nor"
             f" {repositories.MANIFEST_FILE} (a repository of `inflight assemble`) nor config.json (a checkpoint);"
             " name one of these, or a model of the hub as owner/name.",
             "engine_not_found",
         )
-    if is_hub_name(argument):
+    if is_named(argument) or is_hub_name(argument):
         return "hub"
     raise BuildError(
-        f"There is no directory {argument}, and it is no model of the hub, which is written owner/name; {_meant(path)}",
+        f"There is no directory {argument}, and it is no model of the hub, which is written owner/name, nor"
+        f" {' or '.join(NAMED_MODELS)}; {_meant(path)}",
         "engine_not_found",
     )
 
