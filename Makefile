@@ -40,7 +40,7 @@ $(STAMP): requirements.lock pyproject.toml
 	  $$pip --no-deps --no-compile --requirement requirements.lock && $$pip --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, put load on it, stop
+demo: setup ## fetch a small real model, compile it, serve it, ask it questions, put load on it, stop
 	@$(BIN)/inflight demo --out .cache/demo
 
 catalogue: setup ## describe 2,000 made-up products of a SQLite table by a batch job, with the bill at the end

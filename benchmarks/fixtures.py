@@ -8,10 +8,10 @@ from typing import Literal
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.make_checkpoint import make_checkpoint
 from build_engines.cpu_precision import choose_precision, find_processor
-from build_engines.demo import make_demo_checkpoint
 from build_engines.manifest import Precision
 from build_engines.progress import NoBuildProgress
 from build_engines.synthetic.write import write_synthetic_checkpoint
+from tests.fixtures.toy import make_demo_checkpoint
 
 BENCH_DIRECTORY = Path(".cache/bench")
 

@@ -46,11 +46,11 @@ from benchmarks.fixtures import BENCH_DIRECTORY, DEMO, bench_checkpoint, bench_e
 from benchmarks.gateway_cost import gateway
 from benchmarks.prompts import Prompts
 from build_engines.cpu_precision import find_processor
-from build_engines.demo import example_prompts
-from build_engines.demo.quality import MAX_NEW_TOKENS, greedy_answers, measure_quality
 from build_engines.manifest import Manifest
 from inflight.deploy.server.server import Server
 from inflight.gateway.processes import listen
+from tests.fixtures.toy import example_prompts
+from tests.fixtures.toy.quality import MAX_NEW_TOKENS, greedy_answers, measure_quality
 
 _START_SECONDS = 600
 _SPEED_GOALS = {True: {1: ">= 2", 64: ">= 1.35"}, False: {1: ">= 3.5", 64: ">= 4"}}

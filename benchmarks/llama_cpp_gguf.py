@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-import gguf  # type: ignore[import-not-found]  # of the environment that runs this
+import gguf
 import numpy as np
 from safetensors.torch import load_file
 
@@ -25,7 +25,7 @@ def main(checkpoint: Path, out: Path) -> None:
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_tokenizer_model("gpt2")
@@ -38,7 +38,7 @@ def main(checkpoint: Path, out: Path) -> None:
     for name, tensor in load_file(checkpoint / "model.safetensors").items():
         values = tensor.float().numpy()
         quantized = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q8_0) if values.ndim > 1 else None
-        known = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        known = names.get_name(name, try_suffixes=(".weight", ".bias")) or name
         writer.add_tensor(
             known,
             values.astype(np.float32) if quantized is None else quantized,

@@ -23,11 +23,11 @@ from benchmarks.fixtures import BENCH_DIRECTORY, DEMO, OTHER_DEMO, bench_checkpo
 from benchmarks.pad_layers import pad_layers
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.make_checkpoint import make_checkpoint
-from build_engines.demo import example_prompts
 from build_engines.manifest import Manifest, Precision
 from build_engines.progress import NoBuildProgress
 from inflight.runtime.engine.interface import EngineOptions, ModelRunner
 from inflight.runtime.messages import GenerationRequest, SpeculationStats
+from tests.fixtures.toy import example_prompts
 
 PADDED_LAYERS = 62
 """Layers added to the demo's two: 64, of which two do work."""

@@ -24,7 +24,7 @@ INTEGRATION = (
     *("batch/outputs/test_database.py", "batch/outputs/test_normalized_ids.py"),
     *("batch/outputs/test_sql.py", "batch/sources/test_sql.py", "batch/test_retry.py"),
     *("batch/verify/test_checker.py", "batch/test_retrieval.py", "retrieval"),
-    *("build_engines/demo", "build_engines/tensorrt_llm", "build_engines/test_build.py"),
+    *("build_engines/tensorrt_llm", "build_engines/test_build.py"),
     "build_engines/model_cache/test_obtain.py",
     *("build_engines/test_build_interrupted.py", "build_engines/test_machine.py", "build_engines/test_parity.py"),
     *("commands/batch", "commands/chat/test_command.py", "commands/load", "commands/status", "commands/terminal"),

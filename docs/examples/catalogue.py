@@ -1,41 +1,41 @@
-"""A shop's catalogue from end to end: 2,000 made-up products in SQLite get their descriptions, and the bill is told.
+"""A shop's catalogue from end to end: 2,000 made-up products in SQLite get their descriptions, with the bill.
 
     make catalogue                                                   # or, step by step:
     python docs/examples/catalogue.py --out my-catalogue
     python docs/examples/catalogue.py --out my-catalogue --engine my-engine --products 100
 
-Without --engine it trains the demo checkpoint and compiles it first, about two minutes on two cores. Broken off, even
-by kill -9, the same command goes on where it was.
+Without --engine it fetches SmolLM2 (93 MB) and compiles it first. Broken off, even by kill -9, the same command
+continues where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import astuple
+from itertools import islice, product
 from pathlib import Path
-
-from build_engines.demo import unseen_attribute_sets
 
 TABLE = """
 CREATE TABLE products(
-    sku TEXT PRIMARY KEY, product TEXT NOT NULL, brand TEXT NOT NULL,
-    colour TEXT, material TEXT, origin TEXT, feature TEXT, audience TEXT,
+    sku TEXT PRIMARY KEY, product TEXT NOT NULL, brand TEXT NOT NULL, colour TEXT, material TEXT,
     description TEXT, tokens INTEGER
 )"""
-# What the demo checkpoint was trained to complete; columns that a product has no value for are left out.
 TEMPLATE = (
-    "Product: {{ product }} | Brand: {{ brand }} | "
-    "{% if colour %}Colour: {{ colour }} | {% endif %}"
-    "{% if material %}Material: {{ material }} | {% endif %}"
-    "{% if origin %}Origin: {{ origin }} | {% endif %}"
-    "{% if feature %}Feature: {{ feature }} | {% endif %}"
-    "{% if audience %}Audience: {{ audience }} | {% endif %}"
-    "Description:"
+    "Write one sentence that describes this product for a shop: {{ product }} of the brand {{ brand }}"
+    "{% if colour %}, {{ colour }}{% endif %}{% if material %}, made of {{ material }}{% endif %}."
 )
+PRODUCTS = (
+    *("moka pot", "teapot", "café press", "crème brûlée torch", "fondue set", "ramen bowl", "rice cooker"),
+    *("night lamp", "pillow", "alarm clock", "tent", "lantern", "backpack", "fountain pen", "notebook", "board game"),
+    *("kite", "ukulele", "plant pot", "watering can", "bird feeder", "bicycle bell", "helmet", "doormat", "vase"),
+)
+BRANDS = ("Müller", "Oak & Iron", "Maison Léa", "Northlight", "京都工房", "Søren")
+COLOURS = (None, "amber", "green", "ivory", "navy blue", "red")
+MATERIALS = (None, "bamboo", "copper", "cork", "glass", "wool")
 
 
 def main() -> int:
@@ -53,55 +53,40 @@ def main() -> int:
 
 
 def make_products(shop: Path, count: int) -> None:
-    """Products of the project's own word lists, none of which the demo checkpoint was trained on."""
-    rows = [
-        (f"SKU-{number:05}", *astuple(product)) for number, product in enumerate(unseen_attribute_sets(count, seed=7))
-    ]
+    """Write a table of up to 5,400 products, no two alike."""
+    all_products = list(product(PRODUCTS, BRANDS, COLOURS, MATERIALS))
+    random.Random(7).shuffle(all_products)
+    rows = [(f"SKU-{number:05}", *values) for number, values in enumerate(islice(all_products, count))]
     new = shop.with_suffix(".new")
     new.unlink(missing_ok=True)
     with closing(sqlite3.connect(new)) as database, database:
         database.execute(TABLE)
-        columns = "sku, product, brand, colour, material, origin, feature, audience"
-        database.executemany(f"INSERT INTO products({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        database.executemany("INSERT INTO products(sku, product, brand, colour, material) VALUES (?, ?, ?, ?, ?)", rows)
     new.replace(shop)
 
 
 def make_engine(place: Path) -> Path:
-    checkpoint, engine = place / "checkpoint", place / "engine"
-    if not (checkpoint / "config.json").is_file():
-        inflight("checkpoint", "demo", "--out", str(checkpoint), check=True)
-    inflight("build", str(checkpoint), "--out", str(engine), check=True)
-    return engine
+    inflight("build", "smollm2", "--precision", "int8", "--out", str(place / "engine"), check=True)
+    return place / "engine"
 
 
 def describe(shop: Path, engine: Path, price: str) -> int:
     """The job: rows of the table in, descriptions and their tokens back into it, on a server of the job's own."""
     database = f"sqlite:///{shop.resolve()}"
     return inflight(
-        *(
-            "batch",
-            "run",
-            database,
-            "--table",
-            "products",
-            "--id",
-            "sku",
-            "--template",
-            TEMPLATE,
-            "--max-tokens",
-            "160",
-        ),
+        *("batch", "run", database, "--table", "products", "--id", "sku"),
+        *("--chat", "--template", TEMPLATE, "--max-tokens", "60"),
         *("--out", database, "--column", "description", "--write", "output_tokens=tokens"),
         *("--job", str(shop.with_suffix(".job")), "--ephemeral", str(engine), "--price-per-hour", price),
     )
 
 
 def show(shop: Path) -> int:
-    """A few of the rows, as the shop has them now; the bill was told by the job itself."""
+    """A few of the rows, as the shop has them now; the job itself printed the bill."""
     print()
     with closing(sqlite3.connect(shop)) as database:
-        for sku, product, description in database.execute("SELECT sku, product, description FROM products LIMIT 3"):
-            print(f"{sku} {product}: {description.strip()}")
+        for sku, name, description in database.execute("SELECT sku, product, description FROM products LIMIT 3"):
+            print(f"{sku} {name}: {description.strip()}")
         (left,) = database.execute("SELECT count(*) FROM products WHERE description IS NULL").fetchone()
     return 1 if left else 0
 

@@ -9,18 +9,12 @@ import click
 from build_engines.synthetic.write import ALL_SHAPES
 from inflight.commands.terminal.build_progress import show_build_progress
 
-_out = click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory to write.")
-_seed = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random weights."
-)
-
 
 @click.group("checkpoint")
 def command() -> None:
-    """Create a demo or random-weight checkpoint, offline.
+    """Create a checkpoint with random weights, offline.
 
     \b
-    inflight checkpoint demo --out ./demo
     inflight checkpoint synthetic --like qwen2.5-0.5b --out ./qwen-shape
     """
 
@@ -33,8 +27,8 @@ def command() -> None:
     required=True,
     help=f"One of {', '.join(ALL_SHAPES)}.",
 )
-@_out
-@_seed
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory to write.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random weights.")
 def synthetic(like: str, out: Path, seed: int) -> None:
     """Write a checkpoint with the exact shape of a known model and random weights, for benchmarks and tests.
 
@@ -52,24 +46,3 @@ def synthetic(like: str, out: Path, seed: int) -> None:
             out, lambda directory: write_synthetic_checkpoint(like, directory, seed=seed, progress=progress), progress
         )
     click.echo(f"Wrote {out}, a {like} with random weights. Build it with: inflight build {out} --out ENGINE_DIR")
-
-
-@command.command("demo")
-@_out
-@_seed
-def demo(out: Path, seed: int) -> None:
-    """Train a small Llama on synthetic product descriptions; takes about a minute on two cores.
-
-    \b
-    inflight checkpoint demo --out ./demo
-    """
-    from build_engines.checkpoints.make_checkpoint import make_checkpoint
-
-    def write(directory: Path) -> None:
-        from build_engines.demo import make_demo_checkpoint
-
-        make_demo_checkpoint(directory, seed=seed, report=progress.step)
-
-    with show_build_progress() as progress:
-        make_checkpoint(out, write, progress)
-    click.echo(f"Wrote {out}. Build it with: inflight build {out} --out ENGINE_DIR")

@@ -35,11 +35,3 @@ def test_an_unknown_shape_is_wrong_usage(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "'gpt-9' is not one of 'qwen2.5-0.5b'" in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_demo_writes_a_checkpoint_that_can_be_built(tmp_path: Path) -> None:
-    out = tmp_path / "demo"
-    done = CliRunner().invoke(cli, ["checkpoint", "demo", "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert read_checkpoint(out).architecture == "LlamaForCausalLM"

@@ -10,9 +10,9 @@ import tokenizers
 import torch
 from transformers import AutoModelForCausalLM
 
-from build_engines.demo import describe, example_prompts, unseen_attribute_sets
-from build_engines.demo.corpus import Attributes, training_examples
-from build_engines.demo.quality import (
+from tests.fixtures.toy import describe, example_prompts, unseen_attribute_sets
+from tests.fixtures.toy.corpus import Attributes, training_examples
+from tests.fixtures.toy.quality import (
     MAX_NEW_TOKENS,
     Quality,
     greedy_answers,
@@ -21,7 +21,7 @@ from build_engines.demo.quality import (
     names,
     repeats,
 )
-from build_engines.demo.tokenizer import END_ID, load_tokenizer, train_tokenizer
+from tests.fixtures.toy.tokenizer import END_ID, load_tokenizer, train_tokenizer
 
 
 @pytest.fixture(scope="module")
