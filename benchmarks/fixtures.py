@@ -11,24 +11,24 @@ from build_engines.cpu_precision import choose_precision, find_processor
 from build_engines.manifest import Precision
 from build_engines.progress import NoBuildProgress
 from build_engines.synthetic.write import write_synthetic_checkpoint
-from tests.fixtures.toy import make_demo_checkpoint
+from tests.fixtures.toy import make_toy_checkpoint
 
 BENCH_DIRECTORY = Path(".cache/bench")
 
 
-DEMO = "demo"
-"""The small trained model of `inflight demo`, for comparisons of answers."""
-OTHER_DEMO = "demo-1"
+TOY = "toy"
+"""The small model that the tests train, for comparisons of answers."""
+OTHER_TOY = "toy-1"
 """The same with other weights at the beginning and other batches."""
 
 
 def bench_checkpoint(like: str) -> Path:
-    """Return a synthetic checkpoint, or the one of DEMO."""
+    """Return a synthetic checkpoint, or the one of TOY."""
     checkpoint = BENCH_DIRECTORY / like
 
     def write(directory: Path) -> None:
-        if like in (DEMO, OTHER_DEMO):
-            make_demo_checkpoint(directory, seed=int(like == OTHER_DEMO), report=print)
+        if like in (TOY, OTHER_TOY):
+            make_toy_checkpoint(directory, seed=int(like == OTHER_TOY), report=print)
         else:
             write_synthetic_checkpoint(like, directory)
 

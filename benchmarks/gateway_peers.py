@@ -7,7 +7,7 @@ are stopped meanwhile (SIGSTOP). Each prompt is new, so no prefix is cached. Req
 temperature 0.8 and top_p 0.95.
 
 Since the precisions differ, answers are compared too: greedy answers of inflight and vLLM to the same prompts with
-those of transformers in fp32, on the small trained model of `inflight demo`. The weights of the checkpoint for the
+those of transformers in fp32, on the small model that the tests train. The weights of the checkpoint for the
 speeds are random, so that all its tokens are about as likely.
 
 The peers run in their own environments if they are installed (`python -m benchmarks.batch.peers --install-vllm`,
@@ -42,7 +42,7 @@ from benchmarks.batch.peers import LIKE
 from benchmarks.batch.vllm_peer import ENVIRONMENT, PYTHON, installed
 from benchmarks.completion_client import TRAFFIC, CompletionClient
 from benchmarks.figures import Figure, out_option, report
-from benchmarks.fixtures import BENCH_DIRECTORY, DEMO, bench_checkpoint, bench_engine
+from benchmarks.fixtures import BENCH_DIRECTORY, TOY, bench_checkpoint, bench_engine
 from benchmarks.gateway_cost import gateway
 from benchmarks.prompts import Prompts
 from build_engines.cpu_precision import find_processor
@@ -138,8 +138,8 @@ def _speed_figures(
 
 
 def _answers() -> dict[str, list[str]]:
-    """Return the greedy answers of fp32, inflight and vLLM, in this order, to the same prompts of the demo model."""
-    checkpoint, engine = bench_checkpoint(DEMO), bench_engine(DEMO, "auto")
+    """Return the greedy answers of fp32, inflight and vLLM, in this order, to the same prompts of the toy model."""
+    checkpoint, engine = bench_checkpoint(TOY), bench_engine(TOY, "auto")
     prompts = example_prompts(_QUALITY_PROMPTS)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         answers = {"transformers (fp32)": pool.apply(greedy_answers, (checkpoint, prompts))}
@@ -151,19 +151,19 @@ def _answers() -> dict[str, list[str]]:
 
 
 def _quality_figures(answers: dict[str, list[str]]) -> list[Figure]:
-    tokenizer = Tokenizer.from_file(str(bench_checkpoint(DEMO) / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(bench_checkpoint(TOY) / "tokenizer.json"))
     tokens = {who: [tokenizer.encode(text).ids for text in texts] for who, texts in answers.items()}
     reference, *others = answers
     figures = [
         Figure(
-            f"greedy tokens of the demo model equal to fp32, {who}",
+            f"greedy tokens of the toy model equal to fp32, {who}",
             [equal_tokens(list(zip(tokens[who], tokens[reference], strict=True)))],
         )
         for who in others
     ]
     for who, texts in answers.items():
         quality = measure_quality(lambda _, texts=texts: texts, tokenizer, count=len(texts))  # type: ignore[misc]
-        figures.append(Figure(f"good answers of the demo model, {who}", [quality.passed / quality.asked]))
+        figures.append(Figure(f"good answers of the toy model, {who}", [quality.passed / quality.asked]))
     return figures
 
 

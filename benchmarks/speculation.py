@@ -1,7 +1,7 @@
 """The gain of speculative decoding for a single stream, and how many draft tokens are accepted.
 
-`python -m benchmarks.speculation` creates the demo checkpoint and pads it with layers that change nothing, so that it
-costs many times as much. It measures the padded model alone, with a draft model of the demo's size that was trained
+`python -m benchmarks.speculation` creates the toy checkpoint and pads it with layers that change nothing, so that it
+costs many times as much. It measures the padded model alone, with a draft model of the toy's size that was trained
 apart, and with prompt lookup: on prompts that repeat themselves, as their answers then do, and on prompts that contain
 a good answer, which so small a model seldom copies. Runs are interleaved; each figure is a ratio of one run on one
 machine.
@@ -19,7 +19,7 @@ from typing import get_args
 import click
 from tokenizers import Tokenizer
 
-from benchmarks.fixtures import BENCH_DIRECTORY, DEMO, OTHER_DEMO, bench_checkpoint, bench_engine
+from benchmarks.fixtures import BENCH_DIRECTORY, TOY, OTHER_TOY, bench_checkpoint, bench_engine
 from benchmarks.pad_layers import pad_layers
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.make_checkpoint import make_checkpoint
@@ -30,7 +30,7 @@ from inflight.runtime.messages import GenerationRequest, SpeculationStats
 from tests.fixtures.toy import example_prompts
 
 PADDED_LAYERS = 62
-"""Layers added to the demo's two: 64, of which two do work."""
+"""Layers added to the toy's two: 64, of which two do work."""
 
 DRAFT_TOKENS = 8
 PROMPTS = 4
@@ -65,11 +65,11 @@ class Gain:
 
 def engines(precision: Precision) -> tuple[Path, Path]:
     """Return the engines of the padded checkpoint and of its draft model, built once."""
-    demo, deep = bench_checkpoint(DEMO), BENCH_DIRECTORY / f"demo-{PADDED_LAYERS}-deeper"
+    toy, deep = bench_checkpoint(TOY), BENCH_DIRECTORY / f"toy-{PADDED_LAYERS}-deeper"
     if not deep.exists():
-        make_checkpoint(deep, lambda directory: pad_layers(demo, directory, PADDED_LAYERS), NoBuildProgress())
+        make_checkpoint(deep, lambda directory: pad_layers(toy, directory, PADDED_LAYERS), NoBuildProgress())
     build_engine(str(deep), engine := BENCH_DIRECTORY / f"{deep.name}-{precision}", BuildOptions(precision=precision))
-    return engine, bench_engine(OTHER_DEMO, precision)
+    return engine, bench_engine(OTHER_TOY, precision)
 
 
 def measure(deep: Path, draft: Path, rounds: int = ROUNDS) -> dict[str, Gain]:

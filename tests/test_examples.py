@@ -118,7 +118,7 @@ def test_orchestrators_know_our_exit_codes_and_options(name: str) -> None:
 
 
 def test_the_catalogue_gets_its_descriptions_and_its_bill(tmp_path: Path, tiny_engine: TinyEngine) -> None:
-    """Whole with the demo checkpoint: `make catalogue`."""
+    """Whole with SmolLM2: `make catalogue`."""
     command = [sys.executable, str(EXAMPLES / "catalogue.py"), "--out", str(tmp_path), "--products", "12"]
     done = subprocess.run([*command, "--engine", str(tiny_engine("llama"))], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

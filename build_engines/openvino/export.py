@@ -48,9 +48,9 @@ class ExportResult:
     layers: int
     kv_heads: int
     head_dim: int
-    conv_layers: int
-    conv_state: int
     notes: list[str]
+    conv_layers: int = 0
+    conv_state: int = 0
 
 
 def export(task: ExportTask, on_step: Callable[[str], None]) -> ExportResult:

@@ -1,4 +1,4 @@
-"""A freshly made demo checkpoint answers well; and the judgement of answers is strict."""
+"""A freshly made toy checkpoint answers well; and the judgement of answers is strict."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def tokenizer() -> tokenizers.Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(demo_checkpoint: Callable[[], pathlib.Path]) -> pathlib.Path:
-    return demo_checkpoint()
+def checkpoint(toy_checkpoint: Callable[[], pathlib.Path]) -> pathlib.Path:
+    return toy_checkpoint()
 
 
 @pytest.mark.slow
@@ -58,8 +58,8 @@ def test_answers_end_by_themselves(checkpoint: pathlib.Path) -> None:
         assert answer.count(END_ID) == 1
 
 
-def test_prompts_of_two_thousand_tokens_are_accepted(young_demo_checkpoint: Callable[[], pathlib.Path]) -> None:
-    model = AutoModelForCausalLM.from_pretrained(young_demo_checkpoint())
+def test_prompts_of_two_thousand_tokens_are_accepted(young_toy_checkpoint: Callable[[], pathlib.Path]) -> None:
+    model = AutoModelForCausalLM.from_pretrained(young_toy_checkpoint())
     assert model.config.max_position_embeddings >= 4096
     ids = torch.randint(5, model.config.vocab_size, (1, 2000), generator=torch.Generator().manual_seed(0))
     answer = model.generate(

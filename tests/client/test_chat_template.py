@@ -27,9 +27,6 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
     "as tokenizer.json says": {},
     "as tokenizer.json says in a row": {"processor": "Sequence"},
     "without a rule": {"processor": None},
-    "Llama's, with": {"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": True, "processor": None},
-    "Llama's, by default": {"tokenizer_class": "LlamaTokenizer", "processor": None},
-    "Llama's, without": {"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": False},
     "another's, whose setting says nothing": {"tokenizer_class": "GPT2TokenizerFast", "add_bos_token": False},
 }
 
@@ -59,11 +56,29 @@ def test_a_server_makes_the_right_tokens_of_the_text(tmp_path: Path, settings: d
     directory = directory_of(tmp_path / "tokenizer", LLAMA3, **settings)
     tokenizer = tokenizer_of(directory)
     found = ChatTemplate.from_directory(directory)
-    expected = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True)
+    expected = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
     assert expected.count(tokenizer.bos_token_id) == 1
     for adds in (True, False, None):
         sent = found.without_bos(found.render(CHAT), adds)
         assert tokenizer(sent, add_special_tokens=adds is not False).input_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "adds"),
+    [
+        ({"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": True, "processor": None}, True),
+        ({"tokenizer_class": "LlamaTokenizer", "processor": None}, True),
+        ({"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": False}, False),
+    ],
+    ids=["with", "by default", "without"],
+)
+def test_a_server_with_transformers_4_follows_the_setting_of_a_llama(
+    tmp_path: Path, settings: dict[str, Any], adds: bool
+) -> None:
+    found = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", LLAMA3, **settings))
+    rendered = found.render(CHAT)
+    assert found.without_bos(rendered, None) == (rendered.removeprefix("<s>") if adds else rendered)
+    assert rendered.startswith("<s>")
 
 
 def test_a_template_without_bos_keeps_all_of_its_text(tmp_path: Path) -> None:

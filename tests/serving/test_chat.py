@@ -32,7 +32,7 @@ def expected(paced_server: Server) -> Callable[..., list[int]]:
 
     def ids(chat: list[dict[str, Any]], **kwargs: Any) -> list[int]:
         given = {"add_generation_prompt": True, **kwargs}
-        found: list[int] = tokenizer.apply_chat_template(chat, tokenize=True, **given)
+        found: list[int] = tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False, **given)
         return found
 
     return ids

@@ -13,12 +13,12 @@ import pytest
 from inflight.commands.demo import PERSON, PERSON_SCHEMA, WEATHER, WEATHER_TOOL
 from inflight.deploy.repository.configure import DeploymentOptions
 from tests.fixtures.crashes import shared_server
-from tests.fixtures.engines import DemoEngine
+from tests.fixtures.engines import EngineAtPrecision
 from tests.fixtures.gateway import openai_client, running_gateway
 
 
 @pytest.fixture(scope="module")
-def smollm2_client(smollm2_engine: DemoEngine) -> Iterator[openai.OpenAI]:
+def smollm2_client(smollm2_engine: EngineAtPrecision) -> Iterator[openai.OpenAI]:
     options = DeploymentOptions(kv_cache_tokens=16384)
     with (
         shared_server(smollm2_engine("int8"), options) as server,

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from build_engines.gguf.unpack import unpack
 from build_engines.manifest import Precision
-from tests.fixtures.engines import ROOT, DemoEngine
+from tests.fixtures.engines import ROOT, EngineAtPrecision
 
 TOKENS = 2048
 
@@ -49,7 +49,7 @@ def perplexity(logits: Any, ids: list[int]) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(("precision", "most"), [("fp32", 1.005), ("int8", 1.02), ("int4", 1.3)])
 def test_perplexity_is_near_that_of_transformers(
-    smollm2_engine: DemoEngine, expected: float, text: list[int], precision: Precision, most: float
+    smollm2_engine: EngineAtPrecision, expected: float, text: list[int], precision: Precision, most: float
 ) -> None:
     model = openvino.Core().compile_model(
         smollm2_engine(precision) / "openvino_model.xml",

@@ -51,7 +51,7 @@ def test_the_manifest_tells_of_the_part_that_writes(checkpoint: Path, tmp_path: 
     manifest = generator(built(checkpoint, tmp_path / "engine"))
     assert (manifest.layers, manifest.kv_heads, manifest.head_dim) == (34, 4, 256)
     assert (manifest.max_seq_len, manifest.vocab_size) == (131072, 262208)
-    assert (manifest.precision, manifest.kv_cache_precision, manifest.end_ids) == ("bf16", "bf16", [1, 4, 106])
+    assert (manifest.precision, manifest.kv_cache_precision, manifest.end_ids) == ("bf16", "bf16", [1, 106])
 
 
 def test_gpt_oss_stays_as_it_is_published(checkpoint: Path, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_gpt_oss_stays_as_it_is_published(checkpoint: Path, tmp_path: Path) -> N
 def test_the_part_may_have_the_ids_that_end_an_answer(checkpoint: Path, tmp_path: Path) -> None:
     (checkpoint / "generation_config.json").unlink(missing_ok=True)
     become(checkpoint, "Llama4ForConditionalGeneration", SHAPES["Llama4ForConditionalGeneration"])
-    assert generator(built(checkpoint, tmp_path / "engine")).end_ids == [1, 4, 200001, 200007, 200008]
+    assert generator(built(checkpoint, tmp_path / "engine")).end_ids == [1, 200001, 200007, 200008]
 
 
 @pytest.mark.parametrize(

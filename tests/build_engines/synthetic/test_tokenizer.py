@@ -54,7 +54,7 @@ def test_transformers_reads_it_with_the_configs_special_tokens(tmp_path: Path, n
     starts = tokenizer("x")["input_ids"][0] == shape.start_id
     assert starts == shape.adds_start
     chat = tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False, add_generation_prompt=True)
-    assert chat == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
+    assert chat == "<|im_start|>user\nx\n<|im_start|>assistant\n"
 
 
 def test_the_known_shapes_are_those_of_the_published_configs(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_an_engine_says_what_it_was_made_for_where_and_with_what(tmp_path: Path,
     assert (manifest.precision, manifest.kv_cache_precision) == ("fp16", "f16")
     assert (manifest.max_seq_len, manifest.vocab_size) == (2048, 1536)
     assert (manifest.layers, manifest.kv_heads, manifest.head_dim) == (2, 2, 16)
-    assert (manifest.end_ids, manifest.pad_id, manifest.bos_id) == ([1, 4], 0, 2)
+    assert (manifest.end_ids, manifest.pad_id, manifest.bos_id) == ([1], 0, 2)
     assert manifest.limits == GpuLimits(max_batch_size=8, max_num_tokens=1024, max_input_len=2047)
     assert manifest.machine == GpuMachine(gpu=H100["name"], compute_capability="9.0", driver="590.48.01")
     assert manifest.versions.items() >= {("tensorrt_llm", "1.2.1"), ("tensorrt", "10.14.1.48"), ("cuda", "13.1.0.036")}

@@ -59,7 +59,7 @@ def test_a_request_is_cancelled_by_its_id(client: Client) -> None:
 
 
 def test_messages_are_rendered_by_preprocessing(client: Client) -> None:
-    rendered = "<|im_start|>user\nthe tea<|im_end|>\n<|im_start|>assistant\n"
+    rendered = "<|im_start|>user\nthe tea\n<|im_start|>assistant\n"
     expected = TOKENIZER.decode(ids_of(rendered))
     found = client.generate([{"role": "user", "content": "the tea"}], max_tokens=len(ids_of(rendered)))
     assert found.text == expected
