@@ -19,7 +19,7 @@ from typing import get_args
 import click
 from tokenizers import Tokenizer
 
-from benchmarks.fixtures import BENCH_DIRECTORY, TOY, OTHER_TOY, bench_checkpoint, bench_engine
+from benchmarks.fixtures import BENCH_DIRECTORY, OTHER_TOY, TOY, bench_checkpoint, bench_engine
 from benchmarks.pad_layers import pad_layers
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.make_checkpoint import make_checkpoint

@@ -85,7 +85,7 @@ def installed_with(extra: str | None) -> set[str]:
         name = canonicalize_name(wanted.name)
         found.add(name)
         try:
-            lines = requires(wanted.name) or ()
+            lines = requires(wanted.name) or []
         except PackageNotFoundError:  # what `make lock` leaves out
             continue
         for line in lines:
