@@ -12,27 +12,11 @@ _GAUGES = re.compile(
     r'^nv_trt_llm_(?:request_metrics|kv_cache_block_metrics)\{[^}]*?_type="(active|waiting|used)"[^}]*\} (\S+)$',
     re.MULTILINE,
 )
-_ENDED = re.compile(r"^inflight_requests_total\{[^}]*\} (\S+)$", re.MULTILINE)
-_TIMEOUT = 300.0
 
 
 def held_resources(server: Server) -> dict[str, float]:
     """Return the requests that are `active` or `waiting`, and the KV blocks that are `used`."""
     return {kind: float(value) for kind, value in _GAUGES.findall(_page(server))}
-
-
-def ended_requests(server: Server) -> int:
-    """Return the number of requests that have ended, in any way."""
-    return sum(int(float(value)) for value in _ENDED.findall(_page(server)))
-
-
-def wait_for_ended(server: Server, count: int) -> None:
-    """Wait until this many requests have ended; raises TimeoutError with the number that did within some minutes."""
-    deadline = time.monotonic() + _TIMEOUT
-    while (ended := ended_requests(server)) < count:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{ended} of {count} requests have ended within {_TIMEOUT:.0f} s")
-        time.sleep(0.2)
 
 
 def wait_until_idle(server: Server, seconds: float) -> dict[str, float]:

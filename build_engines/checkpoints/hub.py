@@ -71,7 +71,7 @@ class HubModel:
     def check_weights(self) -> None:
         """Raise BuildError (`not_a_checkpoint`) for a model without usable weights, before anything is downloaded."""
         usable = (".safetensors", ".gguf", MODEL)
-        if self.files is None or any(file.path.endswith(usable) for file in self.files):
+        if self.files is None or any(file.path.lower().endswith(usable) for file in self.files):
             return
         if self.gguf:
             raise gguf_choice_error(self.name, self.gguf, f"say what the name of one has, such as {self.name}:Q4_K_M")

@@ -123,12 +123,10 @@ def _dtype(config: dict[str, Any]) -> str:
 
 def _end_ids(generation: dict[str, Any], config: dict[str, Any], tokenizer: Any) -> list[int]:
     configured = _first_id(generation.get("eos_token_id"), config.get("eos_token_id"))
-    ids = {
-        *(configured if isinstance(configured, list) else [configured]),
-        tokenizer.eos_token_id,
-        _turn_end(tokenizer),
-    }
-    return sorted(ids - {None})
+    # A list names all ends: gpt-oss has other special tokens between the parts of an answer.
+    if isinstance(configured, list):
+        return sorted({*configured, tokenizer.eos_token_id} - {None})
+    return sorted({configured, tokenizer.eos_token_id, _turn_end(tokenizer)} - {None})
 
 
 def _turn_end(tokenizer: Any) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 from build_engines.errors import BuildError
 from build_engines.gguf.header import Change, GgufFile, GgufTensor, Weight
 
+_MAX_LAYERS = 1000
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
     "attn_norm": "input_layernorm",
@@ -59,19 +60,17 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
     name, tensors = file.family, file.tensors
     if "token_embd.weight" not in tensors:
         raise file.damaged("it has no tensor token_embd.weight")
-    heads = file.whole(f"{name}.attention.head_count")
-    hidden = file.whole(f"{name}.embedding_length")
-    head_dim = file.whole(f"{name}.attention.key_length", _shared(hidden, heads))
-    if not heads or not head_dim:
-        raise file.damaged("its attention heads have no numbers")
+    heads = file.whole(f"{name}.attention.head_count", least=1)
+    hidden = file.whole(f"{name}.embedding_length", least=1)
+    head_dim = file.whole(f"{name}.attention.key_length", hidden // heads, least=1)
     config = {
         "architectures": [family.architecture],
         "model_type": family.model_type,
         "hidden_size": hidden,
-        "num_hidden_layers": file.whole(f"{name}.block_count"),
+        "num_hidden_layers": file.whole(f"{name}.block_count", least=1, most=_MAX_LAYERS),
         "intermediate_size": file.whole(f"{name}.feed_forward_length"),
         "num_attention_heads": heads,
-        "num_key_value_heads": file.whole(f"{name}.attention.head_count_kv", heads),
+        "num_key_value_heads": file.whole(f"{name}.attention.head_count_kv", heads, least=1),
         "head_dim": head_dim,
         "max_position_embeddings": file.whole(f"{name}.context_length"),
         "vocab_size": tensors["token_embd.weight"].shape[0],
@@ -172,13 +171,15 @@ def _llama3(file: GgufFile, head_dim: int) -> dict[str, Any]:
     """
     factors = _factors(file, "rope_freqs.weight")
     base = file.number(f"{file.family}.rope.freq_base", 10_000.0)
+    if not base or len(factors) != head_dim // 2 or not all(0 < each < math.inf for each in factors):
+        raise file.damaged("rope_freqs.weight or rope.freq_base is not the model's")
     factor, low, high, original = max(factors), 1.0, 4.0, 8192
     expected = []
     for index in range(head_dim // 2):
         turns = original / (2 * math.pi * base ** (2 * index / head_dim))
         smooth = min(max((turns - low) / (high - low), 0.0), 1.0)
         expected.append(1 / ((1 - smooth) / factor + smooth))
-    if len(factors) != len(expected) or not all(map(_close, factors, expected)):
+    if not all(map(_close, factors, expected)):
         raise _other_rope(file, "rope_freqs.weight")
     return {
         "rope_type": "llama3",
@@ -214,10 +215,6 @@ def short(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def _shared(hidden: int, heads: int) -> int:
-    return hidden // heads if heads else 0
-
-
 def _gemma(file: GgufFile, wide: int) -> dict[str, Any]:
     """Return what both generations have; the largest model of each (of `wide` layers) scales scores in another way."""
     name = file.family
@@ -225,7 +222,7 @@ def _gemma(file: GgufFile, wide: int) -> dict[str, Any]:
     is_wide = file.whole(f"{name}.block_count") == wide
     return {
         "sliding_window": file.whole(f"{name}.attention.sliding_window"),
-        "query_pre_attn_scalar": _shared(hidden, heads) if is_wide else file.whole(f"{name}.attention.key_length"),
+        "query_pre_attn_scalar": hidden // heads if is_wide else file.whole(f"{name}.attention.key_length"),
         "hidden_activation": "gelu_pytorch_tanh",
     }
 
@@ -239,7 +236,7 @@ def _gemma2(file: GgufFile) -> dict[str, Any]:
 
 def _gemma3(file: GgufFile) -> dict[str, Any]:
     local = short(file.number("gemma3.rope.freq_base_swa", 10_000.0))
-    layers = file.whole("gemma3.block_count")
+    layers = file.whole("gemma3.block_count", most=_MAX_LAYERS)
     kinds = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(layers)]
     return _gemma(file, 62) | {
         "rope_theta": short(file.number("gemma3.rope.freq_base", 1_000_000.0)),
@@ -249,7 +246,7 @@ def _gemma3(file: GgufFile) -> dict[str, Any]:
 
 
 def _phi3(file: GgufFile) -> dict[str, Any]:
-    head = _shared(file.whole("phi3.embedding_length"), file.whole("phi3.attention.head_count"))
+    head = file.whole("phi3.embedding_length") // file.whole("phi3.attention.head_count", least=1)
     rotary = file.whole("phi3.rope.dimension_count", head)
     return {
         "partial_rotary_factor": rotary / head if head else 1.0,

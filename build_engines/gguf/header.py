@@ -51,6 +51,11 @@ class GgufFile:
     tensors: dict[str, GgufTensor] = field(repr=False)
 
     @property
+    def is_quantized(self) -> bool:
+        """Whether any tensor has numbers of fewer bits than 16."""
+        return any(tensor.bytes < 2 * tensor.elements for tensor in self.tensors.values())
+
+    @property
     def family(self) -> str:
         return self.text("general.architecture")
 
@@ -65,10 +70,10 @@ class GgufFile:
             raise self.damaged(f"{key} must be a number that is not negative")
         return value  # type: ignore[no-any-return]
 
-    def whole(self, key: str, default: int | None = None) -> int:
+    def whole(self, key: str, default: int | None = None, least: int = 0, most: int = 10**9) -> int:
         value = self.number(key, default)
-        if not isinstance(value, int):
-            raise self.damaged(f"{key} must be a whole number")
+        if not isinstance(value, int) or not least <= value <= most:
+            raise self.damaged(f"{key} must be a whole number of {least} to {most:,}")
         return value
 
     def strings(self, key: str) -> list[str]:

@@ -97,10 +97,6 @@ def _rows(file: GgufFile, tensor: GgufTensor, expert: int | None = None) -> Iter
 
 
 def _write(out: IO[bytes], numbers: Any, dtype: str) -> None:
-    numbers = np.ascontiguousarray(numbers, np.float32)
-    if dtype == "F16":
-        numbers = numbers.astype(np.float16)
-    if dtype == "BF16":  # rounded to the nearest, to even between two
-        bits = numbers.view(np.uint32)
-        numbers = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
-    out.write(numbers.data)
+    from gguf import GGMLQuantizationType, quantize
+
+    out.write(quantize(np.ascontiguousarray(numbers, np.float32), GGMLQuantizationType[dtype]).data)

@@ -10,15 +10,17 @@ from typing import Any
 
 from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES, read_config
 from build_engines.checkpoints.model_facts import read_special_ids
+from build_engines.checkpoints.openvino_ir import MODEL, WEIGHTS, read_ir
 from build_engines.checkpoints.tokenizer_files import TOKENIZER_FILES, read_fast_tokenizer, write_fast_tokenizer
 from build_engines.errors import BuildError
 from build_engines.openvino.families import COMPARED, TASK, check_family
 
-_MODEL_FILES = ("openvino_model.xml", "openvino_model.bin", "config.json", "generation_config.json")
+_MODEL_FILES = (MODEL, WEIGHTS, "config.json", "generation_config.json")
 # Integer weights are compressed from bf16, whose exponent covers the values of every checkpoint.
 _TORCH_TYPES = {"fp32": "float32", "fp16": "float16"}
 # Number of consecutive weights that share a scale; NNCF lowers it if a row's length is not a multiple of it.
 _INT4_GROUP = 128
+_CACHE_DIMENSIONS = len(("batch", "KV heads", "tokens", "head size"))
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def load_model(kind: Any, checkpoint: Path, unread: tuple[str, ...] = (), **argu
 def _compress(out: Path, precision: str) -> None:
     import openvino
 
-    path = out / "openvino_model.xml"
+    path = out / MODEL
     model = openvino.Core().read_model(path)
     compressed = compress_weights(model, precision)
     # The loaded model maps this file, so the compressed one is written to another.
@@ -178,14 +180,15 @@ def _keep_own_files(checkpoint: Path, out: Path) -> None:
 
 
 def _result(config: Any, out: Path, tokenizer: Any, length: int, notes: list[str]) -> ExportResult:
-    heads = config.num_attention_heads
+    # Configs name the heads of the KV cache differently, and some models cache others than they have.
+    _, kv_heads, _, head_dim = next(state for state in read_ir(out / MODEL).states if len(state) == _CACHE_DIMENSIONS)
     return ExportResult(
         max_seq_len=length,
         vocab_size=config.vocab_size,
         **asdict(read_special_ids(out, config.to_dict(), tokenizer)),
         layers=config.num_hidden_layers,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
         conv_layers=list(getattr(config, "layer_types", None) or ()).count("conv"),
         conv_state=config.hidden_size * getattr(config, "conv_L_cache", 0),
         notes=notes,
@@ -251,7 +254,7 @@ def smoke_test(out: Path, properties: dict[str, Any], facts: ExportResult) -> No
     from openvino._offline_transformations import paged_attention_transformation
 
     core = openvino.Core()
-    model = core.read_model(out / "openvino_model.xml")
+    model = core.read_model(out / MODEL)
     paged_attention_transformation(model)
     compiled = core.compile_model(model, "CPU", properties)
     request = compiled.create_infer_request()

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from build_engines.checkpoints.checkpoint import Checkpoint, check_buildable
 from build_engines.cpu_precision import PrecisionChoice, choose_precision, find_processor
+from build_engines.gguf.header import read_gguf
 from build_engines.manifest import CompiledEngine, GpuKvPrecision, GpuPrecision, KvPrecision, Precision, SuitedTo
 from build_engines.openvino.export import ExportTask
 from build_engines.openvino.export_runner import run_export
@@ -81,7 +82,7 @@ class OpenVinoTarget:
                 smoke_test=self.smoke_test,
             )
             facts = run_export(task, progress)
-        if checkpoint.is_gguf and self.precision in ("int8", "int4"):
+        if checkpoint.is_gguf and self.precision in ("int8", "int4") and read_gguf(checkpoint.directory).is_quantized:
             facts["notes"] = [*facts["notes"], _requantized(checkpoint.directory, self.precision)]
         return CompiledEngine(
             precision=self.precision,

@@ -81,7 +81,7 @@ def command(place: Path) -> None:
     inflight demo --out /tmp/demo
     """
     console = Console()
-    engine = place / "engine"
+    engine = place / MODEL
     _make(console, engine)
     console.rule("Serve", align="left")
     console.print("Starting NVIDIA Triton Inference Server with the engine ...")
@@ -136,7 +136,8 @@ def _ask(console: Console, server: Server) -> None:
         schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON_SCHEMA}}
         click.echo(json.loads(ask(PERSON, response_format=schema).choices[0].message.content))
         console.rule("A call of a tool", align="left")
-        (call,) = ask(WEATHER, tools=[WEATHER_TOOL], tool_choice="required").choices[0].message.tool_calls
+        answer = ask(WEATHER, tools=[WEATHER_TOOL], tool_choice="required", parallel_tool_calls=False)
+        (call,) = answer.choices[0].message.tool_calls
         click.echo(f"{call.function.name}({json.loads(call.function.arguments)})")
 
 

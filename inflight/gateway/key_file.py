@@ -100,10 +100,6 @@ class ApiKey:
             raise invalid_value("the expiry", format_time(expires), "in the future")
         return cls(f"key-{secrets.token_hex(6)}", name, tenant, models, created, expires, quotas, trusted)
 
-    def may_use(self, model: str) -> bool:
-        """Return whether requests with this key may name this model."""
-        return not self.models or model in self.models
-
     def is_expired(self) -> bool:
         """Return whether the key's time is over."""
         return self.expires is not None and self.expires <= datetime.now(timezone.utc)

@@ -40,7 +40,6 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
-        self._skip_special_tokens = skip_special_tokens
         special = {id: token.content for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         self._special = special if skip_special_tokens else {}
         self.special_token_ids = frozenset(self._special)
@@ -64,7 +63,7 @@ class Detokenizer:
             return self
         if tags not in self._keeping:
             kept = self._keeping[tags] = copy(self)
-            kept._skip_special_tokens, kept.special_token_ids = False, frozenset(skipped)
+            kept.special_token_ids = frozenset(skipped)
         return self._keeping[tags]
 
     def texts(self, chunks: Sequence[Chunk]) -> list[str]:
@@ -88,9 +87,8 @@ class Detokenizer:
         ]
 
     def _decode(self, token_ids: list[int]) -> str:
-        if not self._skip_special_tokens:
-            token_ids = [each for each in token_ids if each not in self.special_token_ids]
-        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special_tokens)
+        shown = [token_id for token_id in token_ids if token_id not in self.special_token_ids]
+        text: str = self._tokenizer.decode(shown, skip_special_tokens=False)
         return text
 
     def _aligned(self, context_ids: Sequence[int]) -> list[int]:

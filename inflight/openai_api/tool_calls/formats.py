@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from inflight.openai_api.tool_calls.harmony import HarmonyParser
 from inflight.openai_api.tool_calls.json_calls import JsonCallsParser
@@ -21,30 +21,27 @@ _HY = ":opensource"
 class Format(NamedTuple):
     """How some models call functions. `template` is what their templates have, as a regular expression."""
 
-    models: str
-    example: str
     template: str
     parser: Callable[..., ToolCallParser]
 
 
+def _xml(template: str, tags: str, *sections: str, lines: bool = False) -> Format:
+    """Return a format in XML; `tags` are those of `XmlTags` up to `end`, with | between them."""
+    ends = tuple(f"</{section[1:]}" for section in sections)
+    call, close, key, value, value_end, end = tags.split("|")
+    xml = XmlTags(call, close, key, value, value_end, end, sections, ends, lines)
+    return Format(template, partial(XmlCallsParser, xml=xml))
+
+
+def _json(template: str, *starts: str, ends: tuple[str, ...] = (), **options: Any) -> Format:
+    return Format(template, partial(JsonCallsParser, starts=starts, ends=ends, **options))
+
+
 FORMATS: dict[str, Format] = {
-    # The first format whose expression matches is the template's.
-    "harmony": Format(
-        "gpt-oss",
-        'to=functions.f<|channel|>commentary <|constrain|>json<|message|>{"city": "Bern"}<|call|>',
-        r"<\|channel\|>.*<\|message\|>",
-        HarmonyParser,
-    ),
-    "mistral": Format(
-        "Mistral v3 to v13, Ministral, Devstral, Magistral",
-        '[TOOL_CALLS]f[ARGS]{"city": "Bern"}',
-        r"\[TOOL_CALLS\]",
-        MistralParser,
-    ),
+    # The first format whose expression matches is the template's. docs/conversations.md has their models and examples.
+    "harmony": Format(r"\A(?=.*<\|channel\|>)(?=.*<\|message\|>)", HarmonyParser),
+    "mistral": Format(r"\[TOOL_CALLS\]", MistralParser),
     "deepseek": Format(
-        "DeepSeek V3, R1, V3.1",
-        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"city": "Bern"}<｜tool▁call▁end｜>'
-        "<｜tool▁calls▁end｜>",
         r"<｜tool▁calls▁begin｜>",
         partial(
             NamedCallsParser,
@@ -54,29 +51,12 @@ FORMATS: dict[str, Format] = {
             ends=("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
         ),
     ),
-    "deepseek_dsml": Format(
-        "DeepSeek V3.2, V4",
-        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="city" string="true">Bern'
-        "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+    "deepseek_dsml": _xml(
         r"｜DSML｜",
-        partial(
-            XmlCallsParser,
-            xml=XmlTags(
-                '<｜DSML｜invoke name="',
-                '">',
-                '<｜DSML｜parameter name="',
-                '">',
-                "</｜DSML｜parameter>",
-                "</｜DSML｜invoke>",
-                ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"),
-                ("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"),
-            ),
-        ),
+        '<｜DSML｜invoke name="|">|<｜DSML｜parameter name="|">|</｜DSML｜parameter>|</｜DSML｜invoke>',
+        *("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"),
     ),
     "kimi_k2": Format(
-        "Kimi K2",
-        '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"city": "Bern"}'
-        "<|tool_call_end|><|tool_calls_section_end|>",
         r"<\|tool_calls_section_begin\|>",
         partial(
             NamedCallsParser,
@@ -89,8 +69,6 @@ FORMATS: dict[str, Format] = {
         ),
     ),
     "solar": Format(
-        "Solar Open",
-        '<|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>f<|tool_call:args|>{"city": "Bern"}<|tool_call:end|>',
         r"<\|tool_call:begin\|>",
         partial(
             NamedCallsParser,
@@ -99,146 +77,44 @@ FORMATS: dict[str, Format] = {
             ends=("<|tool_call:end|>",),
         ),
     ),
-    "gemma4": Format(
-        "Gemma 4",
-        '<|tool_call>call:f{city:<|"|>Bern<|"|>}<tool_call|>',
-        r"<\|tool_call>",
-        GemmaCallsParser,
-    ),
-    "cohere": Format(
-        "Command R, R+, R7B, A",
-        '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {"city": "Bern"}}]<|END_ACTION|>',
+    "gemma4": Format(r"<\|tool_call>", GemmaCallsParser),
+    "cohere": _json(
         r"<\|START_ACTION\|>|Action:(\\n|\s)*```json",
-        partial(
-            JsonCallsParser,
-            starts=("<|START_ACTION|>", "Action: ```json", "Action:\n```json"),
-            ends=("<|END_ACTION|>", "```"),
-        ),
+        *("<|START_ACTION|>", "Action: ```json", "Action:\n```json"),
+        ends=("<|END_ACTION|>", "```"),
     ),
-    "nemotron": Format(
-        "Nemotron Nano v2",
-        '<TOOLCALL>[{"name": "f", "arguments": {"city": "Bern"}}]</TOOLCALL>',
-        r"<TOOLCALL>",
-        partial(JsonCallsParser, starts=("<TOOLCALL>",), ends=("</TOOLCALL>",)),
-    ),
-    "apertus": Format(
-        "Apertus",
-        '<|tools_prefix|>[{"f": {"city": "Bern"}}]<|tools_suffix|>',
-        r"<\|tools_prefix\|>",
-        partial(JsonCallsParser, starts=("<|tools_prefix|>",), ends=("<|tools_suffix|>",), keyed=True),
-    ),
-    "gigachat": Format(
-        "GigaChat 3",
-        'function call<|role_sep|>\n{"name": "f", "arguments": {"city": "Bern"}}',
+    "nemotron": _json(r"<TOOLCALL>", "<TOOLCALL>", ends=("</TOOLCALL>",)),
+    "apertus": _json(r"<\|tools_prefix\|>", "<|tools_prefix|>", ends=("<|tools_suffix|>",), keyed=True),
+    "gigachat": _json(
         r"<\|function_call\|>|'function call'",
-        partial(
-            JsonCallsParser,
-            starts=("<|message_sep|>\n\nfunction call<|role_sep|>", "function call<|role_sep|>", "<|function_call|>"),
-            ends=("<|message_sep|>",),
-        ),
+        *("<|message_sep|>\n\nfunction call<|role_sep|>", "function call<|role_sep|>", "<|function_call|>"),
+        ends=("<|message_sep|>",),
     ),
-    "hunyuan": Format(
-        "Hunyuan 3",
-        f"<tool_calls{_HY}>\n<tool_call{_HY}>f<tool_sep{_HY}>\n<arg_key{_HY}>city</arg_key{_HY}>\n"
-        f"<arg_value{_HY}>Bern</arg_value{_HY}>\n</tool_call{_HY}>\n</tool_calls{_HY}>",
-        rf"{_HY}.*<tool_sep",
-        partial(
-            XmlCallsParser,
-            xml=XmlTags(
-                f"<tool_call{_HY}>",
-                f"<tool_sep{_HY}>",
-                f"<arg_key{_HY}>",
-                f"<arg_value{_HY}>",
-                f"</arg_value{_HY}>",
-                f"</tool_call{_HY}>",
-                (f"<tool_calls{_HY}>",),
-                (f"</tool_calls{_HY}>",),
-            ),
-        ),
+    "hunyuan": _xml(
+        rf"\A(?=.*{_HY})(?=.*<tool_sep)",
+        f"<tool_call{_HY}>|<tool_sep{_HY}>|<arg_key{_HY}>|<arg_value{_HY}>|</arg_value{_HY}>|</tool_call{_HY}>",
+        f"<tool_calls{_HY}>",
     ),
-    "glm": Format(
-        "GLM 4.5 to 4.7, Ling 3, Laguna, Spark 2.5",
-        "<tool_call>f\n<arg_key>city</arg_key>\n<arg_value>Bern</arg_value>\n</tool_call>",
-        r"<arg_key>",
-        partial(
-            XmlCallsParser,
-            xml=XmlTags("<tool_call>", "", "<arg_key>", "<arg_value>", "</arg_value>", "</tool_call>"),
-        ),
-    ),
-    "qwen3_coder": Format(
-        "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5, Seed-OSS",
-        "<tool_call>\n<function=f>\n<parameter=city>\nBern\n</parameter>\n</function>\n</tool_call>",
+    "glm": _xml(r"<arg_key>", "<tool_call>||<arg_key>|<arg_value>|</arg_value>|</tool_call>"),
+    "qwen3_coder": _xml(
         r"<parameter=",
-        partial(
-            XmlCallsParser,
-            xml=XmlTags(
-                "<function=",
-                ">",
-                "<parameter=",
-                ">",
-                "</parameter>",
-                "</function>",
-                ("<tool_call>", "<seed:tool_call>"),
-                ("</tool_call>", "</seed:tool_call>"),
-                lines=True,
-            ),
-        ),
+        "<function=|>|<parameter=|>|</parameter>|</function>",
+        *("<tool_call>", "<seed:tool_call>"),
+        lines=True,
     ),
-    "minimax_m2": Format(
-        "MiniMax M2",
-        '<minimax:tool_call>\n<invoke name="f">\n<parameter name="city">Bern</parameter>\n</invoke>\n'
-        "</minimax:tool_call>",
+    "minimax_m2": _xml(
         r"<minimax:tool_call>",
-        partial(
-            XmlCallsParser,
-            xml=XmlTags(
-                '<invoke name="',
-                '">',
-                '<parameter name="',
-                '">',
-                "</parameter>",
-                "</invoke>",
-                ("<minimax:tool_call>",),
-                ("</minimax:tool_call>",),
-            ),
-        ),
+        '<invoke name="|">|<parameter name="|">|</parameter>|</invoke>',
+        "<minimax:tool_call>",
     ),
-    "minicpm": Format(
-        "MiniCPM 5",
-        '<function name="f"><param name="city">Bern</param></function>',
-        r"<param name=",
-        partial(
-            XmlCallsParser,
-            xml=XmlTags('<function name="', '">', '<param name="', '">', "</param>", "</function>"),
-        ),
-    ),
+    "minicpm": _xml(r"<param name=", '<function name="|">|<param name="|">|</param>|</function>'),
     "functionary": Format(
-        "Functionary 3.1",
-        '<function=f>{"city": "Bern"}</function>',
-        r"<function=",
-        partial(NamedCallsParser, start="<function=", headers=("{name}>",), ends=("</function>",)),
+        r"<function=", partial(NamedCallsParser, start="<function=", headers=("{name}>",), ends=("</function>",))
     ),
-    "granite": Format(
-        "Granite 3, Phi-4-mini",
-        '<|tool_call|>[{"name": "f", "arguments": {"city": "Bern"}}]',
-        r"<\|tool_call\|>|<\|tool\|>",
-        partial(JsonCallsParser, starts=("<|tool_call|>",), ends=("<|/tool_call|>",)),
-    ),
-    "json_list": Format(
-        "Apriel, MiniMax M1, Jamba",
-        '<tool_calls>[{"name": "f", "arguments": {"city": "Bern"}}]</tool_calls>',
-        r"<tool_calls>",
-        partial(JsonCallsParser, starts=("<tool_calls>",), ends=("</tool_calls>",)),
-    ),
-    "functools": Format(
-        "Firefunction, Phi-4-mini as vLLM prompts it",
-        'functools[{"name": "f", "arguments": {"city": "Bern"}}]',
-        r"functools\[",
-        partial(JsonCallsParser, starts=("functools",)),
-    ),
+    "granite": _json(r"<\|tool_call\|>|<\|tool\|>", "<|tool_call|>", ends=("<|/tool_call|>",)),
+    "json_list": _json(r"<tool_calls>", "<tool_calls>", ends=("</tool_calls>",)),
+    "functools": _json(r"functools\[", "functools"),
     "pythonic": Format(
-        "Llama 4 and 3.2 with calls in Python, LFM2",
-        '<|tool_call_start|>[f(city="Bern")]<|tool_call_end|>',
         r"<\|tool_call_start\|>|<\|tool_list_start\|>|List of tools: \[|\[func(tion)?_?(name)?1?\(",
         partial(
             PythonCallsParser,
@@ -246,17 +122,12 @@ FORMATS: dict[str, Format] = {
             ends=("<|tool_call_end|>", "<|python_end|>"),
         ),
     ),
-    "hermes": Format(
-        "Hermes 2 and 3, Qwen2.5, Qwen3, QwQ, Granite 4, SmolLM3",
-        '<tool_call>\n{"name": "f", "arguments": {"city": "Bern"}}\n</tool_call>',
-        r"(?<!\[)<tool_call>",
-        partial(JsonCallsParser, starts=("<tool_call>",), ends=("</tool_call>",)),
-    ),
-    "llama3_json": Format(
-        "Llama 3.1, 3.2, 3.3, 4",
-        '{"name": "f", "parameters": {"city": "Bern"}}',
-        r"(<\|start_header_id\|>|<\|header_start\|>)(?s:.*)\"parameters\\?\"",
-        partial(JsonCallsParser, starts=("<|python_tag|>",), bare="{", separator=";"),
+    "hermes": _json(r"(?<!\[)<tool_call>", "<tool_call>", ends=("</tool_call>",)),
+    "llama3_json": _json(
+        r"\A(?=.*<\|(start_header_id|header_start)\|>)(?=.*\"parameters\\?\")",
+        *("<|python_tag|>",),
+        bare="{",
+        separator=";",
     ),
 }
 
@@ -276,4 +147,4 @@ def format_of(template: str, named: str | None) -> str | None:
 
 def lacks_format(template: str, named: str | None) -> bool:
     """Return whether a chat template shows tools to the model, and the format of its calls is unknown."""
-    return re.search(r"\btools\b", template) is not None and format_of(template, named) is None
+    return named is None and re.search(r"\btools\b", template) is not None and detect_format(template) is None

@@ -127,7 +127,9 @@ def python_json(text: str) -> str | None:
             return None
         else:
             value = {each.arg: ast.literal_eval(each.value) for each in tree.keywords}
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        # A character that is escaped as two surrogates becomes one, and half a character U+FFFD.
+        return written.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         return None
 

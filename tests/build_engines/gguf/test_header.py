@@ -9,6 +9,8 @@ import pytest
 
 from build_engines.build import BuildOptions, build_engine
 from build_engines.errors import BuildError
+from build_engines.gguf.families import read_gguf_config
+from build_engines.gguf.header import GgufFile, GgufTensor
 from tests.build_engines.gguf.gguf_files import CASES, make_model, write_model
 from tests.fixtures.errors import raises
 
@@ -47,6 +49,13 @@ def swap(old: bytes, new: bytes) -> Edit:
     return edit
 
 
+LLAMA = {
+    "general.architecture": "llama",
+    **{f"llama.{key}": 8 for key in ("embedding_length", "feed_forward_length", "block_count", "context_length")},
+    "llama.attention.head_count": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+}
+TENSORS = {"token_embd.weight": GgufTensor((8, 8), 0, 0, 256)}
 TENSOR = b"blk.1.attn_k.weight"
 KIND = 4 + 2 * 8  # after the name: number of dimensions, two of them, then the kind of numbers and the offset
 DAMAGED: dict[str, tuple[Edit, str]] = {
@@ -103,3 +112,20 @@ def test_a_damaged_or_hostile_file_is_one_sentence_and_leaves_nothing(valid: byt
         tracemalloc.stop()
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"attention.key_length": 1 << 40},
+        {"block_count": 1 << 40},
+        {"attention.head_count_kv": 0},
+        {"attention.head_count": 0},
+        {"embedding_length": -1},
+    ],
+    ids=str,
+)
+def test_sizes_that_no_model_has_are_refused_at_once(tmp_path: Path, metadata: dict[str, int]) -> None:
+    file = GgufFile(tmp_path / "m.gguf", LLAMA | {f"llama.{key}": value for key, value in metadata.items()}, TENSORS)
+    with raises(BuildError, "checkpoint_damaged"):
+        read_gguf_config(file)

@@ -27,7 +27,6 @@ OPTIONS = RunOptions(
     checkpoint_seconds=0.05, server_wait_timeout=2.0, drain_seconds=0.5, concurrency=4, order="arrival"
 )
 FINAL = ("completed", "failed", "expired", "cancelled")
-STATUS_ORDER = ("validating", "in_progress", "finalizing", "completed", "expired", "failed")
 
 
 def request(number: int, **changes: Any) -> dict[str, Any]:

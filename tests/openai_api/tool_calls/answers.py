@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import keyword
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -42,6 +44,14 @@ TAGS = (
     "[f(",
     ")]",
 )
+
+# The rows of the tables in the documentation, of which those with three cells have a format, its models and an example.
+_PAGE = (Path(__file__).parents[3] / "docs/conversations.md").read_text(encoding="utf-8")
+_CELLS = [re.split(r"(?<!\\)\|", line)[1:-1] for line in _PAGE.splitlines() if line.startswith("|")]
+DOCUMENTED = [[cell.strip().replace("\\|", "|").replace("⏎", "\n") for cell in row] for row in _CELLS]
+EXAMPLE_OF = {
+    name: row[2].strip("`") for row in reversed(DOCUMENTED) if len(row) == 3 and (name := row[0].strip("`")) in FORMATS
+}
 
 
 class Call(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 from inflight.openai_api.reasoning import ReasoningParser
 from inflight.openai_api.tool_calls.formats import FORMATS
 from inflight.openai_api.tool_calls.parser import MAX_ARGUMENTS, MAX_CALLS, MAX_NESTING, MAX_REST
-from tests.openai_api.tool_calls.answers import PARSERS, WRITERS, Call, read, split
+from tests.openai_api.tool_calls.answers import EXAMPLE_OF, PARSERS, WRITERS, Call, read, split
 
 START = '<tool_call>{"name": "f", "arguments": '
 
@@ -100,7 +100,7 @@ def test_cost_is_linear(kind: str, size: int) -> None:
     def cost(flood: str, length: int) -> int:
         return lines_run(make(), split(flood * (length // len(flood)), (size,)))
 
-    example = FORMATS[kind].example if kind in FORMATS else '[{"name": "f", "parameters": {'
+    example = EXAMPLE_OF.get(kind) or '[{"name": "f", "parameters": {'
     beginnings = [example[: len(example) * part // 2] for part in (1, 2)]
     for flood in (*FLOODS, *OWN_FLOODS.get(kind, ()), *beginnings):
         few, more, many = (cost(flood, length) for length in (500, 1_000, 2_000))
