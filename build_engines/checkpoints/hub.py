@@ -191,8 +191,10 @@ def download(model: HubModel, progress: BuildProgress) -> Path:
 
 
 def _place(directory: Path, model: HubModel) -> Path:
-    wanted = model.quantization
-    return directory / _choose_gguf(model.name, gguf_files(directory), wanted) if wanted else directory
+    if not model.quantization:
+        return directory
+    name = model.name if model.files else f"The hub can't be reached, and the earlier download of {model.name}"
+    return directory / _choose_gguf(name, gguf_files(directory), model.quantization)
 
 
 def _fetch(hub: ModuleType, model: HubModel, on_progress: Callable[[], None]) -> None:

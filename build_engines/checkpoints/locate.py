@@ -12,7 +12,7 @@ from build_engines.checkpoints.named_models import NAMED_MODELS, fetch_named_mod
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress
 
-_HUB_PAGE = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)([\w.-]+/[\w.-]+)")
+_HUB_PAGE = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)([\w.-]+/[\w.-]+(?::[\w.-]+)?)")
 
 
 def locate_checkpoint(checkpoint: str, progress: BuildProgress, *, include: Sequence[str] = CHECKPOINT_FILES) -> Path:

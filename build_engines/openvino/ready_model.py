@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -49,8 +50,8 @@ class ReadyModelTarget(OpenVinoTarget):
         return Host(builder_versions("openvino"))
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
-        """Return 0: the weights are linked. A copy, for another disk, reports a full disk itself."""
-        return 0
+        """Return the size of the copy of a user's weights; a download is linked."""
+        return 0 if (checkpoint.directory / WEIGHTS).is_symlink() else checkpoint.weight_bytes
 
 
 def target(options: BuildOptions, directory: Path) -> ReadyModelTarget:
@@ -204,11 +205,15 @@ def _check_sizes(directory: Path, ir: IrFacts, config: dict[str, Any]) -> None:
 
 
 def _link(source: Path, copy: Path) -> None:
-    """Make `copy` another name of the file, or a copy where the file system can't (another disk, another owner)."""
-    try:
-        os.link(source.resolve(), copy)
-    except OSError:
-        shutil.copyfile(source, copy)
+    """Make `copy` another name of a download, which is never written again, or a copy of a user's file.
+
+    A download is copied too where the file system can't have two names (another disk, another owner).
+    """
+    if source.is_symlink():  # as the hub's library stores downloads
+        with contextlib.suppress(OSError):
+            os.link(source.resolve(), copy)
+            return
+    shutil.copyfile(source, copy)
 
 
 def _unsupported(sentence: str) -> BuildError:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from build_engines.atomic_directory import exclusive_writer
 from build_engines.manifest import FILE_NAME, GENERATION_TARGETS, Manifest
+from build_engines.progress import NoBuildProgress
 from inflight.commands.load.options import validated_plan
 from inflight.commands.models.argument import kind_of
 from inflight.commands.options.numbers import Number, Seconds
@@ -144,7 +145,7 @@ def command(
       inflight tune ./my-checkpoint --target tensorrt-llm --dry-run
       inflight serve --config tuned/serve.yaml
     """  # fmt: skip
-    plan = _plan(source, target, no_quality, options)
+    plan = _plan(source, target, no_quality, dry_run, options)
     if dry_run:
         for line in dict.fromkeys(line for each in plan.grid.settings() for line in plan.commands(each, str(out))):
             click.echo(line)
@@ -177,9 +178,13 @@ def command(
     sys.exit(0 if result.meets_slo else 1)
 
 
-def _plan(source: str, target: str, no_quality: bool, options: dict[str, Any]) -> TunePlan:
-    """Return the plan that the options describe. Raises UsageError, and as `kind_of` does."""
-    from build_engines.checkpoints.openvino_ir import is_openvino_model
+def _plan(source: str, target: str, no_quality: bool, dry_run: bool, options: dict[str, Any]) -> TunePlan:
+    """Return the plan that the options describe. Raises UsageError, and as `kind_of` and `locate_checkpoint` do.
+
+    A dry run does not ask the hub whether a model there is one for OpenVINO.
+    """
+    from build_engines.checkpoints.locate import is_on_hub, locate_checkpoint
+    from build_engines.checkpoints.openvino_ir import MODEL, is_openvino_model
     from build_engines.openvino.ready_model import read_precision
 
     is_engine = kind_of(source) == "deployable"
@@ -195,6 +200,8 @@ def _plan(source: str, target: str, no_quality: bool, options: dict[str, Any]) -
         builds = [EngineBuild(manifest.precision, manifest.kv_cache_precision)]
     else:
         place = Path(source).expanduser()
+        if target == OPENVINO and is_on_hub(source) and not dry_run:
+            place = locate_checkpoint(source, NoBuildProgress(), include=("config.json", MODEL))
         ready = [read_precision(place)] if target == OPENVINO and is_openvino_model(place) else []
         if ready and (others := {*options["precision"]} - {*ready}):
             raise click.UsageError(f"{source} has {ready[0]} weights; leave --precision {min(others)} out.")

@@ -52,7 +52,6 @@ from inflight.openai_api.errors import ApiError, error_body
 from inflight.openai_api.frames import error_frame
 from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.responses import parse_responses
-from inflight.openai_api.tool_calls.formats import format_of
 
 logger = logging.getLogger("inflight.gateway")
 
@@ -274,8 +273,6 @@ class Gateway:
             server.text.check_size(prompt, size, server.max_seq_len)
         if "reasoning_effort" in parsed.chat_template_kwargs and "reasoning_effort" not in server.text.template:
             self._note_no_effect(request, (*parsed.no_effect, "reasoning_effort"))
-        if parsed.tools.functions and format_of(server.text.template, self.settings.tool_call_parser) is None:
-            request.response_headers["x-inflight-tool-call-parser"] = "none"
         generation = Generation(parsed, server, context, self.settings, request.outcome, responses)
         work = Work(
             server,

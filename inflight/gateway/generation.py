@@ -87,6 +87,8 @@ class Generation:
 
     async def respond(self, request: Request) -> None:
         """Answer the request. Raises ApiError or InflightError while nothing of the response was sent."""
+        if self._parsers.lacks_format:
+            request.response_headers["x-inflight-tool-call-parser"] = "none"
         self._span = request.span if request.span is not None and request.span.recording else None
         self._answered = request.answered
         await self._encode_prompts()

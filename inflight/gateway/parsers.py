@@ -51,6 +51,8 @@ class ParserChoice:
                 "tools",
             )
         self.must_call = must_call
+        self.lacks_format = bool(parsed.tools.functions) and name is None
+        """Whether there are tools, and how the model writes calls is not known."""
         # A constrained answer has no place for reasoning.
         free = parsed.chat and not must_call and parsed.sampling.guide is None
         self._format = FORMATS[name] if name and free else None

@@ -22,8 +22,11 @@ import yaml
 from inflight_client import InflightError
 
 from build_engines.build import build_engine
+from build_engines.checkpoints.locate import is_named
+from build_engines.checkpoints.openvino_ir import is_openvino_model
 from build_engines.cpu_precision import find_processor
 from build_engines.errors import BuildError
+from build_engines.gguf.header import is_gguf
 from build_engines.manifest import Manifest
 from build_engines.progress import BuildProgress
 from inflight.common.atomic_files import write_atomic
@@ -278,11 +281,11 @@ class Tuner:
     # Quality
 
     def _compare(self, builds: Sequence[EngineBuild]) -> list[Quality]:
-        """Compare the answers of each build with those of the fp32 checkpoint; nothing if that isn't here."""
+        """Compare the answers of each build with those of the checkpoint in fp32; nothing if that isn't here."""
         if self._plan.target != OPENVINO or not self._plan.quality_prompts:
             return []
         if self._checkpoint() is None:
-            self._progress.step("Answers are not compared: the engine's checkpoint is not where it was built from")
+            self._progress.step("Answers are not compared: the engine's checkpoint is not here, or has no fp32")
             return []
         reference = self._greedy(REFERENCE)
         return [compare_answers(build, self._greedy(build), reference) for build in builds]
@@ -300,11 +303,15 @@ class Tuner:
     # Engines
 
     def _checkpoint(self) -> str | None:
-        """Return the checkpoint, or None if only an engine was given and its checkpoint is not here any more."""
+        """Return the checkpoint, or None if only an engine was given, and its checkpoint is not here any more or has no
+        weights but those for OpenVINO."""
         if not self._plan.is_engine:
             return self._plan.source
         named = Manifest.read(Path(self._plan.source)).source.checkpoint
-        return named if (Path(named).expanduser() / "config.json").is_file() else None
+        place = Path(named).expanduser()
+        if is_named(named) or is_gguf(place):
+            return named
+        return named if (place / "config.json").is_file() and not is_openvino_model(place) else None
 
     def _engine_of_weights(self, build: EngineBuild) -> Path:
         """Return an engine with these weights; the KV cache's precision is chosen when it is loaded."""

@@ -40,11 +40,11 @@ class PythonCallsParser(ToolCallParser):
                 yield from self._end_tags(*self._ends)
 
     def _list(self) -> Steps[bool]:
+        """Read calls up to a bracket, which a model may forget behind the last of them."""
         while (yield from self._attempt(self._call())):
-            symbol = yield from self._symbol(",]")
-            if symbol != ",":
+            if (yield from self._symbol(",]")) != ",":
                 self._held.clear()
-                return symbol == "]"
+                return True
         return False
 
     def _call(self) -> Steps[bool]:

@@ -160,6 +160,16 @@ def test_an_unusable_model_is_one_sentence_and_leaves_nothing(model: Path, tmp_p
     assert names(tmp_path) == ["model"]
 
 
+def test_weights_of_a_download_are_linked_and_those_of_a_user_copied(model: Path, tmp_path: Path) -> None:
+    weights, blob = model / "openvino_model.bin", tmp_path / "blob"
+    build_engine(str(model), tmp_path / "engine", BuildOptions())
+    assert weights.stat().st_nlink == 1
+    weights.rename(blob)
+    weights.symlink_to(blob)
+    build_engine(str(model), tmp_path / "engine", BuildOptions(), force=True)
+    assert (tmp_path / "engine" / weights.name).samefile(blob)
+
+
 def test_another_target_or_length_is_refused(model: Path, tmp_path: Path) -> None:
     with raises(BuildError, "unsupported_architecture", naming="llmapi"):
         build_engine(str(model), tmp_path / "engine", BuildOptions("llmapi"))

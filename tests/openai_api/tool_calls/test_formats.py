@@ -377,6 +377,11 @@ def test_the_format_is_that_of_the_template(template: str, name: str | None) -> 
     assert name is None or name in FORMATS
 
 
+def test_calls_in_python_whose_bracket_is_missing_leave_no_tag() -> None:
+    items = read(PARSERS["pythonic"](), ['<|tool_call_start|>[f(a="b")<|tool_call_end|>'])
+    assert items == [Call("f", '{"a": "b"}')]
+
+
 @pytest.mark.parametrize(("written", "text"), [(r"\ud83d\ude00", "😀"), (r"\ud83d", "�")])
 def test_escaped_halves_of_a_character_become_a_text(written: str, text: str) -> None:
     [call] = read(PARSERS["pythonic"](), [f'<|tool_call_start|>[f(a="{written}")]<|tool_call_end|>'])
