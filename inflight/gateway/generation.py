@@ -23,7 +23,7 @@ from inflight.gateway.engine_errors import engine_error
 from inflight.gateway.http import DisconnectedError, Request, Response
 from inflight.gateway.model_text import EncodedPrompt
 from inflight.gateway.outcome import Outcome, TokenCounts
-from inflight.gateway.parsers import ChoiceParser, ParserChoice
+from inflight.gateway.parsers import FORMAT_UNKNOWN, ChoiceParser, ParserChoice
 from inflight.gateway.servers import UpstreamServer
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.spans import RequestSpan
@@ -88,7 +88,7 @@ class Generation:
     async def respond(self, request: Request) -> None:
         """Answer the request. Raises ApiError or InflightError while nothing of the response was sent."""
         if self._parsers.lacks_format:
-            request.response_headers["x-inflight-tool-call-parser"] = "none"
+            request.response_headers |= FORMAT_UNKNOWN
         self._span = request.span if request.span is not None and request.span.recording else None
         self._answered = request.answered
         await self._encode_prompts()

@@ -35,6 +35,10 @@ class ChoiceParser(Protocol):
     def finish(self, cut: bool = False) -> list[Event]: ...
 
 
+FORMAT_UNKNOWN = {"x-inflight-tool-call-parser": "none"}
+"""Headers of answers to requests with tools, if it is not known how the model writes calls."""
+
+
 class ParserChoice:
     """The parsers of one request. Raises ApiError for tools of a model whose format of calls is unknown."""
 
@@ -49,6 +53,7 @@ class ParserChoice:
                 " send tool_choice required",
                 "unsupported_input",
                 "tools",
+                headers=FORMAT_UNKNOWN,
             )
         self.must_call = must_call
         self.lacks_format = bool(parsed.tools.functions) and name is None

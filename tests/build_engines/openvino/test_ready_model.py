@@ -48,7 +48,6 @@ def test_an_exported_model_is_the_engine_that_a_build_makes(
     taken = generator(build_engine(str(exported_llama), tmp_path / "engine", BuildOptions(name=built.name)))
     same = {"source", "files", "versions", "created"}
     assert taken.model_dump(exclude=same) == built.model_dump(exclude=same)
-    assert (tmp_path / "engine" / "openvino_model.bin").samefile(exported_llama / "openvino_model.bin")
     prompts = draw_prompts(12, built.vocab_size)
     assert generate_in_flight(tmp_path / "engine", prompts) == generate_in_flight(tiny_engine("llama"), prompts)
 
