@@ -142,6 +142,8 @@ class _Reader:
             self._digits = ""
         elif tag == "data" and self._kind == "Const":
             size, end = int(attributes["size"]), int(attributes["offset"]) + int(attributes["size"])
+            if not 0 <= size <= end:
+                raise ValueError("a constant has a negative size or offset")
             self.facts.stored[attributes["element_type"]] += size
             self.facts.end = max(self.facts.end, end)
         elif tag == "data" and self._kind == "ReadValue" and self._path[:-1] == _LAYER:

@@ -121,6 +121,7 @@ EXTERNAL = '<!DOCTYPE net [<!ENTITY a SYSTEM "file:///etc/passwd">]><net>&a;</ne
 STATE = 'type="ReadValue"'
 UNUSABLE: dict[str, tuple[Callable[[Path], object], str, tuple[str, ...]]] = {
     "cut weights": (cut_weights, "checkpoint_damaged", ("openvino_model.bin", "1,000")),
+    "a negative offset": (edit_xml('offset="', 'offset="-1', 1), "checkpoint_damaged", ("negative",)),
     "no weights": (without("openvino_model.bin"), "checkpoint_damaged", ("openvino_model.bin",)),
     "a circle": (link_in_a_circle, "checkpoint_damaged", ("openvino_model.bin",)),
     "no model": (without("openvino_model.xml"), "checkpoint_damaged", ("openvino_model.xml",)),
