@@ -31,6 +31,7 @@ class Work:
     answer_tokens: int
     timeout: float
     respond: Callable[[Request], Awaitable[None]]
+    priority: int = 0
 
     async def run(self, request: Request, caller: Caller, quotas: KeyQuotas, waiting: Gauge) -> bool:
         """Respond once there is room, within the key's quotas; return False if the client leaves before the end."""
@@ -39,11 +40,16 @@ class Work:
         async def run() -> None:
             waiting.inc()
             try:
-                await self.admission.enter(self.places, caller.tenant, self.timeout)
+                await self.admission.enter(
+                    *(self.places, caller.tenant, self.timeout),
+                    tokens=self.prompt_tokens + self.answer_tokens,
+                    weight=caller.weight,
+                    priority=self.priority,
+                )
             finally:
                 waiting.dec()
             outcome.admitted = True
-            request.answered = _Places(self, outcome).give_back
+            request.answered = _Places(self, outcome, caller.tenant).give_back
             try:
                 await self.respond(request)
             finally:
@@ -57,8 +63,8 @@ class Work:
 class _Places:
     """What an admitted request takes, until its answer is complete."""
 
-    def __init__(self, work: Work, outcome: Outcome) -> None:
-        self._work, self._outcome, self._began = work, outcome, time.monotonic()
+    def __init__(self, work: Work, outcome: Outcome, tenant: str) -> None:
+        self._work, self._outcome, self._tenant, self._began = work, outcome, tenant, time.monotonic()
         self._held = work.places
         work.target.in_flight += work.places
         work.in_flight.inc(work.places)
@@ -68,5 +74,9 @@ class _Places:
         if places:
             self._work.target.in_flight -= places
             self._work.in_flight.dec(places)
-            finished = self._outcome.output_tokens > 0 or self._outcome.texts > 0
-            self._work.admission.leave(places, time.monotonic() - self._began if finished else None)
+            outcome = self._outcome
+            finished = outcome.output_tokens > 0 or outcome.texts > 0
+            used = max(outcome.input_tokens, outcome.prompt_tokens) + max(outcome.output_tokens, outcome.streamed)
+            unused = self._work.prompt_tokens + self._work.answer_tokens - used
+            seconds = time.monotonic() - self._began if finished else None
+            self._work.admission.leave(places, seconds, self._tenant, unused)
