@@ -348,7 +348,7 @@ class Gateway:
             try:
                 converted = await convert(body, self.pool, caller)
             finally:
-                self._text_admission.leave(1, None)
+                self._text_admission.leave(1, None, caller.tenant)
         await request.respond(Response(converted))
 
     async def _models(self, request: Request, caller: Caller) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import openai
 import pytest
 from inflight_client import InflightError
 
@@ -103,15 +102,22 @@ def test_a_key_may_be_for_some_models_alone(locked: GatewayProcesses, key_file: 
     assert (answer.status, answer.error["param"]) == (403, "model")
 
 
-def test_batches_keep_to_the_models_of_their_key_and_count_no_quotas(locked: GatewayProcesses, key_file: Path) -> None:
+def test_batches_keep_to_the_models_of_their_key_and_count_to_its_quotas(
+    locked: GatewayProcesses, key_file: Path
+) -> None:
     tokens = {"narrow-batch": add(key_file, "narrow-batch", models=("another",)), "bounded": ""}
-    tokens["bounded"] = add_key(key_file, ApiKey.new("bounded", quotas=Quotas(tokens_per_day=9)))
+    quotas = Quotas(tokens_per_minute=9000, max_concurrent=2)
+    tokens["bounded"] = add_key(key_file, ApiKey.new("bounded", quotas=quotas))
     wait_until(lambda: all(with_key(locked, token).status == 200 for token in tokens.values()))
     with openai_client(locked, api_key=tokens["narrow-batch"]) as client:
         batch = create(client, rows(1))
         assert [each.code for each in ended(client, batch).errors.data] == ["model_not_found"]
-    with openai_client(locked, api_key=tokens["bounded"]) as client, pytest.raises(openai.PermissionDeniedError):
-        create(client, rows(1))
+    with openai_client(locked, api_key=tokens["bounded"]) as client:
+        batch = ended(client, create(client, rows(6)))
+        assert (batch.status, batch.request_counts.completed) == ("completed", 6)
+        answer = client.completions.with_raw_response.create(model=MODEL, prompt="tea", max_tokens=1)
+        left = 9000 - int(answer.headers["x-ratelimit-remaining-tokens"])
+        assert left - 10 <= batch.usage.total_tokens < left
 
 
 def test_only_a_trusted_key_goes_before_others(locked: GatewayProcesses, key_file: Path) -> None:
