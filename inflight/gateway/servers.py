@@ -111,8 +111,12 @@ class UpstreamServer:
     @property
     def places(self) -> int:
         """How many answers it may have in flight: twice as many as it runs, so that its queue is never empty."""
-        most = self.deployment.served.get("max_sequences") if self.deployment else None
-        return 2 * int(most) if most else _PLACES_WITHOUT_LIMIT
+        return (self.sequences and 2 * self.sequences) or _PLACES_WITHOUT_LIMIT
+
+    @property
+    def sequences(self) -> int:
+        """How many answers it computes at once; 0: unknown."""
+        return int((self.deployment and self.deployment.served.get("max_sequences")) or 0)
 
     @property
     def max_seq_len(self) -> int | None:
