@@ -111,7 +111,7 @@ class UpstreamServer:
     @property
     def places(self) -> int:
         """How many answers it may have in flight: twice as many as it runs, so that its queue is never empty."""
-        return (self.sequences and 2 * self.sequences) or _PLACES_WITHOUT_LIMIT
+        return 2 * self.sequences if self.sequences else _PLACES_WITHOUT_LIMIT
 
     @property
     def sequences(self) -> int:
