@@ -131,18 +131,19 @@ def test_a_priority_beyond_the_key_is_refused(
 ) -> None:
     token = add(key_file, f"key{permission}", **permission)
     wait_until(lambda: with_key(locked, token).status == 200)
-    bodies = {
-        "service_tier": ("/v1/completions", {"model": MODEL, "prompt": "x", "service_tier": "priority"}),
+    completion = {"model": MODEL, "prompt": "x", "max_tokens": 1}
+    bodies: dict[str, tuple[str, dict[str, Any]]] = {
+        "service_tier": ("/v1/completions", {**completion, "service_tier": "priority"}),
         "priority": ("/v1/embeddings", {"model": MODEL, "input": "x", "priority": 1}),
     }
     for field, (path, body) in bodies.items():
-        answer = post(locked, path, {**body, "max_tokens": 1} if "prompt" in body else body, bearer(token))
+        answer = post(locked, path, body, bearer(token))
         if permission:
             assert answer.status != 403
         else:
             assert (answer.status, answer.error["code"], answer.error["param"]) == (403, "permission_denied", field)
-    flexible = {"model": MODEL, "prompt": "x", "max_tokens": 1, "service_tier": "flex"}
-    assert post(locked, "/v1/completions", flexible, bearer(token)).json["service_tier"] == "flex"
+    flexible = post(locked, "/v1/completions", {**completion, "service_tier": "flex"}, bearer(token))
+    assert flexible.json["service_tier"] == "flex"
 
 
 def test_metrics_name_tenants_to_trusted_keys_and_no_key(locked: GatewayProcesses, key_file: Path) -> None:
