@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +45,8 @@ class CallContext:
     request_id: str
     tenant: str = ""
     traceparent: str = ""
-    timeout: float | None = None
+    until: float = math.inf
+    """The moment of the monotonic clock by which the answer must be complete."""
     counts_tokens: bool = False
     """Whether the caller has quotas of tokens."""
 
@@ -64,7 +66,6 @@ class Generation:
         """`responses`: what the answer repeats, if it is one of the Responses API."""
         self._parsed, self._server, self._context, self._settings = parsed, server, context, settings
         self._parsers = ParserChoice(parsed, server.text, settings)
-        self._until = None if context.timeout is None else time.monotonic() + context.timeout
         self.outcome = outcome
         self._head = ResponseHead(
             secrets.token_hex(12),
@@ -176,7 +177,7 @@ class Generation:
         options: CallOptions = {
             "max_tokens": max_tokens,
             "sampling": replace(sampling, seed=seed) if sampling.temperature != 0 else sampling,
-            "timeout": None if self._until is None else max(0.001, self._until - time.monotonic()),
+            "timeout": max(0.001, context.until - time.monotonic()),
             "request_id": f"{context.request_id}-{index}",
         }
         if parsed.logprobs:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -20,12 +21,12 @@ from inflight.gateway.http import MAX_VALUES, DisconnectedError, Request, Respon
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.quotas import KeyQuotas
-from inflight.gateway.server_pool import ServerPool
-from inflight.gateway.servers import UpstreamServer
+from inflight.gateway.server_pool import Candidate, ServerPool
+from inflight.gateway.servers import Encoder, UpstreamServer
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.tokenize import detokenize, tokenize
-from inflight.gateway.work import Work
-from inflight.openai_api.encoding_request import PATHS, parse_encoding
+from inflight.gateway.work import Attempt, run_work
+from inflight.openai_api.encoding_request import PATHS, EncodingRequest, parse_encoding
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.responses import parse_responses
@@ -77,71 +78,95 @@ class ModelRequests:
     ) -> None:
         caller.check_priority(parsed.priority, "service_tier")
         self._begin(request, caller, parsed.model, parsed.no_effect)
+        until = time.monotonic() + request.timeout(self._settings.request_timeout)
+        traceparent = request.headers.get("traceparent", "")
+        if request.span is not None:
+            request.span.describe(parsed.model, parsed.max_tokens)
+            traceparent = request.span.traceparent or traceparent
         context = CallContext(
             f"{request.request_id}-{secrets.token_hex(4)}",
             caller.tenant,
-            request.headers.get("traceparent", ""),
-            request.timeout(self._settings.request_timeout),
+            traceparent if _TRACEPARENT.fullmatch(traceparent) else "",
+            until,
             caller.key is not None and caller.key.quotas.counts_tokens,
         )
-        server = (await self._targets(parsed, caller))[0]
+        targets = await self._targets("generate", parsed.model, request, caller)
+        attempts = (self._generation(each, parsed, context, request, responses) for each in targets)
+        await self._run(attempts, request, caller, until)
+
+    def _generation(
+        self,
+        candidate: Candidate,
+        parsed: GenerationRequest,
+        context: CallContext,
+        request: Request,
+        responses: Mapping[str, Any] | None,
+    ) -> Attempt:
+        """Return the generation of an answer at a target. Raises ApiError for what that can't do."""
+        server = candidate.target
+        assert isinstance(server, UpstreamServer)
         sampling = with_model_defaults(parsed.sampling, server.served)
-        adapter = None if parsed.model == server.model else server.adapters.get(parsed.model)
+        adapter = None if candidate.model == server.model else server.adapters.get(candidate.model)
         parsed = replace(parsed, sampling=replace(sampling, adapter=adapter))
         if responses is not None:
             used = {name: getattr(parsed.sampling, name) for name in ("temperature", "top_p")}
             responses = {**responses, **{name: 1.0 if value is None else value for name, value in used.items()}}
-        if request.span is not None:
-            request.span.describe(server.model, parsed.max_tokens)
-            context = replace(context, traceparent=request.span.traceparent or context.traceparent)
-        if not _TRACEPARENT.fullmatch(context.traceparent):
-            context = replace(context, traceparent="")
         for prompt in parsed.prompts:
             size = len(prompt) if isinstance(prompt, str) else parsed.characters
             server.text.check_size(prompt, size, server.max_seq_len)
         if "reasoning_effort" in parsed.chat_template_kwargs and "reasoning_effort" not in server.text.template:
             self._note_no_effect(request, (*parsed.no_effect, "reasoning_effort"))
         generation = Generation(parsed, server, context, self._settings, request.outcome, responses)
-        work = Work(
+        return Attempt(
             server,
+            candidate.label,
             self._admission("generate", server.model),
             self._metrics.in_flight,
             parsed.choices,
             parsed.estimated_tokens,
             generation.max_tokens * parsed.choices,
-            context.timeout or self._settings.request_timeout,
             generation.respond,
             parsed.priority,
         )
-        await self._run(work, request, caller)
 
     async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
         parsed = await request.json(partial(parse_encoding, task), _MAX_TOKEN_IDS)
         caller.check_priority(parsed.priority, "priority")
         model = parsed.model or self._pool.only_encoder(task, caller.visible)
         self._begin(request, caller, model, parsed.no_effect)
-        encoder = self._pool.choose_encoder(task, model, caller.visible)
         request.outcome.task = task
         if request.span is not None:
             request.span.describe(model, None)
-        timeout = request.timeout(self._settings.request_timeout)
-        encoding = Encoding(parsed, encoder, timeout)
-        work = Work(
+        until = time.monotonic() + request.timeout(self._settings.request_timeout)
+        targets = await self._targets(task, model, request, caller)
+        await self._run((self._encoding(each, parsed, task, until) for each in targets), request, caller, until)
+
+    def _encoding(self, candidate: Candidate, parsed: EncodingRequest, task: Task, until: float) -> Attempt:
+        """Return the encoding at a target. Raises ApiError for what that can't do."""
+        encoder = candidate.target
+        assert isinstance(encoder, Encoder)
+        encoding = Encoding(parsed, encoder, until)
+        return Attempt(
             encoder,
-            self._admission(task, model),
+            candidate.label,
+            self._admission(task, encoder.model),
             self._metrics.texts_in_flight.labels(task),
             min(parsed.size, MAX_TEXTS_IN_FLIGHT),
             encoding.estimated_tokens,
             0,
-            timeout,
             encoding.respond,
             parsed.priority,
         )
-        await self._run(work, request, caller)
 
-    async def _targets(self, parsed: GenerationRequest, caller: Caller) -> Sequence[UpstreamServer]:
-        """Return the servers that may answer a request, the one to be asked first. Raises ApiError."""
-        return (self._pool.choose(parsed.model, caller.visible),)
+    async def _targets(
+        self, task: Literal["generate"] | Task, model: str, request: Request, caller: Caller
+    ) -> Sequence[Candidate]:
+        """Return the targets that may answer a request: the one to be asked first, and where it goes if that fails.
+
+        Raises ApiError.
+        """
+        first, *others = self._pool.candidates(task, model, caller.visible, request.request_id)
+        return first, *[each for each in others if each.target is not first.target][:1]
 
     def _begin(self, request: Request, caller: Caller, model: str, no_effect: Sequence[str]) -> None:
         if self.draining:
@@ -177,8 +202,8 @@ class ModelRequests:
             lambda: max(1, running() // workers),
         )
 
-    async def _run(self, work: Work, request: Request, caller: Caller) -> None:
-        if not await work.run(request, caller, self._quotas, self._metrics.waiting):
+    async def _run(self, attempts: Iterator[Attempt], request: Request, caller: Caller, until: float) -> None:
+        if not await run_work(attempts, request, caller, until, self._quotas, self._metrics.waiting):
             raise DisconnectedError
 
     async def _convert_text(self, convert: Callable[..., Awaitable[bytes]], request: Request, caller: Caller) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from inflight_client import InflightError
 
 from inflight.gateway.key_file import default_key_file, read_key_file
+from inflight.gateway.routes_file import read_routes
 
 DEFAULT_PORT = 8080
 SETTINGS_VARIABLE = "INFLIGHT_GATEWAY_SETTINGS"
@@ -51,6 +52,7 @@ class GatewaySettings:
     workers: int = 1
     log_requests: bool = False
     otlp_endpoint: str | None = None
+    routes: str | None = None
 
     @property
     def keys(self) -> Path:
@@ -79,7 +81,7 @@ class GatewaySettings:
         return json.dumps(asdict(self))
 
     def check(self) -> None:
-        """Raise InflightError for a missing key file, an open address without keys, or half a certificate."""
+        """Raise InflightError for a missing key file, an open address without keys, wrong TLS files or routes."""
         keys = read_key_file(self.keys)
         if self.key_file and keys is None:  # else it would answer without keys
             raise InflightError(
@@ -109,6 +111,8 @@ class GatewaySettings:
             _check_tls(self.tls_certificate, self.tls_key)
         if self.otlp_endpoint is not None:
             _check_otlp(self.otlp_endpoint)
+        if self.routes is not None:
+            read_routes(Path(self.routes))
 
 
 def _check_tls(certificate: str, key: str) -> None:
