@@ -18,6 +18,7 @@ _EXPOSED_HEADERS = ", ".join(
             "retry-after",
             "retry-after-ms",
             "x-inflight-no-effect",
+            "x-inflight-degraded",
             "x-inflight-target",
             "x-inflight-tool-call-parser",
         ),

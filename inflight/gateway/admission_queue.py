@@ -116,7 +116,7 @@ class Admission:
             self._take(state, places, tokens)
             return
         if self.waiting >= self._max_waiting and not self._give_way(state):
-            raise self._refusal(places, tenant)
+            raise self.refusal(places, tenant)
         self._arrivals += 1
         waiter = _Waiter(places, tokens, (-priority, self._arrivals))
         insort(state.queue, waiter, key=lambda each: each.order)
@@ -131,7 +131,7 @@ class Admission:
             self._withdraw(waiter, state)
         elif waiter.admitted.result():
             return
-        raise self._refusal(places, tenant)
+        raise self.refusal(places, tenant)
 
     def leave(self, places: int, seconds: float | None, tenant: str = "", unused_tokens: float = 0.0) -> None:
         """Give back the places of a request whose answers took so long; None: they have not come to their end.
@@ -147,8 +147,11 @@ class Admission:
         self._begin_period()
         self._wake()
 
-    def predicted_wait(self, tenant: str = "", places: int = 1) -> float:
-        """Return how many seconds a request would wait from now on."""
+    def predicted_wait(self, tenant: str | None = None, places: int = 1) -> float:
+        """Return how many seconds a request would wait from now on; None: on average over the tenants that wait."""
+        if tenant is None:
+            before = sum(each.waiting for each in self._tenants.values())
+            return before * self._mean_seconds / max(1, self._limit())
         state = self._tenants.get(tenant, _Tenant())
         if not state.queue and self._has_room(places) and self._may_take(state, places):
             return 0.0
@@ -230,7 +233,8 @@ class Admission:
         last.admitted.set_result(False)
         return True
 
-    def _refusal(self, places: int, tenant: str) -> ApiError:
+    def refusal(self, places: int, tenant: str) -> ApiError:
+        """Return the error 429 for a request, with the time to come back."""
         wait = min(_MAX_RETRY_SECONDS, self.predicted_wait(tenant, places))
         seconds = max(1, math.ceil(wait))
         return ApiError(

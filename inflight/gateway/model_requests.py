@@ -15,6 +15,7 @@ from inflight_client.model_defaults import with_model_defaults
 from inflight_client.sampling import Sampling
 
 from inflight.gateway.admission_queue import Admission
+from inflight.gateway.degradation import Degradation
 from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
 from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import MAX_VALUES, DisconnectedError, Request, Response
@@ -48,6 +49,7 @@ class ModelRequests:
         self._settings, self._pool, self._quotas, self._metrics = settings, pool, quotas, metrics
         self._admissions: dict[tuple[Literal["generate"] | Task, str], Admission] = {}
         self._text_admission = self._new_admission(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
+        self._degradation = Degradation(pool, metrics, partial(self._admission, "generate"))
         self.draining = False
         self.routes: dict[str, dict[str, Handler]] = {
             "/v1/chat/completions": {"POST": partial(self._complete, True)},
@@ -90,7 +92,8 @@ class ModelRequests:
             until,
             caller.key is not None and caller.key.quotas.counts_tokens,
         )
-        targets = await self._targets("generate", parsed.model, request, caller)
+        targets = await self._targets("generate", parsed.model, request, caller, parsed.service_tier)
+        parsed, targets = self._degradation.apply(parsed, targets, request, caller)
         attempts = (self._generation(each, parsed, context, request, responses) for each in targets)
         await self._run(attempts, request, caller, until)
 
@@ -159,13 +162,13 @@ class ModelRequests:
         )
 
     async def _targets(
-        self, task: Literal["generate"] | Task, model: str, request: Request, caller: Caller
+        self, task: Literal["generate"] | Task, model: str, request: Request, caller: Caller, tier: str | None = None
     ) -> Sequence[Candidate]:
         """Return the targets that may answer a request: the one to be asked first, and where it goes if that fails.
 
         Raises ApiError.
         """
-        first, *others = self._pool.candidates(task, model, caller.visible, request.request_id)
+        first, *others = self._pool.candidates(task, model, caller.visible, request.request_id, tier)
         return first, *[each for each in others if each.target is not first.target][:1]
 
     def _begin(self, request: Request, caller: Caller, model: str, no_effect: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from inflight_client import Address, InflightError
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from inflight.common.schema.validation_errors import problem
 from inflight.common.schema.yaml_values import load_values
 from inflight.gateway.key_file import FileStamp
+from inflight.gateway.ladder import LadderSpec
 
 logger = logging.getLogger("inflight.gateway")
 
@@ -74,6 +75,10 @@ class Route(_Strict):
     targets: tuple[WeightedTarget, ...] = Field(min_length=1, max_length=100)
     canary: Canary | None = None
     shadow: Shadow | None = None
+    tiers: Mapping[Literal["priority", "flex"], TargetSpec] = Field(default_factory=dict)
+    """Requests of a `service_tier` go there first."""
+    ladder: LadderSpec | None = None
+    """What requests get while the route is overloaded."""
 
     @model_validator(mode="after")
     def _has_weight(self) -> Self:
@@ -87,9 +92,9 @@ class Route(_Strict):
     @property
     def specs(self) -> tuple[TargetSpec, ...]:
         """All targets."""
-        return (*self.targets, *filter(None, (self.canary, self.shadow)))
+        return (*self.targets, *filter(None, (self.canary, self.shadow)), *self.tiers.values())
 
-    def order(self, request_id: str) -> list[TargetSpec]:
+    def order(self, request_id: str, tier: str | None = None) -> list[TargetSpec]:
         """Return the targets in the order in which a request tries them, always the same for its id.
 
         Each is first for its share of the ids: that of its weight, or of the canary. Weight 0: after all others.
@@ -97,6 +102,8 @@ class Route(_Strict):
         order: list[TargetSpec] = [*sorted(self.targets, key=lambda each: _rank(request_id, each))]
         if self.canary is not None and _fraction(request_id, "canary") < self.canary.share:
             order.insert(0, self.canary)
+        if special := self.tiers.get(tier):  # type: ignore[call-overload]
+            order.insert(0, special)
         return order
 
     def shadow_of(self, request_id: str) -> Shadow | None:
@@ -106,6 +113,13 @@ class Route(_Strict):
 
 class RoutesFile(_Strict):
     routes: dict[_Name, Route] = Field(max_length=1000)
+
+    @model_validator(mode="after")
+    def _leads_elsewhere(self) -> Self:
+        for name, route in self.routes.items():
+            if route.ladder and any(rung.model == name for rung in route.ladder.rungs):
+                raise ValueError(f"the ladder of {name} leads to {name}; name another model")
+        return self
 
 
 def _fraction(request_id: str, salt: str) -> float:

@@ -233,7 +233,12 @@ class ServerPool:
         return model
 
     def candidates(
-        self, task: _Task, model: str, visible: Container[str] | None = None, request_id: str = ""
+        self,
+        task: _Task,
+        model: str,
+        visible: Container[str] | None = None,
+        request_id: str = "",
+        tier: str | None = None,
     ) -> list[Candidate]:
         """Return what may answer a request and is ready, in the order in which it is asked.
 
@@ -242,7 +247,7 @@ class ServerPool:
         alone (by default all), or 503.
         """
         route = self.routes.current.get(model)
-        wanted = [(each.model, each.server) for each in route.order(request_id)] if route else [(model, None)]
+        wanted = [(each.model, each.server) for each in route.order(request_id, tier)] if route else [(model, None)]
         found = [
             Candidate(each, name or each.model)
             for name, address in wanted
