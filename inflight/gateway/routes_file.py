@@ -43,7 +43,7 @@ class TargetSpec(_Strict):
         if self.model is None and self.server is None:
             raise ValueError("a target has a model, a server, or both; add one of them")
         if self.server is not None:
-            Address.parse(self.server.partition(",metrics=")[0])
+            Address.parse(self.server.partition(",metrics=")[0]).api_key()
         return self
 
     @property
@@ -107,6 +107,15 @@ class Route(_Strict):
 class RoutesFile(_Strict):
     routes: dict[_Name, Route] = Field(max_length=1000)
 
+    @model_validator(mode="after")
+    def _leads_to_models(self) -> Self:
+        """A target is a model: a name that only a route has would lead in circles."""
+        own = {name for name, route in self.routes.items() if name not in (each.model for each in route.specs)}
+        for name, route in self.routes.items():
+            if wrong := next((each.model for each in route.specs if each.server is None and each.model in own), None):
+                raise ValueError(f"routes.{name} has the route {wrong} as a target; name models of servers instead")
+        return self
+
 
 def _fraction(request_id: str, salt: str) -> float:
     """Return a number from 0 to 1, the same for every process, evenly spread over request ids."""
@@ -146,7 +155,7 @@ def _sentence(error: ValidationError | InflightError) -> str:
     if first["type"] == "missing":
         return f"{where} is missing; add it"
     if first["type"] == "value_error":
-        return f"{where}: {problem(first)}"
+        return f"{where}: {problem(first)}" if where else problem(first)
     value: Any = first["input"]
     return f"{where or 'the file'} is {shorten(value)}; {problem(first)}"
 
