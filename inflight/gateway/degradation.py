@@ -45,7 +45,7 @@ class Degradation:
         route = self._pool.routes.current.get(parsed.model)
         if route is None or route.ladder is None:
             return parsed, targets
-        admissions = [self._admission(each.target.model) for each in targets]
+        admissions = [self._admission(_model(each)) for each in targets]
         rungs = self._rungs(parsed.model, route.ladder, max(each.predicted_wait() for each in admissions))
         opted_out = choice == "never" or not caller.degrades
         if not rungs or opted_out or not admissions[0].predicted_wait(caller.tenant, parsed.choices):
@@ -61,7 +61,7 @@ class Degradation:
             if rung.refuse:
                 request.response_headers[HEADER] = rung.name
                 self._metrics.degraded.labels(route, rung.name).inc()
-                admission = self._admission(targets[0].target.model)
+                admission = self._admission(_model(targets[0]))
                 raise admission.refusal(parsed.choices, caller.tenant)
             if rung.model:
                 others, why = self._smaller(rung.model, parsed, request)
@@ -95,6 +95,11 @@ class Degradation:
             return (), "unavailable"
         fitting = [each for each in found if not _misfit(each, parsed)]
         return (fitting[:2], "") if fitting else ((), _misfit(found[0], parsed))
+
+
+def _model(candidate: Candidate) -> str:
+    """Return the model whose admission a request at a target passes."""
+    return candidate.target.model if isinstance(candidate.target, UpstreamServer) else candidate.model
 
 
 def _uncuttable(parsed: GenerationRequest, most: int) -> str:

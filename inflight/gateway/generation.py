@@ -219,7 +219,7 @@ class Generation:
         early = await self._first_deltas(deltas) if streams else []
         if streams:
             await request.start_stream()
-        keep_alive = asyncio.create_task(self._keep_alive(request)) if streams else None
+        beat = asyncio.create_task(keep_alive(request, self._settings.keep_alive_seconds)) if streams else None
         try:
             head = b"".join(each.first() for each in writers)
             if self._parsed.echo:
@@ -239,8 +239,8 @@ class Generation:
                 if frame and streams:
                     await request.write(frame)
         finally:
-            if keep_alive is not None:
-                keep_alive.cancel()
+            if beat is not None:
+                beat.cancel()
         self._answered()
         usage, responses = self._counts.usage(), self._responses
         if not streams:
@@ -296,19 +296,6 @@ class Generation:
             early.append((index, delta))
             waiting.discard(index)
         return early
-
-    async def _keep_alive(self, request: Request) -> None:
-        """Write a comment whenever nothing was written for as long as the settings say."""
-        interval = self._settings.keep_alive_seconds / _CHECKS_PER_KEEP_ALIVE
-        seen, silent = request.frames, 0
-        while True:
-            await asyncio.sleep(interval)
-            silent = silent + 1 if request.frames == seen else 0
-            if silent == _CHECKS_PER_KEEP_ALIVE - 1:
-                with suppress(DisconnectedError):  # the connection is closed then
-                    await request.write(KEEP_ALIVE)
-                silent = 0
-            seen = request.frames
 
     def _logprobs(self, delta: Delta) -> list[TokenLogprob]:
         texts = self._server.text.token_texts or NAMELESS_TOKENS
@@ -367,6 +354,19 @@ class Generation:
 
     def _call_id(self, index: int) -> str:
         return f"call_{self._head.id[:16]}{index:02x}"
+
+
+async def keep_alive(request: Request, seconds: float) -> None:
+    """Write a comment whenever nothing was written for so long."""
+    seen, silent = request.frames, 0
+    while True:
+        await asyncio.sleep(seconds / _CHECKS_PER_KEEP_ALIVE)
+        silent = silent + 1 if request.frames == seen else 0
+        if silent == _CHECKS_PER_KEEP_ALIVE - 1:
+            with suppress(DisconnectedError):  # the connection is closed then
+                await request.write(KEEP_ALIVE)
+            silent = 0
+        seen = request.frames
 
 
 def _events(parser: ChoiceParser | None, delta: Delta) -> list[Event]:

@@ -15,12 +15,14 @@ from inflight_client.model_defaults import with_model_defaults
 from inflight_client.sampling import Sampling
 
 from inflight.gateway.admission_queue import Admission
+from inflight.gateway.backends import BackendServer
 from inflight.gateway.degradation import Degradation
 from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
 from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import MAX_VALUES, DisconnectedError, Request, Response
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.metrics import GatewayMetrics
+from inflight.gateway.proxy import Passed, Proxy
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.server_pool import Candidate, ServerPool
 from inflight.gateway.servers import Encoder, UpstreamServer
@@ -29,7 +31,7 @@ from inflight.gateway.tokenize import detokenize, tokenize
 from inflight.gateway.work import Attempt, run_work
 from inflight.openai_api.encoding_request import PATHS, EncodingRequest, parse_encoding
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
+from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.responses import parse_responses
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -40,6 +42,11 @@ _DEFAULTS = RequestDefaults(None, Sampling())
 """The model's own come later, once it is known which one answers."""
 Handler = Callable[..., Awaitable[None]]
 """Takes a request, its caller, and the values of the placeholders of its route."""
+
+
+def _honoured(body: Mapping[str, Any], no_effect: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a body that the gateway does not ignore."""
+    return {name: value for name, value in body.items() if value is not None and name not in no_effect}
 
 
 class ModelRequests:
@@ -62,22 +69,28 @@ class ModelRequests:
 
     async def _complete(self, chat: bool, request: Request, caller: Caller) -> None:
         most_values = MAX_VALUES if chat else _MAX_TOKEN_IDS
-        parsed = await request.json(lambda body: parse_request(body, chat, _DEFAULTS), most_values)
-        await self._generate(request, caller, parsed)
+        parsed, body = await request.json(lambda body: (parse_request(body, chat, _DEFAULTS), body), most_values)
+        await self._generate(request, caller, parsed, body)
 
     async def _create_response(self, request: Request, caller: Caller) -> None:
-        def parse(body: Any) -> tuple[GenerationRequest, Mapping[str, Any]]:
+        def parse(body: Any) -> tuple[GenerationRequest, Mapping[str, Any], Mapping[str, Any]]:
             parsed = parse_responses(body)
             chat = parse_request(parsed.chat, True, _DEFAULTS)
             names = [name.replace("response_format", "text.format") for name in chat.no_effect]
             schemas = [name for name in names if name.startswith(("text.format.", "tools."))]
-            return replace(chat, no_effect=(*parsed.no_effect, *schemas)), parsed.repeated
+            return replace(chat, no_effect=(*parsed.no_effect, *schemas)), parsed.chat, parsed.repeated
 
         await self._generate(request, caller, *await request.json(parse))
 
     async def _generate(
-        self, request: Request, caller: Caller, parsed: GenerationRequest, responses: Mapping[str, Any] | None = None
+        self,
+        request: Request,
+        caller: Caller,
+        parsed: GenerationRequest,
+        body: Mapping[str, Any],
+        responses: Mapping[str, Any] | None = None,
     ) -> None:
+        """Answer a request whose body for chat completions or completions is `body`."""
         caller.check_priority(parsed.priority, "service_tier")
         self._begin(request, caller, parsed.model, parsed.no_effect)
         until = time.monotonic() + request.timeout(self._settings.request_timeout)
@@ -94,19 +107,22 @@ class ModelRequests:
         )
         targets = await self._targets("generate", parsed.model, request, caller, parsed.service_tier)
         parsed, targets = self._degradation.apply(parsed, targets, request, caller)
-        attempts = (self._generation(each, parsed, context, request, responses) for each in targets)
+        attempts = (self._generation(each, parsed, body, context, request, responses) for each in targets)
         await self._run(attempts, request, caller, until)
 
     def _generation(
         self,
         candidate: Candidate,
         parsed: GenerationRequest,
+        body: Mapping[str, Any],
         context: CallContext,
         request: Request,
         responses: Mapping[str, Any] | None,
     ) -> Attempt:
         """Return the generation of an answer at a target. Raises ApiError for what that can't do."""
         server = candidate.target
+        if isinstance(server, BackendServer):
+            return self._passed_generation(candidate, server, parsed, body, context, responses)
         assert isinstance(server, UpstreamServer)
         sampling = with_model_defaults(parsed.sampling, server.served)
         adapter = None if candidate.model == server.model else server.adapters.get(candidate.model)
@@ -132,8 +148,46 @@ class ModelRequests:
             parsed.priority,
         )
 
+    def _passed_generation(
+        self,
+        candidate: Candidate,
+        server: BackendServer,
+        parsed: GenerationRequest,
+        body: Mapping[str, Any],
+        context: CallContext,
+        responses: Mapping[str, Any] | None,
+    ) -> Attempt:
+        """Return what passes the request on. Raises ApiError for what the server can't do."""
+        default = self._settings.default_max_tokens
+        max_tokens = parsed.max_tokens or (default if parsed.chat else min(default, COMPLETION_TOKENS))
+        sent = {"max_tokens": max_tokens, **_honoured(body, parsed.no_effect)}
+        passed = Passed(
+            "/v1/chat/completions" if parsed.chat else "/v1/completions",
+            sent | {name: max_tokens for name in ("max_tokens", "max_completion_tokens") if name in sent},
+            parsed.model,
+            candidate.model,
+            context.request_id,
+            context.until,
+            parsed.estimated_tokens,
+            parsed.stream,
+            parsed.include_usage,
+            responses=responses,
+            keep_alive_seconds=self._settings.keep_alive_seconds,
+        )
+        return Attempt(
+            server,
+            candidate.label,
+            self._admission("generate", candidate.model),
+            self._metrics.in_flight,
+            parsed.choices,
+            parsed.estimated_tokens,
+            max_tokens * parsed.choices,
+            Proxy(passed, server).respond,
+            parsed.priority,
+        )
+
     async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
-        parsed = await request.json(partial(parse_encoding, task), _MAX_TOKEN_IDS)
+        parsed, body = await request.json(lambda body: (parse_encoding(task, body), body), _MAX_TOKEN_IDS)
         caller.check_priority(parsed.priority, "priority")
         model = parsed.model or self._pool.only_encoder(task, caller.visible)
         self._begin(request, caller, model, parsed.no_effect)
@@ -142,22 +196,41 @@ class ModelRequests:
             request.span.describe(model, None)
         until = time.monotonic() + request.timeout(self._settings.request_timeout)
         targets = await self._targets(task, model, request, caller)
-        await self._run((self._encoding(each, parsed, task, until) for each in targets), request, caller, until)
+        attempts = (self._encoding(each, parsed, body, task, model, request.request_id, until) for each in targets)
+        await self._run(attempts, request, caller, until)
 
-    def _encoding(self, candidate: Candidate, parsed: EncodingRequest, task: Task, until: float) -> Attempt:
+    def _encoding(
+        self,
+        candidate: Candidate,
+        parsed: EncodingRequest,
+        body: Mapping[str, Any],
+        task: Task,
+        model: str,
+        request_id: str,
+        until: float,
+    ) -> Attempt:
         """Return the encoding at a target. Raises ApiError for what that can't do."""
         encoder = candidate.target
-        assert isinstance(encoder, Encoder)
-        encoding = Encoding(parsed, encoder, until)
+        respond: Callable[[Request], Awaitable[None]]
+        if isinstance(encoder, BackendServer):
+            tokens, sent = parsed.estimated_tokens(None), _honoured(body, parsed.no_effect)
+            passed = Passed(
+                *(PATHS[task][0], sent, model, candidate.model, request_id, until, tokens), texts=parsed.size
+            )
+            respond = Proxy(passed, encoder).respond
+        else:
+            assert isinstance(encoder, Encoder)
+            encoding = Encoding(parsed, encoder, until)
+            tokens, respond = encoding.estimated_tokens, encoding.respond
         return Attempt(
             encoder,
             candidate.label,
-            self._admission(task, encoder.model),
+            self._admission(task, candidate.model),
             self._metrics.texts_in_flight.labels(task),
             min(parsed.size, MAX_TEXTS_IN_FLIGHT),
-            encoding.estimated_tokens,
+            tokens,
             0,
-            encoding.respond,
+            respond,
             parsed.priority,
         )
 

@@ -44,7 +44,7 @@ class TargetSpec(_Strict):
         if self.model is None and self.server is None:
             raise ValueError("a target has a model, a server, or both; add one of them")
         if self.server is not None:
-            Address.parse(self.server.partition(",metrics=")[0])
+            Address.parse(self.server.partition(",metrics=")[0]).api_key()
         return self
 
     @property
@@ -115,10 +115,14 @@ class RoutesFile(_Strict):
     routes: dict[_Name, Route] = Field(max_length=1000)
 
     @model_validator(mode="after")
-    def _leads_elsewhere(self) -> Self:
+    def _leads_to_models(self) -> Self:
+        """A target is a model: a name that only a route has would lead in circles."""
+        own = {name for name, route in self.routes.items() if name not in (each.model for each in route.specs)}
         for name, route in self.routes.items():
-            if route.ladder and any(rung.model == name for rung in route.ladder.rungs):
-                raise ValueError(f"the ladder of {name} leads to {name}; name another model")
+            named = [each.model for each in route.specs if each.server is None]
+            named += [rung.model for rung in (route.ladder.rungs if route.ladder else ())]
+            if wrong := next((each for each in named if each in own), None):
+                raise ValueError(f"routes.{name} has the route {wrong} as a target; name models of servers instead")
         return self
 
 
@@ -160,7 +164,7 @@ def _sentence(error: ValidationError | InflightError) -> str:
     if first["type"] == "missing":
         return f"{where} is missing; add it"
     if first["type"] == "value_error":
-        return f"{where}: {problem(first)}"
+        return f"{where}: {problem(first)}" if where else problem(first)
     value: Any = first["input"]
     return f"{where or 'the file'} is {shorten(value)}; {problem(first)}"
 

@@ -16,13 +16,15 @@ from urllib.request import ProxyHandler, build_opener
 from inflight_client.encoder_call import Task
 
 from inflight.gateway.adapters import AdapterFile
+from inflight.gateway.backends import BackendServer
 from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.routes_file import CHECK_SECONDS, Routes
 from inflight.gateway.servers import Encoder, Target, UpstreamServer
-from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.settings import GatewaySettings, is_backend
 from inflight.openai_api.errors import RETRY_SECONDS, ApiError
 
 _Task = Literal["generate"] | Task
+_Server = UpstreamServer | BackendServer
 _FIRST_POLL_SECONDS = 2.0
 _ENCODER_PLACES = 4096
 """Texts in flight at an encoder, most of which wait: the more there are, the less the server pads."""
@@ -84,12 +86,15 @@ class ServerPool:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self.adapters = AdapterFile(settings.state_path / "adapters.json")
+        numbered = list(enumerate(settings.servers, 1))
         self.servers = [
             UpstreamServer(address, settings, self.adapters, self._objection, number)
-            for number, address in enumerate(settings.servers, 1)
+            for number, address in numbered
+            if not is_backend(address)
         ]
+        self._backends = [BackendServer(address, number) for number, address in numbered if is_backend(address)]
         self.routes = Routes(Path(settings.routes) if settings.routes else None)
-        self._routed: dict[str, UpstreamServer] = {}
+        self._routed: dict[str, _Server] = {}
         """Servers that only the routes name, by their addresses."""
         self._numbers = count(len(settings.servers) + 1)
         self._tasks: list[asyncio.Task[None]] = []
@@ -111,20 +116,22 @@ class ServerPool:
         await asyncio.gather(*(server.close() for server in self._everywhere))
 
     @property
-    def _everywhere(self) -> list[UpstreamServer]:
-        return [*self.servers, *self._routed.values()]
+    def _everywhere(self) -> list[_Server]:
+        return [*self.servers, *self._backends, *self._routed.values()]
 
-    def _add_routed(self) -> list[UpstreamServer]:
+    def _add_routed(self) -> list[_Server]:
         """Take the servers that only the routes name, and return the new ones."""
-        own = {server.given_address for server in self.servers}
+        own = self._settings.servers
         specs = [spec for route in self.routes.current.values() for spec in route.specs]
         addresses = {spec.server for spec in specs if spec.server and spec.server not in own} - self._routed.keys()
-        new = {
-            each: UpstreamServer(each, self._settings, self.adapters, number=next(self._numbers))
-            for each in sorted(addresses)
-        }
-        self._routed |= new
-        return list(new.values())
+        for each in sorted(addresses):
+            number = next(self._numbers)
+            self._routed[each] = (
+                BackendServer(each, number)
+                if is_backend(each)
+                else UpstreamServer(each, self._settings, self.adapters, number=number)
+            )
+        return [self._routed[each] for each in sorted(addresses)]
 
     async def _follow_routes(self) -> None:
         """Watch the servers of routes that are added while the gateway runs. Those of former routes stay."""
@@ -134,7 +141,9 @@ class ServerPool:
 
     @property
     def ready(self) -> bool:
-        return any(server.ready or any(each.ready for each in server.encoders.values()) for server in self._everywhere)
+        return any(
+            target.ready for task in _ABILITIES for each in self._everywhere if (target := each.target(task, None))
+        )
 
     def metrics_page(self) -> bytes:
         """Return the metrics page of the only server; empty if there are several, or it does not answer. Blocks."""
@@ -163,13 +172,13 @@ class ServerPool:
         everywhere = sum(server.places for server in self._everywhere if server.ready)
         return self._settings.max_in_flight * places // (everywhere or 1)
 
-    def running(self, task: Literal["generate"] | Task, model: str) -> int:
+    def running(self, task: _Task, model: str) -> int:
         """How many of these places are computed at once; encoders choose among all texts that they have."""
         places = self.places(task, model)
         if task != "generate":
             return places
-        ready = [server for server in self.servers if server.ready and server.model == model]
-        return min(places, sum(server.sequences or server.places for server in ready))
+        serving = [each for each in self._everywhere if (target := each.target(task, model)) and target.ready]
+        return min(places, sum(each.sequences or each.places for each in serving))
 
     @property
     def known(self) -> Sequence[UpstreamServer]:
@@ -197,7 +206,8 @@ class ServerPool:
             for each in self.known
             for name in (each.model, *each.adapters)
         )
-        models = {each.name: each for each in (*generators, *encoders.values())}
+        foreign = (ServedModel(name, None, None) for each in self._backends for name in each.models)
+        models = {each.name: each for each in (*foreign, *generators, *encoders.values())}
         return list((models | {name: self._served_route(name) for name in self.routes.current}).values())
 
     def _served_route(self, name: str) -> ServedModel:
@@ -264,13 +274,14 @@ class ServerPool:
 
     def choose(self, model: str, visible: Container[str] | None = None) -> UpstreamServer:
         """Return the server that generates text with a model. Raises ApiError as `candidates` does."""
-        target = self.candidates("generate", model, visible)[0].target
-        assert isinstance(target, UpstreamServer)
-        return target
+        for candidate in self.candidates("generate", model, visible):
+            if isinstance(candidate.target, UpstreamServer):
+                return candidate.target
+        raise ApiError(f"the server of the model {model[:100]!r} has no tokenizer here", "unsupported_input", "model")
 
-    def _serving(self, task: _Task, model: str | None, address: str | None = None) -> list[UpstreamServer | Encoder]:
+    def _serving(self, task: _Task, model: str | None, address: str | None = None) -> list[_Server | Encoder]:
         """Return what does a task with a model, ready or not; with an address, only there and also with any model."""
-        servers = self.servers
+        servers: list[_Server] = [*self.servers, *self._backends]
         if address is not None:
             servers = [each for each in self._everywhere if each.given_address == address]
         return [target for each in servers if (target := each.target(task, model)) is not None]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from inflight_client import InflightError
+from inflight_client import Address, InflightError
 
 from inflight.gateway.key_file import default_key_file, read_key_file
 from inflight.gateway.routes_file import read_routes
@@ -109,6 +109,8 @@ class GatewaySettings:
                 ) from None
         if self.tls_certificate is not None and self.tls_key is not None:
             _check_tls(self.tls_certificate, self.tls_key)
+        for address in filter(is_backend, self.servers):
+            Address.parse(address).api_key()
         if self.otlp_endpoint is not None:
             _check_otlp(self.otlp_endpoint)
         if self.routes is not None:
@@ -147,6 +149,11 @@ def _check_otlp(endpoint: str) -> None:
             "--otlp-endpoint needs the package's extra otlp; run `pip install '.[otlp]'` in a checkout",
             "package_missing",
         ) from None
+
+
+def is_backend(server: str) -> bool:
+    """Return whether this is the address of a server of OpenAI's protocol, not of Triton. Raises InflightError."""
+    return Address.parse(server.partition(",metrics=")[0]).openai
 
 
 def is_loopback(host: str) -> bool:
