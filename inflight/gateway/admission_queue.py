@@ -159,6 +159,19 @@ class Admission:
         share = state.weight / sum(queued.values())
         return (state.waiting + places) * self._mean_seconds / (max(1, self._limit()) * share)
 
+    @property
+    def rate(self) -> float:
+        """How many places are given back in a second, by Little's law."""
+        return self.in_flight / self._mean_seconds
+
+    def within_share(self, tenant: str, places: int = 1) -> bool:
+        """Return whether a tenant has no more than its share of the places with these; one that is alone has not."""
+        state = self._tenants.get(tenant, _Tenant())
+        others = sum(each.weight for each in self._tenants.values() if each is not state)
+        limit = min(self._limit(), self._running())
+        share = limit * state.weight / (others + state.weight)
+        return others > 0 and state.in_flight + state.waiting + places <= share
+
     def _begin_period(self) -> None:
         """At the end of a period, forget what tenants wanted before it, and tenants without anything."""
         if (now := self._clock()) < self._period_ends:

@@ -1,8 +1,8 @@
 """What a request of a route gets while rungs of the route's ladder hold (see ladder.py).
 
-A request for which a place is free gets what it asks for, and so does one that opts out, by its header
-`x-inflight-degrade: never` or by its key: it waits, or is refused, as without a ladder. The header
-`x-inflight-degraded` of a response says what was done, and which rungs were skipped and why.
+A request gets what it asks for if its tenant has no more than its share of the places, since others are the cause then.
+So does one that opts out, by its header `x-inflight-degrade: never` or by its key: it waits, or is refused, as without
+a ladder. The header `x-inflight-degraded` of a response says what was done, and which rungs were skipped and why.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Degradation:
         if route is None or route.ladder is None:
             return parsed, targets
         admissions = [self._admission(_model(each)) for each in targets]
-        rungs = self._rungs(parsed.model, route.ladder, max(each.predicted_wait() for each in admissions))
+        rungs = self._rungs(parsed, route.ladder, admissions)
         opted_out = choice == "never" or not caller.degrades
-        if not rungs or opted_out or not admissions[0].predicted_wait(caller.tenant, parsed.choices):
+        if not rungs or opted_out or admissions[0].within_share(caller.tenant, parsed.choices):
             return parsed, targets
         return self._descend(rungs, parsed, targets, request, caller)
 
@@ -78,13 +78,17 @@ class Degradation:
             request.response_headers[HEADER] = ", ".join(notes)
         return parsed, targets
 
-    def _rungs(self, route: str, spec: LadderSpec, wait: float) -> Sequence[Rung]:
+    def _rungs(self, parsed: GenerationRequest, spec: LadderSpec, admissions: Sequence[Admission]) -> Sequence[Rung]:
+        """Return the rungs that hold, by the longest wait of where the route's requests go now."""
+        route = parsed.model
         ladder = self._ladders.get(route)
         if ladder is None or ladder.spec != spec:
             gauge = self._metrics.rung.labels(route)
             gauge.set(0)
             ladder = self._ladders[route] = Ladder(spec, route, gauge.set)
-        ladder.observe(wait, time.monotonic())
+        now_at = [*admissions, *(self._admission(rung.model) for rung in ladder.rungs if rung.model)]
+        slowest = max(now_at, key=lambda each: each.predicted_wait())
+        ladder.observe(slowest.predicted_wait(), time.monotonic(), parsed.choices, slowest.rate)
         return ladder.rungs
 
     def _smaller(self, model: str, parsed: GenerationRequest, request: Request) -> tuple[Targets, str]:

@@ -1,13 +1,15 @@
 """A ladder of a route: what its requests get instead of a long wait, rung by rung, as the operator has declared it.
 
-The rung changes with the wait that admission predicts for the route, one at a time: down once it has been above
-`enter_wait` for `enter_seconds`, up once it has been below `leave_wait` for `leave_seconds`, and at least
-`dwell_seconds` after the last change. Between the two bounds, nothing changes. A rung holds with those above it.
+Rungs change one at a time, and at least `dwell_seconds` after the last change. The next one is entered once the wait
+that admission predicts for the route has been above `enter_wait` for `enter_seconds`. It is left once, for
+`leave_seconds`, the wait has been below `leave_wait` and fewer requests came than were answered before it was entered:
+while a rung holds, a short wait alone says only that the rung is of use. A rung holds with those before it.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal, Self
@@ -17,6 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 logger = logging.getLogger("inflight.gateway")
 
 _TICK_SECONDS = 1.0
+_RATE_SECONDS = 10.0
+"""Over which the rate of requests is measured, older ones counting less."""
+_HEADROOM = 0.9
+"""The share of what was answered before a rung that may come when it is left."""
 MAX_RUNGS = 3
 _Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
 
@@ -90,32 +96,48 @@ class Ladder:
         self._step = 0
         """Where the wait leads: 1 down, -1 up; `_since` when."""
         self._since = self._seen = self._switched = float("-inf")
+        self._coming = 0.0
+        """Places that are asked for in a second."""
+        self._answered: list[float] = []
+        """Those that were answered in a second when each rung that holds was entered."""
 
     @property
     def rungs(self) -> Sequence[Rung]:
         """Those that hold."""
         return self.spec.rungs[: self.level]
 
-    def observe(self, wait: float, now: float) -> None:
-        """Take the predicted wait of this moment, in seconds. Moments don't decrease; silence counts as no wait."""
+    def observe(self, wait: float, now: float, places: int = 1, answered: float = math.inf) -> None:
+        """Take a request for so many places, the wait that is predicted for it, in seconds, and how many are answered
+        in a second.
+
+        Moments don't decrease, and silence counts as no wait.
+        """
         silent = self._seen + _TICK_SECONDS
         while self.level and silent < now:
-            self._observe(0.0, silent)
+            self._observe(0.0, silent, answered)
             silent += _TICK_SECONDS
-        self._observe(wait, now)
+        self._coming = self._rate(now) + places / _RATE_SECONDS
         self._seen = now
+        self._observe(wait, now, answered)
 
-    def _observe(self, wait: float, now: float) -> None:
+    def _rate(self, now: float) -> float:
+        return self._coming * math.exp((self._seen - now) / _RATE_SECONDS) if self._coming else 0.0
+
+    def _observe(self, wait: float, now: float, answered: float) -> None:
         spec, step = self.spec, 0
         if wait > spec.enter_wait and self.level < len(spec.rungs):
             step = 1
-        elif wait < spec.leaves_below and self.level:
+        elif self.level and wait < spec.leaves_below and self._rate(now) < _HEADROOM * self._answered[-1]:
             step = -1
         if step != self._step:
             self._step, self._since = step, now
         long_enough = now - self._since >= (spec.enter_seconds if step > 0 else spec.leave_seconds)
         if step and long_enough and now - self._switched >= spec.dwell_seconds:
             self.level += step
+            if step > 0:
+                self._answered.append(answered)
+            else:
+                self._answered.pop()
             self._step, self._switched = 0, now
             rung = self.rungs[-1].name if self.level else "none"
             logger.warning(

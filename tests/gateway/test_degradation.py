@@ -33,7 +33,7 @@ TOOL = {"type": "function", "function": {"name": "brew"}}
 
 
 class Gateway:
-    """The ladders of one that is overloaded: the tenants a and b wait, and a place is kept for c."""
+    """The ladders of one that is overloaded: the tenants a and b wait, and c has less than its share."""
 
     def __init__(self, folder: Path, rungs: list[Any], small: Mapping[str, Any] = SMALL) -> None:
         path = folder / "routes.yaml"
@@ -128,9 +128,9 @@ def test_the_last_rung_refuses_with_a_time_to_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("caller", "header"),
     [(caller_of(), "never"), (caller_of(degrade=False), None), (caller_of("c"), None)],
-    ids=["by header", "by key", "a place is free"],
+    ids=["by header", "by key", "within its share"],
 )
-def test_whoever_opts_out_or_need_not_wait_gets_what_it_asks_for(
+def test_a_request_that_opts_out_or_is_within_its_share_gets_what_it_asks_for(
     tmp_path: Path, caller: Caller, header: str | None
 ) -> None:
     gateway = Gateway(tmp_path, [REFUSED])

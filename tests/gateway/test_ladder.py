@@ -45,6 +45,20 @@ def test_a_wait_that_falls_in_between_counts_from_the_start_again() -> None:
     assert levels == []
 
 
+def test_it_stays_while_more_requests_come_than_were_answered_before() -> None:
+    route, levels = ladder(enter_seconds=1, leave_seconds=10)
+
+    def come(wait: float, begin: float, end: float, every: float) -> None:
+        for tick in range(round((end - begin) / every)):
+            route.observe(wait, begin + tick * every, 1, 5.0)
+
+    come(9, 0, 10, 0.1)
+    come(0, 10, 200, 0.1)  # ten in a second, and it answered five
+    assert levels == [1]
+    come(0, 200, 300, 0.25)
+    assert levels == [1, 0]
+
+
 def test_silence_leaves_the_rungs() -> None:
     route, levels = ladder()
     feed(route, 9, 0, 100)
