@@ -52,6 +52,9 @@ class GatewayMetrics:
         self._first_token = histogram(
             "inflight_gateway_time_to_first_token_seconds", "From a request's arrival to its first token."
         )
+        self.shadows = counter(
+            "inflight_gateway_shadow_copies", "Copies of requests to shadow targets.", ("route", "result")
+        )
         self.in_flight = gauge("inflight_gateway_answers_in_flight", "Answers in flight.")
         self.waiting = gauge("inflight_gateway_requests_waiting", "Requests that wait for a place.")
         self.rung = Gauge(

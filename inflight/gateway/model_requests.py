@@ -24,9 +24,11 @@ from inflight.gateway.key_ring import Caller
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.proxy import Passed, Proxy
 from inflight.gateway.quotas import KeyQuotas
+from inflight.gateway.routes_file import Shadow
 from inflight.gateway.server_pool import Candidate, ServerPool
 from inflight.gateway.servers import Encoder, UpstreamServer
 from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.shadow import Shadows
 from inflight.gateway.tokenize import detokenize, tokenize
 from inflight.gateway.work import Attempt, run_work
 from inflight.openai_api.encoding_request import PATHS, EncodingRequest, parse_encoding
@@ -57,6 +59,7 @@ class ModelRequests:
         self._admissions: dict[tuple[Literal["generate"] | Task, str], Admission] = {}
         self._text_admission = self._new_admission(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
         self._degradation = Degradation(pool, metrics, partial(self._admission, "generate"))
+        self._shadows = Shadows(metrics.shadows, metrics.waiting)
         self.draining = False
         self.routes: dict[str, dict[str, Handler]] = {
             "/v1/chat/completions": {"POST": partial(self._complete, True)},
@@ -66,6 +69,9 @@ class ModelRequests:
             "/tokenize": {"POST": partial(self._convert_text, tokenize)},
             "/detokenize": {"POST": partial(self._convert_text, detokenize)},
         }
+
+    async def close(self) -> None:
+        await self._shadows.close()
 
     async def _complete(self, chat: bool, request: Request, caller: Caller) -> None:
         most_values = MAX_VALUES if chat else _MAX_TOKEN_IDS
@@ -108,7 +114,38 @@ class ModelRequests:
         targets = await self._targets("generate", parsed.model, request, caller, parsed.service_tier)
         parsed, targets = self._degradation.apply(parsed, targets, request, caller)
         attempts = (self._generation(each, parsed, body, context, request, responses) for each in targets)
+        route = self._pool.routes.current.get(parsed.model)
+        shadow = route.shadow_of(request.request_id) if route else None
+        request.kept = bytearray() if shadow else None
         await self._run(attempts, request, caller, until)
+        if shadow is not None:
+            self._shadow(shadow, request, caller, parsed, body, context)
+
+    def _shadow(
+        self,
+        shadow: Shadow,
+        request: Request,
+        caller: Caller,
+        parsed: GenerationRequest,
+        body: Mapping[str, Any],
+        context: CallContext,
+    ) -> None:
+        """Copy a request to a shadow target, where it comes after all others."""
+        timeout = self._settings.request_timeout
+        context = replace(context, request_id=f"{context.request_id}-shadow", until=time.monotonic() + timeout)
+        parsed = replace(parsed, stream=False, include_usage=False, priority=-1, service_tier=None)
+
+        def begin(copy: Request) -> Attempt | None:
+            candidates = self._pool.at("generate", shadow.model, shadow.server)
+            if not candidates:
+                return None
+            attempt = self._generation(candidates[0], parsed, body, context, copy, None)
+            places = self._pool.places("generate", candidates[0].target.model) // self._settings.workers
+            admission = attempt.admission
+            is_busy = admission.waiting or 2 * (admission.in_flight + attempt.places) > places
+            return None if is_busy else attempt
+
+        self._shadows.copy(request, caller, body, self._pool.routes.located(shadow.file), context.until, begin)
 
     def _generation(
         self,

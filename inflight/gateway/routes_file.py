@@ -193,6 +193,10 @@ class Routes:
                 self._read(self.path)
         return self._routes
 
+    def located(self, file: str) -> Path:
+        """Return the path of a file that a route names: a relative one starts at the folder of the routes."""
+        return (self.path.absolute().parent if self.path else Path()) / Path(file).expanduser()
+
     def _read(self, path: Path) -> None:
         try:
             self._routes = read_routes(path)

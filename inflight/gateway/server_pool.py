@@ -135,9 +135,23 @@ class ServerPool:
 
     async def _follow_routes(self) -> None:
         """Watch the servers of routes that are added while the gateway runs. Those of former routes stay."""
+        missing: list[str] = []
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             self._tasks += [asyncio.create_task(server.watch()) for server in self._add_routed()]
+            before, missing = missing, self.missing_targets()
+            for each in missing:
+                if each not in before and self.models:
+                    logger.warning("%s, and requests go elsewhere.", each)
+
+    def missing_targets(self) -> list[str]:
+        """Return a sentence for each target of the routes that no server has, as far as the servers are known."""
+        return [
+            f"the route {name} has the target {spec.name}, which no server has"
+            for name, route in self.routes.current.items()
+            for spec in route.specs
+            if not any(self._serving(task, spec.model, spec.server) for task in _ABILITIES)
+        ]
 
     @property
     def ready(self) -> bool:
@@ -257,20 +271,19 @@ class ServerPool:
         alone (by default all), or 503.
         """
         route = self.routes.current.get(model)
-        wanted = [(each.model, each.server) for each in route.order(request_id, tier)] if route else [(model, None)]
-        found = [
-            Candidate(each, name or each.model)
-            for name, address in wanted
-            for each in sorted(self._serving(task, name, address), key=lambda each: each.in_flight)
-            if each.ready
-        ]
-        if found:
+        specs = [(each.model, each.server) for each in route.order(request_id, tier)] if route else [(model, None)]
+        if found := [candidate for name, address in specs for candidate in self.at(task, name, address)]:
             return sorted(found, key=lambda each: each.target.suspect)
         models = self.models
         known = next((each for each in models if each.name == model), None)
         if not models or (known is not None and known.task in (None, task)):
             raise self._not_ready()
         raise self._no_model(model, task, visible)
+
+    def at(self, task: _Task, model: str | None, address: str | None) -> list[Candidate]:
+        """Return what is ready of a target, the least busy first."""
+        serving = sorted(self._serving(task, model, address), key=lambda each: each.in_flight)
+        return [Candidate(each, model or each.model) for each in serving if each.ready]
 
     def choose(self, model: str, visible: Container[str] | None = None) -> UpstreamServer:
         """Return the server that generates text with a model. Raises ApiError as `candidates` does."""

@@ -80,6 +80,11 @@ class GatewaySettings:
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
+    def check_servers(self) -> None:
+        """Raise InflightError for an address that can't be used, or whose API key is missing."""
+        for address in filter(is_backend, self.servers):
+            Address.parse(address).api_key()
+
     def check(self) -> None:
         """Raise InflightError for a missing key file, an open address without keys, wrong TLS files or routes."""
         keys = read_key_file(self.keys)
@@ -109,8 +114,7 @@ class GatewaySettings:
                 ) from None
         if self.tls_certificate is not None and self.tls_key is not None:
             _check_tls(self.tls_certificate, self.tls_key)
-        for address in filter(is_backend, self.servers):
-            Address.parse(address).api_key()
+        self.check_servers()
         if self.otlp_endpoint is not None:
             _check_otlp(self.otlp_endpoint)
         if self.routes is not None:

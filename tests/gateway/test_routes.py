@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import openai
 import pytest
 from inflight_client import InflightError
 
+from inflight.cli import main
 from inflight.deploy.server.server import Server
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.routes_file import Route, read_routes
@@ -84,12 +86,18 @@ def routed(
     with ExitStack() as stack:
         doomed = stack.enter_context(openai_server("openai", ("doomed",), faults=faults * 100))
         cut = stack.enter_context(openai_server("vllm", ("cut",), faults=[Fault("cut")] * 100))
+        unlucky = stack.enter_context(openai_server("vllm", ("bad",), faults=[Fault("garbage")] * 100))
         write(
             path,
             {
                 "both": {"targets": [{"model": MODEL}, {"model": "tea", "weight": 0}]},
                 "failing": {"targets": [{"server": doomed.address}, {"model": MODEL, "weight": 0}]},
                 "cut": {"targets": [{"server": cut.address}, {"model": MODEL, "weight": 0}]},
+                "shadowed": {"targets": [{"model": MODEL}], "shadow": {"model": "tea", "file": "shadow.jsonl"}},
+                "unlucky": {
+                    "targets": [{"model": MODEL}],
+                    "shadow": {"server": unlucky.address, "file": "unlucky.jsonl"},
+                },
                 "lost": {"targets": [{"server": "openai+http://127.0.0.1:9/v1"}]},
             },
         )
@@ -181,3 +189,51 @@ def test_what_a_backend_can_not_do_is_refused_by_name(
 ) -> None:
     answer = post(routed[0], path, {"model": "tea", **body})
     assert (answer.status, answer.error["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_shadow_keeps_both_answers(routed: tuple[GatewayProcesses, Path], stream: bool) -> None:
+    gateway, path = routed
+    file = path.parent / "shadow.jsonl"
+    answer = chat(gateway, "green tea", model="shadowed", stream=stream)
+    assert (answer.status, answer.headers["x-inflight-target"]) == (200, f"{MODEL}#1")
+    request_id = answer.headers["x-request-id"]
+    wait_until(lambda: file.exists() and request_id in file.read_text())
+    row = next(each for each in map(json.loads, file.read_text().splitlines()) if each["custom_id"] == request_id)
+    assert row["response"]["body"]["choices"][0]["message"]["content"] == "Answer to green tea"
+    assert row["request"]["messages"][0]["content"] == "green tea"
+    if stream:
+        texts = [each["choices"][0]["delta"].get("content", "") for each in answer.events]
+    else:
+        texts = [answer.json["choices"][0]["message"]["content"]]
+    assert row["primary"]["texts"] == ["".join(texts)]
+    assert (file.stat().st_mode & 0o777, row["error"]) == (0o600, None)
+
+
+def test_a_shadow_that_fails_is_a_row_with_an_error(routed: tuple[GatewayProcesses, Path]) -> None:
+    gateway, path = routed
+    assert chat(gateway, model="unlucky").status == 200
+    file = path.parent / "unlucky.jsonl"
+    wait_until(file.exists)
+    wait_until(lambda: file.read_text().endswith("\n"))
+    row = json.loads(file.read_text().splitlines()[0])
+    assert (row["response"], row["error"]["type"], row["primary"]["target"]) == (None, "server_error", f"{MODEL}#1")
+
+
+@pytest.mark.parametrize("all_there", [True, False])
+def test_check_looks_for_the_targets(
+    hurried_server: Server, backend: StandIn, tmp_path: Path, all_there: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "routes.yaml", {"tea": {"targets": [{"model": MODEL, "weight": 3}, {"model": "tea"}]}})
+    servers = (backend.address, *([hurried_server.grpc_address] if all_there else []))
+    arguments = [
+        "routes",
+        "check",
+        f"{tmp_path}/routes.yaml",
+        *(part for each in servers for part in ("--server", each)),
+    ]
+    with nullcontext() if all_there else pytest.raises(SystemExit):
+        main(["routes", "check", f"{tmp_path}/routes.yaml", *options])
+    output = capsys.readouterr()
+    assert f"tea: {MODEL} 75%, tea 25%" in output.out
+    assert (f"{MODEL}, which no server has" in output.err) is not all_there
