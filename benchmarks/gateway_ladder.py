@@ -78,7 +78,8 @@ def main(limit: float, chart: Path | None, out: Path) -> None:
     ]
     if chart is not None:
         chart.write_text(_picture(runs, rungs))
-    report(out, figures, {"good": good, "switches": switches, "sent": {kind: len(each) for kind, each in runs.items()}})
+    counts = {kind: [len(each), sum(one.tokens > 0 for one in each)] for kind, each in runs.items()}
+    report(out, figures, {"good": good, "switches": switches, "sent_and_answered": counts})
 
 
 def _load(moment: float) -> float:
