@@ -1,5 +1,6 @@
-"""By how much the flood of a tenant moves another's time to the first token: admission before an engine, both as they are
-when nothing else costs time. The clock is virtual, so the figures are exact on any machine.
+"""By how much the flood of a tenant moves another's time to the first token: admission before an engine.
+
+The clock is virtual, so the figures are those of the queues alone, on any machine.
 """
 
 from __future__ import annotations
