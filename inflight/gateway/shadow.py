@@ -1,6 +1,6 @@
 """Copies of requests to the shadow target of a route, whose answers are kept beside those that clients got.
 
-A copy begins once the client has its whole answer, and only while the target has room: nobody waits for one.
+A copy begins once the client has its whole answer, and only while the target has room; no request waits for one.
 """
 
 from __future__ import annotations
