@@ -1,6 +1,6 @@
 """Copies of requests to the shadow target of a route, whose answers are kept beside those that clients got.
 
-A copy begins once the client has its whole answer, and only while the target has room: nobody waits for one.
+A copy begins once the client has its whole answer, and only while the target has room; no request waits for one.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from inflight.openai_api.errors import ApiError
 
 MAX_FILE_BYTES = 2**30
 """Of a file of answers; it is left as it is then."""
+_MAX_COPIES = 4
+"""At a time, so that the gateway's work for them stays small."""
 _MAX_ANSWER_BYTES = 2**20
 logger = logging.getLogger("inflight.gateway")
 
@@ -76,7 +78,7 @@ class Shadows:
         route, result, answer, error = request.outcome.model, "failed", b"", None
         copy, sent = _copied(request)
         try:
-            attempt = begin(copy)
+            attempt = begin(copy) if len(self._tasks) <= _MAX_COPIES else None
             if attempt is None:
                 self._copies.labels(route, "dropped").inc()
                 return

@@ -226,12 +226,7 @@ def test_check_looks_for_the_targets(
 ) -> None:
     write(tmp_path / "routes.yaml", {"tea": {"targets": [{"model": MODEL, "weight": 3}, {"model": "tea"}]}})
     servers = (backend.address, *([hurried_server.grpc_address] if all_there else []))
-    arguments = [
-        "routes",
-        "check",
-        f"{tmp_path}/routes.yaml",
-        *(part for each in servers for part in ("--server", each)),
-    ]
+    options = [part for each in servers for part in ("--server", each)]
     with nullcontext() if all_there else pytest.raises(SystemExit):
         main(["routes", "check", f"{tmp_path}/routes.yaml", *options])
     output = capsys.readouterr()
