@@ -19,7 +19,7 @@ import pytest
 import uvloop
 from inflight_client import InflightError
 
-from inflight.gateway import http, server
+from inflight.gateway import http, model_requests, server
 from inflight.gateway.adapters import AdapterFile
 from inflight.gateway.app import Gateway
 from inflight.gateway.http import BodyMemory, DisconnectedError, Request
