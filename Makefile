@@ -28,6 +28,7 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv from the pinned requirements
 
+# pip keeps one core busy, so two of them install, large packages (torch, transformers) first.
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
 	  { echo "The pinned requirements are for Python 3.11, which is not on PATH; run make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -37,7 +38,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV) || { echo "$(VENV) could not be made; run apt install python3.11-venv" >&2; exit 1; }
 	@echo "Installing the pinned requirements into $(VENV); this takes a few minutes the first time."
 	@bar=off; test ! -t 1 || bar=on; pip="$(BIN)/pip --disable-pip-version-check install --progress-bar $$bar"; \
-	  $$pip --no-deps --no-compile --requirement requirements.lock && $$pip --no-deps --no-build-isolation --editable .
+	  grep -v '^#' requirements.lock | sort --reverse | xargs --max-procs 2 --max-args 40 $$pip --no-deps --no-compile && \
+	  $$pip --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup ## fetch a small real model, compile it, serve it, ask it questions, put load on it, stop

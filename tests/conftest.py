@@ -91,6 +91,13 @@ os.environ["INFLIGHT_SERVE_GATEWAY"] = "0"
 # A run that a shell started in the background ignores SIGINT, and so would all that its tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+LONGEST = ("test_quickstart.py", "batch/ray/", "serving/test_smollm2.py")
+"""Their tests begin first, as one of them at the end would leave all workers but one without work."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.path.relative_to(Path(__file__).parent).as_posix().startswith(LONGEST))
+
 
 def pytest_collection_finish() -> None:
     """Exempt the modules and the collected tests from garbage collection: those that collect it take a second less."""
