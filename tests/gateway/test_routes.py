@@ -18,7 +18,7 @@ from inflight.deploy.server.server import Server
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.routes_file import Route, read_routes
 from tests.fixtures.gateway import running_gateway
-from tests.fixtures.gateway_requests import MODEL, Answer, chat, complete, get, post
+from tests.fixtures.gateway_requests import MODEL, Answer, chat, complete, gauge, get, post
 from tests.fixtures.waiting import wait_until
 from tests.standins.openai_servers.server import Fault, StandIn, openai_server
 
@@ -232,3 +232,17 @@ def test_check_looks_for_the_targets(
     output = capsys.readouterr()
     assert f"tea: {MODEL} 75%, tea 25%" in output.out
     assert (f"{MODEL}, which no server has" in output.err) is not all_there
+
+
+def test_a_client_that_leaves_ends_the_answer_of_a_backend(
+    routed: tuple[GatewayProcesses, Path], backend: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "delay", 0.5)
+    before = backend.left
+    with openai.OpenAI(base_url=routed[0].url, api_key="none", max_retries=0) as client:
+        messages: Any = [{"role": "user", "content": "green tea " * 20}]
+        stream = client.chat.completions.create(model="tea", messages=messages, stream=True)
+        next(iter(stream))
+        stream.close()
+        wait_until(lambda: backend.left > before)
+    wait_until(lambda: gauge(routed[0], "inflight_gateway_answers_in_flight") == 0)
