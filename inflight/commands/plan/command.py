@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 import click
 
@@ -24,27 +24,12 @@ from build_engines.plan.size import parse_size
 from build_engines.plan.speed import ANSWER_TOKENS, PROMPT_TOKENS, SpeedPlan, plan_speed
 from build_engines.target import TASKS, BuildOptions, Task, find_target
 from inflight.commands.options.engine import check_precision
+from inflight.commands.options.numbers import ParsedValue
 from inflight.deploy.memory import available_bytes
 
 T = TypeVar("T")
 
 _MAX_TOKENS = 8192  # the prediction simulates the steps of two answers of each sequence
-
-
-class _ParsedValue(click.ParamType[Any]):
-    """An option value that `read` parses; a value that it rejects is a usage error."""
-
-    def __init__(self, name: str, read: Callable[[str], object]) -> None:
-        self.name = name
-        self._read = read
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._read(value)
-        except BuildError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command("plan", short_help="Estimate memory and show which configurations fit.")
@@ -56,11 +41,11 @@ class _ParsedValue(click.ParamType[Any]):
     "only it supports, or tensorrt for those that embed, rerank or classify]",
 )
 @click.option("--task", type=click.Choice(TASKS), help="What the engine is for.  [default: what the checkpoint is for]")
-@click.option("--gpu", type=_ParsedValue("NAME", find_gpu), help=f"One of {', '.join(GPUS)}.")
+@click.option("--gpu", type=ParsedValue("NAME", find_gpu), help=f"One of {', '.join(GPUS)}.")
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of GPUs.")
 @click.option(
     "--memory",
-    type=_ParsedValue("SIZE", parse_size),
+    type=ParsedValue("SIZE", parse_size),
     help="Memory of one GPU, such as 24GiB; with --target openvino: of the machine.  [default there: free memory]",
 )
 @click.option(
