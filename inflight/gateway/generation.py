@@ -216,7 +216,7 @@ class Generation:
         writers = [self._writer(index) for index in range(self._parsed.choices)]
         parsers = [self._parsers.parser() for _ in writers]
         early = await self._first_deltas(deltas) if streams else []
-        if streams:
+        if streams and not request.started:  # it is, if the client has waited for the model
             await request.start_stream()
         keep_alive = asyncio.create_task(self._keep_alive(request)) if streams else None
         try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from typing import Any, Literal, TypeVar
 from urllib.request import ProxyHandler, build_opener
@@ -15,6 +15,8 @@ from inflight_client.encoder_call import Task
 
 from inflight.gateway.adapters import AdapterFile
 from inflight.gateway.batches.models import BatchModel
+from inflight.gateway.fleet import Fleet
+from inflight.gateway.http import Request
 from inflight.gateway.servers import Encoder, UpstreamServer
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import RETRY_SECONDS, ApiError
@@ -48,6 +50,8 @@ class ServedModel:
     notes: Sequence[str] = ()
     parent: str | None = None
     """Of a LoRA adapter: the model that it changes."""
+    state: str | None = None
+    """Of a model that is loaded when a request names it: `loaded`, `loading`, `unloading`, `unloaded` or `failed`."""
 
     def described(self, created: int) -> dict[str, Any]:
         """Return OpenAI's `model` object."""
@@ -59,6 +63,7 @@ class ServedModel:
             "chat_template": self.chat_template,
             "notes": list(self.notes) or None,
             "parent": self.parent,
+            "state": self.state,
         }
         details = {name: value for name, value in extras.items() if value is not None}
         return {"id": self.name, "object": "model", "created": created, "owned_by": "inflight", **details}
@@ -73,13 +78,18 @@ class ServerPool:
         self.servers = [
             UpstreamServer(address, settings, self.adapters, self._objection) for address in settings.servers
         ]
+        self.fleet = Fleet(settings.fleet, settings.max_waiting // settings.workers, self._note_loads)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Watch all servers; return once it is known whether each is ready, or after a while."""
         self._tasks = [asyncio.create_task(server.watch()) for server in self.servers]
+        if self._settings.fleet:
+            self._tasks.append(asyncio.create_task(self.fleet.run()))
         with suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_POLL_SECONDS):
+                if self._settings.fleet:
+                    await self.fleet.known.wait()
                 await asyncio.gather(*(server.polled.wait() for server in self.servers))
 
     async def close(self) -> None:
@@ -88,12 +98,32 @@ class ServerPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(client.close() for each in self.servers for client in (each.client, each.token_client)))
 
+    def _note_loads(self) -> None:
+        for server, model in zip(self.servers, self.fleet.models.values(), strict=True):
+            server.note_load(model["state"] == "loaded")
+
+    async def hold(self, model: str, request: Request, seconds: float, keep_alive: float | None = None) -> None:
+        """Wait for a model that is loaded when a request names it, as `Fleet.hold` does; return at once for others."""
+        if model not in self.fleet.models:
+            return
+        await self.fleet.hold(model, request, seconds, keep_alive)
+        server = self.servers[list(self.fleet.models).index(model)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, _FIRST_POLL_SECONDS)):
+                await server.found_ready()
+
     @property
     def ready(self) -> bool:
-        return any(server.ready or any(each.ready for each in server.encoders.values()) for server in self.servers)
+        serving = (server.ready or any(each.ready for each in server.encoders.values()) for server in self.servers)
+        return self.fleet.ready or any(serving)
 
     def metrics_page(self) -> bytes:
-        """Return the metrics page of the only server; empty if there are several, or it does not answer. Blocks."""
+        """Return the metrics page of the only server; empty if there are several, or it does not answer. Blocks.
+
+        Of models that are loaded when a request names them, return the loads.
+        """
+        if self.fleet.models:
+            return self.fleet.page()
         url = self.servers[0].metrics_url if len(self.servers) == 1 else None
         if url is None:
             return b""
@@ -128,7 +158,7 @@ class ServerPool:
             for server in self.servers
             for task, encoder in server.encoders.items()
         }
-        generators = (
+        generators: Iterable[ServedModel] = (
             ServedModel(
                 *(name, "generate", each.max_seq_len),
                 sampling=each.served["sampling"],
@@ -139,16 +169,25 @@ class ServerPool:
             for each in self.known
             for name in (each.model, *each.adapters)
         )
+        if self.fleet.models:
+            known = {each.name: each for each in generators}
+            generators = (
+                replace(known.get(name) or ServedModel(name, "generate", each["max_seq_len"]), state=each["state"])
+                for name, each in self.fleet.models.items()
+            )
         return [*generators, *encoders.values()]
 
     def for_batches(self, task: Literal["generate"] | Task) -> dict[str, BatchModel] | None:
-        """Return the models for a task by their names; None if no model is known."""
+        """Return the models for a task by their names; None if no model is known.
+
+        Rows go to the servers without a wait for loads, so of the models that may be unloaded there is none.
+        """
         models: dict[str, BatchModel] = {}
         for server in self.servers:
             names: Mapping[str, int | None] = {}
             if task != "generate":
                 names = {server.encoders[task].model: None} if task in server.encoders else {}
-            elif server.deployment:
+            elif server.deployment and self.fleet.models.get(server.model, {"pinned": True})["pinned"]:
                 names = {**server.adapters, server.model: None}
             for name, adapter in names.items():
                 model = models.setdefault(name, BatchModel((), adapter))
@@ -157,8 +196,10 @@ class ServerPool:
         return models if self.models else None
 
     def ready_model(self, name: str) -> ServedModel:
-        """Return a model by its name. Raises ApiError 404, or 503 if it is not ready."""
+        """Return a model by its name. Raises ApiError 404, or 503 if it is not ready and no request makes it so."""
         model = next((each for each in self.models if each.name == name), None)
+        if model is not None and model.state is not None:
+            return model
         if model is not None and model.task != "generate":
             self.choose_encoder(model.task, name)
         else:
@@ -187,7 +228,11 @@ class ServerPool:
     ) -> Target:
         if ready := [each for each in serving if each.ready]:
             return min(ready, key=lambda each: each.in_flight)
-        raise self._not_ready() if serving or not self.models else self._no_model(model, task, visible)
+        raise (
+            self._not_ready()
+            if serving or not self.models or model in self.fleet.models
+            else self._no_model(model, task, visible)
+        )
 
     def only_encoder(self, task: Task, visible: Container[str] | None = None) -> str:
         """Return the name of the only visible model for a task, for a request that names none. Raises ApiError."""

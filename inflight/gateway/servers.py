@@ -80,6 +80,7 @@ class UpstreamServer:
         self._settings, self._loaded, self._objection = settings, loaded, objection
         self._problem = ""
         self._only_encoders = False
+        self._unloaded = False
         self.in_flight = 0
         self.live = False
         self.ready = False
@@ -149,6 +150,18 @@ class UpstreamServer:
         if error.code in _FAILURES:
             self._doubted.set()
 
+    def note_load(self, loaded: bool) -> None:
+        """Note that the server was started, or stopped, by what loads models when requests name them."""
+        if loaded is self._unloaded:
+            self._unloaded = not loaded
+            self._doubted.set()
+
+    async def found_ready(self) -> None:
+        """Wait until it is ready."""
+        while not self.ready:
+            self._doubted.set()
+            await asyncio.sleep(_POLL_SECONDS / 20)
+
     async def watch(self) -> None:
         """Keep `live` and `ready` true as long as the server and its model are."""
         while True:
@@ -167,6 +180,9 @@ class UpstreamServer:
 
     async def _poll(self) -> None:
         """Find out whether it is ready, and what it serves if it was not ready before."""
+        if self._unloaded:
+            self.live = self.ready = False
+            return
         was_live, was_ready = self.live, self.ready
         problem = ""
         try:
