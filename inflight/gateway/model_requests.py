@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -92,6 +93,7 @@ class ModelRequests:
             request.timeout(self._settings.request_timeout),
             caller.key is not None and caller.key.quotas.counts_tokens,
         )
+        context = await self._loaded(parsed, request, context)
         server = (await self._targets(parsed, caller))[0]
         sampling = with_model_defaults(parsed.sampling, server.served)
         adapter = None if parsed.model == server.model else server.adapters.get(parsed.model)
@@ -143,6 +145,13 @@ class ModelRequests:
             encoding.respond,
         )
         await self._run(work, request, caller)
+
+    async def _loaded(self, parsed: GenerationRequest, request: Request, context: CallContext) -> CallContext:
+        """Wait for a model that is loaded when a request names it; return the context with the rest of the time."""
+        began, most = time.monotonic(), context.timeout or self._settings.request_timeout
+        keep_alive = self._settings.keep_alive_seconds if parsed.stream else None
+        await self._pool.hold(parsed.model, request, most, keep_alive)
+        return replace(context, timeout=max(0.001, most - (time.monotonic() - began)))
 
     async def _targets(self, parsed: GenerationRequest, caller: Caller) -> Sequence[UpstreamServer]:
         """Return the servers that may answer a request, the one to be asked first. Raises ApiError."""

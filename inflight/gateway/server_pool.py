@@ -100,7 +100,7 @@ class ServerPool:
 
     def _note_loads(self) -> None:
         for server, model in zip(self.servers, self.fleet.models.values(), strict=True):
-            server.note_load(model["state"] == "loaded")
+            server.note_load(model["name"], model["state"] == "loaded")
 
     async def hold(self, model: str, request: Request, seconds: float, keep_alive: float | None = None) -> None:
         """Wait for a model that is loaded when a request names it, as `Fleet.hold` does; return at once for others."""
@@ -232,11 +232,11 @@ class ServerPool:
     ) -> Target:
         if ready := [each for each in serving if each.ready]:
             return min(ready, key=lambda each: each.in_flight)
-        raise (
-            self._not_ready()
-            if serving or not self.models or model in self.fleet.models
-            else self._no_model(model, task, visible)
-        )
+        if model in self.fleet.models:
+            raise self._not_ready(f"the model {model} is not loaded, or restarts")
+        if serving or not self.models:
+            raise self._not_ready()
+        raise self._no_model(model, task, visible)
 
     def only_encoder(self, task: Task, visible: Container[str] | None = None) -> str:
         """Return the name of the only visible model for a task, for a request that names none. Raises ApiError."""
@@ -255,9 +255,9 @@ class ServerPool:
     def _encoders(self, task: Task) -> list[Encoder]:
         return [server.encoders[task] for server in self.servers if task in server.encoders]
 
-    def _not_ready(self) -> ApiError:
+    def _not_ready(self, why: str = "the server is starting or restarting") -> ApiError:
         return ApiError(
-            "the server is starting or restarting; send the request again later",
+            f"{why}; send the request again later",
             "model_not_ready",
             status=503,
             headers={"retry-after": str(RETRY_SECONDS)},

@@ -81,6 +81,7 @@ class UpstreamServer:
         self._problem = ""
         self._only_encoders = False
         self._unloaded = False
+        self._expected = ""
         self.in_flight = 0
         self.live = False
         self.ready = False
@@ -106,7 +107,7 @@ class UpstreamServer:
     def own_model(self) -> str:
         """The name that the server gives its model; "" while it is unknown."""
         if self.deployment is None:
-            return ""
+            return self._expected
         return str(self.deployment.served.get("model") or self.deployment.model)
 
     @property
@@ -150,8 +151,9 @@ class UpstreamServer:
         if error.code in _FAILURES:
             self._doubted.set()
 
-    def note_load(self, loaded: bool) -> None:
-        """Note that the server was started, or stopped, by what loads models when requests name them."""
+    def note_load(self, model: str, loaded: bool) -> None:
+        """Note that the server of a model was started, or stopped, by what loads models when requests name them."""
+        self._expected = model
         if loaded is self._unloaded:
             self._unloaded = not loaded
             self._doubted.set()
