@@ -203,6 +203,8 @@ def command(
     try:
         with ServeSignals() as signals, ExitStack() as held:
             front = _gateway(of_gateway, grpc_tls_certificate) if gateway else None
+            if front is not None:
+                held.callback(front.stop)
             first = models[0] if models else None
             engine, built = held.enter_context(_engines(first, dict(build), deployment, settings, quiet))
             serving: Server | Fleet

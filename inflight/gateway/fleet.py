@@ -128,7 +128,7 @@ class Fleet(Collector):
             case "loaded":
                 waiter.loaded.set_result(None)
             case "failed":
-                self._refuse(waiter, message["message"].rstrip("."), message["seconds"])
+                self._refuse(waiter, message["message"], message["seconds"])
             case "waiting" if asyncio.get_running_loop().time() + message["seconds"] > waiter.until:
                 self._refuse(waiter, f"the model {waiter.model} is not loaded", message["seconds"])
 

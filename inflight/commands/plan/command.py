@@ -33,7 +33,7 @@ _MAX_TOKENS = 8192  # the prediction simulates the steps of two answers of each 
 
 
 @click.command("plan", short_help="Estimate memory and show which configurations fit.")
-@click.argument("checkpoint")
+@click.argument("checkpoints", metavar="CHECKPOINT...", nargs=-1, required=True)
 @click.option(
     "--target",
     type=click.Choice(TARGETS),
@@ -92,7 +92,7 @@ _MAX_TOKENS = 8192  # the prediction simulates the steps of two answers of each 
 @click.option("--no-speed", is_flag=True, help="Do not measure this machine to predict tokens per second.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures, in bytes, as JSON.")
 def command(
-    checkpoint: str,
+    checkpoints: tuple[str, ...],
     target: str | None,
     task: Task | None,
     gpu: GpuModel | None,
@@ -116,14 +116,21 @@ def command(
     CHECKPOINT is a directory with at least config.json, or a model name on the Hugging Face hub, from which only
     config.json is downloaded. docs/plan.md has the formulas and their accuracy. Exit code 1 if nothing fits.
 
+    Of several CHECKPOINTs or engines, show which fit into --memory together, as `inflight serve` loads them.
+
     \b
     inflight plan meta-llama/Llama-3.1-8B --gpu h200
     inflight plan ./my-checkpoint --gpu l40s --gpus 2 --max-seq-len 32768 --max-num-sequences 8
     inflight plan ./my-checkpoint --memory 24GiB --precision int4_awq --kv-cache-precision fp8 --json
     inflight plan ./my-checkpoint --target openvino --memory 16GiB
+    inflight plan ./small-engine ./big-engine --memory 16GiB
     """
+    if len(checkpoints) > 1:
+        if gpu or target not in (None, "openvino"):
+            raise click.UsageError("Several models share the memory of a processor; leave --gpu and --target out.")
+        _plan_together(checkpoints, memory or available_bytes(), precision, kv_cache_precision, max_seq_len, as_json)
     request = _plan_request(target, gpu, gpus, memory)
-    directory = _locate(checkpoint)
+    directory = _locate(checkpoints[0])
     task = task or find_task(directory)
     if task != "generate" and target is None and not request.is_openvino:
         request = replace(request, target="tensorrt")
@@ -201,6 +208,28 @@ def _locate(checkpoint: str) -> Path:
     from inflight.commands.terminal.build_progress import BuildProgressLines
 
     return locate_checkpoint(checkpoint, BuildProgressLines(), include=(*CONFIG_FILES, MODEL))
+
+
+def _plan_together(
+    checkpoints: tuple[str, ...],
+    memory: int,
+    precision: tuple[str, ...],
+    kv_cache_precision: tuple[str, ...],
+    max_seq_len: int | None,
+    as_json: bool,
+) -> NoReturn:
+    """Show which models fit together, and exit as the command does."""
+    from inflight.commands.plan.together import model_memory, show_together
+
+    request = replace(
+        _plan_request("openvino", None, 1, memory),
+        weights=_formats("--precision", precision, lambda name: weight_format(name, openvino=True)),
+        kv=_formats("--kv-cache-precision", kv_cache_precision, lambda name: kv_format(name, openvino=True)),
+        length=max_seq_len,
+    )
+    share = memory // len(checkpoints)
+    models = {each: model_memory(_locate(each), request, share) for each in checkpoints}
+    sys.exit(0 if show_together(models, memory, as_json) else 1)
 
 
 def _plan_encoder(

@@ -183,6 +183,7 @@ class Fleet:
     def _step(self) -> None:
         if self._stopping.is_set():
             return
+        answers: list[tuple[asyncio.StreamWriter, dict[str, Any]]] = []
         for action in self._residency.step(time.monotonic()):
             match action:
                 case Load(name):
@@ -190,15 +191,18 @@ class Fleet:
                 case Unload(name):
                     self._begin(self._unload(name))
                 case Grant((worker, request)):
-                    _send(worker, {"request": request, "state": "loaded"})
+                    answers.append((worker, {"request": request, "state": "loaded"}))
                 case Refuse((worker, request), message, seconds):
-                    answer = {"request": request, "state": "failed", "message": message, "seconds": seconds}
-                    _send(worker, answer)
-        state = _line({"models": [self._described(name) for name in self.models], "memory": self.limits.memory})
-        if state != self._state:
+                    failed = {"request": request, "state": "failed", "message": message, "seconds": seconds}
+                    answers.append((worker, failed))
+        models = [self._described(name) for name in self.models]
+        state = _line({"models": models, "memory": self.limits.memory})
+        if state != self._state:  # before the answers, which depend on it
             self._state = state
             for worker in self._workers:
                 worker.write(state)
+        for worker, answer in answers:
+            worker.write(_line(answer))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -238,10 +242,12 @@ class Fleet:
 
     def _note_failure(self, name: str, error: Exception) -> None:
         known = isinstance(error, DeployError | BuildError)
-        sentence = str(error) if known else f"The model can't be loaded ({type(error).__name__}: {error})."
-        self._residency.failed(name, sentence, time.monotonic())
+        code = error.code if known else type(error).__name__  # type: ignore[attr-defined]
+        # Clients are not told the sentence, which may name directories.
+        message = f"the model {name} can't be loaded ({code}); the log of the server says why"
+        self._residency.failed(name, message, time.monotonic())
         if self._began.is_set():
-            self._on_message(f"{name}: {sentence}")
+            self._on_message(f"{name} can't be loaded: {error}" if known else f"{message}: {error}")
         elif self.models[name].pinned:
             self._failure = error
             self._stopping.set()
@@ -289,7 +295,7 @@ class Fleet:
         self._step()
         if (worker, request) in self._residency.models[name].waiting:
             seconds = self._residency.seconds(name, time.monotonic())
-            _send(worker, {"request": request, "state": "waiting", "seconds": seconds})
+            worker.write(_line({"request": request, "state": "waiting", "seconds": seconds}))
 
 
 def _start(model: FleetModel, server: Server) -> None:
@@ -301,10 +307,6 @@ def _start(model: FleetModel, server: Server) -> None:
             "server_start_failed",
         )
     server.start()
-
-
-def _send(worker: asyncio.StreamWriter, message: dict[str, Any]) -> None:
-    worker.write(_line(message))
 
 
 def _line(message: dict[str, Any]) -> bytes:
