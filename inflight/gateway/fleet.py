@@ -38,6 +38,15 @@ class _Waiter:
     loaded: asyncio.Future[None]
 
 
+@dataclass(eq=False)
+class _Hold:
+    """What keeps a model loaded: the request of that number, and those that came while it was open."""
+
+    model: str
+    number: int
+    requests: int = 1
+
+
 class Fleet(Collector):
     """What is known of the models, and the requests that wait for one. For one event loop."""
 
@@ -51,6 +60,8 @@ class Fleet(Collector):
         self._memory = 0
         self._numbers = count(1)
         self._waiting: dict[int, _Waiter] = {}
+        self._holds: dict[str, _Hold] = {}
+        """By model, those that further requests share."""
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self) -> None:
@@ -67,6 +78,7 @@ class Fleet(Collector):
                 if self._writer is not None:
                     self._writer.close()
                     self._writer = None
+                self._holds.clear()
                 for waiter in self._waiting.values():
                     self._refuse(waiter, "the server is stopping or starting", _RECONNECT_SECONDS)
             await asyncio.sleep(_RECONNECT_SECONDS)
@@ -83,6 +95,11 @@ class Fleet(Collector):
         the wait is, or will probably be, longer, or if the model can't be loaded, 429 if too many wait, and
         DisconnectedError.
         """
+        hold = self._holds.get(name)
+        if hold is not None and self.models[name]["state"] == "loaded" and not self.models[name]["draining"]:
+            hold.requests += 1
+            request.on_close(lambda: self._release(hold))
+            return
         if len(self._waiting) >= self._max_waiting:
             raise ApiError(
                 f"{len(self._waiting)} requests wait for models; send the request again later",
@@ -91,15 +108,16 @@ class Fleet(Collector):
                 headers={"retry-after": "1"},
             )
         number, loop = next(self._numbers), asyncio.get_running_loop()
-        waiter = _Waiter(name, loop.time() + seconds, loop.create_future())
-        self._waiting[number] = waiter
-        request.on_close(lambda: self._send({"done": number}))
         self._send({"use": number, "model": name})
+        own = _Hold(name, number)
+        request.on_close(lambda: self._release(own))
+        waiter = self._waiting[number] = _Waiter(name, loop.time() + seconds, loop.create_future())
         try:
             if not await cancel_on_disconnect(request, lambda: self._wait(waiter, request, keep_alive)):
                 raise DisconnectedError
         finally:
             del self._waiting[number]
+        self._holds.setdefault(name, own)
 
     async def _wait(self, waiter: _Waiter, request: Request, keep_alive: float | None) -> None:
         loop = asyncio.get_running_loop()
@@ -113,6 +131,13 @@ class Fleet(Collector):
                     await request.start_stream()
                 await request.write(KEEP_ALIVE)
         waiter.loaded.result()
+
+    def _release(self, hold: _Hold) -> None:
+        hold.requests -= 1
+        if not hold.requests:
+            if self._holds.get(hold.model) is hold:
+                del self._holds[hold.model]
+            self._send({"done": hold.number})
 
     def _receive(self, message: Mapping[str, Any]) -> None:
         if "models" in message:

@@ -7,8 +7,9 @@ The workers of the gateway ask over a UNIX socket, in lines of JSON:
                                    {"request": 7, "state": "failed", "message": "...", "seconds": 5.0}
     {"done": 7}
 
-A request holds its model from `loaded` to `done`, or to the end of its connection. At the beginning and after each
-change, every worker gets `{"models": [...], "memory": ...}`: all that is known of each model, and the limit in bytes.
+A request holds its model from `loaded` to `done`, or to the end of its connection; while it does, and the model is not
+`draining`, a worker need not ask for further ones. At the beginning and after each change, every worker gets
+`{"models": [...], "memory": ...}`: all that is known of each model, and the limit in bytes.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Fleet:
         self._drained = True
         self._failure: BaseException | None = None
         self._began, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="fleet")
+        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
         self._held = ExitStack()
 
     @property
