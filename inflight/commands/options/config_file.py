@@ -60,7 +60,7 @@ def _defaults(command: click.Command, arguments: Mapping[str, str], path: Path) 
     defaults: dict[str, Any] = {}
     for name, values, is_list, line in _entries(path):
         if name not in params:
-            near = next((shown for shown, of in arguments.items() if of == name), None) or nearest(
+            near = next((shown for shown, of in arguments.items() if of in (name, f"{name}s")), None) or nearest(
                 name.strip("-").replace("_", "-").lower(), params
             )
             meant = f"did you mean {near}?" if near else "`--help` lists the options"
