@@ -79,7 +79,7 @@ else:
 # How long an example takes to draw or to try says how busy this machine is.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", BUSY)  # `make test-all`
-settings.register_profile("quick", BUSY, max_examples=50)
+settings.register_profile("quick", BUSY, max_examples=25)
 settings.load_profile("quick")
 
 # Tiny models spend more time on handing work to torch's threads than on the work: tenfold where cores are busy.
