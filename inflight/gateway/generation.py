@@ -217,7 +217,7 @@ class Generation:
         writers = [self._writer(index) for index in range(self._parsed.choices)]
         parsers = [self._parsers.parser() for _ in writers]
         early = await self._first_deltas(deltas) if streams else []
-        if streams:
+        if streams and not request.started:  # it is, if the client has waited for the model
             await request.start_stream()
         beat = asyncio.create_task(keep_alive(request, self._settings.keep_alive_seconds)) if streams else None
         try:

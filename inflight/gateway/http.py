@@ -112,9 +112,16 @@ class Request:
         self._abort: Callable[[], None] = scope.get("state", {}).get("abort", lambda: None)
         self._memory, self._held = memory, 0
         self._more, self._ended = True, False
+        self._on_close: list[Callable[[], None]] = []
+
+    def on_close(self, work: Callable[[], None]) -> None:
+        """Do something at the request's end."""
+        self._on_close.append(work)
 
     def close(self) -> None:
         """Give back what the request holds."""
+        for work in self._on_close:
+            work()
         self._memory.give_back(self._held)
         self._held = 0
 

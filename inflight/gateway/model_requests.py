@@ -111,6 +111,8 @@ class ModelRequests:
             until,
             caller.key is not None and caller.key.quotas.counts_tokens,
         )
+        keep_alive = self._settings.keep_alive_seconds if parsed.stream else None
+        await self._pool.hold(parsed.model, request, until - time.monotonic(), keep_alive, parsed.service_tier)
         targets = await self._targets("generate", parsed.model, request, caller, parsed.service_tier)
         parsed, targets = self._degradation.apply(parsed, targets, request, caller)
         attempts = (self._generation(each, parsed, body, context, request, responses) for each in targets)

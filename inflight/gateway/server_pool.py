@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from itertools import count
 from pathlib import Path
@@ -18,6 +18,8 @@ from inflight_client.encoder_call import Task
 from inflight.gateway.adapters import AdapterFile
 from inflight.gateway.backends import BackendServer
 from inflight.gateway.batches.models import BatchModel
+from inflight.gateway.fleet import Fleet
+from inflight.gateway.http import Request
 from inflight.gateway.routes_file import CHECK_SECONDS, Routes
 from inflight.gateway.servers import Encoder, Target, UpstreamServer
 from inflight.gateway.settings import GatewaySettings, is_backend
@@ -64,6 +66,8 @@ class ServedModel:
     notes: Sequence[str] = ()
     parent: str | None = None
     """Of a LoRA adapter: the model that it changes."""
+    state: str | None = None
+    """Of a model that is loaded when a request names it: `loaded`, `loading`, `unloading`, `unloaded` or `failed`."""
 
     def described(self, created: int) -> dict[str, Any]:
         """Return OpenAI's `model` object."""
@@ -75,6 +79,7 @@ class ServedModel:
             "chat_template": self.chat_template,
             "notes": list(self.notes) or None,
             "parent": self.parent,
+            "state": self.state,
         }
         details = {name: value for name, value in extras.items() if value is not None}
         return {"id": self.name, "object": "model", "created": created, "owned_by": "inflight", **details}
@@ -97,6 +102,7 @@ class ServerPool:
         self._routed: dict[str, _Server] = {}
         """Servers that only the routes name, by their addresses."""
         self._numbers = count(len(settings.servers) + 1)
+        self.fleet = Fleet(settings.fleet, settings.max_waiting // settings.workers, self._note_loads)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -105,8 +111,12 @@ class ServerPool:
         self._tasks = [asyncio.create_task(server.watch()) for server in self._everywhere]
         if self.routes.path is not None:
             self._tasks.append(asyncio.create_task(self._follow_routes()))
+        if self._settings.fleet:
+            self._tasks.append(asyncio.create_task(self.fleet.run()))
         with suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_POLL_SECONDS):
+                if self._settings.fleet:
+                    await self.fleet.known.wait()
                 await asyncio.gather(*(server.polled.wait() for server in self._everywhere))
 
     async def close(self) -> None:
@@ -153,14 +163,39 @@ class ServerPool:
             if not any(self._serving(task, spec.model, spec.server) for task in _ABILITIES)
         ]
 
+    def _note_loads(self) -> None:
+        for server, model in zip(self.servers, self.fleet.models.values(), strict=True):
+            server.note_load(model["name"], model["state"] == "loaded")
+
+    async def hold(
+        self, model: str, request: Request, seconds: float, keep_alive: float | None = None, tier: str | None = None
+    ) -> None:
+        """Wait for a model that is loaded when a request names it, as `Fleet.hold` does; return at once for others.
+
+        Of a route, that is the model of its first target.
+        """
+        if route := self.routes.current.get(model):
+            model = route.order(request.request_id, tier)[0].model or ""
+        if model not in self.fleet.models:
+            return
+        await self.fleet.hold(model, request, seconds, keep_alive)
+        server = self.servers[list(self.fleet.models).index(model)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, _FIRST_POLL_SECONDS)):
+                await server.found_ready()
+
     @property
     def ready(self) -> bool:
-        return any(
-            target.ready for task in _ABILITIES for each in self._everywhere if (target := each.target(task, None))
-        )
+        targets = (each.target(task, None) for task in _ABILITIES for each in self._everywhere)
+        return self.fleet.ready or any(target.ready for target in targets if target)
 
     def metrics_page(self) -> bytes:
-        """Return the metrics page of the only server; empty if there are several, or it does not answer. Blocks."""
+        """Return the metrics page of the only server; empty if there are several, or it does not answer. Blocks.
+
+        Of models that are loaded when a request names them, return the loads.
+        """
+        if self.fleet.models:
+            return self.fleet.page()
         url = self.servers[0].metrics_url if len(self.servers) == 1 else None
         if url is None:
             return b""
@@ -209,7 +244,7 @@ class ServerPool:
             for server in self.servers
             for task, encoder in server.encoders.items()
         }
-        generators = (
+        generators: Iterable[ServedModel] = (
             ServedModel(
                 *(name, "generate", each.max_seq_len),
                 sampling=each.served["sampling"],
@@ -220,6 +255,12 @@ class ServerPool:
             for each in self.known
             for name in (each.model, *each.adapters)
         )
+        if self.fleet.models:
+            own = {each.name: each for each in generators}
+            generators = (
+                replace(own.get(name) or ServedModel(name, "generate", each["max_seq_len"]), state=each["state"])
+                for name, each in self.fleet.models.items()
+            )
         foreign = (ServedModel(name, None, None) for each in self._backends for name in each.models)
         models = {each.name: each for each in (*foreign, *generators, *encoders.values())}
         return list((models | {name: self._served_route(name) for name in self.routes.current}).values())
@@ -235,13 +276,16 @@ class ServerPool:
         return ServedModel(name, None, None)
 
     def for_batches(self, task: _Task) -> dict[str, BatchModel] | None:
-        """Return the models for a task by their names; None if no model is known."""
+        """Return the models for a task by their names; None if no model is known.
+
+        Rows go to the servers without a wait for loads, so of the models that may be unloaded there is none.
+        """
         models: dict[str, BatchModel] = {}
         for server in self.servers:
             names: Mapping[str, int | None] = {}
             if task != "generate":
                 names = {server.encoders[task].model: None} if task in server.encoders else {}
-            elif server.deployment:
+            elif server.deployment and self.fleet.models.get(server.model, {"pinned": True})["pinned"]:
                 names = {**server.adapters, server.model: None}
             for name, adapter in names.items():
                 model = models.setdefault(name, BatchModel((), adapter))
@@ -250,8 +294,10 @@ class ServerPool:
         return models if self.models else None
 
     def ready_model(self, name: str) -> ServedModel:
-        """Return a model by its name. Raises ApiError 404, or 503 if it is not ready."""
+        """Return a model by its name. Raises ApiError 404, or 503 if it is not ready and no request makes it so."""
         model = next((each for each in self.models if each.name == name), None)
+        if model is not None and model.state is not None:
+            return model
         self.candidates(model.task if model is not None and model.task else "generate", name)
         assert model is not None
         return model
@@ -313,9 +359,9 @@ class ServerPool:
             problem = f"no served model {_ABILITIES[task]}; serve one with `inflight serve --{task} ENGINE`"
         raise ApiError(problem, "invalid_request", "model")
 
-    def _not_ready(self) -> ApiError:
+    def _not_ready(self, why: str = "the server is starting or restarting") -> ApiError:
         return ApiError(
-            "the server is starting or restarting; send the request again later",
+            f"{why}; send the request again later",
             "model_not_ready",
             status=503,
             headers={"retry-after": str(RETRY_SECONDS)},

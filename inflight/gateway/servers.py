@@ -100,6 +100,8 @@ class UpstreamServer:
         self._settings, self._loaded, self._objection = settings, loaded, objection
         self._problem = ""
         self._only_encoders = False
+        self._unloaded = False
+        self._expected = ""
         self.in_flight = 0
         self.live = False
         self.suspect = False
@@ -127,7 +129,7 @@ class UpstreamServer:
     def own_model(self) -> str:
         """The name that the server gives its model; "" while it is unknown."""
         if self.deployment is None:
-            return ""
+            return self._expected
         return str(self.deployment.served.get("model") or self.deployment.model)
 
     @property
@@ -186,6 +188,19 @@ class UpstreamServer:
     async def close(self) -> None:
         await asyncio.gather(self.client.close(), self.token_client.close())
 
+    def note_load(self, model: str, loaded: bool) -> None:
+        """Note that the server of a model was started, or stopped, by what loads models when requests name them."""
+        self._expected = model
+        if loaded is self._unloaded:
+            self._unloaded = not loaded
+            self._doubted.set()
+
+    async def found_ready(self) -> None:
+        """Wait until it is ready."""
+        while not self.ready:
+            self._doubted.set()
+            await asyncio.sleep(_POLL_SECONDS / 20)
+
     async def watch(self) -> None:
         """Keep `live` and `ready` true as long as the server and its model are."""
         while True:
@@ -205,6 +220,9 @@ class UpstreamServer:
 
     async def _poll(self) -> None:
         """Find out whether it is ready, and what it serves if it was not ready before."""
+        if self._unloaded:
+            self.live = self.ready = False
+            return
         was_live, was_ready = self.live, self.ready
         problem = ""
         try:

@@ -24,7 +24,8 @@ SETTINGS_VARIABLE = "INFLIGHT_GATEWAY_SETTINGS"
 
 @dataclass(frozen=True)
 class GatewaySettings:
-    """`servers` are addresses as batch jobs take them: HOST:PORT, optionally with `,metrics=URL`."""
+    """`servers` are addresses as batch jobs take them: HOST:PORT, optionally with `,metrics=URL`. `fleet` is the socket
+    of what starts and stops them (inflight/deploy/fleet), if something does."""
 
     servers: tuple[str, ...]
     host: str = "127.0.0.1"
@@ -53,6 +54,7 @@ class GatewaySettings:
     log_requests: bool = False
     otlp_endpoint: str | None = None
     routes: str | None = None
+    fleet: str = ""
 
     @property
     def keys(self) -> Path:
