@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from inflight.commands.load.display import print_results, show_progress, show_summary
+from inflight.commands.load.display import print_comparison, print_results, show_progress, show_summary
 from inflight.commands.load.options import load_options, plan_from_command, worker_spec_from_options
 from inflight.commands.option_sections import SectionedCommand, section
 from loadtests.analysis.summary import Summary
-from loadtests.report.write_reports import write_run_report
+from loadtests.errors import LoadError
+from loadtests.plan import LoadPlan
+from loadtests.report.write_reports import PAGE, write_run_report, write_servers_report
 from loadtests.run.controller import run_load_test
+from loadtests.run.two_servers import AlternatingWindows, complete_windows, plan_against
 from loadtests.run_directory import RunDirectory
 
 
@@ -29,7 +33,22 @@ from loadtests.run_directory import RunDirectory
     ),
     click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object."),
 )
-def command(out: Path | None, as_json: bool, **options: Any) -> None:
+@section(
+    "Comparison of two servers",
+    click.option(
+        "--against",
+        metavar="ADDRESS[,model=NAME][,metrics=URL]",
+        help="Send the same load to this server too, in windows that alternate, and compare both. It gets no --header.",
+    ),
+    click.option(
+        "--windows",
+        type=click.IntRange(1),
+        default=4,
+        show_default=True,
+        help="With --against: number of windows of each server; each is as long as a run.",
+    ),
+)
+def command(out: Path | None, as_json: bool, against: str | None, windows: int, **options: Any) -> None:
     """Run a load test: print the figures and write a report as one HTML file.
 
     Latency is measured from the time a request was due, so a slow server cannot hide by slowing down the load. Ctrl-C
@@ -42,9 +61,14 @@ def command(out: Path | None, as_json: bool, **options: Any) -> None:
       inflight load run --users 1..64/120s --input-tokens lognormal:200,0.6 --output-tokens 128
       inflight load run --trace sample:azure --speed 10 --server http://127.0.0.1:8000
       inflight load run --plan load-20261122-101500/plan.json --workers 2
+      inflight load run --rate 4 --against 'openai+http://127.0.0.1:8090/v1?dialect=vllm'
     """  # fmt: skip
     plan, team = plan_from_command(options), worker_spec_from_options(options)
+    other = None if against is None else _checked(plan, against)
     with RunDirectory.creating(out or Path(f"load-{datetime.now():%Y%m%d-%H%M%S}")) as directory:
+        if other is not None:
+            test = AlternatingWindows((plan, other), directory.path, windows, team, show_progress)
+            _compare(test, as_json)
         with show_progress(plan) as shown:
             interrupted = run_load_test(plan, directory, team, shown)
         summary, page = write_run_report(directory)
@@ -53,6 +77,23 @@ def command(out: Path | None, as_json: bool, **options: Any) -> None:
     if interrupted:
         sys.exit(130)
     sys.exit(exit_code(summary))
+
+
+def _checked(plan: LoadPlan, against: str) -> LoadPlan:
+    try:
+        return plan_against(plan, against)
+    except LoadError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _compare(test: AlternatingWindows, as_json: bool) -> NoReturn:
+    """Run a test of two servers and exit: with 1 if a server answered nothing in a window, or the first one missed an
+    SLO, which the second one may."""
+    pairs, interrupted = test.run()
+    comparison = write_servers_report(complete_windows(test.directory), test.directory)
+    print_results(comparison, test.directory / PAGE, print_comparison, as_json)
+    failed = any(exit_code(first) or exit_code(replace(second, slo=())) for first, second in pairs)
+    sys.exit(130 if interrupted else int(failed))
 
 
 def exit_code(summary: Summary) -> int:
