@@ -55,6 +55,7 @@ def run_page(summary: Summary, name: str = "", library: str = "") -> str:
         headline=headline(summary),
         tiles=tiles(summary),
         slo=tables.slo_table(summary.slo) if summary.slo else None,
+        audit=tables.audit_table(summary.audit) if summary.audit else None,
         timeline=timeline,
         curves=curves,
         trade_off=trade_off,

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadtests.analysis.audit import mean_answer_tokens
 from loadtests.analysis.comparison.result import SERVERS
+from loadtests.analysis.run_data import RunData
 from loadtests.analysis.summary import Summary
 from loadtests.connection import connect, find_model
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.report.write_reports import write_run_report
+from loadtests.run.audit_runner import run_audit
 from loadtests.run.controller import run_load_test
 from loadtests.run.sweep_runner import ShowRun, run_seed
 from loadtests.run.worker_spec import WorkerSpec
@@ -71,6 +74,17 @@ class AlternatingWindows:
                 shown.finish(found[side])
             pairs.append((found[0], found[1]))
         return pairs, False
+
+    def audit(self) -> tuple[tuple[Summary, Summary], bool]:
+        """Audit both servers in their first windows; return the summaries of these, and whether Ctrl-C interrupted it.
+        The mean length of the answers of one server is the reference for the other."""
+        runs = [directories[0] for directories in complete_windows(self.directory)]
+        lengths = [mean_answer_tokens(RunData.read(run)) for run in runs]
+        interrupted = False
+        for plan, run, reference in zip(self.plans, runs, reversed(lengths), strict=True):
+            interrupted = interrupted or run_audit(plan, run, self.workers, self.show_run, reference)
+        first, second = (write_run_report(run, self.directory)[0] for run in runs)
+        return (first, second), interrupted
 
     def _with_one_tokenizer(self) -> tuple[LoadPlan, LoadPlan]:
         """Return the plans with the tokenizer of the first server that has its own on this machine: prompts that each

@@ -160,6 +160,10 @@ def show_summary(summary: Summary, console: Console) -> None:
         )
     if words := cost_text(summary):
         console.print(words)
+    for check in summary.audit:
+        style = {True: "green", False: "bold red", None: "yellow"}[check.passed]
+        verdict = check.verdict.upper() if check.passed is False else check.verdict
+        console.print(Text(f"{verdict:11}  {check.test}, {check.name} ({check.note})", style=style))
     for note in (*summary.validity.notes, *filter(None, (missing_figures_text(summary),))):
         console.print(Text(f"NOTE: {note}", style="yellow"))
     for reason in summary.validity.reasons:
