@@ -40,7 +40,7 @@ def bounds(name: str) -> tuple[str, str] | None:
 
 def scenario_notes(slos: Sequence[str], poisson: bool, seconds: float) -> Iterator[str]:
     """Yield what MLPerf asks for beside its limits, if one of them is in `slos` and the run was different."""
-    named = [slo for slo in slos if slo.startswith(PREFIX)]
+    named = [slo.strip() for slo in slos if slo.strip().startswith(PREFIX)]
     different = [] if poisson else ["had other arrivals"]
     if seconds < MIN_SECONDS:
         different.append(f"measured {seconds:.0f} s")

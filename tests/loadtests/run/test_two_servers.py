@@ -1,0 +1,78 @@
+"""Windows of two servers, and what is made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.analysis.comparison.result import ChangeVerdict
+from loadtests.errors import LoadError
+from loadtests.plan import LoadPlan
+from loadtests.report.write_reports import write_run_report, write_servers_report
+from loadtests.run.two_servers import complete_windows, plan_against
+from tests.fixtures.errors import raises
+from tests.fixtures.load_runs import record, steady_generator, write_run
+from tests.fixtures.page_reader import read
+
+PLAN = LoadPlan(server="a:1", model="mine", metrics_url="http://a/metrics", header=("Authorization: secret",))
+
+
+@pytest.mark.parametrize(
+    ("target", "server", "model", "metrics"),
+    [
+        ("b:2", "b:2", None, None),
+        ("http://b/v1,model=tea", "http://b/v1", "tea", None),
+        ("b:2,metrics=http://b/metrics,model=tea", "b:2", "tea", "http://b/metrics"),
+    ],
+)
+def test_the_other_server_has_its_own_model_and_metrics_and_no_secret(
+    target: str, server: str, model: str | None, metrics: str | None
+) -> None:
+    found = plan_against(PLAN, target)
+    assert (found.server, found.model, found.metrics_url, found.header) == (server, model, metrics, ())
+
+
+@pytest.mark.parametrize("target", ["", ",model=tea", "b:2,speed=3", "b:2,model=", "b:2,,model=a"])
+def test_what_is_no_target_is_refused_with_its_syntax(target: str) -> None:
+    with raises(LoadError, "invalid_parameter", naming=("ADDRESS,model=NAME",)):
+        plan_against(PLAN, target)
+
+
+def window(path: Path, slower: float, requests: int = 400) -> None:
+    """Requests whose times vary by a tenth; a window without a report was interrupted."""
+    noise = [slower * (0.9 + 0.2 * (i * 7919 % 100) / 100) for i in range(requests)]
+    records = [
+        record(i, i * 0.1, ttft=0.1 * noise[i], gaps=[0.02 * noise[i]] * 4, input_tokens=round(10 * slower))
+        for i in range(requests)
+    ]
+    directory = write_run(path, records, LoadPlan(seconds=40), generator=steady_generator(40, requests))
+    write_run_report(directory, path.parent)
+
+
+def test_windows_are_compared_in_pairs_and_no_server_is_a_regression(tmp_path: Path) -> None:
+    for number, (side, slower) in enumerate([("server", 1.0), ("against", 1.3)] * 2, 1):
+        window(tmp_path / f"{number:02}-{side}", slower)
+    window(tmp_path / "05-server", 1.0, requests=40)  # its pair is missing
+    sides = complete_windows(tmp_path)
+    assert [[run.path.name for run in side] for side in sides] == [
+        ["01-server", "03-server"],
+        ["02-against", "04-against"],
+    ]
+    found = write_servers_report(sides, tmp_path)
+    changes = {change.metric: change for change in found.changes}
+    slower = changes["p50 ttft"]
+    assert (slower.verdict, found.label(slower.verdict)) == (ChangeVerdict.WORSE, "server is better")
+    assert found.label(changes["error_rate"].verdict) == "cannot tell"
+    assert found.regressions == ()
+    assert slower.before_interval is not None
+    assert slower.before is not None
+    assert slower.before_interval[0] <= slower.before <= slower.before_interval[1]
+    assert any("10 tokens for server and 13 for against" in warning for warning in found.warnings)
+    page = (tmp_path / "report.html").read_text()
+    text = read(page)
+    assert "server is better" in text
+    assert "cannot tell" in text
+    assert "regression" not in text.split("Definitions")[0]
+    assert 'href="02-against/report.html"' in page
+    assert (tmp_path / "comparison.json").exists()
