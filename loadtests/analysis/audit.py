@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from loadtests.analysis.columns import UNKNOWN, Columns, Floats, Ints
+from loadtests.analysis.comparison.side import MIN_SAMPLES
 from loadtests.analysis.run_data import RunData
 from loadtests.analysis.summary import AuditCheck
 from loadtests.errors import LoadError
@@ -69,7 +70,8 @@ def _same_sample(data: RunData, repeated: RunData) -> AuditCheck:
     test, name = "TEST04", "the same sample again"
     sides = [_Service.of(run) for run in (data, repeated)]
     if any(side is None for side in sides):
-        return AuditCheck(test, name, None, note="nothing was completed")
+        note = f"fewer than {MIN_SAMPLES} requests were completed; make a longer run"
+        return AuditCheck(test, name, None, note=note)
     varied, same = (side for side in sides if side is not None)
     for what, own, other in (
         ("prompts", varied.input_tokens, same.input_tokens),
@@ -91,7 +93,7 @@ def _same_sample(data: RunData, repeated: RunData) -> AuditCheck:
 
 @dataclass(frozen=True)
 class _Service:
-    """Mean figures of the completed requests of a run, from sending; None if unknown."""
+    """Mean figures of the completed requests of a run, from sending; None if unknown, or of too few requests."""
 
     seconds: float
     ttft: float | None
@@ -103,7 +105,7 @@ class _Service:
     def of(cls, run: RunData) -> _Service | None:
         columns, latencies = run.measured_columns, run.latencies
         done = columns.with_outcome(RequestOutcome.COMPLETED)
-        if not done.any():
+        if done.sum() < MIN_SAMPLES:
             return None
         per_request = (latencies.per_request(name)[done] for name in ("e2e_sent", "ttft_sent", "tpot"))
         seconds, ttft, tpot = (_mean(values[~np.isnan(values)]) for values in per_request)

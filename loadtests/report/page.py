@@ -132,6 +132,7 @@ def comparison_page(comparison: Comparison, name: str = "", library: str = "") -
         intervals=charts,
         changes=changes_table(comparison, with_intervals=True),
         notes=notes(comparison),
+        audits={name: tables.audit_table(checks) for name, checks in comparison.audits.items()},
         runs=Table(heads, runs, words=3),
         definitions=definitions(encoder=comparison.encoder),
     )

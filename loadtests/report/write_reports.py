@@ -6,16 +6,19 @@ import csv
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from inflight.common.schema.validation_errors import first_error
+from loadtests.analysis.audit import answers_file, evaluate_audit
 from loadtests.analysis.columns import OUTCOMES, UNKNOWN, Columns, read_columns
 from loadtests.analysis.comparison.compare import compare
 from loadtests.analysis.comparison.result import SERVERS, Comparison
 from loadtests.analysis.latencies import Latencies
+from loadtests.analysis.run_data import RunData
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import Summary, Timeline
 from loadtests.analysis.sweep import Sweep
@@ -164,6 +167,13 @@ def write_run_report(directory: RunDirectory, sweep: Path | None = None) -> tupl
 def write_servers_report(sides: tuple[Sequence[RunDirectory], Sequence[RunDirectory]], directory: Path) -> Comparison:
     """Compare the windows of two servers, and write `comparison.json` and the page in the directory above them."""
     comparison = compare(*sides, threshold=None, names=SERVERS)
+    audits = {
+        name: evaluate_audit(run, RunData.read(run))
+        for name, windows in zip(SERVERS, sides, strict=True)
+        for run in windows
+        if answers_file(run).exists()
+    }
+    comparison = replace(comparison, audits=audits)
     write_figures(comparison, directory / "comparison.json")
     write_library(directory)
     page = comparison_page(comparison, directory.resolve().name, CHART_LIBRARY)

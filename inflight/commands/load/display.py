@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtests.analysis.comparison.result import Comparison
-from loadtests.analysis.summary import EncoderSide, Summary
+from loadtests.analysis.summary import AuditCheck, EncoderSide, Summary
 from loadtests.analysis.sweep import USERS, Sweep, actual_session_rate
 from loadtests.plan import LoadPlan
 from loadtests.report.comparison import changes_table, comparison_headline
@@ -160,10 +160,7 @@ def show_summary(summary: Summary, console: Console) -> None:
         )
     if words := cost_text(summary):
         console.print(words)
-    for check in summary.audit:
-        style = {True: "green", False: "bold red", None: "yellow"}[check.passed]
-        verdict = check.verdict.upper() if check.passed is False else check.verdict
-        console.print(Text(f"{verdict:11}  {check.test}, {check.name} ({check.note})", style=style))
+    _print_audit(summary.audit, console)
     for note in (*summary.validity.notes, *filter(None, (missing_figures_text(summary),))):
         console.print(Text(f"NOTE: {note}", style="yellow"))
     for reason in summary.validity.reasons:
@@ -216,6 +213,9 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(table)
     if comparison.threshold is None:
         console.print(Text(comparison_headline(comparison)), soft_wrap=True)
+    for name, checks in comparison.audits.items():
+        console.print(f"Audit of {name}:")
+        _print_audit(checks, console)
     if comparison.threshold is None or comparison.plans_differ:
         return
     many = len(comparison.regressions)
@@ -227,6 +227,13 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         return
     words = f"worse by more than {comparison.threshold:.0%} with confidence"
     console.print(f"{many} figure{'s' if many != 1 else ''} {words}" if many else f"No figure is {words}.")
+
+
+def _print_audit(checks: Iterable[AuditCheck], console: Console) -> None:
+    for check in checks:
+        style = {True: "green", False: "bold red", None: "yellow"}[check.passed]
+        verdict = check.verdict.upper() if check.passed is False else check.verdict
+        console.print(Text(f"{verdict:11}  {check.test}, {check.name} ({check.note})", style=style))
 
 
 def _latencies(summary: Summary) -> Table:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
+
+from loadtests.analysis.summary import AuditCheck
 
 
 class ChangeVerdict(str, Enum):
@@ -92,6 +95,8 @@ class Comparison:
     encoder: bool = False
     """Whether all runs are of an encoder, so that there are no figures of tokens that arrive."""
     names: tuple[str, str] = BEFORE_AND_AFTER
+    audits: Mapping[str, tuple[AuditCheck, ...]] = field(default_factory=dict)
+    """The audit of each side, by its name; none without audits."""
 
     def label(self, verdict: ChangeVerdict) -> str:
         """Return a verdict in a short form for tables."""

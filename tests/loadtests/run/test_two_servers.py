@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from inflight.commands.load.display import LoadProgressLines
+from inflight.deploy.server.server import Server
 from loadtests.analysis.comparison.result import ChangeVerdict
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.report.write_reports import write_run_report, write_servers_report
-from loadtests.run.two_servers import complete_windows, plan_against
+from loadtests.run import two_servers
+from loadtests.run.two_servers import AlternatingWindows, complete_windows, plan_against
+from loadtests.run.worker_spec import WorkerSpec
+from loadtests.run_directory import RunDirectory
 from tests.fixtures.errors import raises
 from tests.fixtures.load_runs import record, steady_generator, write_run
 from tests.fixtures.page_reader import read
+from tests.loadtests.run.plans import plan
 
 PLAN = LoadPlan(server="a:1", model="mine", metrics_url="http://a/metrics", header=("Authorization: secret",))
 
@@ -50,6 +57,32 @@ def window(path: Path, slower: float, requests: int = 400) -> None:
     write_run_report(directory, path.parent)
 
 
+def test_neither_server_always_comes_first_and_both_get_the_same_prompts(
+    paced_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, int]] = []
+
+    def run(plan: LoadPlan, directory: RunDirectory, workers: WorkerSpec, shown: object) -> bool:
+        made.append((directory.path.name, plan.seed))
+        directory.path.rmdir()
+        write_run(directory.path, [record(0, 0.0)], plan)
+        return len(made) == 6  # Ctrl-C in the last one
+
+    monkeypatch.setattr(two_servers, "run_load_test", run)
+    plans = plan(paced_server, server=f"http://{paced_server.http_address}"), plan(paced_server)
+    test = AlternatingWindows(
+        plans, tmp_path, 3, WorkerSpec(), lambda plan, title: nullcontext(LoadProgressLines(plan, title))
+    )
+    pairs, interrupted = test.run()
+    names = ["01-server", "02-against", "03-against", "04-server", "05-server", "06-against"]
+    assert [name for name, _ in made] == names
+    seeds = [seed for _, seed in made]
+    assert seeds[::2] == seeds[1::2]
+    assert len(set(seeds)) == 3
+    assert (len(pairs), interrupted) == (2, True)
+    assert [len(side) for side in complete_windows(tmp_path)] == [2, 2]
+
+
 def test_windows_are_compared_in_pairs_and_no_server_is_a_regression(tmp_path: Path) -> None:
     for number, (side, slower) in enumerate([("server", 1.0), ("against", 1.3)] * 2, 1):
         window(tmp_path / f"{number:02}-{side}", slower)
@@ -61,13 +94,13 @@ def test_windows_are_compared_in_pairs_and_no_server_is_a_regression(tmp_path: P
     ]
     found = write_servers_report(sides, tmp_path)
     changes = {change.metric: change for change in found.changes}
-    slower = changes["p50 ttft"]
-    assert (slower.verdict, found.label(slower.verdict)) == (ChangeVerdict.WORSE, "server is better")
+    ttft = changes["p50 ttft"]
+    assert (ttft.verdict, found.label(ttft.verdict)) == (ChangeVerdict.WORSE, "server is better")
     assert found.label(changes["error_rate"].verdict) == "cannot tell"
     assert found.regressions == ()
-    assert slower.before_interval is not None
-    assert slower.before is not None
-    assert slower.before_interval[0] <= slower.before <= slower.before_interval[1]
+    assert ttft.before_interval is not None
+    assert ttft.before is not None
+    assert ttft.before_interval[0] <= ttft.before <= ttft.before_interval[1]
     assert any("10 tokens for server and 13 for against" in warning for warning in found.warnings)
     page = (tmp_path / "report.html").read_text()
     text = read(page)
