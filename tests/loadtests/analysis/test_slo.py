@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadtests import mlperf
 from loadtests.analysis.slo import Slo, parse_slos
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import Cost, SloResult
 from loadtests.errors import LoadError
 from loadtests.plan import Arrivals, LoadPlan
 from loadtests.record import RequestOutcome
+from tests.fixtures.engines import ROOT
 from tests.fixtures.errors import raises
 from tests.fixtures.load_runs import failure, record, write_run
 
@@ -81,6 +84,16 @@ def test_a_benchmark_of_mlperf_has_its_limits_and_its_scenario(
     found = summarize(write_run(tmp_path / "run", [record(i, i, ttft=0.4) for i in range(0, seconds, 5)], plan))
     assert [bound.text for bound in found.slo] == bounds
     assert len([note for note in found.validity.notes if "at least 600 s" in note]) == notes
+
+
+def test_the_table_in_the_docs_is_that_of_the_presets() -> None:
+    text = (ROOT / "docs" / "load-tests.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| `(\S+)` \| (\d+) ms \| (\d+) ms \| (?:(\d+) ms)? ?\| (?:(\d+) ms)? ?\|$", text, re.MULTILINE
+    )
+    shown = {name + end: limits for name, *own in rows for end, limits in (("", own[:2]), ("-interactive", own[2:]))}
+    found = {name: re.findall(r"(\d+)ms", " ".join(mlperf.bounds(name) or ())) for name in mlperf.NAMES}
+    assert {name: limits for name, limits in shown.items() if all(limits)} == found
 
 
 def test_a_benchmark_that_there_is_not_is_refused_with_those_that_there_are() -> None:

@@ -69,7 +69,7 @@ def test_neither_server_always_comes_first_and_both_get_the_same_prompts(
         return len(made) == 6  # Ctrl-C in the last one
 
     monkeypatch.setattr(two_servers, "run_load_test", run)
-    plans = plan(paced_server, server=f"http://{paced_server.http_address}"), plan(paced_server)
+    plans = plan(paced_server), plan(paced_server)
     test = AlternatingWindows(
         plans, tmp_path, 3, WorkerSpec(), lambda plan, title: nullcontext(LoadProgressLines(plan, title))
     )
