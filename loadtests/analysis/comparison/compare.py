@@ -150,7 +150,8 @@ def compare(
     sides = ComparisonSide(runs[0], REPLICATES), ComparisonSide(runs[1], REPLICATES)
     freedom = len(runs[0]) - 1, len(runs[1]) - 1
     refused = not allow_different_plans and any(plans_differ(runs[0][0], run) for side in runs for run in side)
-    judge = _ChangeEvaluator(threshold, points, confidence, freedom, refused)
+    where = names if names == BEFORE_AND_AFTER else (f"by {names[0]}", f"by {names[1]}")
+    judge = _ChangeEvaluator(threshold, points, confidence, freedom, refused, where)
     changes = tuple(judge.change(pair) for pair in _pairs(sides, seed))
     return Comparison(
         before=tuple(run.name for run in runs[0]),
@@ -232,12 +233,14 @@ class _ChangeEvaluator:
     confidence: float
     degrees_of_freedom: tuple[int, int]
     plans_differ: bool
+    where: tuple[str, str]
+    """The sides, as they follow a number of samples."""
 
     def change(self, pair: _MetricPair) -> Change:
         before, after = pair.before, pair.after
         change, ends = None, None
-        few = _too_few(pair)
-        note = "nothing was completed after" if pair.disappeared else few
+        few = _too_few(pair, self.where)
+        note = f"nothing was completed {self.where[1]}" if pair.disappeared else few
         if before and after and (before.value > 0 or not pair.relative):
             change = after.value / before.value if pair.relative else after.value - before.value
             ends = None if note else self._ends(pair.relative, before, after)
@@ -300,12 +303,12 @@ class _ChangeEvaluator:
         return ChangeVerdict.WORSE, low > none + allowed if pair.higher_is_worse else high < none - allowed
 
 
-def _too_few(pair: _MetricPair) -> str:
+def _too_few(pair: _MetricPair, where: tuple[str, str]) -> str:
     """Return why there is no interval; empty if there can be one."""
     if pair.before is None or pair.after is None:
         return "not measured on both sides"
     least = 0 if pair.level is None else required_samples(pair.level) or 0
-    for name, side in (("before", pair.before), ("after", pair.after)):
+    for name, side in zip(where, (pair.before, pair.after), strict=True):
         if side.samples < least:
             return f"{side.samples} samples {name} are too few for a {pair.metric}; at least {least} are needed"
         if side.independent < MIN_SAMPLES:
