@@ -115,6 +115,8 @@ class Cascade:
 
     def _on_second(self, row: Row, result: RowAnswer | InflightError, attempts: int) -> None:
         if isinstance(result, InflightError):
+            _, answer, before = self._open[row.number]
+            self._open[row.number] = row, answer, before  # this one has the tokens of wrong second answers too
             self._keep_first(row.number, result.code, attempts)
         else:
             _, _, before = self._open.pop(row.number)
