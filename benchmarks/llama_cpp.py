@@ -26,7 +26,16 @@ def install() -> None:
     """Build the server, in about 10 minutes on two cores. Raises CalledProcessError."""
     cmake = str(_python().with_name("cmake"))
     package = f"llama-cpp-python=={VERSION}"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--no-binary", ":all:"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "download",
+        "--no-deps",
+        "--no-binary",
+        "llama-cpp-python",
+    ]
     subprocess.run([*pip, "--dest", str(_DIRECTORY), package], check=True, stdout=sys.stderr)
     (archive,) = _DIRECTORY.glob("*.tar.gz")
     shutil.unpack_archive(archive, _DIRECTORY)

@@ -7,26 +7,18 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote
 
 from inflight_client import InflightError
-from inflight_client.encoder_call import Task
-from inflight_client.model_defaults import with_model_defaults
-from inflight_client.sampling import Sampling
 
 from inflight import __version__
 from inflight.gateway.access import Access
 from inflight.gateway.adapters import AdapterRequest
-from inflight.gateway.admission_queue import Admission
 from inflight.gateway.batch_routes import BatchRoutes
-from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
-from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import (
-    MAX_VALUES,
     BodyMemory,
     DisconnectedError,
     Receive,
@@ -39,49 +31,28 @@ from inflight.gateway.http import (
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.live import live_figures
 from inflight.gateway.metrics import GatewayMetrics
+from inflight.gateway.model_requests import Handler, ModelRequests
 from inflight.gateway.openapi import openapi
 from inflight.gateway.pages import PAGES
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.server_pool import ServedModel, ServerPool
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.spans import Spans
-from inflight.gateway.tokenize import detokenize, tokenize
-from inflight.gateway.work import Work
-from inflight.openai_api.encoding_request import PATHS, EncodingRequest, parse_encoding
+from inflight.openai_api.encoding_request import PATHS
 from inflight.openai_api.errors import ApiError, error_body
 from inflight.openai_api.frames import error_frame
-from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
-from inflight.openai_api.responses import parse_responses
 
 logger = logging.getLogger("inflight.gateway")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _TASKS = {path: task for task, paths in PATHS.items() for path in paths}
-_MAX_TOKEN_IDS = 1_000_000
-"""Values of a body that may have token ids."""
-_TEXTS_AT_A_TIME = 4
 _BODIES = 16
 """So many bodies of the longest size are held at a time, or more that are shorter."""
-Wanted = TypeVar("Wanted", GenerationRequest, EncodingRequest)
-_DEFAULTS = RequestDefaults(None, Sampling())
-"""The model's own come later, once it is known which one answers."""
 
 
 def _confuses(path: str, route: str) -> bool:
     """Return whether a client's base URL lacks /v1, or has it or the route twice."""
     return path.endswith(route) or route.endswith(path) or (path.startswith(route) and path.endswith(route[3:]))
-
-
-def _in_turn(parsed: Wanted, caller: Caller, field: str) -> Wanted:
-    """Only a trusted key's requests may go before those of others."""
-    if parsed.priority <= 0 or caller.trusted:
-        return parsed
-    return replace(parsed, priority=0, no_effect=(*parsed.no_effect, field))
-
-
-Handler = Callable[..., Awaitable[None]]
-"""Takes a request, its caller, and the values of the placeholders of its route."""
 
 
 def _pattern(route: str) -> re.Pattern[str]:
@@ -95,15 +66,12 @@ class Gateway:
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
         self.pool = ServerPool(settings)
-        self.admission = self._admission(lambda: (settings.max_in_flight or self.pool.places) // settings.workers)
-        self._text_admission = self._admission(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
         self._bodies = BodyMemory(_BODIES * settings.max_body_bytes)
-        self._encoder_admissions: dict[tuple[Task, str], Admission] = {}
         self.metrics = GatewayMetrics(lambda: self.pool.ready)
-        self.draining = False
         self._spans = Spans(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self._access = Access(settings)
         self._quotas = KeyQuotas(settings.state_path / "quotas.sqlite")
+        self._requests = ModelRequests(settings, self.pool, self._quotas, self.metrics)
         self._batches = BatchRoutes(
             settings, lambda endpoint: self.pool.for_batches(_TASKS.get(endpoint, "generate")), self._quotas
         )
@@ -120,15 +88,14 @@ class Gateway:
             "/v1/models/{model:path}": {"GET": self._model},
             "/v1/load_lora_adapter": {"POST": self._load_adapter},
             "/v1/unload_lora_adapter": {"POST": self._unload_adapter},
-            "/v1/chat/completions": {"POST": partial(self._complete, True)},
-            "/v1/completions": {"POST": partial(self._complete, False)},
-            "/v1/responses": {"POST": self._create_response},
-            **{path: {"POST": partial(self._encode, task)} for task, paths in PATHS.items() for path in paths},
-            "/tokenize": {"POST": partial(self._convert_text, tokenize)},
-            "/detokenize": {"POST": partial(self._convert_text, detokenize)},
+            **self._requests.routes,
             **self._batches.routes,
         }
         self._patterns = {route: _pattern(route) for route in self._routes if "{" in route}
+
+    def drain(self) -> None:
+        """Be not ready, and refuse new requests to models."""
+        self._requests.draining = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -171,7 +138,7 @@ class Gateway:
             route, handler = self._route(request)
             await handler(request, caller)
         except DisconnectedError:
-            self._left(request)
+            request.status, request.outcome.error, request.outcome.left = 499, "client_left", True
         except ApiError as error:
             await self._fail(request, error)
         except InflightError as error:
@@ -194,9 +161,6 @@ class Gateway:
                 log_request(request, caller.tenant, seconds, began)
             if request.span is not None:
                 request.span.end(request.status, request.outcome)
-
-    def _left(self, request: Request) -> None:
-        request.status, request.outcome.error, request.outcome.left = 499, "client_left", True
 
     async def _fail(self, request: Request, error: ApiError) -> None:
         request.outcome.error, request.outcome.param = error.body()["error"]["code"], error.param
@@ -229,127 +193,6 @@ class Gateway:
             raise ApiError(f"{path} takes {allowed}", "method_not_allowed", status=405, headers={"allow": allowed})
         handler = methods[method]
         return path, (lambda request, caller: handler(request, caller, *values)) if values else handler
-
-    async def _complete(self, chat: bool, request: Request, caller: Caller) -> None:
-        most_values = MAX_VALUES if chat else _MAX_TOKEN_IDS
-        parsed = await request.json(lambda body: parse_request(body, chat, _DEFAULTS), most_values)
-        await self._generate(request, caller, parsed)
-
-    async def _create_response(self, request: Request, caller: Caller) -> None:
-        def parse(body: Any) -> tuple[GenerationRequest, Mapping[str, Any]]:
-            parsed = parse_responses(body)
-            chat = parse_request(parsed.chat, True, _DEFAULTS)
-            names = [name.replace("response_format", "text.format") for name in chat.no_effect]
-            schemas = [name for name in names if name.startswith(("text.format.", "tools."))]
-            return replace(chat, no_effect=(*parsed.no_effect, *schemas)), parsed.repeated
-
-        await self._generate(request, caller, *await request.json(parse))
-
-    async def _generate(
-        self, request: Request, caller: Caller, parsed: GenerationRequest, responses: Mapping[str, Any] | None = None
-    ) -> None:
-        parsed = _in_turn(parsed, caller, "service_tier")
-        self._begin(request, caller, parsed.model, parsed.no_effect)
-        server = self.pool.choose(parsed.model, caller.visible)
-        sampling = with_model_defaults(parsed.sampling, server.served)
-        adapter = None if parsed.model == server.model else server.adapters.get(parsed.model)
-        parsed = replace(parsed, sampling=replace(sampling, adapter=adapter))
-        if responses is not None:
-            used = {name: getattr(parsed.sampling, name) for name in ("temperature", "top_p")}
-            responses = {**responses, **{name: 1.0 if value is None else value for name, value in used.items()}}
-        traceparent = request.headers.get("traceparent", "")
-        if request.span is not None:
-            request.span.describe(server.model, parsed.max_tokens)
-            traceparent = request.span.traceparent or traceparent
-        context = CallContext(
-            f"{request.request_id}-{secrets.token_hex(4)}",
-            caller.tenant,
-            traceparent if _TRACEPARENT.fullmatch(traceparent) else "",
-            request.timeout(self.settings.request_timeout),
-            caller.key is not None and caller.key.quotas.counts_tokens,
-        )
-        for prompt in parsed.prompts:
-            size = len(prompt) if isinstance(prompt, str) else parsed.characters
-            server.text.check_size(prompt, size, server.max_seq_len)
-        if "reasoning_effort" in parsed.chat_template_kwargs and "reasoning_effort" not in server.text.template:
-            self._note_no_effect(request, (*parsed.no_effect, "reasoning_effort"))
-        generation = Generation(parsed, server, context, self.settings, request.outcome, responses)
-        work = Work(
-            server,
-            self.admission,
-            self.metrics.in_flight,
-            parsed.choices,
-            parsed.estimated_tokens,
-            generation.max_tokens * parsed.choices,
-            context.timeout or self.settings.request_timeout,
-            generation.respond,
-        )
-        await self._run(work, request, caller)
-
-    async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
-        parsed = _in_turn(await request.json(partial(parse_encoding, task), _MAX_TOKEN_IDS), caller, "priority")
-        model = parsed.model or self.pool.only_encoder(task, caller.visible)
-        self._begin(request, caller, model, parsed.no_effect)
-        encoder = self.pool.choose_encoder(task, model, caller.visible)
-        request.outcome.task = task
-        if request.span is not None:
-            request.span.describe(model, None)
-        timeout = request.timeout(self.settings.request_timeout)
-        encoding = Encoding(parsed, encoder, timeout)
-        work = Work(
-            encoder,
-            self._encoder_admission(task, model),
-            self.metrics.texts_in_flight.labels(task),
-            min(parsed.size, MAX_TEXTS_IN_FLIGHT),
-            encoding.estimated_tokens,
-            0,
-            timeout,
-            encoding.respond,
-        )
-        await self._run(work, request, caller)
-
-    def _begin(self, request: Request, caller: Caller, model: str, no_effect: Sequence[str]) -> None:
-        if self.draining:
-            raise ApiError(
-                "the gateway is shutting down; send the request again",
-                "model_not_ready",
-                status=503,
-                headers={"retry-after": "1", "connection": "close"},
-            )
-        request.outcome.model = model
-        caller.check_model(model)
-        self._note_no_effect(request, no_effect)
-
-    def _note_no_effect(self, request: Request, names: Sequence[str]) -> None:
-        if names:
-            request.response_headers["x-inflight-no-effect"] = ", ".join(names)
-
-    def _encoder_admission(self, task: Task, model: str) -> Admission:
-        """Return the admission of a served encoder: many texts for one hold up no other, and no conversation."""
-        if (task, model) not in self._encoder_admissions:
-            self._encoder_admissions[task, model] = self._admission(
-                lambda: self.pool.encoder_places(task, model) // self.settings.workers, "texts"
-            )
-        return self._encoder_admissions[task, model]
-
-    def _admission(self, places: Callable[[], int], what: str = "answers") -> Admission:
-        """Return the admission of this process, which has its share of the places."""
-        return Admission(lambda: max(1, places()), self.settings.max_waiting // self.settings.workers, what)
-
-    async def _run(self, work: Work, request: Request, caller: Caller) -> None:
-        if not await work.run(request, caller, self._quotas, self.metrics.waiting):
-            self._left(request)
-
-    async def _convert_text(self, convert: Callable[..., Awaitable[bytes]], request: Request, caller: Caller) -> None:
-        body = await request.json(lambda body: body, _MAX_TOKEN_IDS)
-        with self._quotas.hold(caller.key, 0, 0, request.outcome):
-            await self._text_admission.enter(1, caller.tenant, self.settings.request_timeout)
-            request.outcome.admitted = True
-            try:
-                converted = await convert(body, self.pool, caller)
-            finally:
-                self._text_admission.leave(1, None)
-        await request.respond(Response(converted))
 
     async def _models(self, request: Request, caller: Caller) -> None:
         models = [each.described(self._started) for each in self._visible(caller)]
@@ -385,7 +228,7 @@ class Gateway:
         await request.respond(Response(openapi(tuple(names))))
 
     async def _ready(self, request: Request, caller: Caller) -> None:
-        if self.draining or not self.pool.ready:
+        if self._requests.draining or not self.pool.ready:
             raise ApiError("no server is ready", "model_not_ready", status=503, headers={"retry-after": "2"})
         await request.respond(Response({"status": "ready"}))
 

@@ -181,7 +181,7 @@ class GatewayServer(uvicorn.Server):
         self._gateway, self._socket = gateway, sock
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        self._gateway.draining = True
+        self._gateway.drain()
         super().handle_exit(sig, frame)
 
     async def run_here(self) -> None:

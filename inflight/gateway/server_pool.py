@@ -105,13 +105,17 @@ class ServerPool:
             return b""
         return page if page.endswith(b"\n") else b""
 
-    @property
-    def places(self) -> int:
-        return sum(server.places for server in self.servers if server.ready)
+    def places(self, task: Literal["generate"] | Task, model: str) -> int:
+        """How many answers, or texts, of a model may be in flight at its servers.
 
-    def encoder_places(self, task: Task, model: str) -> int:
-        """How many texts may be in flight at the servers that have the encoder."""
-        return _ENCODER_PLACES * sum(encoder.ready and encoder.model == model for encoder in self._encoders(task))
+        --max-in-flight is divided among the models that generate text as their servers' own places are.
+        """
+        if task != "generate":
+            return _ENCODER_PLACES * sum(encoder.ready and encoder.model == model for encoder in self._encoders(task))
+        places = sum(server.places for server in self.servers if server.ready and server.model == model)
+        if self._settings.max_in_flight is None:
+            return places
+        return self._settings.max_in_flight * places // (sum(each.places for each in self.servers if each.ready) or 1)
 
     @property
     def known(self) -> Sequence[UpstreamServer]:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from inflight.gateway.processes import GatewayProcesses
 from tests.fixtures.engines import TinyEngine
-from tests.fixtures.gateway import running_gateway
+from tests.fixtures.gateway import openai_client, running_gateway
 from tests.fixtures.gateway_requests import MODEL, Answer, complete, get
 from tests.fixtures.server import fake_engine
 from tests.fixtures.waiting import wait_until
@@ -47,6 +48,18 @@ def test_each_model_is_answered_by_its_server(hurried_server: Server, other_serv
             assert (status, answered) == (200, model)
             engines.add(engine)
         assert len(engines) == 2
+
+
+def test_a_model_without_room_holds_up_no_other(hurried_server: Server, other_server: Server) -> None:
+    with running_gateway(hurried_server, other_server, max_in_flight=2, max_waiting=0) as gateway:
+        wait_until(lambda: complete(gateway, model=OTHER, max_tokens=1).status == 200)
+        wait_until(lambda: complete(gateway, max_tokens=1).status == 200)
+        with openai_client(gateway) as client:
+            messages: Any = [{"role": "user", "content": "tea"}]
+            stream = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=1900, stream=True)
+            next(iter(stream))
+            assert (complete(gateway).status, complete(gateway, model=OTHER).status) == (429, 200)
+            stream.close()
 
 
 def test_one_name_never_stands_for_two_models(hurried_server: Server, other_server: Server) -> None:
