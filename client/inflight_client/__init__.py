@@ -7,6 +7,7 @@ with Client("127.0.0.1:8001") as client:
         print(delta.text, end="", flush=True)
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from inflight_client._async.client import AsyncClient
@@ -43,21 +44,27 @@ from inflight_client.sampling import Guide, Sampling
 from inflight_client.transport import ModelMetadata, ServerMetadata
 from inflight_client.versions import VersionWarning, client_version
 
+_LATE = {
+    "AsyncOpenAIServer": "inflight_client._async.openai_server",
+    "Metrics": "inflight_client.metrics",
+    "OpenAIServerFacts": "inflight_client._openai.server_facts",
+}
+
 if TYPE_CHECKING:
+    from inflight_client._async.openai_server import AsyncOpenAIServer
+    from inflight_client._openai.server_facts import OpenAIServerFacts
     from inflight_client.metrics import Metrics
 
     __version__: str
 else:
 
     def __getattr__(name: str) -> Any:
-        """Return Metrics or `__version__` on first use; Metrics imports an HTTP client and a parser."""
+        """Return `__version__`, or what imports an HTTP client, on first use."""
         if name == "__version__":
             return client_version()
-        if name != "Metrics":
+        if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from inflight_client.metrics import Metrics
-
-        return Metrics
+        return getattr(importlib.import_module(_LATE[name]), name)
 
 
 __all__ = [
@@ -66,6 +73,7 @@ __all__ = [
     "Address",
     "AnswerDamaged",
     "AsyncClient",
+    "AsyncOpenAIServer",
     "AsyncStream",
     "CallOptions",
     "Cancelled",
@@ -93,6 +101,7 @@ __all__ = [
     "ModelConfig",
     "ModelMetadata",
     "ModelNotReady",
+    "OpenAIServerFacts",
     "Outcome",
     "Overloaded",
     "PermissionDenied",

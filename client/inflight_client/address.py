@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from inflight_client.errors import InflightError
 from inflight_client.validation import invalid_value, shorten
 
 _PORTS = {"grpc": 8001, "grpcs": 8001, "http": 8000, "https": 443}
 _OPENAI_PATH = "/v1"
+_OPENAI_SCHEME = "openai+"
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+"""The name of an environment variable; hardly ever an API key, which messages do not show."""
 _HOST = re.compile(
     r"[0-9A-Za-z._~-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[0-9A-Za-z._~-]+)?|(?=.*[^\x00-\x7f])[^\x00-,/:-@\[-^`{-\x7f\s]+"
 )
@@ -56,18 +60,27 @@ class Tls:
 @dataclass(frozen=True)
 class Address:
     """A server's address: `scheme` is grpc, grpcs, http or https; `path` a prefix for a reverse proxy (http(s) only);
-    an address whose path ends in /v1 is that of an OpenAI-compatible gateway.
+    an address whose path ends in /v1 is that of an OpenAI-compatible gateway. `openai+http(s)://HOST[:PORT][/PATH]` is
+    any server of OpenAI's protocol, whose API is at `path` (/v1 by default). Its query may name the `model`, the
+    environment variable with the API `key`, and the `dialect`, which is otherwise detected.
 
     >>> Address.parse("triton.example:9001")
     Address(scheme='grpc', host='triton.example', port=9001, path='')
     >>> Address.parse("https://triton.example/llm").url
     'https://triton.example:443/llm'
+    >>> Address.parse("openai+https://llm.example/v1?model=tea&key=TEA_KEY").model
+    'tea'
     """
 
     scheme: str
     host: str
     port: int
     path: str = ""
+    model: str = field(default="", repr=False)
+    key: str = field(default="", repr=False)
+    dialect: str = field(default="", repr=False)
+    backend: bool = field(default=False, repr=False)
+    """Whether it is written `openai+`."""
 
     @classmethod
     def parse(cls, text: str) -> Address:
@@ -79,17 +92,20 @@ class Address:
                 "the address has a user or a password in it; leave them out, and give headers={'authorization': ...}",
                 "invalid_parameter",
             )
+        backend = text[: len(_OPENAI_SCHEME)].lower() == _OPENAI_SCHEME
+        url, _, query = text[len(_OPENAI_SCHEME) :].partition("?") if backend else (text, "", "")
         try:
-            parts = urlsplit(text if "://" in text else f"grpc://{text}")
+            parts = urlsplit(url if "://" in url else f"grpc://{url}")
             port = parts.port
         except ValueError as error:
             raise InflightError(
                 f"the address {shorten(text)} can't be read ({error}); write HOST:PORT, an IPv6 host in brackets",
                 "invalid_parameter",
             ) from None
-        if not _is_usable(text, parts):
+        if not _is_usable(text, parts) or (backend and not parts.scheme.startswith("http")):
             raise InflightError(
-                f"the address {shorten(text)} can't be used; it must be HOST:PORT, or a URL of {', '.join(_PORTS)}",
+                f"the address {shorten(text)} can't be used; it must be HOST:PORT, or a URL of {', '.join(_PORTS)},"
+                " openai+http or openai+https",
                 "invalid_parameter",
             )
         path = parts.path.rstrip("/")
@@ -98,9 +114,11 @@ class Address:
                 f"the address {shorten(text)} has a path, but gRPC addresses have none; give a URL that begins with http://",
                 "invalid_parameter",
             )
+        if backend:
+            path = path or _OPENAI_PATH
         if port is None:
-            port = 80 if parts.scheme == "http" and path.endswith(_OPENAI_PATH) else _PORTS[parts.scheme]
-        return cls(parts.scheme, parts.hostname or "", port, path)
+            port = 80 if parts.scheme == "http" and (backend or path.endswith(_OPENAI_PATH)) else _PORTS[parts.scheme]
+        return cls(parts.scheme, parts.hostname or "", port, path, **_parsed_query(query), backend=backend)
 
     @property
     def http(self) -> bool:
@@ -108,8 +126,28 @@ class Address:
 
     @property
     def openai(self) -> bool:
-        """Whether this is a gateway's OpenAI-compatible API, not a Triton server."""
-        return self.http and self.path.endswith(_OPENAI_PATH)
+        """Whether this is an OpenAI-compatible API, not a Triton server."""
+        return self.backend or (self.http and self.path.endswith(_OPENAI_PATH))
+
+    def api_key(self) -> str:
+        """Return the API key of the variable `key`; empty if the address names none.
+
+        Raises InflightError `invalid_parameter` if it is not set, or would be sent in the clear beyond this machine.
+        """
+        if not self.key:
+            return ""
+        if not (self.secure or self.loopback):
+            raise InflightError(
+                f"the API key in {self.key} would be sent to {self.host} without encryption; write openai+https://",
+                "invalid_parameter",
+            )
+        if not (value := os.environ.get(self.key, "").strip()):
+            raise InflightError(
+                f"the environment variable {self.key}, named as the key of {self.url}, is not set; set it to the API"
+                " key",
+                "invalid_parameter",
+            )
+        return value
 
     @property
     def secure(self) -> bool:
@@ -130,6 +168,29 @@ class Address:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+
+def _parsed_query(query: str) -> dict[str, str]:
+    """Return the parts of an `openai+` address's query. Raises InflightError `invalid_parameter`."""
+    from inflight_client._openai.dialects import validate_dialect
+
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in ("model", "key", "dialect") or name in found:
+            raise InflightError(
+                f"the address's query has {shorten(name)}; it may have model, key and dialect, each once",
+                "invalid_parameter",
+            )
+        if not (value and value.isprintable()):
+            raise InflightError(f"the address's {name} must be a name; give one, or leave it out", "invalid_parameter")
+        if name == "key" and not _VARIABLE.fullmatch(value):  # not shown: it may be the key itself
+            raise InflightError(
+                "the address's key must be the name of an environment variable in capital letters, which has the API"
+                " key",
+                "invalid_parameter",
+            )
+        found[name] = validate_dialect(value) if name == "dialect" else value
+    return found
 
 
 def _is_usable(text: str, parts: SplitResult) -> bool:

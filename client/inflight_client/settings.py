@@ -40,7 +40,7 @@ class ClientSettings:
     @classmethod
     def from_arguments(
         cls,
-        address: str,
+        address: str | Address,
         model: str | None,
         headers: Mapping[str, str] | None,
         tls: Tls | None,
@@ -49,7 +49,7 @@ class ClientSettings:
         metrics_url: str | None,
     ) -> ClientSettings:
         """Validate the settings. Raises InflightError (`invalid_parameter`, `no_chat_template`)."""
-        where = Address.parse(address)
+        where = address if isinstance(address, Address) else Address.parse(address)
         if model is not None and not (isinstance(model, str) and model and model.isprintable()):
             raise invalid_value("model", model, "the name of a model, or None for the server's text model")
         if tls is not None and not isinstance(tls, Tls):
@@ -59,7 +59,7 @@ class ClientSettings:
         check_timeout("timeout", timeout)
         if tls is not None and not where.secure:
             raise InflightError(
-                f"certificates are given, but the address {address!r} does not use TLS; write grpcs:// or https://",
+                f"certificates are given, but the address {where.url!r} does not use TLS; write grpcs:// or https://",
                 "invalid_parameter",
             )
         checked = validate_headers({} if headers is None else headers, where)
@@ -68,7 +68,7 @@ class ClientSettings:
             checked = _with_api_key(checked, where)
         return cls(
             where,
-            model,
+            model or where.model or None,
             checked,
             tls,
             timeout,
@@ -103,9 +103,12 @@ class ClientSettings:
 
 
 def _with_api_key(headers: dict[str, str], address: Address) -> dict[str, str]:
-    """Add the API key of the environment, as OpenAI's own client does, unless the headers have one."""
-    key = os.environ.get(API_KEY_VARIABLE, "").strip()
-    if not key or "authorization" in headers:
+    """Add the API key that the address names, or the environment's as OpenAI's own client does, to headers without
+    one. An `openai+` address names its key: the key of one service is not sent to another."""
+    if "authorization" in headers:
+        return headers
+    key = address.api_key() if address.backend else os.environ.get(API_KEY_VARIABLE, "").strip()
+    if not key:
         return headers
     return validate_headers({**headers, "authorization": f"Bearer {key}"}, address)
 

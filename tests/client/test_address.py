@@ -38,7 +38,16 @@ def test_an_address_is_read(text: str, url: str, authority: str) -> None:
         *("", ":8001", "localhost:", "localhost:0", "localhost:65536", "localhost:http", "http://", "http:///path"),
         *("a b:1", " localhost", "localhost\n", "lo\tcalhost:1", "a,b:1", "a|b", "http://a\\b", "\ud800:1"),
         *("http://http://x:1", "http://x//y", "ftp://x", "unix:///tmp/socket", "dns:///x:1", "://x"),
-        *("http://x?model=tea", "http://x#tea", "localhost:8001/v2", "[::1", "http://[tea]:1"),
+        *(
+            "openai+grpc://x",
+            "openai+x:1",
+            "openai+http://x#tea",
+            "http://x?model=tea",
+            "http://x#tea",
+            "localhost:8001/v2",
+            "[::1",
+            "http://[tea]:1",
+        ),
         *(None, 5, b"localhost:8001", ["localhost:8001"]),
     ],
     ids=repr,
@@ -46,6 +55,31 @@ def test_an_address_is_read(text: str, url: str, authority: str) -> None:
 def test_an_address_that_can_not_be_used_is_refused(text: Any) -> None:
     with raises(InflightError, "invalid_parameter", naming="address") as raised:
         Address.parse(text)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "query"),
+    [
+        ("openai+http://tea.example", "http://tea.example:80/v1", ("", "", "")),
+        ("OpenAI+https://tea.example/v1/?model=a%2Fb", "https://tea.example:443/v1", ("a/b", "", "")),
+        ("openai+http://[::1]:9/v3?key=TEA_KEY&dialect=ovms", "http://[::1]:9/v3", ("", "TEA_KEY", "ovms")),
+    ],
+)
+def test_an_address_of_openai_s_protocol_has_a_query(text: str, url: str, query: tuple[str, ...]) -> None:
+    address = Address.parse(text)
+    assert (address.url, address.openai) == (url, True)
+    assert (address.model, address.key, address.dialect) == query
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["key=s3cret", "key=", "model=", "model=a&model=b", "model=a%0ab", "tenant=a", "dialect=latin", "model"],
+)
+def test_a_query_that_can_not_be_used_is_refused_and_shows_no_key(query: str) -> None:
+    with raises(InflightError, "invalid_parameter") as raised:
+        Address.parse(f"openai+http://tea.example/v1?{query}")
+    assert "s3cret" not in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

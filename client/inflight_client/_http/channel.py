@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import email.utils
+import math
 import ssl
+import time
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +25,7 @@ MAX_KEEPALIVE_CONNECTIONS = 128
 """Maximum of idle connections kept for reuse."""
 KEEPALIVE_EXPIRY = 20.0
 """Seconds to keep an idle connection; less than the minute after which proxies commonly close them."""
+_MAX_RETRY_AFTER = 3600.0
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Maximum size of a response that is not streamed."""
 
@@ -89,6 +93,19 @@ def content_type(response: httpcore2.Response) -> str:
 def header(response: httpcore2.Response, name: bytes) -> str:
     """Return a header's value; empty without it. `name` is in lower case."""
     return next((value.decode("latin-1") for field, value in response.headers if field.lower() == name), "")
+
+
+def retry_after(response: httpcore2.Response) -> float | None:
+    """Return the seconds after which the server asks to send the request again; None without a header that says so."""
+    milliseconds, text = header(response, b"retry-after-ms"), header(response, b"retry-after").strip()
+    try:
+        seconds = float(milliseconds) / 1000 if milliseconds else float(text)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        except (TypeError, ValueError, OverflowError):
+            return None
+    return min(max(seconds, 0.0), _MAX_RETRY_AFTER) if math.isfinite(seconds) else None
 
 
 def check_stream(response: httpcore2.Response, where: str) -> None:

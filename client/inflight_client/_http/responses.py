@@ -26,6 +26,7 @@ _BY_STATUS = {
     429: "overloaded",
     503: "model_not_ready",
     504: "deadline_exceeded",
+    529: "overloaded",
 }
 _GATEWAYS = (502, 503)
 """Statuses of a proxy whose server is unreachable."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from inflight_client._openai.dialects import DIALECTS
 from inflight_client.call import Call, TokenIds
 from inflight_client.deadline import deadline_ms
 from inflight_client.deployments.deployment import Deployment
@@ -28,28 +29,36 @@ def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
 
     Yields queries and is sent the responses; errors are thrown in. Raises InflightError.
     """
-    models: list[Model] = yield ServerQuery("index")
+    try:
+        models: list[Model] = yield ServerQuery("index")
+    except InflightError as error:
+        if model is None or error.code != "unsupported_deployment":
+            raise
+        models = [Model(model, "", "READY")]  # the server has no list
+    server = yield from ask("server")
+    dialect = server.name if server is not None and server.name in DIALECTS else "inflight"
+    if model is not None and not DIALECTS[dialect].checks_model:
+        models = [Model(model, "", "READY")]
     names = sorted({each.name for each in models if each.task in ("", "generate")})
     listed = ", ".join(names) or "none"
     if model is None and not names and any(each.task for each in models):
         raise only_encoders(each.task for each in models)
     if model is None and len(names) != 1:
         raise InflightError(
-            f"the gateway serves {len(names)} models that generate text ({listed}); name the one to use",
+            f"the server serves {len(names)} models that generate text ({listed}); name the one to use",
             "unsupported_deployment" if models else "model_not_ready",
         )
     if model not in names and any(each.name == model for each in models):
         raise InflightError(
-            f"the gateway's model {model} does not generate text; name one of those that do: {listed}",
+            f"the server's model {model} does not generate text; name one of those that do: {listed}",
             "unsupported_deployment",
         )
     if model is not None and model not in names:
         raise InflightError(
-            f"the gateway has no model {model}, or this API key may not use it; name one of its models: {listed}",
+            f"the server has no model {model}, or this API key may not use it; name one of its models: {listed}",
             "model_not_found",
         )
-    server = yield from ask("server")
-    version = server.version or None if server else None
+    version = server.version or None if server and dialect == "inflight" else None
     name = model or names[0]
     # A gateway samples as its model does. What has a chat route has a chat template, as a rule.
     served = {"model": name, "chat_template": True}

@@ -6,7 +6,6 @@ inflight's gateway adds `num_input_tokens`, `truncated` and `error` to each resu
 from __future__ import annotations
 
 import base64
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,15 +14,17 @@ import httpcore2
 
 from inflight_client._http import channel
 from inflight_client._http.infer_requests import AnswerParser, BodyParser
-from inflight_client._http.messages import HttpResponse, json_object
+from inflight_client._http.messages import HttpResponse, json_object, json_value
 from inflight_client._http.responses import malformed
-from inflight_client._openai.messages import error_from_object
+from inflight_client._openai.dialects import CLASSIFY, EMBEDDINGS, RERANK, adapted, route_path
+from inflight_client._openai.errors import error_from_object
+from inflight_client._openai.messages import encoded
 from inflight_client.transport import InferRequest
 
 if TYPE_CHECKING:
     from inflight_client.transport import Array
 
-_PATHS = {"embed": "/v1/embeddings", "rerank": "/v1/rerank", "classify": "/v1/classify"}
+_ROUTES = {"embed": EMBEDDINGS, "rerank": RERANK, "classify": CLASSIFY}
 _KEYS = {"embed": "embedding", "rerank": "relevance_score", "classify": "probs"}
 
 
@@ -32,20 +33,29 @@ class EncoderHttpRequest:
 
     def __init__(self, request: InferRequest) -> None:
         self.id = request.id
-        self.path = _PATHS[request.task]
+        self.path = _ROUTES[request.task]
         self.headers: Mapping[str, str] = {**request.headers, "x-request-id": request.id}
         self.parser: AnswerParser = BodyParser()
         self._task = request.task
         self._returned_id = ""
         self._count = len(request.body.get("documents") or request.body["input"])
-        self.body = json.dumps(request.body, ensure_ascii=False).encode()
+        self._fields = request.body
+        self.body = encoded(request.body)
+
+    def adapt(self, dialect: str, api: str) -> None:
+        """Spell the request for the server, whose API has the path `api`. Raises InflightError `unsupported_input`."""
+        route = _ROUTES[self._task]
+        if dialect != "inflight":
+            self.body = encoded(adapted(dialect, route, self._fields))
+        self.path = route_path(dialect, route, api)
 
     def begin(self, response: httpcore2.Response, where: str) -> None:
         self._returned_id = channel.header(response, b"x-request-id")
 
     def parse_event(self, data: bytes) -> HttpResponse | None:
         """Return the outputs as an encoder's model has them."""
-        document = json_object(data)
+        value = json_value(data)
+        document = {"results": value} if isinstance(value, list) else json_object(data)  # SGLang's is a list
         try:
             results: list[Mapping[str, Any]] = [{}] * self._count
             for result in document["results" if self._task == "rerank" else "data"]:
@@ -79,14 +89,17 @@ def _vectors(results: Sequence[Mapping[str, Any]]) -> Array:
     """Return the vectors, NaN for a text without one."""
     import numpy
 
-    rows = [
-        numpy.frombuffer(base64.b64decode(result.get("embedding") or "", validate=True), "<f4") for result in results
-    ]
-    return _stacked(rows)
+    vectors = [result.get("embedding") or "" for result in results]
+    return _stacked(
+        [
+            numpy.frombuffer(base64.b64decode(vector, validate=True), "<f4") if isinstance(vector, str) else vector
+            for vector in vectors
+        ]
+    )
 
 
 def _scores(results: Sequence[Mapping[str, Any]]) -> Array:
-    scores = [result.get("relevance_score") for result in results]
+    scores = [result.get("relevance_score", result.get("score")) for result in results]
     return _stacked([[math.nan if score is None else score] for score in scores])
 
 
@@ -132,7 +145,7 @@ def _facts(results: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
 def _error(result: Mapping[str, Any], value: str) -> str:
     """Return the error of a text as an encoder's model writes it; empty for a result with a value."""
     if not (details := result.get("error")):
-        missing = result.get(value) in (None, "", [])
+        missing = result.get(value, result.get("score")) in (None, "", [])
         return "the gateway has no value for this text; send it again [answer_damaged]" if missing else ""
     error = error_from_object(details, 400)
     return f"{error} [{error.code}]"

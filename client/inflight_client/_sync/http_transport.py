@@ -85,8 +85,10 @@ class HttpTransport:
             exchange.cancel(client_closed())
         self._pool.close()
 
-    def response_error(self, status: int, content_type: str, body: bytes, retry_after: str = "") -> InflightError:
-        """Return the error for a status other than 200; `retry_after` is the header's value, or empty."""
+    def response_error(
+        self, status: int, content_type: str, body: bytes, retry_after: float | None = None
+    ) -> InflightError:
+        """Return the error for a status other than 200; `retry_after` is what the headers ask for, in seconds."""
         return answers.status_error(status, content_type, body, self.where)
 
     def _check_health(self, path: str, deadline: Deadline) -> bool:
@@ -238,7 +240,7 @@ class HttpResponses:
             self._response = response = self._transport.send(self._request, self._context)
             if response.status != 200:
                 body, kind = read_whole(response, self._transport.where), channel.content_type(response)
-                wait = channel.header(response, b"retry-after")
+                wait = channel.retry_after(response)
                 raise self._transport.response_error(response.status, kind, body, wait)
         self._request.begin(response, self._transport.where)
         return response.iter_stream()

@@ -1,5 +1,5 @@
 # Generated from _async/openai_transport.py by scripts/unasync.py; do not edit.
-"""The transport of OpenAI's API for blocking code: a gateway as one more deployment."""
+"""The transport of OpenAI's API for blocking code: a gateway or another such server as one more deployment."""
 
 from __future__ import annotations
 
@@ -8,53 +8,120 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
+import httpcore2
+
+from inflight_client._http.call_context import CallContext
+from inflight_client._http.infer_requests import HttpInferRequest
+from inflight_client._openai.dialects import DIALECTS
 from inflight_client._openai.encoders import EncoderHttpRequest
-from inflight_client._openai.messages import CompletionRequest, error_from_response, models, version
+from inflight_client._openai.errors import error_from_response
+from inflight_client._openai.messages import CompletionRequest
+from inflight_client._openai.server_facts import api_paths, dialect_of_models, is_about, model_entries, version
 from inflight_client._sync.http_transport import HttpResponses, HttpTransport
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
+from inflight_client.deployments.server_query import REFUSAL_CODES
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 from inflight_client.transport import InferRequest, ModelMetadata, Responses, ServerMetadata
 
 
 class OpenAiTransport(HttpTransport):
-    """A gateway's API at an address that ends in /v1; its health and version are beside that path."""
+    """An API at an address that usually ends in /v1; its health and version are beside that path."""
 
     def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
-        super().__init__(replace(address, path=address.path.removesuffix("/v1")), headers, tls)
+        root, self.api = api_paths(address)
+        super().__init__(replace(address, path=root), headers, tls)
+        self._named_dialect = self._dialect = address.dialect
+        """Empty until it is detected."""
 
     def live(self, deadline: Deadline) -> bool:
-        return self._check_health("/health", deadline)
+        inflight = self.dialect(deadline) == "inflight"
+        return self._check_health("/health", deadline) if inflight else self.ready(deadline)
 
     def ready(self, deadline: Deadline) -> bool:
-        return self._check_health("/ready", deadline)
+        return self._check_health(DIALECTS[self.dialect(deadline)].health or f"{self.api}/models", deadline)
 
     def model_ready(self, model: str, deadline: Deadline) -> bool:
-        return self._check_health(f"/v1/models/{quote(model, safe='')}", deadline)
+        if self.dialect(deadline) != "inflight":
+            return self.ready(deadline)
+        return self._check_health(f"{self.api}/models/{quote(model, safe='')}", deadline)
 
     def server(self, deadline: Deadline) -> ServerMetadata:
-        return ServerMetadata("gateway", version(self._get_body("/version", deadline)))
+        """Return the version with the name `gateway` for inflight's, and the dialect's for another server."""
+        name = self.dialect(deadline)
+        about, field = DIALECTS[name].about, DIALECTS[name].version
+        if name == "inflight":
+            return ServerMetadata("gateway", version(self._get_body(about, deadline), field))
+        try:
+            return ServerMetadata(name, version(self._get_body(about, deadline), field) if about else "")
+        except InflightError as error:
+            if error.code not in (*REFUSAL_CODES, "answer_damaged"):
+                raise
+            return ServerMetadata(name, "")
 
     def index(self, deadline: Deadline) -> list[Model]:
-        entries = models(self._get_body("/v1/models", deadline))
-        states = [self.model_ready(name, deadline) for name, _ in entries]
+        entries = self.entries(deadline)
+        inflight = self._dialect == "inflight"
+        names = [str(entry["id"]) for entry in entries]
+        states = [self.model_ready(name, deadline) if inflight else True for name in names]
         return [
-            Model(name, "", "READY" if ready else "UNAVAILABLE", task=task)
-            for (name, task), ready in zip(entries, states, strict=True)
+            Model(name, "", "READY" if ready else "UNAVAILABLE", task=str(entry.get("task") or ""))
+            for name, entry, ready in zip(names, entries, states, strict=True)
         ]
 
     def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
-        self._get_body(f"/v1/models/{quote(model, safe='')}", deadline)
+        if self.dialect(deadline) == "inflight":
+            self._get_body(f"{self.api}/models/{quote(model, safe='')}", deadline)
+        elif model not in [entry["id"] for entry in self.entries(deadline)]:
+            raise InflightError(f"the server at {self.where} lists no model {model}", "model_not_found")
         return ModelMetadata(model, {}, {})
 
     def config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
         """Return an empty configuration: the gateway does not publish its servers'."""
         return {}
 
+    def entries(self, deadline: Deadline) -> list[Mapping[str, Any]]:
+        """Return the list of models, and detect the dialect by it."""
+        entries = model_entries(self._get_body(f"{self.api}/models", deadline))
+        self._dialect = self._named_dialect or dialect_of_models(entries) or self._probed_dialect(deadline)
+        return entries
+
+    def dialect(self, deadline: Deadline) -> str:
+        """Return the name of the server's dialect; detect it if it is not known yet."""
+        if not self._dialect:
+            try:
+                self.entries(deadline)
+            except InflightError as error:
+                if error.code == "unsupported_deployment":  # there is no list
+                    self._dialect = self._probed_dialect(deadline)
+                elif error.code in REFUSAL_CODES:
+                    return "inflight"  # whose health needs no API key
+                else:
+                    raise
+        return self._dialect
+
+    def _probed_dialect(self, deadline: Deadline) -> str:
+        """Detect a server whose list of models says nothing."""
+        if self._channel.address.host.endswith("openai.com"):
+            return "openai"
+        for name, dialect in DIALECTS.items():
+            if dialect.known_by:
+                status, _, body = self._get(dialect.about, deadline)
+                if status == 200 and is_about(body, dialect):
+                    return name
+        return "other"
+
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> Responses:
         sent = CompletionRequest(request) if request.task == "generate" else EncoderHttpRequest(request)
         return HttpResponses(self, sent, whole, first)
 
-    def response_error(self, status: int, content_type: str, body: bytes, retry_after: str = "") -> InflightError:
+    def send(self, request: HttpInferRequest, exchange: CallContext) -> httpcore2.Response:
+        if isinstance(request, CompletionRequest | EncoderHttpRequest):
+            request.adapt(self.dialect(exchange.deadline), self.api)
+        return super().send(request, exchange)
+
+    def response_error(
+        self, status: int, content_type: str, body: bytes, retry_after: float | None = None
+    ) -> InflightError:
         return error_from_response(status, content_type, body, self.where, retry_after)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from inflight_client import InflightError, Sampling
 from inflight_client._openai.deployment import completion_request
-from inflight_client._openai.messages import CompletionRequest, error_from_response
+from inflight_client._openai.errors import error_from_response
+from inflight_client._openai.messages import CompletionRequest
 from inflight_client.address import Address
 from inflight_client.call import Call
 from inflight_client.deployments.deployment import Deployment
@@ -140,7 +141,7 @@ def test_a_damaged_frame_is_an_error(data: bytes) -> None:
 )
 def test_errors_have_our_codes(status: int, given: str | None, code: str) -> None:
     error = {"error": {"message": "no", "type": "t", "param": None, "code": given}}
-    found = error_from_response(status, "application/json", json.dumps(error).encode(), "tea", "3")
+    found = error_from_response(status, "application/json", json.dumps(error).encode(), "tea", 3)
     assert (found.code, found.retry_after) == (code, 3)
     if status >= 500:
         with raises(InflightError, code):
