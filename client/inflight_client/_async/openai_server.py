@@ -15,7 +15,7 @@ from inflight_client._async.http_transport import AsyncHttpResponses
 from inflight_client._async.openai_transport import AsyncOpenAiTransport
 from inflight_client._http import channel
 from inflight_client._http.infer_requests import AnswerParser, BodyParser
-from inflight_client._http.messages import EventParser, json_object
+from inflight_client._http.messages import EventParser, json_object, json_value
 from inflight_client._openai.dialects import adapted, route_path
 from inflight_client._openai.errors import error_in_frame
 from inflight_client._openai.messages import encoded
@@ -99,7 +99,11 @@ class AsyncOpenAIServer:
     ) -> dict[str, Any]:
         """Send an adapted body; return the whole answer. An error's `retry_after` is in seconds."""
         async with self._send(route, body, BodyParser(), request_id, timeout) as parts:
-            answer = json_object(b"".join([part async for part in parts]))
+            content = b"".join([part async for part in parts])
+        value = json_value(content)
+        answer = (
+            {"results": value} if isinstance(value, list) else json_object(content)
+        )  # SGLang's reranker sends a list
         if (error := error_in_frame(answer)) is not None:
             raise error
         return answer

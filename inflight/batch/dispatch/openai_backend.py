@@ -196,7 +196,7 @@ def _embeddings(answer: Mapping[str, Any], requests: Sequence[EmbedRequest]) -> 
 
 def _reranking(answer: Mapping[str, Any], count: int) -> Reranking:
     results = _placed(answer["results"], count)
-    scores = tuple(float(result["relevance_score"]) for result in results)
+    scores = tuple(float(result["relevance_score" if "relevance_score" in result else "score"]) for result in results)
     order = sorted(range(count), key=lambda place: -scores[place])
     ranked = tuple(RankedDocument(place, scores[place]) for place in order)
     cut = tuple(bool(result.get("truncated")) for result in results)
