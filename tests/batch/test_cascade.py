@@ -47,7 +47,7 @@ def test_rows_that_meet_the_condition_have_the_second_answer_and_both_bills(tmp_
     async def second(server: ScriptedBackend, prompt: str) -> str | InflightError:
         return "Tea"
 
-    prices = {"price_per_million_input": 1e6, "refine_price_per_million_input": 1e7}
+    prices: dict[str, Any] = {"price_per_million_input": 1e6, "refine_price_per_million_input": 1e7}
     result, answers, large = refined(tmp_path, "regex:^I don't", second, **prices)
     assert sorted(large.asked) == sorted(PROMPTS[1::2])
     assert [each["text"] for each in answers] == [PROMPTS[0], "Tea", PROMPTS[2], "Tea"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -17,7 +17,6 @@ from inflight.batch.job.spec import (
     Job,
     OutputSpec,
     RunOptions,
-    Task,
 )
 from inflight.batch.runner import JobResult, JobRunner
 from tests.standins.openai_servers import Fault, StandIn, openai_server
@@ -189,7 +188,9 @@ def test_rows_outlast_what_passes(tmp_path: Path, fault: Fault) -> None:
         *(("inflight", "classify", True), ("vllm", "classify", True), ("ovms", "classify", False)),
     ],
 )
-def test_texts_are_encoded_where_the_server_can(tmp_path: Path, kind: str, task: Task, can: bool) -> None:
+def test_texts_are_encoded_where_the_server_can(
+    tmp_path: Path, kind: str, task: Literal["embed", "rerank", "classify"], can: bool
+) -> None:
     """The kind `other` may have the route, and says that it has not."""
     rows = [{"id": str(n), "text": f"tea {n}", "query": f"tea {n}", "documents": '["a", "b c"]'} for n in range(5)]
     with openai_server(kind) as server:
