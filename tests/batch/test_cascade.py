@@ -73,13 +73,18 @@ def test_the_first_answer_is_kept_where_the_second_model_fails(tmp_path: Path, c
 
 
 def test_answers_of_a_wrong_form_are_refined_at_once_and_never_kept(tmp_path: Path) -> None:
-    prompts = ('{"number": 1}', '{"number": "two"}', "three")
+    prompts = ('{"number": 1}', '{"number": "two"}', "three", '{"number": "two"}')
 
     async def second(server: ScriptedBackend, prompt: str) -> str | InflightError:
         return '{"number": 2}' if "two" in prompt else "3"
 
     result, answers, _ = refined(tmp_path, "schema", second, prompts, schema=NUMBER, max_attempts=9)
-    assert [each["number"] for each in answers] == [1, 2]
+    assert [(each["number"], each.get("refined_because")) for each in answers] == [
+        (1, None),
+        (2, "schema"),
+        (2, "schema"),
+    ]
+    assert (result.counts.copies, result.counts.refined) == (1, 2)
     assert result.counts.codes == {"answer_invalid": 1}
     assert (result.counts.input_tokens, result.counts.refine_input_tokens) == (5, 2)
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -15,7 +15,7 @@ from inflight_client.encodings import Embeddings
 from inflight_client.results import Generation
 
 from inflight.batch.dispatch.row_queue import Feed, OnRowDone
-from inflight.batch.job.rows import Completion, GenerateRequest, Row, RowAnswer, RowRequest
+from inflight.batch.job.rows import Completion, GenerateRequest, Refinement, Row, RowAnswer, RowRequest
 
 MAX_WAITING = 10_000
 """Copies that wait for an answer; beyond that, no further rows are read until one is there."""
@@ -51,14 +51,14 @@ def _plain(value: Any) -> Any:
 class _Known:
     """Answers by key, the last ones that fit in memory."""
 
-    answers: OrderedDict[bytes, RowAnswer] = field(default_factory=OrderedDict)
+    answers: OrderedDict[bytes, tuple[RowAnswer, Refinement | None]] = field(default_factory=OrderedDict)
     size: int = 0
 
-    def add(self, key: bytes, answer: RowAnswer) -> None:
-        self.answers[key] = answer
+    def add(self, key: bytes, answer: RowAnswer, refinement: Refinement | None) -> None:
+        self.answers[key] = answer, refinement
         self.size += _size(answer)
         while self.size > _MAX_BYTES:
-            self.size -= _size(self.answers.popitem(last=False)[1])
+            self.size -= _size(self.answers.popitem(last=False)[1][0])
 
 
 def _size(answer: RowAnswer) -> int:
@@ -72,7 +72,8 @@ def _size(answer: RowAnswer) -> int:
 class IdenticalRows:
     """Between a feed and the queue, whose feed this is, and between the queue's results and `on_row_done`.
 
-    `on_copy` is called with each copy, and the result of the row that was sent in its place.
+    `on_copy` is called with each copy, and the result of the row that was sent in its place. What is said of the
+    refinement of that row is so of the copy.
     """
 
     def __init__(
@@ -92,8 +93,9 @@ class IdenticalRows:
             key = request_key(row.request)
             if key is None:
                 return row
-            if (answer := self._known.answers.get(key)) is not None:
-                self._on_copy(row, answer)
+            if key in self._known.answers:
+                answer, refinement = self._known.answers[key]
+                self._on_copy(replace(row, refinement=refinement), answer)
             elif key in self._copies:
                 self._copies[key].append(row)
                 self._waiting += 1
@@ -112,8 +114,8 @@ class IdenticalRows:
             return
         copies = self._copies.pop(key)
         if not isinstance(result, InflightError):
-            self._known.add(key, result)
+            self._known.add(key, result, row.refinement)
         for copy in copies:
-            self._on_copy(copy, result)
+            self._on_copy(replace(copy, refinement=row.refinement), result)
         self._waiting -= len(copies)
         self._space.set()

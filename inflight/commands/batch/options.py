@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-from inflight_client import InflightError, Sampling
+from inflight_client import Address, InflightError, Sampling
 from inflight_client.address import parse_header
 from pydantic import ValidationError
 
@@ -24,6 +24,7 @@ from inflight.batch.job.spec import (
     RunOptions,
     Task,
 )
+from inflight.batch.row_formats.request_bodies import is_openai_address
 from inflight.batch.storage.addresses import is_database
 from inflight.commands.option_sections import section
 from inflight.common.schema.cli_options import Lines, collect_options, model_options, usage_error
@@ -246,12 +247,20 @@ def run_options_from(options: dict[str, Any], base: RunOptions) -> RunOptions:
     except InflightError as error:
         raise click.BadParameter(str(error), param_hint="'--header'") from None
     ephemeral = {name: value for name in _EPHEMERAL if (value := options.pop(name)) is not None}
+    if "finish_by" in running and running.get("runner", base.runner) == "ray":
+        raise click.UsageError("--finish-by needs --runner local; leave out one of --finish-by and --runner ray")
     if "servers" in running and "ephemeral" in running:
         raise click.UsageError(
             "--ephemeral starts a temporary server and --server names existing ones; give only one of them"
         )
     if "servers" in running:
         running["ephemeral"] = None
+    try:
+        for address in (*running.get("servers", ()), *running.get("refine_with", ())):
+            if is_openai_address(address):
+                Address.parse(address).api_key()
+    except InflightError as error:
+        raise click.UsageError(str(error)) from None
     try:
         return RunOptions.model_validate(
             {
