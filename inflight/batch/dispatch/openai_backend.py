@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from inflight_client import Address, AsyncOpenAIServer, InflightError
+from inflight_client import Address, AsyncClient, AsyncOpenAIServer, InflightError
 from inflight_client.encodings import Classification, Classifications, Embeddings, RankedDocument, Reranking
 from inflight_client.results import UNKNOWN, Generation, LogProb, Timings, Usage
 
@@ -25,6 +25,14 @@ from inflight.batch.row_formats.answer_check import log_probs
 from inflight.batch.row_formats.request_bodies import encode_body, generate_body
 from inflight.batch.storage.secret_address import masked
 
+_LOADS = {
+    "vllm": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
+    "sglang": ("sglang:num_running_reqs", "sglang:num_queue_reqs"),
+    "tgi": ("tgi_batch_current_size", "tgi_queue_size"),
+    "llama.cpp": ("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+}
+"""The running and the waiting requests on the metrics page of a kind of server."""
+_METRICS_TIMEOUT = 5.0
 _TIERS = {-1: "flex", 1: "priority"}
 _OWN = ("id", "object", "created", "model", "choices")
 """Fields of an answer that its record has of the job."""
@@ -48,6 +56,9 @@ class OpenAIBackend:
         self._model, self._priority = options.model, options.priority or 0
         self._samples = samples
         self._dialect = ""
+        self._pages: AsyncClient | None = None
+        if task == "generate":
+            self._pages = AsyncClient(parsed, headers=options.headers)
 
     async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
         first = requests[0]
@@ -79,8 +90,22 @@ class OpenAIBackend:
         return route, body | ({"model": self._model} if self._model else {})
 
     async def load(self) -> ServerLoad:
-        """Return that nothing is known of the load, so that the capacity is found by trial."""
-        return ServerLoad()
+        """Return the load from the metrics page of a server that has one; of others the capacity is found by trial."""
+        names = _LOADS.get(self._dialect)
+        if names is None or self._pages is None:
+            return ServerLoad()
+        try:
+            page = await self._pages.metrics(_METRICS_TIMEOUT)
+        except InflightError as error:
+            if error.code == "unsupported_deployment":  # it has no such page
+                await self._pages.close()
+                self._pages = None
+            raise
+        values: dict[str, float] = {}
+        for name, _, value in page.series():
+            values[name] = values.get(name, 0.0) + value
+        running, waiting = (None if (each := values.get(name)) is None else int(each) for name in names)
+        return ServerLoad(running, waiting)
 
     async def ready(self) -> bool:
         return await self._server.ready()
@@ -110,6 +135,8 @@ class OpenAIBackend:
 
     async def close(self) -> None:
         await self._server.close()
+        if self._pages is not None:
+            await self._pages.close()
 
 
 def _usage(answer: Mapping[str, Any]) -> Usage | None:
