@@ -58,7 +58,7 @@ class OpenAIBackend:
         self._dialect = ""
         self._pages: AsyncClient | None = None
         if task == "generate":
-            self._pages = AsyncClient(parsed, headers=options.headers)
+            self._pages = AsyncClient(address, headers=options.headers)
 
     async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
         first = requests[0]
