@@ -36,7 +36,7 @@ KINDS = {
     "trtllm": Kind(
         "tensorrt_llm",
         {**_HEALTH, "/version": {"version": "1.2.0"}},
-        strict=("n_predict", "encoding_format", "bad_words", "truncate", "service_tier"),
+        strict=("n_predict", "bad_words", "truncate", "service_tier"),
     ),
     "ovms": Kind(
         "OVMS", {"/v2/health/ready": None, "/v2": {"name": "OpenVINO Model Server", "version": "2026.2"}}, _RERANK
