@@ -139,6 +139,16 @@ def test_connections_are_reused_and_leaving_cancels() -> None:
         ask(stand_in.address, use)
 
 
+def test_callers_at_the_same_time_share_one_description() -> None:
+    async def use(server: AsyncOpenAIServer) -> None:
+        before = stand_in.connections
+        await asyncio.gather(*(server.facts(refresh=True) for _ in range(8)))
+        assert stand_in.connections == before + 2  # the list of models and the version
+
+    with openai_server() as stand_in:
+        ask(stand_in.address, use)
+
+
 def test_the_model_is_the_address_s_or_the_only_one() -> None:
     with openai_server(models=("tea", "coffee")) as server:
         assert ask(f"{server.address}?model=coffee", post)["model"] == "coffee"
