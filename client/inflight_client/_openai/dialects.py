@@ -73,8 +73,7 @@ DIALECTS: Mapping[str, Dialect] = {
         owner="sglang",
         paths=_routes("embeddings", "rerank", "responses"),
         health="/health",
-        about="/get_model_info",
-        known_by="model_path",
+        about="/server_info",
         checks_model=True,
         guides={"regex": {"regex": VALUE}, "ebnf": {"ebnf": VALUE}},
         silently="Unknown fields are ignored.",
@@ -84,7 +83,7 @@ DIALECTS: Mapping[str, Dialect] = {
         paths=_routes(),
         health="/health",
         about="/info",
-        known_by="model_dtype",
+        known_by="max_concurrent_requests",
         guides={
             "json_object": {"response_format": {"type": "json", "value": _ANY_OBJECT}},
             "json_schema": {"response_format": {"type": "json", "value": VALUE}},

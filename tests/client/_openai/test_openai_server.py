@@ -43,7 +43,7 @@ def test_each_kind_is_detected_and_answers(kind: str) -> None:
     async def use(server: AsyncOpenAIServer) -> None:
         facts = await server.facts()
         assert (facts.dialect, facts.model, facts.models) == (kind, "tea", ("tea",))
-        assert bool(facts.version) == (kind not in ("openai", "other", "sglang"))
+        assert bool(facts.version) == (kind not in ("openai", "other"))
         assert await server.ready()
         answer = await post(server)
         assert answer["choices"][0]["message"]["content"] == "Answer to Is there tea?"
@@ -55,6 +55,15 @@ def test_each_kind_is_detected_and_answers(kind: str) -> None:
     with openai_server(kind) as server:
         ask(server.address, use)
         assert all(request.body["model"] == "tea" for request in server.requests)
+
+
+@pytest.mark.parametrize("kind", ["tgi", "llama.cpp", "ollama", "other"])
+def test_a_server_without_models_is_detected_by_its_pages(kind: str) -> None:
+    with openai_server(kind, models=()) as server:
+        facts = ask(server.address, lambda each: each.facts())
+        assert (facts.dialect, facts.model, facts.models) == (kind, "", ())
+        named = ask(f"{server.address}?dialect=vllm&model=tea", lambda each: each.facts())
+        assert (named.dialect, named.model) == ("vllm", "tea")
 
 
 @pytest.mark.parametrize("kind", DIALECTS)
