@@ -167,16 +167,12 @@ def _generation(answer: Mapping[str, Any], request_id: str) -> Generation:
     values = log_probs(choice.get("logprobs"))
     return Generation(
         text,
-        _REASONS.get(str(choice.get("finish_reason")), str(choice.get("finish_reason") or UNKNOWN)),
+        str(choice.get("finish_reason") or UNKNOWN),
         _usage(answer),
         Timings(0.0, 0.0),
         request_id,
         log_probs=tuple(map(LogProb, values)) or None,
     )
-
-
-_REASONS = {"eos_token": "stop", "stop_sequence": "stop", "eos": "stop"}
-"""Finish reasons of TGI, in OpenAI's words."""
 
 
 def _shares(total: int, weights: Sequence[int]) -> list[int]:
