@@ -30,12 +30,13 @@ class Pace:
         priority or share have changed."""
         usable = seconds_left * (1 - _RESERVE)
         before = self.priority, self.share
-        if eta is None:
+        if eta is None and usable > 0:
             self.expected = "too early to say whether it will finish by its deadline"
             return False
         if now < self._next and usable > 0:
             return False
         self._next = now + _STEP_SECONDS
+        eta = float("inf") if eta is None else eta
         if usable <= 0 or eta * _MARGIN > usable:
             self.share, faster = min(1.0, self.share * 2), self.share == 1.0
             if usable <= 0 or faster:
@@ -45,7 +46,7 @@ class Pace:
                 self.priority = self._low
             else:
                 self.share = max(_LEAST_SHARE, self.share / 1.5)
-        self.expected = _expected(seconds_left - eta)
+        self.expected = "past its deadline" if seconds_left < 0 else _expected(seconds_left - eta)
         return (self.priority, self.share) != before
 
 

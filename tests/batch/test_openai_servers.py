@@ -226,6 +226,19 @@ def test_a_job_goes_on_at_a_server_of_the_same_kind_and_model_alone(tmp_path: Pa
     assert end.exit_code == 0
 
 
+@pytest.mark.parametrize("url", ["/v1/chat/completions", "/v1/completions"])
+def test_a_server_with_one_route_alone_is_probed_there(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is refused without a reason of its own is an error, since a simple request is answered."""
+    monkeypatch.setitem(KINDS, "other", KINDS["other"]._replace(routes=(url,)))
+    with openai_server("other", faults=[None, Fault("status", 400), None]) as server:
+        running = {"concurrency": 1, "order": "arrival"}
+        result, answers, errors, _ = run(job_at(tmp_path, server, [request(n, url) for n in "abc"], running=running))
+        assert {each.path for each in server.requests} == {url}
+    assert (len(answers), len(errors), result.exit_code) == (2, 1, 3)
+
+
 def test_a_key_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEA_KEY", "secret-leaf")
     with openai_server("openai", key="secret-leaf") as server:

@@ -52,6 +52,13 @@ def test_a_deadline_that_can_t_be_met_makes_it_as_fast_as_possible_and_is_said()
     assert "9 min after" in pace.expected
 
 
+def test_a_deadline_that_is_over_needs_no_estimate() -> None:
+    pace = Pace()
+    assert not pace.update(1.0, 60.0, None)
+    assert pace.update(100.0, -1.0, None)
+    assert (pace.priority, pace.share, pace.expected) == (0, 1.0, "past its deadline")
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("6h", 21600), ("1d 12h", 129600), ("90 min", 5400), ("1h30m", 5400)])
 def test_durations(text: str, seconds: float) -> None:
     now = datetime.now(UTC).timestamp()

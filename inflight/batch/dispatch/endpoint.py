@@ -157,16 +157,21 @@ class Endpoint:
             if self.health.rejected is None and (group := self._next_group(now)) is not None:
                 await self._try_group(group)
                 continue
-            self._slots.resize(0 if self._limit.paused(now) else max(1, round(self._limit.limit * self._share)))
+            self._slots.resize(0 if self._limit.paused(now) else self._places)
             await asyncio.wait((self._failure,), timeout=_TICK_SECONDS)
 
     @property
     def name(self) -> str:
         return self._backend.name
 
+    @property
+    def _places(self) -> int:
+        """The most requests in flight now."""
+        return max(1, round(self._limit.limit * self._share))
+
     def status(self) -> ServerStatus:
         """Return the server's status for the progress display."""
-        limit = self._limit.limit * self._rows_per_request
+        limit = self._places * self._rows_per_request
         up, rows = self.health.up, self._traffic.rows
         return ServerStatus(name=self.name, up=up, in_flight=rows, concurrency_limit=limit)
 
@@ -365,7 +370,7 @@ def _now() -> float:
 def _probe_of(encode: EncodeSpec | None) -> RowRequest:
     """Return a simple request of the task."""
     if encode is None:
-        return GenerateRequest("Hello", 1)
+        return GenerateRequest("Hello", 1, is_probe=True)
     if encode.task == "embed":
         return EmbedRequest(("Hello",), encode.input_type, encode.dimensions, encode.truncate)
     return ClassifyRequest("Hello") if encode.task == "classify" else RerankRequest("Hello", ("Hello",))

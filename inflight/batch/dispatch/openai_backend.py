@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,7 @@ from inflight.batch.job.rows import (
 )
 from inflight.batch.job.spec import FACTS, RunOptions, Task
 from inflight.batch.row_formats.answer_check import log_probs
-from inflight.batch.row_formats.request_bodies import encode_body, generate_body
+from inflight.batch.row_formats.request_bodies import CHAT, encode_body, generate_body
 from inflight.batch.storage.secret_address import masked
 
 _LOADS = {
@@ -56,6 +57,8 @@ class OpenAIBackend:
         self._model, self._priority = options.model, options.priority or 0
         self._samples = samples
         self._dialect = ""
+        self._chats = True
+        """Whether probes are conversations, as the rows are: a server may have one of the two routes alone."""
         self._pages: AsyncClient | None = None
         if task == "generate":
             self._pages = AsyncClient(address, headers=options.headers)
@@ -83,7 +86,12 @@ class OpenAIBackend:
         """Return the route and the body as the server spells it. Raises InflightError, which names a field that the
         server does not have."""
         first = requests[0]
-        route, body = generate_body(first) if isinstance(first, GenerateRequest) else encode_body(requests)
+        if isinstance(first, GenerateRequest):
+            first = replace(first, as_chat=self._chats) if first.is_probe else first
+            route, body = generate_body(first)
+            self._chats = route == CHAT
+        else:
+            route, body = encode_body(requests)
         if self._dialect == "inflight" and isinstance(first, GenerateRequest) and self._priority in _TIERS:
             body.setdefault("service_tier", _TIERS[self._priority])
         body = self._server.adapted(route, {**body, "model": self._model})

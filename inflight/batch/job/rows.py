@@ -53,7 +53,7 @@ class GenerateRequest:
 
     `as_model`: unset sampling parameters are the model's. `as_chat`: so is whether a text is sent as a conversation.
     `n`: the number of choices. `schema`: the JSON schema that each must match. `chat`: reasoning and calls are parsed.
-    `body`: the request as the row has it, for servers of OpenAI's protocol. `wants_scores`: a condition reads the log
+    `is_probe`: a simple request, to see whether the server answers. `body`: the request as the row has it, for servers of OpenAI's protocol. `wants_scores`: a condition reads the log
     probabilities. `retries_invalid`: whether an answer that does not match the schema is worth another attempt.
     """
 
@@ -72,6 +72,7 @@ class GenerateRequest:
     body: Mapping[str, Any] | None = None
     wants_scores: bool = False
     retries_invalid: bool = True
+    is_probe: bool = False
 
     @property
     def repeatable(self) -> bool:
