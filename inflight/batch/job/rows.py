@@ -53,8 +53,9 @@ class GenerateRequest:
 
     `as_model`: unset sampling parameters are the model's. `as_chat`: so is whether a text is sent as a conversation.
     `n`: the number of choices. `schema`: the JSON schema that each must match. `chat`: reasoning and calls are parsed.
-    `is_probe`: a simple request, to see whether the server answers. `body`: the request as the row has it, for servers of OpenAI's protocol. `wants_scores`: a condition reads the log
+    `body`: the request as the row has it, for servers of OpenAI's protocol. `wants_scores`: a condition reads the log
     probabilities. `retries_invalid`: whether an answer that does not match the schema is worth another attempt.
+    `is_probe`: a simple request, to see whether the server answers.
     """
 
     prompt: Prompt
