@@ -71,7 +71,10 @@ def row_parsers(request: GenerateRequest, prompt: Prompt, template: ModelTemplat
             "unsupported_input",
         )
     if parsers.tags is not None and not isinstance(prompt, str):
-        rendered = template.renderer.render(prompt, **_template_kwargs(request))
+        try:
+            rendered = template.renderer.render(prompt, **_template_kwargs(request))
+        except RequestError as error:
+            raise InflightError(str(error), error.code) from None
         parsers.inside = rendered.rstrip().endswith(parsers.tags.start)
     return parsers
 

@@ -125,6 +125,8 @@ class OpenAIRowFormat:
         head = ResponseHead(name, self._created, str(row.request.model), chat=chat)
         if isinstance(answer, Completion):
             choices = [_with_own_ids(choice, name, place) for place, choice in enumerate(answer.choices)]
+            if row.request.wants_scores and not (row.request.body or {}).get("logprobs"):  # only the condition did
+                choices = [{**choice, "logprobs": None} for choice in choices]
             body = {**head.fields(), "choices": choices, **answer.rest}
         else:
             choice = Choice(0, texts=[answer.text], finish_reason=finish_reason_of(answer.finish_reason, calls=False))
