@@ -8,6 +8,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from inflight_client.backends_docs import tables
 from inflight_client.errors_docs import render
 
 from inflight.deploy.repository.configure import committed_repository
@@ -41,6 +42,11 @@ def test_the_page_of_the_gateways_fields_is_that_of_the_tables() -> None:
 def test_the_page_of_error_codes_is_that_of_the_table() -> None:
     """`python -m inflight_client.errors_docs > docs/errors.md` writes it anew."""
     assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == render()
+
+
+def test_the_page_of_other_servers_has_the_tables_of_dialects() -> None:
+    """`python -m inflight_client.backends_docs` writes them."""
+    assert f"\n{tables()}\n" in (ROOT / "docs/backends.md").read_text(encoding="utf-8")
 
 
 def test_the_page_for_users_of_others_has_the_hints_of_options() -> None:

@@ -48,6 +48,9 @@ class EchoBackend:
     async def build(self) -> str:
         return "in this process"
 
+    def prioritize(self, priority: int) -> bool:
+        return False
+
     async def close(self) -> None:
         pass
 

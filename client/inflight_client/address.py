@@ -92,6 +92,7 @@ class Address:
                 "the address has a user or a password in it; leave them out, and give headers={'authorization': ...}",
                 "invalid_parameter",
             )
+        shown = shorten(text.partition("?")[0])  # a query may hold a key
         backend = text[: len(_OPENAI_SCHEME)].lower() == _OPENAI_SCHEME
         url, _, query = text[len(_OPENAI_SCHEME) :].partition("?") if backend else (text, "", "")
         try:
@@ -99,19 +100,19 @@ class Address:
             port = parts.port
         except ValueError as error:
             raise InflightError(
-                f"the address {shorten(text)} can't be read ({error}); write HOST:PORT, an IPv6 host in brackets",
+                f"the address {shown} can't be read ({error}); write HOST:PORT, an IPv6 host in brackets",
                 "invalid_parameter",
             ) from None
         if not _is_usable(text, parts) or (backend and not parts.scheme.startswith("http")):
             raise InflightError(
-                f"the address {shorten(text)} can't be used; it must be HOST:PORT, or a URL of {', '.join(_PORTS)},"
+                f"the address {shown} can't be used; it must be HOST:PORT, or a URL of {', '.join(_PORTS)},"
                 " openai+http or openai+https",
                 "invalid_parameter",
             )
         path = parts.path.rstrip("/")
         if path and not parts.scheme.startswith("http"):
             raise InflightError(
-                f"the address {shorten(text)} has a path, but gRPC addresses have none; give a URL that begins with http://",
+                f"the address {shown} has a path, but gRPC addresses have none; give a URL that begins with http://",
                 "invalid_parameter",
             )
         if backend:
@@ -178,7 +179,7 @@ def _parsed_query(query: str) -> dict[str, str]:
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in ("model", "key", "dialect") or name in found:
             raise InflightError(
-                f"the address's query has {shorten(name)}; it may have model, key and dialect, each once",
+                "the query of an address may have model, key and dialect, each once; leave out anything else",
                 "invalid_parameter",
             )
         if not (value and value.isprintable()):

@@ -161,6 +161,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "model_not_found": ErrorCode("the server has no model of that name", "check the name; `inflight status` lists the models", ModelNotReady),
     "unsupported_deployment": ErrorCode("the peer is not a Triton server, or has no model that the client supports", "check the address and the proxy, or name the model that takes text", Unsupported),
     "permission_denied": ErrorCode("the server denies access, or its certificate is not trusted", "check headers, certificates and the scheme of the address", PermissionDenied),
+    "answer_invalid": ErrorCode("the answer is not the JSON that the request asked for", "raise max_tokens if it was cut off; otherwise ask for a simpler schema, or another model"),
     "answer_damaged": ErrorCode("parts of the answer were lost, duplicated or corrupted in transit", "send the request again", AnswerDamaged, retry=True),
     "client_closed": ErrorCode("the client is closed", "create a new client", ClientClosed),
     "client_forked": ErrorCode("the client was created in another process", "create one in each process", ClientClosed),

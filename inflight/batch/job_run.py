@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from inflight_client import InflightError
 
 from inflight.batch.dispatch.backend import Backend
-from inflight.batch.dispatch.dispatcher import Dispatcher
+from inflight.batch.dispatch.cascade import Cascade, Sender
+from inflight.batch.dispatch.dispatcher import Dispatcher, NotedCrashes
+from inflight.batch.dispatch.identical_rows import IdenticalRows
 from inflight.batch.dispatch.prefetcher import RowPrefetcher
 from inflight.batch.dispatch.retrieval import Encoders, RetrievalStep
-from inflight.batch.job.rows import Row, RowAnswer, RowStatus
+from inflight.batch.dispatch.row_queue import Feed, OnRowDone
+from inflight.batch.job.deadline import seconds_until
+from inflight.batch.job.rows import Row, RowAnswer, RowResult, RowStatus, add_tokens
 from inflight.batch.outputs.table_writer import TableWriter
+from inflight.batch.pace import Pace
 from inflight.batch.reporting.progress import JobState
 from inflight.batch.reporting.progress_reporter import ProgressReporter
+from inflight.batch.row_formats.answer_check import Condition
 from inflight.batch.row_formats.retrieval import RetrievalRowFormat
 from inflight.batch.session import JobSession
 from inflight.batch.signals import CANCELLED, INTERRUPTED, StopSignals, stopping_message
@@ -39,8 +46,9 @@ class JobRun:
         signals: StopSignals,
         on_message: Callable[[str], None],
         encoders: Encoders | None = None,
+        refiners: Sequence[Backend] = (),
     ) -> None:
-        """`encoders`: those of the job's retrieval, if it has one."""
+        """`encoders`: those of the job's retrieval, if it has one; `refiners`: the servers of its larger model."""
         self.state, self.message = JobState.RUNNING, ""
         self._session, self._reporter, self._replicator = session, reporter, replicator
         self._signals, self._on_message = signals, on_message
@@ -61,18 +69,35 @@ class JobRun:
                 session.bind_encoder,
                 on_message,
             )
-        self._dispatcher = Dispatcher(
-            backends,
-            self._options,
-            self._retrieval or self._prefetcher,
-            self._on_row_done,
-            session.ledger,
-            session.bind_build,
-            on_message,
-            session.job.encode,
-            session.bind_dimensions if session.job.task == "embed" else None,
-        )
+        self._sender = self._create_sender(backends, refiners)
+        self._pace = Pace(self._options.priority or 0) if self._options.finish_by is not None else None
         self._draining: asyncio.Task[None] | None = None
+
+    def _create_sender(self, backends: Sequence[Backend], refiners: Sequence[Backend]) -> Sender:
+        """Return what sends the rows: each once, of identical ones only the first, and some to a second model then."""
+        session, options, on_message = self._session, self._options, self._on_message
+        feed: Feed = self._retrieval or self._prefetcher
+        on_row_done: OnRowDone = self._on_row_done
+        if options.dedupe:
+            feed = identical = IdenticalRows(feed, on_row_done, self._on_copy)
+            on_row_done = identical.on_row_done
+        check_dimensions = session.bind_dimensions if session.job.task == "embed" else None
+
+        def first(feed: Feed, on_row_done: OnRowDone) -> Dispatcher:
+            return Dispatcher(
+                *(backends, options, feed, on_row_done, session.ledger, session.bind_build, on_message),
+                session.job.encode,
+                check_dimensions,
+            )
+
+        def second(feed: Feed, on_row_done: OnRowDone) -> Dispatcher:
+            return Dispatcher(
+                refiners, options, feed, on_row_done, NotedCrashes(), session.bind_refine_build, on_message
+            )
+
+        if session.job.refine is None:
+            return first(feed, on_row_done)
+        return Cascade(feed, on_row_done, Condition(session.job.refine.when), first, second, on_message)
 
     async def run(self) -> None:
         """Run the job and save all its results. Raises BatchError if the job cannot continue."""
@@ -92,7 +117,7 @@ class JobRun:
             if self._retrieval is not None:
                 await self._retrieval.check()
             with self._signals.handled_by(lambda count: _from_thread(loop, self._on_signal, count)):
-                await self._dispatcher.run()
+                await self._sender.run()
             over = self._prefetcher.exhausted and self.state is JobState.RUNNING
         finally:
             self._prefetcher.stop()
@@ -100,7 +125,7 @@ class JobRun:
                 task.cancel()
             if self._retrieval is not None:
                 await self._retrieval.close()
-            await self._dispatcher.close()
+            await self._sender.close()
             await asyncio.to_thread(self._prefetcher.join)
             await asyncio.to_thread(checkpoints.finish)
         if over:
@@ -114,26 +139,48 @@ class JobRun:
         return TableWriter(ledger, self._session.directory.result_file(RowStatus.OK), destination).run
 
     def _on_row_done(self, row: Row, result: RowAnswer | InflightError, attempts: int) -> None:
+        done = self._format(row, result, attempts)
+        tokens = add_tokens(done.tokens, row.spent)
+        if row.refinement is None:
+            self._session.ledger.add(replace(done, tokens=tokens) if any(row.spent) else done)
+            return
+        first = row.refinement.tokens
+        refine_tokens = tokens[0] - first[0], tokens[1] - first[1]
+        self._session.ledger.add(replace(done, tokens=tokens, refined=True, refine_tokens=refine_tokens))
+
+    def _on_copy(self, row: Row, result: RowAnswer | InflightError) -> None:
+        """Finish a row with the result of an identical one, for which nothing more was computed."""
+        done = self._format(row, result, 0)
+        self._session.ledger.add(replace(done, tokens=(0, 0), copied=True))
+
+    def _format(self, row: Row, result: RowAnswer | InflightError, attempts: int) -> RowResult:
         form = self._session.row_format
         if isinstance(result, InflightError):
-            self._session.ledger.add(form.format_failure(row, result, attempts))
-        else:
-            self._session.ledger.add(form.format_answer(row, result, attempts))
+            return form.format_failure(row, result, attempts)
+        return form.format_answer(row, result, attempts)
 
     async def _report_and_poll_cancel(self) -> None:
         """Report progress, and check for a request to cancel."""
         last_report = time.monotonic()
         while True:
-            servers = self._dispatcher.servers()
+            servers = self._sender.servers()
             if any(server.up for server in servers):
                 last_report = time.monotonic()
             state = JobState.WAITING if time.monotonic() - last_report > _WAITING_AFTER_SECONDS else JobState.RUNNING
             if self._draining is not None:
                 state = JobState.DRAINING  # the final state is reported at the end
-            self._reporter.report(state, self.message, self._dispatcher.pending_retries, servers)
+            expected = "" if self._pace is None else self._pace.expected
+            progress = self._reporter.report(state, self.message, self._sender.pending_retries, servers, expected)
+            if self._pace is not None:
+                self._adjust_pace(self._pace, progress.throughput.eta)
             if self._session.directory.cancel.exists():
                 self._stop(JobState.CANCELLED, CANCELLED, 0.0)
             await asyncio.sleep(_REPORT_SECONDS)
+
+    def _adjust_pace(self, pace: Pace, eta: float | None) -> None:
+        assert self._options.finish_by is not None
+        if pace.update(time.monotonic(), seconds_until(self._options.finish_by, time.time()), eta):
+            self._sender.set_pace(pace.priority, pace.share)
 
     def _on_reporting_ended(self, reporting: asyncio.Task[None]) -> None:
         """Stop the job if reporting failed, since it could be neither observed nor cancelled any more."""
@@ -153,13 +200,13 @@ class JobRun:
         if self._draining is None:
             self.state, self.message = state, message
             self._prefetcher.stop()
-            self._dispatcher.stop()
+            self._sender.stop()
             self._drain(seconds)
 
     def _drain(self, seconds: float) -> None:
         if self._draining is not None:
             self._draining.cancel()
-        self._draining = asyncio.get_running_loop().create_task(self._dispatcher.drain(seconds))
+        self._draining = asyncio.get_running_loop().create_task(self._sender.drain(seconds))
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *values: object) -> None:

@@ -11,10 +11,10 @@ from typing import Self
 from inflight_client import InflightError
 
 from inflight.batch.dispatch.backend import Backend
+from inflight.batch.dispatch.connect import connect
 from inflight.batch.dispatch.ephemeral_server import ephemeral_server
 from inflight.batch.dispatch.prefetcher import RowPrefetcher
 from inflight.batch.dispatch.retrieval import Encoders
-from inflight.batch.dispatch.triton_backend import TritonBackend
 from inflight.batch.errors import BatchError
 from inflight.batch.finalize import finalize
 from inflight.batch.job.counts import Counts
@@ -24,6 +24,7 @@ from inflight.batch.job_run import JobRun
 from inflight.batch.reporting.progress import JobProgress, JobState, read_progress
 from inflight.batch.reporting.progress_reporter import ProgressReporter
 from inflight.batch.row_formats.detection import first_record
+from inflight.batch.row_formats.factory import sample_request
 from inflight.batch.row_formats.template import wanted_columns
 from inflight.batch.session import JobSession, open_session
 from inflight.batch.signals import INTERRUPTED, StopEarlyError, StopSignals
@@ -85,7 +86,7 @@ class JobResult:
 class JobRunner:
     """Runs a job. `on_progress` gets its progress each second, `on_message` sentences for people.
 
-    `backends` and `encoders` answer in place of the servers that the job names.
+    `backends`, `encoders` and `refiners` answer in place of the servers that the job names.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class JobRunner:
         on_message: Callable[[str], None] = lambda sentence: None,
         backends: Sequence[Backend] | None = None,
         encoders: Encoders | None = None,
+        refiners: Sequence[Backend] = (),
     ) -> None:
+        self._refiners = refiners
         self._job, self._directory = job, directory
         self._on_progress, self._on_message = on_progress, on_message
         self._backends, self._encoders = backends, encoders
@@ -200,7 +203,10 @@ class JobRunner:
             encoders = self._encoders
             if encoders is None and self._job.retrieval is not None:
                 encoders = Encoders.of_job(self._job, self._on_message)
-            run = JobRun(session, backends, reporter, self._replicator, self._signals, self._on_message, encoders)
+            refiners = self._refiners or [self._connect(each) for each in self._job.run_options.refine_with]
+            run = JobRun(
+                *(session, backends, reporter, self._replicator, self._signals, self._on_message, encoders, refiners)
+            )
             asyncio.run(run.run())
         return None if session.all_done else JobResult(run.state, session.ledger.counts, run.message)
 
@@ -213,4 +219,7 @@ class JobRunner:
         own_server = nullcontext() if running.ephemeral is None else ephemeral_server(running, self._on_message)
         with own_server as address:
             addresses = running.servers if address is None else (address,)
-            yield [TritonBackend(each, running, self._on_message, self._job.task) for each in addresses]
+            yield [self._connect(each) for each in addresses]
+
+    def _connect(self, address: str) -> Backend:
+        return connect(address, self._job.run_options, self._on_message, self._job.task, [sample_request(self._job)])

@@ -11,7 +11,7 @@ from typing import Any
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowStatus
-from inflight.batch.job.spec import Job, Task
+from inflight.batch.job.spec import FACTS, Job, Task
 from inflight.batch.outputs.factory import create_output
 from inflight.batch.outputs.file import output_exists_error
 from inflight.batch.outputs.interface import OutputWriter
@@ -41,7 +41,11 @@ class JobSession:
 
     def bind_build(self, build: str) -> None:
         """Check that the model is the one that answered before. Raises BatchError `job_mismatch`."""
-        self._bind("build", build, "was started with another build of the model")
+        self._bind_known("build", build, "was started with another build of the model")
+
+    def bind_refine_build(self, build: str) -> None:
+        """Check that the model of --refine-with is the one as before. Raises BatchError `job_mismatch`."""
+        self._bind_known("refine_build", build, "was started with another model for --refine-with")
 
     def bind_dimensions(self, dimensions: int) -> None:
         """Check that vectors of this size are the job's. Raises BatchError `job_mismatch`, and `output_invalid` if they
@@ -93,6 +97,16 @@ class JobSession:
             return int(rows) - part.first
         limits = [number for number in (self.source.total, self.job.input.limit, part.rows) if number is not None]
         return min(limits) if self.source.total is not None or part.rows is not None else None
+
+    def _bind_known(self, name: str, build: str, what: str) -> None:
+        """Bind a build; facts that a server did not know, then or now, are no difference."""
+        bound = self.ledger.recall(name)
+        before, now = str(bound).split(FACTS), build.split(FACTS)
+        if len(before) == len(now) > 1 and not any(
+            old != new for old, new in zip(before, now, strict=True) if old and new
+        ):
+            return
+        self._bind(name, build, what)
 
     def _bind(self, name: str, value: Any, what: str, code: str = "job_mismatch") -> None:
         bound = self.ledger.recall(name)

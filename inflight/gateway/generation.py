@@ -24,10 +24,10 @@ from inflight.gateway.engine_errors import engine_error
 from inflight.gateway.http import DisconnectedError, Request, Response
 from inflight.gateway.model_text import EncodedPrompt
 from inflight.gateway.outcome import Outcome, TokenCounts
-from inflight.gateway.parsers import FORMAT_UNKNOWN, ChoiceParser, ParserChoice
 from inflight.gateway.servers import UpstreamServer
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.spans import RequestSpan
+from inflight.openai_api.choice_parsers import FORMAT_UNKNOWN, ChoiceParser, ParserChoice
 from inflight.openai_api.events import Event, TextDelta
 from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, ChoiceWriter, error_frame, usage_frame
 from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest
@@ -65,7 +65,7 @@ class Generation:
     ) -> None:
         """`responses`: what the answer repeats, if it is one of the Responses API."""
         self._parsed, self._server, self._context, self._settings = parsed, server, context, settings
-        self._parsers = ParserChoice(parsed, server.text, settings)
+        self._parsers = ParserChoice(parsed, server.text.template, settings.tool_call_parser, settings.reasoning_parser)
         self.outcome = outcome
         self._head = ResponseHead(
             secrets.token_hex(12),

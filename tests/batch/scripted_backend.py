@@ -78,6 +78,7 @@ class ScriptedBackend:
         self.behaviour = behaviour
         self.model: str | InflightError = build
         self.is_ready = True
+        self.has_priorities, self.priority = False, -1
         self.load_answer: ServerLoad | None = None
         self.asked: list[str] = []
         self.in_flight = 0
@@ -125,6 +126,10 @@ class ScriptedBackend:
         if isinstance(self.model, InflightError):
             raise InflightError(str(self.model), self.model.code)
         return self.model
+
+    def prioritize(self, priority: int) -> bool:
+        self.priority = priority
+        return self.has_priorities
 
     async def close(self) -> None:
         pass

@@ -68,7 +68,7 @@ def test_a_finished_job_keeps_its_results(tmp_path: Path) -> None:
 )
 def test_requests_of_openai_s_format_have_openai_s_codes(code: str, openai_code: str, tmp_path: Path) -> None:
     rest = {"method": "POST", "url": "/v1/completions"}
-    bodies = [{"model": "tiny", "prompt": "tea"}, {"model": "tiny", "prompt": "tea", "n": 2}]
+    bodies = [{"model": "tiny", "prompt": "tea"}, {"model": "tiny", "prompt": "tea", "stream": True}]
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"custom_id": f"r{n}", "body": b, **rest}) + "\n" for n, b in enumerate(bodies)))
     job = Job(input=InputSpec(address=str(rows)), output=OutputSpec(address=str(tmp_path / "answers.jsonl")))

@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inflight_client import Client, Guide, InflightError, Retry, Sampling, Tls
+from inflight_client import AsyncOpenAIServer, Client, Guide, InflightError, Retry, Sampling, Tls
 from inflight_client._grpc.messages import GrpcInferResponse, infer_request
+from inflight_client._openai.dialects import CHAT, COMPLETIONS, EMBEDDINGS, adapted
 from inflight_client.address import Address, validate_headers
 from inflight_client.call import Call, validate_request_id
 from inflight_client.deployments.requests import build_request, build_stop_request
@@ -18,7 +19,7 @@ from inflight_client.metrics import Metrics
 from inflight_client.transport import InferRequest, ModelMetadata, Tensor
 from tritonclient.grpc import service_pb2
 
-from tests.client import test_sampling, test_settings
+from tests.client import test_address, test_sampling, test_settings
 from tests.client.encoders.test_failures import INVALID_CALLS
 from tests.client.support.deployments import find
 from tests.client.test_address import INVALID_HEADERS
@@ -79,6 +80,16 @@ def test_sentences(tmp_path: Path) -> None:
     causes: list[Cause] = [
         partial(Address.parse, ""),
         partial(Address.parse, "http://me:s3cret@x"),
+        *(partial(Address.parse, f"openai+http://tea.example?{query}") for query in test_address.INVALID_QUERIES),
+        *(
+            partial(Client, f"openai+{address}")
+            for address in ("http://tea.example?key=A", "https://tea.example?key=A")
+        ),
+        partial(adapted, "ollama", CHAT, {"top_k": 5}),
+        partial(adapted, "ollama", COMPLETIONS, {"tools": [{}]}),
+        partial(adapted, "openai", CHAT, {"response_format": {"type": "regex", "regex": "a"}}),
+        partial(adapted, "tgi", EMBEDDINGS, {"input": "a"}),
+        partial(AsyncOpenAIServer, "http://tea.example"),
         *(partial(validate_headers, headers, GRPC) for headers, _ in INVALID_HEADERS),
         *(partial(Client, **{name: value}) for name, value, _ in test_settings.INVALID),
         partial(Tls, ca=""),

@@ -44,6 +44,15 @@ def rows(count: int, max_tokens: int = 6) -> bytes:
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
+def changed(content: bytes, number: int, **fields: Any) -> bytes:
+    """These rows, with other fields in the body of one."""
+    lines = content.splitlines(keepends=True)
+    row = json.loads(lines[number])
+    row["body"] |= fields
+    lines[number] = json.dumps(row).encode() + b"\n"
+    return b"".join(lines)
+
+
 def create(client: openai.OpenAI, content: bytes) -> Any:
     file = client.files.create(file=("rows.jsonl", content), purpose="batch")
     return client.batches.create(
@@ -74,6 +83,19 @@ def test_a_batch_answers_every_row(client: openai.OpenAI) -> None:
     for line in lines:
         openai.types.chat.ChatCompletion.model_validate(line["response"]["body"])
     assert batch.id in [each.id for each in client.batches.list(limit=5)]
+
+
+def test_a_row_has_as_many_choices_as_it_asks_for_and_they_are_the_gateways(client: openai.OpenAI) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "tea 1"}], "max_tokens": 6}
+    fields = {"n": 3, "temperature": 1.0, "seed": 7}
+    batch = ended(client, create(client, changed(rows(2), 1, **fields)))
+    lines = [json.loads(line) for line in client.files.content(batch.output_file_id).content.splitlines()]
+    answer = openai.types.chat.ChatCompletion.model_validate(lines[1]["response"]["body"])
+    assert len(lines[0]["response"]["body"]["choices"]) == 1
+    expected = client.chat.completions.create(**body, **fields)  # type: ignore[call-overload]
+    assert [each.message.content for each in answer.choices] == [each.message.content for each in expected.choices]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == expected.usage.completion_tokens
 
 
 def test_a_cancelled_batch_keeps_what_it_has(client: openai.OpenAI) -> None:

@@ -10,9 +10,7 @@ import pytest
 from inflight_client.call import TokenIds
 from inflight_client.sampling import Sampling
 
-from inflight.gateway.model_text import ModelText
-from inflight.gateway.parsers import ParserChoice
-from inflight.gateway.settings import GatewaySettings
+from inflight.openai_api.choice_parsers import ParserChoice
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import TextDelta, ToolCallArguments, ToolCallStart
 from inflight.openai_api.fields import CHAT_FIELDS, COMPLETION_FIELDS, Tier
@@ -191,7 +189,7 @@ TOOL = {"type": "function", "function": {"name": "save", "parameters": {"type": 
 def with_format(schema: Any, **fields: Any) -> ParserChoice:
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
     wanted = chat(tools=[TOOL], response_format=form, **fields)
-    choice = ParserChoice(wanted, ModelText.unknown(), GatewaySettings(()))
+    choice = ParserChoice(wanted, "")
     guide = choice.guided(wanted.sampling).guide
     assert guide is not None
     choice.schema = json.loads(guide.text)  # type: ignore[attr-defined]

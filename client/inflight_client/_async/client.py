@@ -36,7 +36,7 @@ class AsyncClient:
     """A client of one model, for asyncio. The tasks of one event loop share it; close it, or use `async with`.
 
     `address` is HOST:PORT or grpc://HOST:PORT for gRPC, http://HOST:PORT for HTTP, grpcs:// and https:// for TLS;
-    http://HOST:PORT/v1 for an OpenAI-compatible gateway.
+    http://HOST:PORT/v1 for an OpenAI-compatible gateway, openai+http://HOST:PORT/v1?model=NAME for another such server.
     Without `model` it uses the server's model for text. `timeout` is the default of all calls. A
     `chat_template` (a checkpoint's directory) is needed for messages if the deployment does not render them. Nothing is
     sent before the first call.

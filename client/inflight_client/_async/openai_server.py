@@ -13,12 +13,12 @@ import httpcore2
 
 from inflight_client._async.http_transport import AsyncHttpResponses
 from inflight_client._async.openai_transport import AsyncOpenAiTransport
-from inflight_client._http import channel
 from inflight_client._http.infer_requests import AnswerParser, BodyParser
-from inflight_client._http.messages import EventParser, json_object
+from inflight_client._http.messages import EventParser, json_object, json_value
+from inflight_client._http.responses import malformed
 from inflight_client._openai.dialects import adapted, route_path
 from inflight_client._openai.errors import error_in_frame
-from inflight_client._openai.messages import encoded
+from inflight_client._openai.messages import check_event_stream, encoded, finish_reason
 from inflight_client._openai.server_facts import OpenAIServerFacts, server_facts
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, NEVER, Deadline
@@ -58,16 +58,24 @@ class AsyncOpenAIServer:
         self._timeout = timeout
         self._transport = AsyncOpenAiTransport(settings.address, settings.headers, settings.tls)
         self._facts: OpenAIServerFacts | None = None
-        self._asking = asyncio.Lock()
+        self._asking: asyncio.Task[OpenAIServerFacts] | None = None
 
     async def facts(self, *, refresh: bool = False) -> OpenAIServerFacts:
         """Return what the server says about itself, asked once; `refresh` asks again."""
-        async with self._asking:
-            if self._facts is None or refresh:
-                self._facts = await self._ask(Deadline(DEFAULT_QUERY_TIMEOUT, "the server's description"))
-            return self._facts
+        if self._facts is None or refresh:
+            if self._asking is None:  # callers at the same time share one query
+                self._asking = asyncio.create_task(self._ask())
+                self._asking.add_done_callback(self._asked)
+            return await asyncio.shield(self._asking)
+        return self._facts
 
-    async def _ask(self, deadline: Deadline) -> OpenAIServerFacts:
+    def _asked(self, task: asyncio.Task[OpenAIServerFacts]) -> None:
+        self._asking = None
+        if not task.cancelled() and task.exception() is None:
+            self._facts = task.result()
+
+    async def _ask(self) -> OpenAIServerFacts:
+        deadline = Deadline(DEFAULT_QUERY_TIMEOUT, "the server's description")
         entries: list[Mapping[str, Any]] | None = None
         try:
             entries = await self._transport.entries(deadline)
@@ -99,9 +107,16 @@ class AsyncOpenAIServer:
     ) -> dict[str, Any]:
         """Send an adapted body; return the whole answer. An error's `retry_after` is in seconds."""
         async with self._send(route, body, BodyParser(), request_id, timeout) as parts:
-            answer = json_object(b"".join([part async for part in parts]))
+            content = b"".join([part async for part in parts])
+        value = json_value(content)
+        answer = {"results": value} if isinstance(value, list) else json_object(content)  # SGLang's is a list
         if (error := error_in_frame(answer)) is not None:
             raise error
+        try:
+            for choice in answer.get("choices") or ():
+                choice["finish_reason"] = finish_reason(choice) or None
+        except (AttributeError, TypeError) as reason:
+            raise malformed("an answer", f"{type(reason).__name__}: {reason}") from None
         return answer
 
     @asynccontextmanager
@@ -179,8 +194,8 @@ class _Request:
         self.path, self.body, self.headers, self.parser = path, body, headers, parser
 
     def begin(self, response: httpcore2.Response, where: str) -> None:
-        if isinstance(self.parser, EventParser) and not channel.content_type(response).startswith("text/event-stream"):
-            raise InflightError(f"the server at {where} does not stream its answer", "unsupported_deployment")
+        if isinstance(self.parser, EventParser):
+            check_event_stream(response, where)
 
     def parse_event(self, data: bytes) -> Any:
         return _Part(data, self.id)

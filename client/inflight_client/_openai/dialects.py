@@ -24,8 +24,9 @@ class Dialect:
     `owner` is `owned_by` in its list of models; `paths` are the routes that it has, each with its path if that is
     beside the API's; `health` is such a path too, or empty; `about` is one whose JSON has the version in the field
     `version`, and `known_by` a field of it that only this server has.
-    `guides` has the fields for a `response_format` that is spelt differently, with VALUE for the schema or text, or
-    None where the server has no such guide. `silently` says what an answer alone does not show.
+    `guides` has the fields for a `response_format` that is spelt differently (`KIND text`: for a text, not a chat),
+    with VALUE for the schema or text, or None where the server has no such guide. `silently` says what an answer alone
+    does not show.
     """
 
     title: str
@@ -65,15 +66,14 @@ DIALECTS: Mapping[str, Dialect] = {
         about="/version",
         checks_model=True,
         guides={"regex": {"structured_outputs": {"regex": VALUE}}, "ebnf": {"structured_outputs": {"grammar": VALUE}}},
-        silently="Unknown fields are ignored. It has `priority` only with `--scheduling-policy priority`.",
+        silently="Unknown fields are ignored.",
     ),
     "sglang": Dialect(
         "SGLang",
         owner="sglang",
         paths=_routes("embeddings", "rerank", "responses"),
         health="/health",
-        about="/get_model_info",
-        known_by="model_path",
+        about="/server_info",
         checks_model=True,
         guides={"regex": {"regex": VALUE}, "ebnf": {"ebnf": VALUE}},
         silently="Unknown fields are ignored.",
@@ -83,7 +83,7 @@ DIALECTS: Mapping[str, Dialect] = {
         paths=_routes(),
         health="/health",
         about="/info",
-        known_by="model_dtype",
+        known_by="max_concurrent_requests",
         guides={
             "json_object": {"response_format": {"type": "json", "value": _ANY_OBJECT}},
             "json_schema": {"response_format": {"type": "json", "value": VALUE}},
@@ -102,7 +102,9 @@ DIALECTS: Mapping[str, Dialect] = {
         version="build_info",
         known_by="default_generation_settings",
         guides={
+            "json_object text": {"json_schema": _ANY_OBJECT},
             "json_schema": {"response_format": {"type": "json_object", "schema": VALUE}},
+            "json_schema text": {"json_schema": VALUE},
             "regex": None,
             "ebnf": {"grammar": VALUE},
         },
@@ -177,8 +179,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
         "logit_bias":          "yes                   yes  yes    no   yes            no     yes    no   yes      yes",
         "n":                   "yes                   yes  yes    no   no             no     yes    yes  yes      yes",
         "best_of":             "text                  no   no     no   no             no     no     text yes      no",
-        "logprobs":            "yes                   yes  yes    chat yes            yes    chat   yes  yes      yes",
-        "top_logprobs":        "chat                  chat chat   chat chat           chat   no     no   yes      chat",
+        "logprobs":            "yes                   yes  yes    chat yes            yes    yes    yes  yes      yes",
+        "top_logprobs":        "chat                  chat chat   chat chat           chat   chat   no   yes      chat",
         "prompt_logprobs":     "no                    yes  no     no   no             no     no     no   yes      no",
         "echo":                "text                  text text   no   no             no     text   text yes      no",
         "suffix":              "text                  no   no     no   no             text   no     no   yes      no",
@@ -187,15 +189,14 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
         "tool_choice":         "chat                  chat chat   chat chat           no     chat   chat yes      chat",
         "parallel_tool_calls": "chat                  chat chat   no   chat           no     no     no   yes      chat",
         "chat_template_kwargs":"no                    chat chat   no   chat           no     chat   chat yes      no",
-        "reasoning_effort":    "chat                  chat chat   no   no             chat   no     no   yes      chat",
-        "priority":            "no                    yes  yes    no   no             no     no     no   yes      no",
+        "reasoning_effort":    "chat                  chat chat   no   chat           chat   no     no   yes      chat",
+        "priority":            "no                    no   no     no   no             no     no     no   yes      no",
         "service_tier":        "yes                   no   no     no   no             no     no     no   yes      no",
         "dimensions":          "yes                   yes  yes    no   no             yes    no     no   yes      yes",
-        "encoding_format":     "yes                   yes  yes    no   yes            yes    no     yes  yes      yes",
+        "encoding_format":     "yes                   yes  yes    no   yes            yes    yes    yes  yes      yes",
         "input_type":          "no                    no   no     no   no             no     no     no   yes      no",
         "truncate":            "no                    no   no     no   no             no     no     no   yes      no",
         "return_errors":       "no                    no   no     no   no             no     no     no   yes      no",
-        "top_n":               "yes                   yes  yes    yes  yes            yes    yes    yes  yes      yes",
     }.items()
 }  # fmt: skip
 """For each dialect whether it has the field, only in a `chat` or for a `text`, or its name for the field."""
@@ -222,7 +223,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "return_errors": (False, True),  # answers of other servers have no errors beside values
 }
 """Values that change nothing, which are left out for a server that lacks the field."""
-_GUIDE_KINDS = ("json_object", "json_schema", "regex", "ebnf")
 
 
 def adapted(name: str, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,6 +231,8 @@ def adapted(name: str, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
     Raises InflightError `unsupported_input` that names the field that the server does not have or would ignore.
     """
     dialect = DIALECTS[name]
+    if name == "inflight":
+        return dict(body)  # it refuses by name what it does not support
     if route not in dialect.paths:
         raise _unsupported(dialect, f"the route {route}", "use a server that has it")
     given = {key: value for key, value in body.items() if value is not None}
@@ -243,8 +245,10 @@ def adapted(name: str, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
             fields[spelt] = value
         elif value not in ("", [], {}, *_NEUTRAL.get(key, ())):
             raise _unsupported(dialect, key + _where(name, route, key), "leave it out")
-    if isinstance(fields.get("stop"), str) and name == "tgi":
-        fields["stop"] = [fields["stop"]]
+    if isinstance(fields.get("stop"), str):
+        fields["stop"] = [fields["stop"]]  # some servers take only a list
+    if route == COMPLETIONS and fields.get("logprobs") == 0:
+        fields["logprobs"] = 1  # most servers take 0 for none
     return fields if guide is None else {**fields, **_guided(name, route, guide)}
 
 
@@ -268,15 +272,16 @@ def _where(name: str, route: str, key: str) -> str:
 
 def _guided(name: str, route: str, guide: Any) -> dict[str, Any]:
     """Return the fields for a `response_format`."""
-    kind = guide.get("type") if isinstance(guide, Mapping) else None
+    kind = str(guide.get("type")) if isinstance(guide, Mapping) else ""
     if kind == "text":
         return {}
     dialect = DIALECTS[name]
     if _spelling(name, route, "response_format") is None:
         raise _unsupported(dialect, f"response_format on {route}", "leave it out")
-    if kind not in _GUIDE_KINDS or kind not in dialect.guides:
+    place = f"{kind} text" if route == COMPLETIONS and f"{kind} text" in dialect.guides else kind
+    if place not in dialect.guides:
         return {"response_format": guide}
-    if (template := dialect.guides[kind]) is None:
+    if (template := dialect.guides[place]) is None:
         raise _unsupported(dialect, f"response_format of type {kind}", "send a json_schema, or leave it out")
     value = (guide.get("json_schema") or {}).get("schema", {}) if kind == "json_schema" else guide.get(kind)
     filled: dict[str, Any] = _filled(template, value)

@@ -10,6 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import httpcore2
+
+from inflight_client._http import channel
 from inflight_client._http.infer_requests import StreamedRequest
 from inflight_client._http.messages import HttpResponse, json_object
 from inflight_client._http.responses import malformed
@@ -19,6 +22,8 @@ from inflight_client.errors import InflightError
 from inflight_client.transport import InferRequest
 
 _DONE = b"[DONE]"
+_REASONS = {"eos_token": "stop", "stop_sequence": "stop"}
+"""OpenAI's finish reasons for those of Text Generation Inference."""
 _THINK, _END_THINK = "<think>", "</think>"
 
 
@@ -39,6 +44,9 @@ class CompletionRequest(StreamedRequest):
         self._sum_log_probs = 0.0
         self._thinking = False
 
+    def begin(self, response: httpcore2.Response, where: str) -> None:
+        check_event_stream(response, where)
+
     def adapt(self, dialect: str, api: str) -> None:
         """Spell the request for the server, whose API has the path `api`. Raises InflightError `unsupported_input`."""
         route = CHAT if self._chat else COMPLETIONS
@@ -57,7 +65,7 @@ class CompletionRequest(StreamedRequest):
             self._usage = frame.get("usage") or self._usage
             outputs: dict[str, Any] = {}
             for choice in frame.get("choices", ()):  # one, or none in the frame with the usage
-                self._reason = choice.get("finish_reason") or self._reason
+                self._reason = finish_reason(choice) or self._reason
                 outputs = {"text_output": self._text(choice), **self._log_probs(choice.get("logprobs"))}
         except (AttributeError, KeyError, TypeError) as reason:
             raise malformed("a frame of a stream", f"{type(reason).__name__}: {reason}") from None
@@ -93,6 +101,22 @@ class CompletionRequest(StreamedRequest):
             return {}
         self._sum_log_probs += sum(values)
         return {"output_log_probs": values, "cum_log_probs": self._sum_log_probs}
+
+
+def finish_reason(choice: Mapping[str, Any]) -> str:
+    """Return a choice's finish reason by OpenAI's name; empty before the end."""
+    reason = choice.get("finish_reason") or ""
+    return _REASONS.get(reason, reason)
+
+
+def check_event_stream(response: httpcore2.Response, where: str) -> None:
+    """Raise InflightError `unsupported_deployment` unless the answer is streamed; its last event marks its end."""
+    kind = channel.content_type(response)
+    if not kind.startswith("text/event-stream"):
+        raise InflightError(
+            f"the server at {where} sends {kind or 'no type'!r} where a stream was asked for; check the address",
+            "unsupported_deployment",
+        )
 
 
 def encoded(body: Mapping[str, Any]) -> bytes:

@@ -37,7 +37,7 @@ class Client:
     """A client of one model, for blocking code. Any number of threads may share it; close it, or use `with`.
 
     `address` is HOST:PORT or grpc://HOST:PORT for gRPC, http://HOST:PORT for HTTP, grpcs:// and https:// for TLS;
-    http://HOST:PORT/v1 for an OpenAI-compatible gateway.
+    http://HOST:PORT/v1 for an OpenAI-compatible gateway, openai+http://HOST:PORT/v1?model=NAME for another such server.
     Without `model` it uses the server's model for text. `timeout` is the default of all calls. A
     `chat_template` (a checkpoint's directory) is needed for messages if the deployment does not render them. Nothing is
     sent before the first call.

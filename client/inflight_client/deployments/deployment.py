@@ -22,7 +22,7 @@ _DISPLAY_NAMES = {
     "inflight": "inflight's model",
     "tensorrtllm": "TensorRT-LLM's model",
     "llmapi": "the LLM API's model",
-    "openai": "the gateway's model",
+    "openai": "the server's model",
 }
 
 

@@ -42,4 +42,7 @@ class Backend(Protocol):
     async def build(self) -> str:
         """Return a fingerprint of the model: the same for the same engine, template and tokenizer."""
 
+    def prioritize(self, priority: int) -> bool:
+        """Send requests with this priority from now on; return whether the server has priorities."""
+
     async def close(self) -> None: ...

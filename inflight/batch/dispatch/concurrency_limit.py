@@ -15,6 +15,8 @@ _MIN_QUEUE = 2
 _LONG_QUEUE_FACTOR = 2
 """Factor by which a queue may be longer than needed before the limit is reduced."""
 _PAUSE_INITIAL, _PAUSE_MAX = 0.25, 8.0
+_MAX_RETRY_AFTER = 300.0
+"""Longest pause that a server is granted, in seconds."""
 _MIN_GAIN = 1.05
 """Minimum increase in throughput for the hill climb to continue."""
 _HOLD_MEASUREMENTS = 8
@@ -92,15 +94,20 @@ class AdaptiveLimit:
                 self._set(limit)
                 self._climb.begin(self._limit)
 
-    def server_overloaded(self, in_flight: int, now: float) -> None:
-        """The server refused a request because it is overloaded; several refusals at once count as one."""
+    def server_overloaded(self, in_flight: int, now: float, retry_after: float = 0.0) -> None:
+        """The server refused a request because it is overloaded; several refusals at once count as one.
+
+        `retry_after`: seconds for which it asks to be left alone.
+        """
+        asked = now + min(retry_after, _MAX_RETRY_AFTER)
         if self.paused(now):
+            self._paused_until = max(self._paused_until, asked)
             return
         self._ceiling = max(1.0, min(self._limit, max(in_flight, 1)) * 0.9)
         self._set(self._limit // 2)
         self._climb = _HillClimb(self._limit)
         self._pause = min(max(_PAUSE_INITIAL, self._pause * 2), _PAUSE_MAX)
-        self._paused_until = now + self._pause
+        self._paused_until = max(now + self._pause, asked)
         self._raised_at = self._paused_until
 
     def _set(self, limit: int) -> None:

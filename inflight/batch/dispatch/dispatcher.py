@@ -28,6 +28,16 @@ class CrashCounts(Protocol):
     def record_crashes(self, number: int, crashes: int) -> None: ...
 
 
+class NotedCrashes:
+    """The crashes of one run, which a resumed job does not know."""
+
+    def __init__(self) -> None:
+        self.crash_counts: dict[int, int] = {}
+
+    def record_crashes(self, number: int, crashes: int) -> None:
+        self.crash_counts[number] = crashes
+
+
 class Dispatcher:
     """Gives each row to a server that has a slot free. No row is lost, and none is sent twice at a time.
 
@@ -103,6 +113,11 @@ class Dispatcher:
         await asyncio.wait((self._end,), timeout=seconds)
         self._finish()
         await self._ended.wait()
+
+    def set_pace(self, priority: int, share: float) -> None:
+        """Send rows with this priority; to servers without priorities, a share of what they could take."""
+        for endpoint in self._endpoints:
+            endpoint.set_pace(priority, share)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from inflight_client import InflightError
-from inflight_client.results import Generation
 
 from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.concurrency_limit import INITIAL_LIMIT, MAX_LIMIT, AdaptiveLimit
@@ -25,9 +24,11 @@ from inflight.batch.job.rows import (
     Row,
     RowAnswer,
     RowRequest,
+    answer_tokens,
 )
 from inflight.batch.job.spec import EncodeSpec, RunOptions
 from inflight.batch.reporting.progress import ServerStatus
+from inflight.batch.row_formats.answer_check import answer_problem
 
 _TICK_SECONDS = 0.1
 _LOAD_SECONDS = 1.0
@@ -115,6 +116,12 @@ class Endpoint:
         self._traffic = _Traffic()
         self._trial, self._crash = _Trial(), _Crash()
         self._quick_crashes = 0
+        self._share = 1.0
+        """The part of the limit that is used now."""
+
+    def set_pace(self, priority: int, share: float) -> None:
+        """Send rows with this priority, or only a share of what the server could take if it has no priorities."""
+        self._share = 1.0 if self._backend.prioritize(priority) else share
 
     async def run(self, on_task_done: Callable[[asyncio.Task[None]], None]) -> None:
         """Give the server rows while it is up, until cancelled or until it is rejected.
@@ -150,16 +157,21 @@ class Endpoint:
             if self.health.rejected is None and (group := self._next_group(now)) is not None:
                 await self._try_group(group)
                 continue
-            self._slots.resize(0 if self._limit.paused(now) else self._limit.limit)
+            self._slots.resize(0 if self._limit.paused(now) else self._places)
             await asyncio.wait((self._failure,), timeout=_TICK_SECONDS)
 
     @property
     def name(self) -> str:
         return self._backend.name
 
+    @property
+    def _places(self) -> int:
+        """The most requests in flight now."""
+        return max(1, round(self._limit.limit * self._share))
+
     def status(self) -> ServerStatus:
         """Return the server's status for the progress display."""
-        limit = self._limit.limit * self._rows_per_request
+        limit = self._places * self._rows_per_request
         up, rows = self.health.up, self._traffic.rows
         return ServerStatus(name=self.name, up=up, in_flight=rows, concurrency_limit=limit)
 
@@ -277,10 +289,15 @@ class Endpoint:
         for row, answer in zip(rows, answers, strict=True):
             if isinstance(answer, InflightError):
                 failures.append(((row,), answer))
-            else:
-                answered += 1
-                tokens += _tokens(answer)
+                continue
+            answered += 1
+            spent = answer_tokens(answer)
+            tokens += sum(spent)
+            if (problem := answer_problem(row.request, answer)) is None:
                 self._queue.finish(row, answer)
+            else:
+                self._queue.add_spent(row, spent)
+                failures.append(((row,), problem))
         if answered:
             self._traffic.answered_at = now = _now()
             self._limit.request_answered(tokens, now)
@@ -311,7 +328,7 @@ class Endpoint:
         self._traffic.refused_at = now
         self._slots.resize(0)
         if why is FailureKind.OVERLOADED:
-            self._limit.server_overloaded(self._traffic.requests, now)
+            self._limit.server_overloaded(self._traffic.requests, now, error.retry_after or 0.0)
             self._requeue(rows)
             return
         if not self._failure.done():
@@ -335,7 +352,7 @@ class Endpoint:
 
     def _on_row_failure(self, row: Row, error: InflightError, why: FailureKind) -> None:
         """Handle a failure of the row's own: retry it for a while if that may help."""
-        if why is not FailureKind.TRANSIENT:
+        if why is not FailureKind.TRANSIENT or (error.code == "answer_invalid" and not _may_differ(row.request)):
             self._queue.finish(row, error)
             return
         failures = self._queue.count_failure(row)
@@ -353,13 +370,12 @@ def _now() -> float:
 def _probe_of(encode: EncodeSpec | None) -> RowRequest:
     """Return a simple request of the task."""
     if encode is None:
-        return GenerateRequest("Hello", 1)
+        return GenerateRequest("Hello", 1, is_probe=True)
     if encode.task == "embed":
         return EmbedRequest(("Hello",), encode.input_type, encode.dimensions, encode.truncate)
     return ClassifyRequest("Hello") if encode.task == "classify" else RerankRequest("Hello", ("Hello",))
 
 
-def _tokens(answer: RowAnswer) -> int:
-    if isinstance(answer, Generation):
-        return 0 if answer.usage is None else answer.usage.total_tokens
-    return answer.total_tokens
+def _may_differ(request: RowRequest) -> bool:
+    """Return whether another attempt may have another answer, and is wanted."""
+    return isinstance(request, GenerateRequest) and request.retries_invalid and not request.repeatable

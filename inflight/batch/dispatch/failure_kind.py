@@ -42,6 +42,7 @@ _BY_CODE = {
     "unsupported_deployment": FailureKind.REJECTED,
     "deadline_exceeded": FailureKind.TRANSIENT,
     "answer_damaged": FailureKind.TRANSIENT,
+    "answer_invalid": FailureKind.TRANSIENT,
     "invalid_request": FailureKind.AMBIGUOUS,
     "model_failed": FailureKind.AMBIGUOUS,
     "cancelled": FailureKind.TRANSIENT,  # cancelled on the server by another client

@@ -12,9 +12,9 @@ from inflight_client import InflightError
 from inflight_client.encodings import Embeddings, Reranking
 
 from inflight.batch.dispatch.backend import Backend
+from inflight.batch.dispatch.connect import connect
 from inflight.batch.dispatch.encoder_pool import EncoderPool, Outage, Suspects
 from inflight.batch.dispatch.row_queue import Feed, OnRowDone
-from inflight.batch.dispatch.triton_backend import TritonBackend
 from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import EmbedRequest, InvalidRow, RerankRequest, Row
 from inflight.batch.job.spec import Job, Task
@@ -53,7 +53,7 @@ class Encoders:
         options = job.run_options.model_copy(update={"model": None})
         addresses = options.retrieve_servers or options.servers
         tasks: tuple[Task, ...] = ("embed", "rerank") if job.retrieval.rerank else ("embed",)
-        return cls(*(tuple(TritonBackend(each, options, on_message, task) for each in addresses) for task in tasks))
+        return cls(*(tuple(connect(each, options, on_message, task) for each in addresses) for task in tasks))
 
 
 class RetrievalStep:

@@ -6,12 +6,13 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from inflight_client import InflightError
 
 from inflight.batch.dispatch.poison_rows import PoisonRowFinder
-from inflight.batch.job.rows import GenerateRequest, RerankRequest, Row, RowAnswer
+from inflight.batch.job.rows import GenerateRequest, RerankRequest, Row, RowAnswer, Tokens, add_tokens
 
 MAX_READY = 256
 """Rows that are prefetched before a server has room for them."""
@@ -53,6 +54,7 @@ class RowQueue:
         self._sent: dict[int, int] = {}
         self._in_flight_again: set[int] = set()
         self._failures: dict[int, int] = {}
+        self._spent: dict[int, Tokens] = {}
         self._alone: set[int] = set()
         """Numbers of rows that are sent in requests of their own."""
         self._open = 0
@@ -162,8 +164,14 @@ class RowQueue:
         self._failures[row.number] = failures = self._failures.get(row.number, 0) + 1
         return failures
 
+    def add_spent(self, row: Row, tokens: Tokens) -> None:
+        """Count the tokens of an answer that is not kept."""
+        self._spent[row.number] = add_tokens(self._spent.get(row.number, (0, 0)), tokens)
+
     def finish(self, row: Row, result: RowAnswer | InflightError, sent: int = 1) -> None:
         """Finish a row with an answer or an error, after `sent` more attempts."""
+        if row.number in self._spent:
+            row = replace(row, spent=add_tokens(row.spent, self._spent.pop(row.number)))
         if self._sent:
             sent += self._sent.pop(row.number, 0)
             self._failures.pop(row.number, None)

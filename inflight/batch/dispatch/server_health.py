@@ -81,6 +81,8 @@ class ServerHealth:
         self.up = False
         self.last_error = error
         self._down_since = _now()
+        if error is not None and classify_failure(error) is FailureKind.REJECTED:
+            self._rejects_probe = True  # what the server says of itself does not show that, so a simple request must
 
     def is_unavailable(self, now: float) -> bool:
         """Return whether it has been down for so long that other servers should take its rows."""

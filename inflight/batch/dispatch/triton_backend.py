@@ -12,10 +12,10 @@ from inflight_client.encoder_call import MODELS
 from inflight_client.encodings import Classifications, Embeddings
 from inflight_client.engine_load import EngineLoad
 from inflight_client.model_defaults import as_conversation, with_model_defaults
-from inflight_client.results import Generation
 from inflight_client.validation import shorten
 
 from inflight.batch.dispatch.backend import ServerLoad
+from inflight.batch.dispatch.choices import ModelTemplate, complete, row_parsers
 from inflight.batch.job.rows import (
     ClassifyRequest,
     EmbedRequest,
@@ -67,6 +67,7 @@ class TritonBackend:
             metrics_url=page,
         )
         self._priority = options.priority or 0
+        self._takes_priority = True
         self._on_message = on_message
         self._warned_metrics = self._warned_model = False
         self._sent_messages: set[str] = set()
@@ -90,10 +91,14 @@ class TritonBackend:
             if isinstance(request, RerankRequest)
         ]
 
-    async def _generate(self, request: GenerateRequest, request_id: str) -> Generation:
+    async def _generate(self, request: GenerateRequest, request_id: str) -> RowAnswer:
         """Request one unary response, which is less work for both sides. An answer that was cancelled elsewhere is an
         error."""
         prompt, sampling = request.prompt, request.sampling
+        parsers = None
+        if request.chat:
+            directory = (await self._client.deployment()).served.get("engine_dir")
+            parsers = row_parsers(request, prompt, ModelTemplate.load(str(directory)) if directory else None)
         if request.as_model:
             served = (await self._client.deployment()).served
             sampling = with_model_defaults(sampling, served)
@@ -111,6 +116,10 @@ class TritonBackend:
         }
         if self._priority and await self._supports_priority():
             options["priority"] = self._priority
+        if request.wants_scores:
+            options["return_log_probs"] = True
+        if request.n > 1 or (parsers is not None and parsers.parser() is not None):
+            return await complete(self._client, prompt, request, options, parsers)
         answer = await self._client.generate(prompt, **options)
         if answer.finish_reason == "cancelled":
             raise InflightError("another client cancelled the request on the server", "cancelled")
@@ -166,7 +175,8 @@ class TritonBackend:
             )
 
     async def _supports_priority(self) -> bool:
-        if (await self._client.deployment()).takes_priority:
+        self._takes_priority = (await self._client.deployment()).takes_priority
+        if self._takes_priority:
             return True
         self._message_once(
             f"{self.name} does not support priorities: rows compete equally with all other requests there."
@@ -222,6 +232,10 @@ class TritonBackend:
             if error.code not in REFUSAL_CODES or error.code == "model_not_found":
                 raise
             return ModelConfig()
+
+    def prioritize(self, priority: int) -> bool:
+        self._priority = priority
+        return self._takes_priority
 
     async def close(self) -> None:
         await self._client.close()

@@ -7,6 +7,12 @@ from typing import Any
 
 from inflight.batch.job.rows import RowResult, RowStatus
 
+WORK = (
+    *("retries", "input_tokens", "output_tokens", "texts", "empty"),
+    *("copies", "refined", "refine_input_tokens", "refine_output_tokens"),
+)
+"""The counts that the rows' own lines do not show."""
+
 
 @dataclass
 class Counts:
@@ -28,6 +34,12 @@ class Counts:
     texts: int = 0
     empty: int = 0
     """Answered rows whose answer has no text."""
+    copies: int = 0
+    """Rows with the answer of an identical row."""
+    refined: int = 0
+    """Rows that the model of --refine-with was asked too; the next two are its part of the tokens."""
+    refine_input_tokens: int = 0
+    refine_output_tokens: int = 0
 
     @property
     def done(self) -> int:
@@ -40,6 +52,10 @@ class Counts:
         self.output_tokens += result.tokens[1]
         self.texts += result.texts
         self.empty += result.empty
+        self.copies += result.copied
+        self.refined += result.refined
+        self.refine_input_tokens += result.refine_tokens[0]
+        self.refine_output_tokens += result.refine_tokens[1]
         if result.status is not RowStatus.OK:
             self.codes[result.code] = self.codes.get(result.code, 0) + 1
 

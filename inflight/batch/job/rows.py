@@ -10,8 +10,10 @@ from typing import Any, Self
 import orjson
 from inflight_client.call import CallOptions, Prompt
 from inflight_client.encodings import Classifications, Embeddings, Reranking
-from inflight_client.results import Generation
+from inflight_client.results import Generation, Usage
 from inflight_client.sampling import Sampling
+
+from inflight.openai_api.tools import NO_TOOLS, Tools
 
 Text = str | Sequence[int]
 """A text, or the ids of its tokens."""
@@ -50,6 +52,10 @@ class GenerateRequest:
     """A call of the client: a prompt and its options. `model`: the model that the row names, if any.
 
     `as_model`: unset sampling parameters are the model's. `as_chat`: so is whether a text is sent as a conversation.
+    `n`: the number of choices. `schema`: the JSON schema that each must match. `chat`: reasoning and calls are parsed.
+    `body`: the request as the row has it, for servers of OpenAI's protocol. `wants_scores`: a condition reads the log
+    probabilities. `retries_invalid`: whether an answer that does not match the schema is worth another attempt.
+    `is_probe`: a simple request, to see whether the server answers.
     """
 
     prompt: Prompt
@@ -60,6 +66,25 @@ class GenerateRequest:
     model: str | None = None
     as_model: bool = False
     as_chat: bool = False
+    n: int = 1
+    tools: Tools = NO_TOOLS
+    schema: Mapping[str, Any] | None = None
+    chat: bool = False
+    body: Mapping[str, Any] | None = None
+    wants_scores: bool = False
+    retries_invalid: bool = True
+    is_probe: bool = False
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the same request has the same answer again: it is greedy, or has a seed."""
+        if self.body is not None:
+            return self.body.get("temperature") == 0 or self.body.get("seed") is not None
+        sampling = self.sampling
+        if sampling.seed is not None or sampling.temperature == 0 or sampling.top_k == 1:
+            return True
+        unset = sampling.temperature is None and not sampling.top_p and not sampling.top_k
+        return unset and not self.as_model
 
     @property
     def text(self) -> str:
@@ -130,15 +155,61 @@ RowRequest = GenerateRequest | EmbedRequest | ClassifyRequest | RerankRequest
 """The request of a row, by its task."""
 
 
-RowAnswer = Generation | Embeddings | Classifications | Reranking
+@dataclass(frozen=True)
+class Completion:
+    """An answer as a response of OpenAI's API has it: its `choices`, and in `rest` what is beside them, usage too."""
+
+    choices: tuple[Mapping[str, Any], ...]
+    usage: Usage | None = None
+    rest: Mapping[str, Any] = field(default_factory=dict)
+
+
+RowAnswer = Generation | Completion | Embeddings | Classifications | Reranking
 """The answer to a row, by its task, for the texts of the row alone."""
+
+
+Tokens = tuple[int, int]
+"""Tokens of prompts, and of answers."""
+
+
+def add_tokens(first: Tokens, second: Tokens) -> Tokens:
+    return first[0] + second[0], first[1] + second[1]
+
+
+def answer_tokens(answer: RowAnswer) -> Tokens:
+    """Return the tokens of an answer and its prompt, as far as the server counts them."""
+    if isinstance(answer, Generation | Completion):
+        return (0, 0) if answer.usage is None else (answer.usage.input_tokens, answer.usage.output_tokens)
+    return answer.total_tokens, 0
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """Why a row went to the model of --refine-with: the condition that its first answer met, and that answer's tokens.
+
+    `error`: the code of why the first answer was kept, if it was.
+    """
+
+    because: str
+    tokens: Tokens
+    error: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a row's record says of it."""
+        values = {"refined": not self.error, "refined_because": self.because}
+        values |= dict(zip(("first_input_tokens", "first_output_tokens"), self.tokens, strict=True))
+        return values | ({"refine_error": self.error} if self.error else {})
+
+
+REFINED_FIELDS = ("refined", "refined_because", "first_input_tokens", "first_output_tokens", "refine_error")
 
 
 @dataclass(frozen=True)
 class Row:
     """A valid row. `number` is its place in the input, from 0, counting invalid rows too.
 
-    `context` is data that the row format needs again to write the answer.
+    `context` is data that the row format needs again to write the answer. `spent` are the tokens, of prompt and answer,
+    of answers that were not kept. `refinement`: why another model answers it, if one does.
     """
 
     number: int
@@ -146,6 +217,8 @@ class Row:
     id: str
     request: RowRequest
     context: Any = None
+    spent: Tokens = (0, 0)
+    refinement: Refinement | None = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +239,8 @@ class RowResult:
     """The final record of a row: `text` is its line in the file of its status, as JSON without the line end.
 
     `tokens` are those of prompt and answer; `texts` is the number of texts that were embedded, classified or scored;
-    `attempts` is how often the row was sent. `empty`: it was answered without any text.
+    `attempts` is how often the row was sent. `empty`: it was answered without any text. `copied`: its answer is that
+    of an identical row. `refined`: another model was asked too, whose part of `tokens` is `refine_tokens`.
     """
 
     number: int
@@ -176,10 +250,13 @@ class RowResult:
     text: bytes
     code: str = ""
     message: str = ""
-    tokens: tuple[int, int] = (0, 0)
+    tokens: Tokens = (0, 0)
     attempts: int = 0
     texts: int = 0
     empty: bool = False
+    copied: bool = False
+    refined: bool = False
+    refine_tokens: Tokens = (0, 0)
 
     @classmethod
     def of(cls, row: Row | InvalidRow, status: RowStatus, text: bytes, **values: Any) -> Self:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 from inflight_client.sampling import PARAMETERS
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
+from inflight.batch.job.deadline import absolute_time
+from inflight.batch.job.rows import REFINED_FIELDS
 from inflight.batch.storage.addresses import absolute_address, absolute_path, is_local, local_path
 from inflight.batch.storage.secret_address import masked
 
@@ -112,7 +114,7 @@ class OutputSpec(_Addressed):
 
 
 class GenerationDefaults(_StrictModel):
-    """Sampling parameters for rows that do not set their own."""
+    """Sampling parameters for rows that do not set their own. `answer_schema`: the JSON schema of the answers."""
 
     max_tokens: int = _field(128, "Maximum tokens per answer, for rows without their own limit.", ge=1)
     temperature: float | None = _field(None, f"{PARAMETERS['temperature'].help}  [default: the model's]")
@@ -132,6 +134,12 @@ class GenerationDefaults(_StrictModel):
         "Whether rows are sampled, and prompts sent as conversations, as the model's files say, if nothing else is"
         " given.  [default: model]",
     )
+    answer_schema: dict[str, Any] | None = None
+
+    @property
+    def answer_properties(self) -> tuple[str, ...]:
+        """The properties of the object that each answer is, which are columns of the output."""
+        return tuple((self.answer_schema or {}).get("properties") or ())
 
 
 class EncodeSpec(_StrictModel):
@@ -177,6 +185,15 @@ class RetrievalSpec(_Addressed):
         return max(self.candidates or min(4 * self.top_k, 1000), self.top_k) if self.rerank else self.top_k
 
 
+class RefineSpec(_StrictModel):
+    """When a row goes to a second model, whose servers are `RunOptions.refine_with`."""
+
+    when: str = Field(
+        description="Condition to refine an answer: invalid-json, schema, 'logprob < NUMBER' or regex:PATTERN, with |"
+        " between several."
+    )
+
+
 class RunOptions(_StrictModel):
     """How the rows are run. Nothing here changes an answer, so all of it may change when a job is resumed."""
 
@@ -189,6 +206,9 @@ class RunOptions(_StrictModel):
     )
     ephemeral: str | None = _field(None, "Start a server for this engine directory while the job runs, on free ports.")
     ephemeral_options: dict[str, Any] = Field(default_factory=dict)
+    refine_with: tuple[str, ...] = _field(
+        (), "Server of a larger model for the answers that meet --refine-when (repeatable)."
+    )
     runner: Literal["local", "ray"] = _field("local", "Run rows in this process, or on Ray workers.")
     workers: int | None = _field(None, "Number of Ray workers.  [default: one per server]", ge=1)
     concurrency: int | None = _field(
@@ -212,7 +232,20 @@ class RunOptions(_StrictModel):
     checkpoint_seconds: float = _field(
         0.5, "Seconds between checkpoints; work since the last one is repeated after a crash.", gt=0, le=600
     )
+    dedupe: bool = _field(True, "Compute identical rows once, if they are greedy or have a seed.")
+    finish_by: Annotated[str, AfterValidator(absolute_time)] | None = _field(
+        None,
+        "Time, or duration such as 6h, by which to finish: rows have a low priority until more speed is needed for it.",
+    )
     price_per_hour: float | None = _field(None, "Cost of the machines per hour, for the cost figures.", ge=0)
+    price_per_million_input: float | None = _field(None, "Price of a million tokens of prompts, in USD.", ge=0)
+    price_per_million_output: float | None = _field(None, "Price of a million tokens of answers, in USD.", ge=0)
+    refine_price_per_million_input: float | None = _field(
+        None, "The same for --refine-with.  [default: --price-per-million-input]", ge=0
+    )
+    refine_price_per_million_output: float | None = _field(
+        None, "The same for --refine-with.  [default: --price-per-million-output]", ge=0
+    )
 
     @field_validator("ephemeral")
     @classmethod
@@ -221,8 +254,8 @@ class RunOptions(_StrictModel):
 
 
 class Job(_StrictModel):
-    """A whole job: `input`, `output`, `defaults`, `encode` and `retrieval` are bound to its state, `run_options` are
-    not.
+    """A whole job: `input`, `output`, `defaults`, `encode`, `retrieval` and `refine` are bound to its state,
+    `run_options` are not.
 
     `encode`: None for the task `generate`. `retrieval`: None if its prompts have no passages. `compact_vectors`: this
     is a part of a job whose output has a column of vectors, so that its lines have them in the same form.
@@ -233,6 +266,7 @@ class Job(_StrictModel):
     defaults: GenerationDefaults = Field(default_factory=lambda: GenerationDefaults())
     encode: EncodeSpec | None = None
     retrieval: RetrievalSpec | None = None
+    refine: RefineSpec | None = None
     run_options: RunOptions = Field(default_factory=lambda: RunOptions())
     compact_vectors: bool = False
 
@@ -242,8 +276,11 @@ class Job(_StrictModel):
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The names of an answer's values after those of its task: kept columns, and the sources of retrieval."""
-        return self.input.keep if self.retrieval is None else (*self.input.keep, SOURCES)
+        """The names of an answer's values after those of its task: properties of a schema, kept columns, the sources
+        of retrieval, and what became of the first answer."""
+        sources = () if self.retrieval is None else (SOURCES,)
+        refined = () if self.refine is None else REFINED_FIELDS
+        return (*self.defaults.answer_properties, *self.input.keep, *sources, *refined)
 
     def binding(self) -> dict[str, Any]:
         """Return the values that must be the same when the job is resumed.
@@ -256,10 +293,20 @@ class Job(_StrictModel):
         return {
             "input": {**self.input.model_dump(mode="json"), "address": name},
             "output": self.output.model_dump(mode="json"),
-            "defaults": self.defaults.model_dump(mode="json"),
+            "defaults": self.defaults.model_dump(mode="json", exclude=_unset(self.defaults, "answer_schema")),
             **({} if self.encode is None else {"encode": self.encode.model_dump(mode="json", exclude=_INDEX_FIELDS)}),
             **({} if self.retrieval is None else {"retrieval": self.retrieval.model_dump(mode="json")}),
+            **({} if self.refine is None else {"refine": self.refine.model_dump(mode="json")}),
         }
+
+
+def _unset(values: BaseModel, *names: str) -> set[str]:
+    """Return those of the names that have no value: jobs from before there were such fields bind nothing of them."""
+    return {name for name in names if getattr(values, name) is None}
+
+
+FACTS = "|"
+"""Between the facts of a build that is no fingerprint; what a server does not report is empty."""
 
 
 def fingerprint(values: Any) -> str:

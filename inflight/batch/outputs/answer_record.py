@@ -107,6 +107,6 @@ def _parse_openai(values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         (item,) = body["data"]
         return values["custom_id"], contents | {"embedding": item["embedding"], "truncated": item.get("truncated")}
     choice = body["choices"][0]
-    text = choice["message"]["content"] if "message" in choice else choice["text"]
+    text = choice["message"].get("content") if "message" in choice else choice["text"]
     contents |= {"finish_reason": choice.get("finish_reason"), "output_tokens": usage.get("completion_tokens")}
     return values["custom_id"], contents | {"text": text}

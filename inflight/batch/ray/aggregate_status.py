@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from inflight.batch.job.counts import Counts
+from inflight.batch.job.counts import WORK, Counts
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.reporting.cost import JobCost
 from inflight.batch.reporting.progress import JobProgress, JobState, ServerStatus, publish_progress, read_progress
@@ -51,7 +51,7 @@ class AggregateStatus:
             pending_retries=sum(part.pending_retries for part in living),
             retries_left=left,
             throughput=self._rate_estimator.update(counts, retries_left=left),
-            cost=JobCost.from_counts(counts, self._session.job.run_options.price_per_hour),
+            cost=JobCost.from_counts(counts, self._session.job.run_options),
         )
         publish_progress(self._session.directory, progress, self._on_progress)
         return counts
@@ -83,7 +83,7 @@ class AggregateStatus:
 
 def add_counts(whole: Counts, part: Counts) -> None:
     """Add a part's rows, tokens and codes; time and runs are those of the whole job."""
-    for name in ("ok", "error", "dead", "retries", "input_tokens", "output_tokens", "texts", "empty"):
+    for name in ("ok", "error", "dead", *WORK):
         setattr(whole, name, getattr(whole, name) + getattr(part, name))
     for code, count in part.codes.items():
         whole.codes[code] = whole.codes.get(code, 0) + count

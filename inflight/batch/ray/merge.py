@@ -12,7 +12,7 @@ import orjson
 from inflight.batch.dispatch.prefetcher import duplicate_row
 from inflight.batch.errors import BatchError
 from inflight.batch.failpoints import failpoint
-from inflight.batch.job.counts import Counts
+from inflight.batch.job.counts import WORK, Counts
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowResult, RowStatus
 from inflight.batch.job.spec import InputPart, Task
@@ -67,10 +67,8 @@ class PartMerger:
         self._ledger.remember("rows", rows)
 
     def _count(self, spent: Counts) -> None:
-        counts = self._ledger.counts
-        counts.retries = spent.retries
-        counts.input_tokens, counts.output_tokens = spent.input_tokens, spent.output_tokens
-        counts.texts, counts.empty = spent.texts, spent.empty
+        for name in WORK:
+            setattr(self._ledger.counts, name, getattr(spent, name))
 
     def _merge_part(self, part: InputPart, directory: JobDirectory, ledger: Ledger) -> None:
         letters = self._dead_letters(part, self._duplicates(part, directory, ledger))

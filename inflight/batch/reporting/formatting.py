@@ -34,7 +34,10 @@ def format_eta(progress: JobProgress) -> str:
     """Format the time left; empty if the job has ended."""
     if not progress.state.is_active:
         return ""
-    return "ETA unknown" if progress.throughput.eta is None else f"ETA {format_duration(progress.throughput.eta)}"
+    if progress.throughput.eta is None:
+        return "ETA unknown"
+    expected = f", {progress.expected}" if progress.expected else ""
+    return f"ETA {format_duration(progress.throughput.eta)}{expected}"
 
 
 def format_failures(progress: JobProgress) -> str:
@@ -43,6 +46,8 @@ def format_failures(progress: JobProgress) -> str:
     letters = f"{counts.dead:,} dead letter{'' if counts.dead == 1 else 's'}"
     tries = f"{counts.retries:,} {'retry' if counts.retries == 1 else 'retries'}"
     failed = ", ".join(f"{code} {many:,}" for code, many in sorted(counts.codes.items()))
+    letters += f", {counts.copies:,} copies" if counts.copies else ""
+    letters += f", {counts.refined:,} refined" if counts.refined else ""
     letters += f", {counts.empty:,} empty answer{'' if counts.empty == 1 else 's'}" if counts.empty else ""
     return f"{tries}, {letters}" + (f", failed: {failed}" if failed else "")
 

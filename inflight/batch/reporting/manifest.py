@@ -28,7 +28,10 @@ class _ManifestModel(BaseModel):
 
 
 class RowTotals(_ManifestModel):
-    """`input` = `ok` + `error` + `dead`; `codes`: errors and dead letters by code. `empty` of `ok` have no text."""
+    """`input` = `ok` + `error` + `dead`; `codes`: errors and dead letters by code. `empty` of `ok` have no text.
+
+    `copies` have the answer of an identical row; of `refined` the model of --refine-with was asked too.
+    """
 
     input: int
     ok: int
@@ -36,15 +39,18 @@ class RowTotals(_ManifestModel):
     dead: int
     codes: dict[str, int]
     empty: int = 0
+    copies: int = 0
+    refined: int = 0
 
 
 class RunTimes(_ManifestModel):
-    """`started` and `ended` in UTC; `seconds`: the total time of the job's runs."""
+    """`started`, `ended` and the deadline `finish_by` in UTC; `seconds`: the total time of the job's runs."""
 
     started: datetime
     ended: datetime
     seconds: float
     runs: int
+    finish_by: datetime | None = None
 
 
 class Fingerprints(_ManifestModel):
@@ -76,6 +82,8 @@ class JobManifest(_ManifestModel):
     retries: int
     input_tokens: int
     output_tokens: int
+    refine_input_tokens: int = 0
+    refine_output_tokens: int = 0
     texts: int = 0
     times: RunTimes
     cost: JobCost | None
@@ -92,7 +100,8 @@ class JobManifest(_ManifestModel):
 def build_manifest(session: JobSession, outputs: Sequence[str], notes: Sequence[str] = ()) -> JobManifest:
     """Return the manifest of a job with all rows done. `outputs`: the addresses of its output. Raises BatchError."""
     counts, ledger = session.ledger.counts, session.ledger
-    cost = JobCost.from_counts(counts, session.job.run_options.price_per_hour)
+    options = session.job.run_options
+    cost = JobCost.from_counts(counts, options)
     values = {name: value for name, value in counts.as_dict().items() if name not in ("seconds", "runs")}
     return JobManifest(
         name=session.directory.path.stem,
@@ -105,6 +114,7 @@ def build_manifest(session: JobSession, outputs: Sequence[str], notes: Sequence[
             ended=datetime.now(UTC).replace(microsecond=0),
             seconds=round(counts.seconds, 3),
             runs=counts.runs,
+            finish_by=None if options.finish_by is None else datetime.fromisoformat(options.finish_by),
         ),
         cost=cost,
         cost_formula=None if cost is None else COST_FORMULA,
@@ -117,9 +127,7 @@ def build_manifest(session: JobSession, outputs: Sequence[str], notes: Sequence[
             str(local_path(address).absolute()) if is_local(address) else masked(address) for address in outputs
         ),
         notes=tuple(notes),
-        servers=()
-        if session.job.run_options.ephemeral
-        else tuple(masked(server) for server in session.job.run_options.servers),
+        servers=() if options.ephemeral else tuple(map(masked, (*options.servers, *options.refine_with))),
         host=socket.gethostname(),
     )
 
@@ -130,7 +138,7 @@ def _job_without_secrets(job: Job) -> dict[str, Any]:
     for part in ("input", "output", "retrieval"):
         if values[part] is not None:
             values[part]["address"] = masked(values[part]["address"])
-    for name in ("servers", "retrieve_servers"):
+    for name in ("servers", "retrieve_servers", "refine_with"):
         values["run_options"][name] = [masked(address) for address in values["run_options"][name]]
     return values
 

@@ -57,7 +57,8 @@ class JobProgress(_ProgressModel):
     `total`: rows of the input, if known. `input_fraction`: fraction of the input that was read, if known. `in_flight`:
     rows at servers. `pending_retries`: rows that failed and will be sent again. `retries_left`: rows of `counts` that a
     retry sends again and that have no new result yet. `out_of_order`: rows of `counts` whose results wait in the state
-    until row `next_row` (from 1) is done. `concurrency_limit`: maximum rows in flight now.
+    until row `next_row` (from 1) is done. `concurrency_limit`: maximum rows in flight now. `expected`: how the deadline
+    of --finish-by will be kept.
     """
 
     timestamp: float
@@ -77,6 +78,7 @@ class JobProgress(_ProgressModel):
     servers: tuple[ServerStatus, ...] = ()
     throughput: Throughput = Throughput()
     cost: JobCost | None = None
+    expected: str = ""
 
     @classmethod
     def now(cls, state: JobState, message: str, servers: tuple[ServerStatus, ...], **values: Any) -> JobProgress:

@@ -23,8 +23,14 @@ class ProgressReporter:
         )
 
     def report(
-        self, state: JobState, message: str = "", pending_retries: int = 0, servers: tuple[ServerStatus, ...] = ()
-    ) -> None:
+        self,
+        state: JobState,
+        message: str = "",
+        pending_retries: int = 0,
+        servers: tuple[ServerStatus, ...] = (),
+        expected: str = "",
+    ) -> JobProgress:
+        """Report the progress, and return it. `expected`: how a deadline will be kept."""
         ledger = self._session.ledger
         progress = JobProgress.now(
             state,
@@ -38,9 +44,11 @@ class ProgressReporter:
             out_of_order=ledger.out_of_order,
             next_row=ledger.next - self._session.job.input.part.first + 1,
             throughput=self._rate_estimator.update(ledger.counts, self._input_fraction(), self._retries_left),
-            cost=JobCost.from_counts(ledger.counts, self._options.price_per_hour),
+            cost=JobCost.from_counts(ledger.counts, self._options),
+            expected=expected,
         )
         publish_progress(self._session.directory, progress, self._on_progress)
+        return progress
 
     @property
     def _retries_left(self) -> int:

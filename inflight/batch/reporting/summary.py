@@ -65,6 +65,8 @@ def _rows(manifest: JobManifest) -> Iterator[str]:
     for many, what in (
         (rows.input, "in the input"),
         (rows.ok, f"answered ({rows.ok / rows.input:.1%})" if rows.input else "answered"),
+        *([(rows.copies, "of the input's rows were copies, with the answer of another row")] if rows.copies else []),
+        *([(rows.refined, "of these refined by a larger model")] if rows.refined else []),
         *([(rows.empty, "of these with an empty answer; read a few, and change the prompt")] if rows.empty else []),
         (rows.error, "failed (refused, or gave up after retries)"),
         (rows.dead, "dead letters (invalid rows, or rows that crashed the engine)"),
@@ -100,6 +102,10 @@ def _time(manifest: JobManifest) -> Iterator[str]:
     yield "Time"
     yield f"  from {_moment(times.started)} to {_moment(times.ended)}"
     runs = "" if times.runs == 1 else f" in {times.runs} runs"
+    if times.finish_by is not None:
+        late = (times.ended - times.finish_by).total_seconds()
+        what = f"missed by {format_duration(late)}" if late > 0 else "met"
+        yield f"  its deadline, {_moment(times.finish_by)}, was {what}"
     yield f"  it ran for {format_duration(times.seconds)}{runs}, on {manifest.host}"
     if manifest.job["encode"] is None:
         tokens = f"{manifest.input_tokens:,} input tokens, {manifest.output_tokens:,} output tokens"
@@ -109,6 +115,8 @@ def _time(manifest: JobManifest) -> Iterator[str]:
         rated = (manifest.texts, manifest.input_tokens)
     rate = f" ({', '.join(f'{many / times.seconds:,.0f}' for many in rated)} per second)" if times.seconds else ""
     yield f"  {tokens}{rate}"
+    if large := manifest.refine_input_tokens + manifest.refine_output_tokens:
+        yield f"  {large:,} of these tokens at the larger model"
     if manifest.retries:
         yield f"  {_count(manifest.retries, 'request')} had to be retried"
 
@@ -119,7 +127,12 @@ def _cost(manifest: JobManifest) -> Iterator[str]:
         return
     yield "Cost"
     duration = format_duration(manifest.times.seconds)
-    yield f"  {format_money(cost.spent)} in total: {format_money(cost.price_per_hour)} per hour for {duration}"
+    parts = []
+    if cost.price_per_hour is not None:
+        parts.append(f"{format_money(cost.price_per_hour)} per hour for {duration}")
+    if cost.for_tokens:
+        parts.append(f"{format_money(cost.for_tokens)} for tokens")
+    yield f"  {format_money(cost.spent)} in total: {', and '.join(parts) or 'no tokens were paid'}"
     if cost.per_row is not None:
         yield f"  {format_money(cost.per_row)} per answered row"
     if cost.per_million_tokens is not None:

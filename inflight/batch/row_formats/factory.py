@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from inflight_client.encoder_call import MODELS
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.file_formats import resolve_format
-from inflight.batch.job.rows import InputRecord
+from inflight.batch.job.rows import (
+    REFINED_FIELDS,
+    ClassifyRequest,
+    EmbedRequest,
+    GenerateRequest,
+    InputRecord,
+    RerankRequest,
+    RowRequest,
+)
 from inflight.batch.job.spec import TEXT_COLUMNS, FileFormat, InputSpec, Job
+from inflight.batch.row_formats.answer_check import Condition
 from inflight.batch.row_formats.detection import is_request
 from inflight.batch.row_formats.interface import RowFormat
-from inflight.batch.row_formats.plain import EncodeRowFormat, GenerateRowFormat, PlainRowFormat
+from inflight.batch.row_formats.plain import (
+    EncodeRowFormat,
+    GenerateRowFormat,
+    PlainRowFormat,
+    sampling_from_defaults,
+)
+from inflight.batch.row_formats.request_bodies import is_openai_address
 from inflight.batch.sources.interface import RowSource
 
 
@@ -43,12 +60,15 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
         from inflight.batch.row_formats.openai import OpenAIRowFormat
 
         model = job.run_options.model or MODELS["embed"]
-        return OpenAIRowFormat(job.defaults, created, job.encode, compact, model)
+        servers = (*job.run_options.servers, *job.run_options.refine_with)
+        passes_through = job.run_options.ephemeral is None and all(map(is_openai_address, servers))
+        return OpenAIRowFormat(job.defaults, created, job.encode, compact, model, passes_through)
     form: PlainRowFormat
     if job.encode is not None:
         form = EncodeRowFormat(spec, job.encode, compact)
     elif job.retrieval is None:
-        form = GenerateRowFormat(spec, job.defaults, overrides=source.format == "jsonl")
+        own = () if job.refine is None else REFINED_FIELDS
+        form = GenerateRowFormat(spec, job.defaults, overrides=source.format == "jsonl", own=own)
     else:
         from inflight.batch.row_formats.retrieval import RetrievalRowFormat
 
@@ -61,6 +81,24 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
             "input_not_found",
         )
     return form
+
+
+def sample_request(job: Job) -> RowRequest:
+    """Return a request with the job's own options, for servers to say whether they can do it. Raises BatchError."""
+    if job.encode is not None:
+        encode = job.encode
+        if encode.task == "embed":
+            return EmbedRequest(("Hello",), encode.input_type, encode.dimensions, encode.truncate)
+        if encode.task == "classify":
+            return ClassifyRequest("Hello", encode.truncate)
+        return RerankRequest("Hello", ("Hello",), encode.truncate)
+    defaults = job.defaults
+    request = GenerateRequest("Hello", defaults.max_tokens, sampling_from_defaults(defaults))
+    scored = job.refine is not None and Condition(job.refine.when).reads_scores
+    as_model = defaults.generation_config == "model"
+    return replace(
+        request, as_model=as_model, as_chat=not job.input.raw, schema=defaults.answer_schema, wants_scores=scored
+    )
 
 
 def has_vector_column(job: Job) -> bool:
@@ -82,5 +120,6 @@ def _plain_options(job: Job, spec: InputSpec) -> str:
         "the column of ids": spec.id not in (None, "custom_id"),
         "the columns to keep": bool(spec.keep),
         "the retrieval": job.retrieval is not None,
+        "the schema": job.defaults.answer_schema is not None,
     }
     return ", ".join(name for name, is_set in options.items() if is_set)

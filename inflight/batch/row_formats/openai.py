@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -21,6 +22,7 @@ from inflight_client.results import Generation
 from inflight_client.validation import shorten
 
 from inflight.batch.job.rows import (
+    Completion,
     EmbedRequest,
     GenerateRequest,
     InputRecord,
@@ -29,10 +31,13 @@ from inflight.batch.job.rows import (
     RowAnswer,
     RowResult,
     RowStatus,
+    answer_tokens,
 )
 from inflight.batch.job.spec import EncodeSpec, GenerationDefaults
+from inflight.batch.row_formats.answer_check import answer_texts, asked_schema
 from inflight.batch.row_formats.lines import dead_letter, dump_json, parse_id
 from inflight.batch.row_formats.plain import sampling_from_defaults
+from inflight.batch.row_formats.request_bodies import sampling_fields
 from inflight.openai_api.encoding_request import EmbeddingRequest, parse_embedding
 from inflight.openai_api.encoding_response import embedding_parts
 from inflight.openai_api.errors import ApiError, error_body, status_of
@@ -45,6 +50,7 @@ _TEXT = "/v1/completions"
 _EMBEDDINGS = "/v1/embeddings"
 _NO_RESPONSE_CODES = frozenset(
     (
+        "answer_invalid",
         *("engine_died", "server_gone", "server_unreachable", "host_not_found", "connection_closed", "answer_damaged"),
         *("unsupported_deployment", "client_closed", "client_forked", "cancelled", "deadline_exceeded"),
         *("job_expired", "job_failed", "row_crashed_engine"),
@@ -61,7 +67,8 @@ class OpenAIRowFormat:
 
     With `encode`, whose task is embed, the lines are requests for embeddings. `vectors`: the output has a column of
     vectors, so each line has one text, and vectors of the job's size; the answers' lines have them as base64.
-    `model`: the name in answers to requests for embeddings that name none.
+    `model`: the name in answers to requests for embeddings that name none. `passes_through`: bodies go to servers of
+    OpenAI's protocol as they are, so that only what the job itself reads of them is checked.
     """
 
     def __init__(
@@ -71,7 +78,9 @@ class OpenAIRowFormat:
         encode: EncodeSpec | None = None,
         vectors: bool = False,
         model: str = MODELS["embed"],
+        passes_through: bool = False,
     ) -> None:
+        self._passes_through = passes_through
         self._encode, self._vectors, self._model = encode, vectors, model
         self._urls = (_CHAT, _TEXT) if encode is None else (_EMBEDDINGS,)
         self._defaults = RequestDefaults(defaults.max_tokens, sampling_from_defaults(defaults))
@@ -95,28 +104,40 @@ class OpenAIRowFormat:
             if self._encode is not None:
                 asked = parse_embedding(body)
                 return Row(number, record.line, name, self._embed_request(asked, self._encode), asked)
+            if self._passes_through:
+                passed = _passed_request(_with_defaults(body, self._defaults), chat)
+                return Row(number, record.line, name, passed, (chat, ()))
             parsed = parse_request(body, chat, self._defaults)
             request = _row_request(parsed, self._as_model)
-        except ApiError as error:
-            return InvalidRow(number, record.line, name, error.code, str(error), RowStatus.ERROR, error.param)
+            request = replace(request, schema=asked_schema(body), body=_with_defaults(body, self._defaults))
+        except (ApiError, InflightError) as error:
+            field = error.param if isinstance(error, ApiError) else None
+            return InvalidRow(number, record.line, name, error.code, str(error), RowStatus.ERROR, field)
         return Row(number, record.line, name, request, (chat, parsed.no_effect))
 
     def format_answer(self, row: Row, answer: RowAnswer, attempts: int) -> RowResult:
         if isinstance(answer, Embeddings):
             return self._format_embeddings(row, answer, attempts)
         assert isinstance(row.request, GenerateRequest)
-        assert isinstance(answer, Generation)
+        assert isinstance(answer, Generation | Completion)
         name = _hashed_id(row.id)
         chat, no_effect = row.context
         head = ResponseHead(name, self._created, str(row.request.model), chat=chat)
-        choice = Choice(0, texts=[answer.text], finish_reason=finish_reason_of(answer.finish_reason, calls=False))
-        if row.request.options.get("return_log_probs"):
-            most = row.request.options.get("top_log_probs", 0)
-            choice.logprobs = NAMELESS_TOKENS.logprobs(answer.token_ids, answer.log_probs or (), most)
-        text = _line(row.id, name, 200, response_body(head, [choice], answer.usage), no_effect)
-        tokens = (answer.input_tokens or 0, answer.output_tokens or 0)
-        empty = not answer.text.strip()
-        return RowResult.of(row, RowStatus.OK, text, tokens=tokens, attempts=attempts, empty=empty)
+        if isinstance(answer, Completion):
+            choices = [_with_own_ids(choice, name, place) for place, choice in enumerate(answer.choices)]
+            if row.request.wants_scores and not (row.request.body or {}).get("logprobs"):  # only the condition did
+                choices = [{**choice, "logprobs": None} for choice in choices]
+            body = {**head.fields(), "choices": choices, **answer.rest}
+        else:
+            choice = Choice(0, texts=[answer.text], finish_reason=finish_reason_of(answer.finish_reason, calls=False))
+            if row.request.options.get("return_log_probs"):
+                most = row.request.options.get("top_log_probs", 0)
+                choice.logprobs = NAMELESS_TOKENS.logprobs(answer.token_ids, answer.log_probs or (), most)
+            body = response_body(head, [choice], answer.usage)
+        marks = {} if row.refinement is None else row.refinement.fields()
+        text = _line(row.id, name, 200, body, no_effect, marks)
+        empty = not any(text.strip() for text, _ in answer_texts(answer)) and not _calls(answer)
+        return RowResult.of(row, RowStatus.OK, text, tokens=answer_tokens(answer), attempts=attempts, empty=empty)
 
     def _embed_request(self, parsed: EmbeddingRequest, encode: EncodeSpec) -> EmbedRequest:
         _refuse({"return_errors": parsed.return_errors, "priority": parsed.priority != 0})
@@ -162,11 +183,10 @@ class OpenAIRowFormat:
 
 
 def _row_request(parsed: GenerationRequest, as_model: bool) -> GenerateRequest:
-    """Return the request of a row, which gets one answer. Raises ApiError for what only the gateway supports."""
+    """Return the request of a row, which has one prompt. Raises ApiError for what only the gateway supports."""
     prompt = parsed.prompts[0]
-    several = {"n": parsed.n > 1, "prompt": len(parsed.prompts) > 1 or isinstance(prompt, TokenIds)}
-    scored = {"echo": parsed.echo, "prompt_logprobs": parsed.scores_prompt}
-    _refuse(several | {"stream": parsed.stream, "tools": parsed.tools.active} | scored)
+    several = len(parsed.prompts) > 1 or isinstance(prompt, TokenIds)
+    _refuse({"prompt": several, "stream": parsed.stream, "echo": parsed.echo, "prompt_logprobs": parsed.scores_prompt})
     assert not isinstance(prompt, TokenIds)
     assert parsed.max_tokens is not None
     options = CallOptions()
@@ -176,7 +196,45 @@ def _row_request(parsed: GenerationRequest, as_model: bool) -> GenerateRequest:
         options["top_log_probs"] = parsed.top_logprobs
     if parsed.chat_template_kwargs:
         options["chat_template_kwargs"] = parsed.chat_template_kwargs
-    return GenerateRequest(prompt, parsed.max_tokens, parsed.sampling, options, parsed.model, as_model)
+    request = GenerateRequest(prompt, parsed.max_tokens, parsed.sampling, options, parsed.model, as_model)
+    return replace(request, n=parsed.n, tools=parsed.tools, chat=parsed.chat)
+
+
+def _with_defaults(body: Mapping[str, Any], defaults: RequestDefaults) -> dict[str, Any]:
+    """Return a body with the job's values for fields that it does not set."""
+    given = {name: value for name, value in body.items() if value is not None}
+    if "max_tokens" not in given and "max_completion_tokens" not in given:
+        given["max_tokens"] = defaults.max_tokens
+    return sampling_fields(defaults.sampling) | given
+
+
+def _passed_request(body: Mapping[str, Any], chat: bool) -> GenerateRequest:
+    """Return the request of a row that goes to a server as it is. Raises InflightError."""
+    _refuse({"stream": bool(body.get("stream"))})
+    name, kind = ("messages", list) if chat else ("prompt", str)
+    if not isinstance(prompt := body.get(name), kind) or not prompt:
+        wanted = "a list of messages" if chat else "a text"
+        raise ApiError(f"{name} is {shorten(prompt)}; it must be {wanted}", "invalid_parameter", name)
+    most = body.get("max_completion_tokens", body.get("max_tokens"))
+    if not isinstance(most, int):
+        raise ApiError(f"max_tokens is {shorten(most)}; it must be a whole number", "invalid_parameter", "max_tokens")
+    model = str(body["model"]) if body.get("model") else None
+    return GenerateRequest(prompt, most, model=model, chat=chat, schema=asked_schema(body), body=body)
+
+
+def _with_own_ids(choice: Mapping[str, Any], name: str, place: int) -> Mapping[str, Any]:
+    """Return a choice whose calls have ids that are the same in each run."""
+    message = choice.get("message")
+    if not isinstance(message, Mapping) or not message.get("tool_calls"):
+        return choice
+    ids = (f"call_{name[:16]}{place:02x}{number}" for number in range(len(message["tool_calls"])))
+    calls = [{**call, "id": id_} for call, id_ in zip(message["tool_calls"], ids, strict=True)]
+    return {**choice, "message": {**message, "tool_calls": calls}}
+
+
+def _calls(answer: Generation | Completion) -> bool:
+    """Return whether a choice of an answer calls tools."""
+    return isinstance(answer, Completion) and len(answer_texts(answer)) < len(answer.choices)
 
 
 def _refuse(asked: Mapping[str, bool]) -> None:
@@ -209,10 +267,15 @@ def _hashed_id(custom_id: str) -> str:
 
 
 def _line(
-    custom_id: str, name: str, status: int, body: dict[str, Any] | orjson.Fragment, no_effect: Sequence[str] = ()
+    custom_id: str,
+    name: str,
+    status: int,
+    body: dict[str, Any] | orjson.Fragment,
+    no_effect: Sequence[str] = (),
+    marks: Mapping[str, Any] = MappingProxyType({}),
 ) -> bytes:
     """Return a line of the output; `no_effect` names what the gateway's header of that name does."""
-    response = {"status_code": status, "request_id": f"req_{name}", "body": body}
+    response = {"status_code": status, "request_id": f"req_{name}", "body": body, **marks}
     if no_effect:
         response["no_effect"] = no_effect
     return dump_json({"id": f"batch_req_{name}", "custom_id": custom_id, "response": response, "error": None})

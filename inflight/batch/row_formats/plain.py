@@ -34,8 +34,10 @@ from inflight.batch.job.spec import EncodeSpec, GenerationDefaults, InputSpec, T
 from inflight.batch.outputs.answer_record import ANSWER_FIELDS
 from inflight.batch.row_formats.lines import column_names, dead_letter, decode_binary, dump_json, parse_id, to_json
 from inflight.batch.row_formats.template import Template
+from inflight.openai_api.errors import ApiError
 from inflight.openai_api.fields import whole
 from inflight.openai_api.messages import checked_messages, checked_text
+from inflight.openai_api.response_format import schema_guide
 
 _SAMPLING = (
     *("temperature", "top_k", "top_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -94,6 +96,8 @@ class PlainRowFormat(ABC):
         line = {"id": id_, **fields}
         if kept:
             line.update(kept)
+        if row.refinement is not None:
+            line.update(row.refinement.fields())
         empty = isinstance(answer, Generation) and not answer.text.strip()
         text = dump_json(line)
         return RowResult.of(row, RowStatus.OK, text, tokens=tokens, attempts=attempts, texts=texts, empty=empty)
@@ -144,12 +148,25 @@ class GenerateRowFormat(PlainRowFormat):
     def __init__(
         self, spec: InputSpec, defaults: GenerationDefaults, overrides: bool = True, own: Collection[str] = ()
     ) -> None:
-        super().__init__(spec, "generate", own)
+        super().__init__(spec, "generate", (*own, *defaults.answer_properties))
         self._system = Template(spec.system, "the system message") if spec.system is not None else None
         self._chat = spec.chat or spec.system is not None
         self._max_tokens, self._sampling = defaults.max_tokens, sampling_from_defaults(defaults)
         self._as_model = defaults.generation_config == "model"
         self._as_chat = self._as_model and not spec.raw and not self._chat
+        self._schema, self._properties = defaults.answer_schema, defaults.answer_properties
+        if self._schema is not None:
+            try:
+                guide = schema_guide(self._schema, "the schema")
+            except ApiError as error:
+                raise BatchError(str(error), "input_invalid") from None
+            self._sampling = replace(self._sampling, guide=guide)
+            if shared := {*ANSWER_FIELDS["generate"], *own}.intersection(self._properties):
+                raise BatchError(
+                    f"the schema has the property {min(shared)!r}, and each answer has a value with that name; rename"
+                    " the property",
+                    "input_invalid",
+                )
         if self._template is not None and self._template.is_constant:
             raise BatchError(
                 "the template names no column, so all rows would have the same prompt; write {{ name }} for the value"
@@ -175,6 +192,9 @@ class GenerateRowFormat(PlainRowFormat):
             "input_tokens": answer.input_tokens,
             "output_tokens": answer.output_tokens,
         }
+        if self._properties:
+            values = orjson.loads(answer.text)  # it matches the schema
+            fields |= {name: values.get(name) if isinstance(values, dict) else None for name in self._properties}
         return fields, (answer.input_tokens or 0, answer.output_tokens or 0), 0
 
     def request(self, values: Mapping[str, Any]) -> RowRequest:
@@ -195,7 +215,9 @@ class GenerateRowFormat(PlainRowFormat):
 
     def _generate(self, prompt: str | list[dict[str, Any]], max_tokens: int, sampling: Sampling) -> GenerateRequest:
         as_chat = self._as_chat and isinstance(prompt, str)
-        return GenerateRequest(prompt, max_tokens, sampling, as_model=self._as_model, as_chat=as_chat)
+        return GenerateRequest(
+            prompt, max_tokens, sampling, as_model=self._as_model, as_chat=as_chat, schema=self._schema
+        )
 
     def _prompt_of(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:
         if self._template is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, get_args
 
 import click
-from inflight_client import InflightError, Sampling
+from inflight_client import Address, InflightError, Sampling
 from inflight_client.address import parse_header
 from pydantic import ValidationError
 
@@ -18,10 +19,12 @@ from inflight.batch.job.spec import (
     InputSpec,
     Job,
     OutputSpec,
+    RefineSpec,
     RetrievalSpec,
     RunOptions,
     Task,
 )
+from inflight.batch.row_formats.request_bodies import is_openai_address
 from inflight.batch.storage.addresses import is_database
 from inflight.commands.option_sections import section
 from inflight.common.schema.cli_options import Lines, collect_options, model_options, usage_error
@@ -29,6 +32,7 @@ from inflight.common.schema.cli_options import Lines, collect_options, model_opt
 _INPUT = {"format": "input_format"}
 _OUTPUT = {"format": "output_format", "table": "output_table"}
 _RUNNING = {"servers": "server", "retrieve_servers": "retrieve_server"}
+_REFINE = {"when": "refine_when"}
 _RETRIEVAL = {name: f"retrieve_{name}" for name in RetrievalSpec.model_fields} | {"address": "retrieve"}
 _EPHEMERAL = {
     "kv_cache_tokens": "KV cache size in tokens",
@@ -60,6 +64,12 @@ job_options = section(
     ),
     model_options(EncodeSpec),
     model_options(GenerationDefaults),
+    click.option(
+        "--schema",
+        metavar="FILE",
+        help="JSON schema that each answer must match; the properties of its object are columns of the output.",
+    ),
+    model_options(RefineSpec, _REFINE),
     starts={"out": "Output", "retrieve": "Retrieval", "task": "Task", "max_tokens": "Sampling"},
 )
 """Adds the options that define a job; `job_from_options` reads them."""
@@ -116,8 +126,12 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
     defaults, encode = collect_options(GenerationDefaults, options), collect_options(EncodeSpec, options)
     _check_task(task, source, defaults, encode)
     _check_index(options["out"], encode)
+    schema, refine = _schema(options.pop("schema"), task), collect_options(RefineSpec, options, _REFINE)
+    if schema is not None:
+        defaults["answer_schema"] = schema
     retrieval = _retrieval(task, source, options)
     running = run_options_from(options, RunOptions())
+    _check_refine(task, refine, running)
     if retrieval is not None and running.ephemeral is not None and not running.retrieve_servers:
         raise click.UsageError("a server of --ephemeral has no encoders; name one that has: --retrieve-server")
     try:
@@ -128,12 +142,53 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
             defaults=GenerationDefaults(**{"generation_config": "model", **defaults}),
             encode=None if task == "generate" else EncodeSpec(task=task, **encode),
             retrieval=retrieval,
+            refine=RefineSpec(**refine) if refine else None,
             run_options=running,
         )
     except InflightError as error:
         raise click.UsageError(str(error)) from None
     except ValidationError as error:
         raise usage_error(error, {**_INPUT, **_OUTPUT}) from None
+
+
+def _schema(path: str | None, task: Task) -> dict[str, Any] | None:
+    """Return the schema in a file. Raises UsageError for what is none."""
+    if path is None:
+        return None
+    if task != "generate":
+        raise click.UsageError(f"the task {task} has no --schema; leave it out, or give another --task")
+    try:
+        schema = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise click.UsageError(f"--schema {path} can't be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"--schema {path} is not JSON: {error}") from None
+    if not isinstance(schema, dict) or not schema:
+        raise click.UsageError(f"--schema {path} must be an object, such as {{'type': 'object', 'properties': ...}}")
+    from inflight.batch.row_formats.answer_check import check_schema
+
+    try:
+        check_schema(schema)
+    except InflightError as error:
+        raise click.UsageError(f"--schema {path}: {error}") from None
+    return schema
+
+
+def _check_refine(task: Task, refine: dict[str, Any], running: RunOptions) -> None:
+    """Refuse a condition that is none, or that has no server, and the reverse."""
+    if bool(refine) != bool(running.refine_with):
+        missing, given = ("--refine-with", "--refine-when") if refine else ("--refine-when", "--refine-with")
+        raise click.UsageError(f"{given} needs {missing}; give both, or leave out both")
+    if not refine:
+        return
+    if task != "generate":
+        raise click.UsageError(f"the task {task} has no --refine-when; leave it out, or give another --task")
+    from inflight.batch.row_formats.answer_check import Condition
+
+    try:
+        Condition(refine["when"])
+    except ValueError as error:
+        raise click.UsageError(f"--refine-when: {error}") from None
 
 
 _ENCODE_OPTIONS: dict[Task, tuple[str, ...]] = {
@@ -192,12 +247,20 @@ def run_options_from(options: dict[str, Any], base: RunOptions) -> RunOptions:
     except InflightError as error:
         raise click.BadParameter(str(error), param_hint="'--header'") from None
     ephemeral = {name: value for name in _EPHEMERAL if (value := options.pop(name)) is not None}
+    if "finish_by" in running and running.get("runner", base.runner) == "ray":
+        raise click.UsageError("--finish-by needs --runner local; leave out one of --finish-by and --runner ray")
     if "servers" in running and "ephemeral" in running:
         raise click.UsageError(
             "--ephemeral starts a temporary server and --server names existing ones; give only one of them"
         )
     if "servers" in running:
         running["ephemeral"] = None
+    try:
+        for address in (*running.get("servers", ()), *running.get("refine_with", ())):
+            if is_openai_address(address):
+                Address.parse(address).api_key()
+    except InflightError as error:
+        raise click.UsageError(str(error)) from None
     try:
         return RunOptions.model_validate(
             {

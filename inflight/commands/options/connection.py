@@ -27,7 +27,8 @@ connection_options = section(
         "--server",
         default="127.0.0.1:8001",
         show_default=True,
-        help="Server: HOST:PORT for gRPC, a grpc, grpcs, http or https URL, or a gateway's URL that ends in /v1.",
+        help="Server: HOST:PORT for gRPC, a grpc, grpcs, http or https URL, a gateway's URL that ends in /v1, or"
+        " openai+URL for another server of OpenAI's protocol.",
     ),
     click.option("--model", help="Name of the model.  [default: the server's model for the task]"),
     click.option(

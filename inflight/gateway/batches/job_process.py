@@ -15,7 +15,7 @@ from inflight_client import InflightError
 from pydantic import BaseModel, ConfigDict
 
 from inflight.batch.dispatch.backend import Backend
-from inflight.batch.dispatch.triton_backend import TritonBackend
+from inflight.batch.dispatch.connect import connect
 from inflight.batch.errors import BatchError, map_disk_errors
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import GenerationDefaults, InputSpec, Job, OutputSpec, RunOptions
@@ -125,7 +125,8 @@ def _gated(task: Task, job: Job) -> list[Backend]:
         with map_disk_errors(task.ledger):
             quotas = RowQuotas(task.key_file, task.key, task.ledger)
     options = job.run_options
-    return [GatedBackend(TritonBackend(each, options, task=job.task), quotas, task.path) for each in options.servers]
+    backends = (connect(each, options, lambda sentence: None, job.task) for each in options.servers)
+    return [GatedBackend(each, quotas, task.path) for each in backends]
 
 
 def main(parent: int) -> int:

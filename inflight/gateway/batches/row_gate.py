@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from inflight_client import InflightError
-from inflight_client.results import Generation
 
 from inflight.batch.dispatch.backend import Backend, ServerLoad
-from inflight.batch.job.rows import GenerateRequest, RowAnswer, RowRequest
+from inflight.batch.job.rows import GenerateRequest, RowAnswer, RowRequest, answer_tokens
 from inflight.common.atomic_files import write_atomic
 from inflight.gateway.key_file import ApiKey, read_key_file
 from inflight.gateway.quotas import QuotaLedger, Reservation
@@ -53,9 +52,8 @@ class RowQuotas:
         if most is not None:
             key = replace(key, quotas=replace(key.quotas, max_concurrent=max(1, most - 1)))
         prompt = sum(1 + each.characters // 4 for each in requests)
-        return self._ledger.reserve(
-            key, prompt, sum(each.max_tokens for each in requests if isinstance(each, GenerateRequest))
-        )
+        answers = sum(each.n * each.max_tokens for each in requests if isinstance(each, GenerateRequest))
+        return self._ledger.reserve(key, prompt, answers)
 
     def release(self, reservation: Reservation | None, tokens: int | None) -> None:
         if reservation is not None:
@@ -81,7 +79,7 @@ class GatedBackend:
         tokens = None
         try:
             answers = await self._backend.send(requests, request_id)
-            tokens = sum(map(_tokens, answers))
+            tokens = sum(sum(answer_tokens(each)) for each in answers if not isinstance(each, InflightError))
             return answers
         finally:
             self._open -= 1
@@ -117,6 +115,9 @@ class GatedBackend:
     async def build(self) -> str:
         return await self._backend.build()
 
+    def prioritize(self, priority: int) -> bool:
+        return self._backend.prioritize(priority)
+
     async def close(self) -> None:
         await self._backend.close()
 
@@ -132,11 +133,3 @@ def read_share(batch: Path) -> float:
         return float((batch / _SHARE).read_text())
     except (OSError, ValueError):
         return 1.0
-
-
-def _tokens(answer: RowAnswer | InflightError) -> int:
-    if isinstance(answer, InflightError):
-        return 0
-    if isinstance(answer, Generation):
-        return 0 if answer.usage is None else answer.usage.total_tokens
-    return answer.total_tokens

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from inflight.batch.job.counts import Counts
+from inflight.batch.job.spec import RunOptions
 from inflight.batch.reporting.cost import JobCost
 from inflight.batch.reporting.progress import JobProgress, JobState, ServerStatus
 from inflight.batch.reporting.throughput import Rates, Throughput
@@ -50,6 +51,6 @@ def sample_progress(state: JobState = JobState.RUNNING, **values: Any) -> JobPro
             this_run=Rates(rows=8.0, input_tokens=600.0, output_tokens=1000.0),
             eta=500.0,
         ),
-        "cost": JobCost.from_counts(counts, 2.5),
+        "cost": JobCost.from_counts(counts, RunOptions(price_per_hour=2.5)),
     }
     return JobProgress(**{**usual, **values})

@@ -8,7 +8,7 @@ import pytest
 
 from inflight.batch.job.counts import Counts
 from inflight.batch.job.directory import JobDirectory
-from inflight.batch.job.spec import OutputSpec
+from inflight.batch.job.spec import OutputSpec, RunOptions
 from inflight.batch.reporting.cost import JobCost
 from inflight.batch.reporting.progress import JobProgress, JobState, read_progress, write_progress
 from tests.batch.reporting.sample_progress import sample_counts, sample_progress
@@ -60,12 +60,12 @@ def test_how_much_is_done(progress: JobProgress, share: float | None) -> None:
 
 
 def test_the_bill_is_of_all_lives_and_its_parts_of_what_there_is() -> None:
-    cost = JobCost.from_counts(sample_counts(seconds=7200.0), 2.5)
+    cost = JobCost.from_counts(sample_counts(seconds=7200.0), RunOptions(price_per_hour=2.5))
     assert cost is not None
     assert (cost.spent, cost.per_row) == (5.0, 5.0 / 4990)
     assert cost.per_million_tokens == 5.0
     assert cost.per_million_output_tokens == pytest.approx(5 / 0.6)
-    nothing = JobCost.from_counts(Counts(seconds=36.0), 100)
+    nothing = JobCost.from_counts(Counts(seconds=36.0), RunOptions(price_per_hour=100))
     assert nothing is not None
     assert (nothing.spent, nothing.per_row, nothing.per_million_tokens) == (1.0, None, None)
-    assert JobCost.from_counts(sample_counts(), None) is None
+    assert JobCost.from_counts(sample_counts(), RunOptions()) is None

@@ -125,7 +125,6 @@ def test_log_probs_name_tokens_by_their_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"n": 2}, "n"),
         ({"n": True}, "n"),
         ({"stream": True}, "stream"),
         ({"tools": [{"type": "function"}]}, "tools"),

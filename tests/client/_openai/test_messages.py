@@ -117,6 +117,43 @@ def test_reasoning_has_its_tags_again_and_the_end_has_the_usage() -> None:
     assert (last.integer("num_input_tokens"), last.integer("num_output_tokens"), last.id) == (3, 4, "r")
 
 
+def test_other_servers_words_for_the_same_are_understood() -> None:
+    sent = request(MESSAGES)
+    frames = [frame({"reasoning": "Hm"}), frame({"content": "Tea."}), frame({}, "eos_token"), b"[DONE]"]
+    *texts, last = [response for data in frames if (response := sent.parse_event(data)) is not None]
+    assert [each.text("text_output") for each in texts] == ["<think>Hm", "</think>Tea."]
+    assert (last.text("finish_reason"), last.integer("num_output_tokens")) == ("stop", None)
+    logs = b'{"choices": [{"text": "Tea", "logprobs": {"content": [{"token": "Tea", "logprob": -1}]}}]}'
+    found = request(return_log_probs=True).parse_event(logs)  # llama.cpp's completions
+    assert found is not None
+    assert found.numbers("output_log_probs") == (-1,)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "message"),
+    [
+        (429, {"error": "Model is overloaded", "error_type": "overloaded"}, "overloaded", "Model is overloaded"),
+        (422, {"detail": [{"loc": ["body", "n"], "msg": "must be 1"}]}, "invalid_request", "n: must be 1"),
+        (404, {"object": "error", "message": "The model `x` does not exist.", "code": 404}, "model_not_found", "x"),
+        (404, {"detail": "Not Found"}, "unsupported_deployment", "check the address"),
+        (401, {"error": "Unauthorized"}, "permission_denied", "Unauthorized"),
+        (503, {"error": {"message": "Loading model", "code": 503}}, "model_not_ready", "Loading"),
+        (
+            429,
+            {"error": {"message": "No credit", "code": "insufficient_quota"}},
+            "permission_denied",
+            "credit",
+        ),
+        (400, {"error": {"message": "This model's maximum context length is 8", "code": 400}}, "prompt_too_long", "8"),
+        (400, {"error": {"message": "no", "type": "exceed_context_size_error", "code": 400}}, "prompt_too_long", "no"),
+    ],
+)
+def test_errors_of_other_servers_have_our_codes(status: int, body: Any, code: str, message: str) -> None:
+    found = error_from_response(status, "application/json", json.dumps(body).encode(), "tea")
+    assert found.code == code
+    assert message in str(found)
+
+
 @pytest.mark.parametrize("data", [b"no", b"[]", b'{"choices": 3}', b'{"choices": [{"delta": 3}]}'])
 def test_a_damaged_frame_is_an_error(data: bytes) -> None:
     with raises(InflightError, "answer_damaged"):

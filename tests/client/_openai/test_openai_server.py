@@ -43,7 +43,7 @@ def test_each_kind_is_detected_and_answers(kind: str) -> None:
     async def use(server: AsyncOpenAIServer) -> None:
         facts = await server.facts()
         assert (facts.dialect, facts.model, facts.models) == (kind, "tea", ("tea",))
-        assert bool(facts.version) == (kind not in ("openai", "other", "sglang"))
+        assert bool(facts.version) == (kind not in ("openai", "other"))
         assert await server.ready()
         answer = await post(server)
         assert answer["choices"][0]["message"]["content"] == "Answer to Is there tea?"
@@ -55,6 +55,15 @@ def test_each_kind_is_detected_and_answers(kind: str) -> None:
     with openai_server(kind) as server:
         ask(server.address, use)
         assert all(request.body["model"] == "tea" for request in server.requests)
+
+
+@pytest.mark.parametrize("kind", ["tgi", "llama.cpp", "ollama", "other"])
+def test_a_server_without_models_is_detected_by_its_pages(kind: str) -> None:
+    with openai_server(kind, models=()) as server:
+        facts = ask(server.address, lambda each: each.facts())
+        assert (facts.dialect, facts.model, facts.models) == (kind, "", ())
+        named = ask(f"{server.address}?dialect=vllm&model=tea", lambda each: each.facts())
+        assert (named.dialect, named.model) == ("vllm", "tea")
 
 
 @pytest.mark.parametrize("kind", DIALECTS)
@@ -136,6 +145,16 @@ def test_connections_are_reused_and_leaving_cancels() -> None:
         pytest.fail("the server was not told")
 
     with openai_server(delay=0.002) as stand_in:
+        ask(stand_in.address, use)
+
+
+def test_callers_at_the_same_time_share_one_description() -> None:
+    async def use(server: AsyncOpenAIServer) -> None:
+        before = stand_in.connections
+        await asyncio.gather(*(server.facts(refresh=True) for _ in range(8)))
+        assert stand_in.connections == before + 2  # the list of models and the version
+
+    with openai_server() as stand_in:
         ask(stand_in.address, use)
 
 

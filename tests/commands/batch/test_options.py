@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -73,6 +75,41 @@ def test_a_job_with_retrieval_is_bound_to_it() -> None:
     ],
 )
 def test_a_retrieval_that_is_not_whole_is_refused(arguments: tuple[str, ...], named: str) -> None:
+    with pytest.raises(click.UsageError, match=named):
+        described("q.jsonl", "--out", "a.jsonl", *arguments)
+
+
+def test_a_schema_and_a_larger_model_are_bound_to_the_job(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"cups": {"type": "integer"}}}
+    (tmp_path / "s.json").write_text(json.dumps(schema))
+    refine = ("--refine-with", "openai+http://127.0.0.1:1/v1?model=m", "--refine-when", "schema | logprob < -1.5")
+    job = described("q.jsonl", "--out", "a.csv", "--schema", str(tmp_path / "s.json"), *refine, "--finish-by", "6h")
+    assert job.defaults.answer_schema == job.binding()["defaults"]["answer_schema"] == schema
+    assert job.kept[:2] == ("cups", "refined")
+    assert job.binding()["refine"] == {"when": "schema | logprob < -1.5"}
+    assert Job.model_validate_json(job.model_dump_json()) == job
+    earlier = described("q.jsonl", "--out", "a.csv").binding()  # a job of an earlier version goes on
+    assert "answer_schema" not in earlier["defaults"]
+    assert "refine" not in earlier
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--schema", "no-such.json"), "no-such.json"),
+        (("--schema", __file__), "JSON"),
+        (("--task", "embed", "--schema", "s.json"), "--schema"),
+        (("--refine-when", "schema"), "--refine-with"),
+        (("--refine-with", "a:1"), "--refine-when"),
+        (("--refine-with", "a:1", "--refine-when", "perhaps"), "perhaps"),
+        (("--finish-by", "soon"), "--finish-by"),
+        (("--finish-by", "6h", "--runner", "ray"), "--runner"),
+        (("--price-per-million-input", "-1"), "--price-per-million-input"),
+        (("--server", "openai+http://10.0.0.1/v1?key=TEA_KEY"), "TEA_KEY"),
+        (("--refine-with", "openai+ftp://a", "--refine-when", "schema"), "openai"),
+    ],
+)
+def test_options_of_answers_that_are_not_whole_are_refused(arguments: tuple[str, ...], named: str) -> None:
     with pytest.raises(click.UsageError, match=named):
         described("q.jsonl", "--out", "a.jsonl", *arguments)
 

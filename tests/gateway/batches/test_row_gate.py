@@ -50,6 +50,9 @@ class Server:
     async def build(self) -> str:
         return "build"
 
+    def prioritize(self, priority: int) -> bool:
+        return False
+
     async def close(self) -> None: ...
 
 

@@ -57,7 +57,7 @@ def slow_requests(count: int) -> bytes:
 
 def test_a_batch_gives_the_output_of_batch_run(stores: Stores, hurried_server: Server, tmp_path: Path) -> None:
     requests = [request(number) for number in range(40)]
-    requests[7]["body"]["n"] = 3  # its row alone fails
+    requests[7]["body"]["stream"] = True  # its row alone fails
     out = run_directly(lines(requests), hurried_server.grpc_address, tmp_path)
     batch_id = stores.batch(lines(requests))
     with running(stores, [hurried_server.grpc_address]):
@@ -69,7 +69,7 @@ def test_a_batch_gives_the_output_of_batch_run(stores: Stores, hurried_server: S
         wait_until(lambda: not (stores.path(batch_id) / "job").exists())
     moments = [batch[f"{name}_at"] for name in ("created", "in_progress", "finalizing", "completed")]
     assert moments == sorted(moments)
-    answered = [each["body"] for each in requests if "n" not in each["body"]]
+    answered = [each["body"] for each in requests if "stream" not in each["body"]]
     assert batch["usage"]["output_tokens"] == sum(body["max_tokens"] for body in answered)
     file = stores.files.get("", batch["output_file_id"])
     assert (file["purpose"], file["expires_at"] > time.time()) == ("batch_output", True)

@@ -21,10 +21,10 @@ _RERANK = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rer
 KINDS = {
     "openai": Kind("openai", {}, strict=("top_k", "min_p", "ignore_eos", "chat_template_kwargs", "truncate")),
     "vllm": Kind("vllm", {**_HEALTH, "/version": {"version": "0.12.0"}}, (*_RERANK, "/classify")),
-    "sglang": Kind("sglang", {**_HEALTH, "/get_model_info": {"model_path": "tea", "is_generation": True}}, _RERANK),
+    "sglang": Kind("sglang", {**_HEALTH, "/server_info": {"version": "0.5.23"}}, _RERANK),
     "tgi": Kind(
         None,
-        {**_HEALTH, "/info": {"model_id": "tea", "model_dtype": "float16", "version": "3.3.4"}},
+        {**_HEALTH, "/info": {"model_id": "tea", "max_concurrent_requests": 128, "version": "3.3.4"}},
         ("/v1/chat/completions", "/v1/completions"),
     ),
     "llama.cpp": Kind(
@@ -36,7 +36,7 @@ KINDS = {
     "trtllm": Kind(
         "tensorrt_llm",
         {**_HEALTH, "/version": {"version": "1.2.0"}},
-        strict=("n_predict", "encoding_format", "bad_words", "truncate", "service_tier"),
+        strict=("n_predict", "bad_words", "truncate", "service_tier"),
     ),
     "ovms": Kind(
         "OVMS", {"/v2/health/ready": None, "/v2": {"name": "OpenVINO Model Server", "version": "2026.2"}}, _RERANK

@@ -8,12 +8,9 @@ from typing import Protocol
 
 from inflight_client.sampling import Sampling
 
-from inflight.gateway.model_text import ModelText
-from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, TextDelta
 from inflight.openai_api.reasoning import REASONING, ReasoningParser, detect_reasoning
-from inflight.openai_api.request import GenerationRequest
 from inflight.openai_api.response_format import schema_guide
 from inflight.openai_api.tool_calls.formats import FORMATS, format_of
 from inflight.openai_api.tool_calls.harmony import HarmonyParser
@@ -23,6 +20,7 @@ from inflight.openai_api.tool_calls.schema import (
     call_or_answer_schema,
     call_schema,
 )
+from inflight.openai_api.tools import Tools
 
 
 class ChoiceParser(Protocol):
@@ -39,12 +37,28 @@ FORMAT_UNKNOWN = {"x-inflight-tool-call-parser": "none"}
 """Headers of answers to requests with tools, if it is not known how the model writes calls."""
 
 
-class ParserChoice:
-    """The parsers of one request. Raises ApiError for tools of a model whose format of calls is unknown."""
+class AskedForm(Protocol):
+    """The parts of a request that decide how its answers are parsed."""
 
-    def __init__(self, parsed: GenerationRequest, text: ModelText, settings: GatewaySettings) -> None:
+    @property
+    def chat(self) -> bool: ...
+    @property
+    def tools(self) -> Tools: ...
+    @property
+    def sampling(self) -> Sampling: ...
+
+
+class ParserChoice:
+    """The parsers of one request to a model with this chat template, or with the format and tags that options name.
+
+    Raises ApiError for tools of a model whose format of calls is unknown.
+    """
+
+    def __init__(
+        self, parsed: AskedForm, template: str, tool_call_parser: str | None = None, reasoning: str | None = None
+    ) -> None:
         self._tools = parsed.tools
-        name = format_of(text.template, settings.tool_call_parser)
+        name = format_of(template, tool_call_parser)
         must_call = parsed.tools.choice in ("required", "function")
         self._either = parsed.tools.active and not must_call and parsed.sampling.guide is not None
         if parsed.tools.active and not must_call and not self._either and name is None:
@@ -61,9 +75,9 @@ class ParserChoice:
         # A constrained answer has no place for reasoning.
         free = parsed.chat and not must_call and parsed.sampling.guide is None
         self._format = FORMATS[name] if name and free else None
-        self._reasons = settings.reasoning_parser != "none"
-        named = REASONING.get(settings.reasoning_parser or "")
-        self.tags = (named or detect_reasoning(text.template)) if free and self._reasons else None
+        self._reasons = reasoning != "none"
+        named = REASONING.get(reasoning or "")
+        self.tags = (named or detect_reasoning(template)) if free and self._reasons else None
         if self._is_harmony:
             self.tags = None
         self.inside = False

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from inflight_client.sampling import Sampling
 
-from inflight.gateway.model_text import ModelText
-from inflight.gateway.parsers import ParserChoice
-from inflight.gateway.settings import GatewaySettings
+from inflight.openai_api.choice_parsers import ParserChoice
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
 from inflight.openai_api.request import RequestDefaults, parse_request
 
@@ -25,8 +23,7 @@ HARMONY = (
 def choice(calls: str, reasoning: str | None = None, chat: bool = True, **fields: Any) -> ParserChoice:
     prompt = {"messages": [{"role": "user", "content": "?"}]} if chat else {"prompt": "?"}
     parsed = parse_request({"model": "m", **prompt, **fields}, chat, RequestDefaults(None, Sampling()))
-    settings = GatewaySettings((), tool_call_parser=calls, reasoning_parser=reasoning)
-    return ParserChoice(parsed, ModelText.unknown(), settings)
+    return ParserChoice(parsed, "", calls, reasoning)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,31 @@
+"""Chooses what speaks to a server, by its address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from inflight_client import InflightError
+
+from inflight.batch.dispatch.backend import Backend
+from inflight.batch.dispatch.openai_backend import OpenAIBackend
+from inflight.batch.dispatch.triton_backend import TritonBackend
+from inflight.batch.errors import BatchError
+from inflight.batch.job.rows import RowRequest
+from inflight.batch.job.spec import RunOptions, Task
+from inflight.batch.row_formats.request_bodies import is_openai_address
+
+
+def connect(
+    address: str,
+    options: RunOptions,
+    on_message: Callable[[str], None],
+    task: Task,
+    samples: Sequence[RowRequest] = (),
+) -> Backend:
+    """Return the backend of a server; see OpenAIBackend for `samples`. Raises BatchError for an invalid address."""
+    try:
+        if is_openai_address(address):
+            return OpenAIBackend(address, options, on_message, task, samples)
+        return TritonBackend(address, options, on_message, task)
+    except InflightError as error:
+        raise BatchError(str(error), error.code) from None
