@@ -37,8 +37,8 @@ def error_from_response(
     error = _error_from_body(status, body)
     if error is None and status in NO_ENDPOINT:
         error = InflightError(
-            f"the peer at {where} has no OpenAI-compatible API (HTTP status {status}); check the address, which ends"
-            " in /v1",
+            f"the server at {where} has no such route of OpenAI's API (HTTP status {status}); check the address, which"
+            " ends in /v1, and that its model is one for this task",
             "unsupported_deployment",
         )
     if error is None:
