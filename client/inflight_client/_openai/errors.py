@@ -69,6 +69,8 @@ def _code(status: int, message: str) -> str:
         return "prompt_too_long"
     if status == 404:
         return "model_not_found" if "model" in message else "unsupported_deployment"
+    if status == 501:  # llama.cpp, of a route that it was not started with
+        return "unsupported_deployment"
     if status in _OVERLOADED:
         return "model_not_ready" if "loading" in message else "overloaded"
     return "server_gone" if status == 500 else code_by_status(status)
