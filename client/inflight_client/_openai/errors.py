@@ -84,7 +84,7 @@ def _error_from_body(status: int, body: bytes) -> InflightError | None:
     if not error:
         return None
     found = error_from_object(error, status)
-    known = found.code != "unsupported_deployment" or isinstance(error.get("code"), str)
+    known = status not in NO_ENDPOINT or found.code == "model_not_found" or isinstance(error.get("code"), str)
     return found if known else None  # what a web framework says of any unknown path
 
 
