@@ -20,7 +20,7 @@ sys.exit(not (".so" in name and any(os.path.isfile(f"{place}/{name}") for place 
 endef
 export LIBRARY_CHECK
 
-.PHONY: help setup demo catalogue test test-fast test-all coverage test-orchestrators browser check sync-client format docs release bench soak lock clean
+.PHONY: help setup demo catalogue test suite test-fast test-all coverage test-orchestrators browser check sync-client format docs release bench soak lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -28,6 +28,7 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv from the pinned requirements
 
+# pip keeps one core busy, so two of them install, large packages (torch, transformers) first.
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
 	  { echo "The pinned requirements are for Python 3.11, which is not on PATH; run make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -37,7 +38,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV) || { echo "$(VENV) could not be made; run apt install python3.11-venv" >&2; exit 1; }
 	@echo "Installing the pinned requirements into $(VENV); this takes a few minutes the first time."
 	@bar=off; test ! -t 1 || bar=on; pip="$(BIN)/pip --disable-pip-version-check install --progress-bar $$bar"; \
-	  $$pip --no-deps --no-compile --requirement requirements.lock && $$pip --no-deps --no-build-isolation --editable .
+	  grep -v '^#' requirements.lock | sort --reverse | xargs --max-procs 2 --max-args 40 $$pip --no-deps --no-compile && \
+	  $$pip --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup ## fetch a small real model, compile it, serve it, ask it questions, put load on it, stop
@@ -49,9 +51,12 @@ catalogue: setup ## describe 2,000 made-up products of a SQLite table by a batch
 # The tests start interpreters by the hundred, and each would compile what the one before it has compiled. Most of them
 # wait most of their time, so a third worker finds room on two cores.
 test test-all: export PYTHONDONTWRITEBYTECODE =
-test: check browser ## lint, types, import rules, and every test but the slow ones
-	$(BIN)/pytest -m "not slow and not alone" --numprocesses 3 --dist worksteal --durations 20
+test: setup browser ## lint, types, import rules, and every test but the slow ones
+	$(MAKE) --jobs 2 check suite
 	$(BIN)/pytest -m "not slow and alone" $(ALONE) --durations 5
+
+suite: setup
+	$(BIN)/pytest -m "not slow and not alone" --numprocesses 3 --dist worksteal --durations 20
 
 # The runtime also runs in Triton's GPU container, which has Python 3.12 and numpy 2.
 PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python; do \

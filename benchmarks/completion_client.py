@@ -16,8 +16,9 @@ TRAFFIC = {"greedy": GREEDY, "sampled": SAMPLED}
 
 
 class CompletionClient:
-    def __init__(self, port: int, model: str) -> None:
+    def __init__(self, port: int, model: str, key: str = "") -> None:
         self.port, self.model = port, model
+        self._authorization = f"authorization: Bearer {key}\r\n" if key else ""
 
     async def speed(
         self, prompts: Sequence[str], max_tokens: int, sampling: Mapping[str, Any] = GREEDY
@@ -27,7 +28,7 @@ class CompletionClient:
         Return tokens per second, and the median time to the first token.
         """
         began = time.perf_counter()
-        results = await asyncio.gather(*(self._stream(prompt, max_tokens, sampling) for prompt in prompts))
+        results = await asyncio.gather(*(self.stream(prompt, max_tokens, sampling) for prompt in prompts))
         seconds = time.perf_counter() - began
         assert all(tokens == max_tokens for _, tokens in results), results
         return len(prompts) * max_tokens / seconds, statistics.median(first for first, _ in results)
@@ -43,10 +44,11 @@ class CompletionClient:
         }  # fmt: skip
         body = json.dumps(values).encode()
         head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        writer.write(f"{head}{self._authorization}content-length: {len(body)}\r\n\r\n".encode() + body)
         return reader, writer
 
-    async def _stream(self, prompt: str, max_tokens: int, sampling: Mapping[str, Any]) -> tuple[float, int]:
+    async def stream(self, prompt: str, max_tokens: int, sampling: Mapping[str, Any]) -> tuple[float, int]:
+        """Return the seconds to the first token, and how many tokens there were."""
         began = time.perf_counter()
         reader, writer = await self.start(prompt, max_tokens, sampling)
         first, rest = 0.0, b""

@@ -106,10 +106,10 @@ class Front:
 
 
 @contextmanager
-def gateway(server: Server, max_in_flight: int | None = 2000) -> Any:
+def gateway(server: Server, max_in_flight: int | None = 2000, **settings: Any) -> Any:
     address = f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics"
-    settings = GatewaySettings((address,), port=0, max_in_flight=max_in_flight)
-    processes = GatewayProcesses(settings, print)
+    chosen = GatewaySettings((address,), port=0, max_in_flight=max_in_flight, **settings)
+    processes = GatewayProcesses(chosen, print)
     processes.start()
     try:
         while not asyncio.run(_ready(processes.port)):

@@ -29,6 +29,7 @@ COMMANDS = {
     "plan": ("inflight.commands.plan.command", "Estimate memory and show which configurations fit."),
     "pull": ("inflight.commands.models.pull", "Download a model and build its engine, without serving it."),
     "rerank": ("inflight.commands.encode.rerank", "Print documents by their relevance for a query."),
+    "routes": ("inflight.commands.routes", "Routes of the gateway: check a file."),
     "rm": ("inflight.commands.models.rm", "Remove engines from the cache."),
     "serve": ("inflight.commands.serve", "Serve a model, a checkpoint or an engine on Triton."),
     "tune": ("inflight.commands.tune", "Find the fastest settings for a checkpoint or an engine."),
@@ -36,7 +37,7 @@ COMMANDS = {
 }
 
 COMMAND_SECTIONS = {
-    "Serve": ("serve", "gateway", "key", "status"),
+    "Serve": ("serve", "gateway", "routes", "key", "status"),
     "Use": ("chat", "generate", "embed", "rerank", "classify", "batch", "load"),
     "Models": ("pull", "list", "rm", "build", "plan", "tune", "assemble"),
     "Try out": ("demo", "doctor", "checkpoint"),

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from loadtests.mlperf import NAMES, PREFIX
 from loadtests.workloads.spec import WorkloadSpec
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -90,8 +91,11 @@ class LoadPlan(PlanSection):
     """Tenant of the requests."""
     seed: int = 0
     """Seed of all random draws."""
-    slo: tuple[str, ...] = ()
-    """SLO, such as 'p99 ttft <= 500ms'."""
+    slo: tuple[str, ...] = Field(
+        default=(),
+        description=f"SLO, such as 'p99 ttft <= 500ms', or the limits of MLPerf: {PREFIX}NAME, with NAME one of "
+        f"{', '.join(NAMES)}.",
+    )
     price_per_hour: Positive | None = None
     """Price of the server per hour."""
     currency: str = "USD"

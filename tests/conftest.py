@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,9 @@ INTEGRATION = (
     *("text/test_stop_words.py", "runtime/triton/stub"),
 )
 
+# transformers imports it, and pandas with it, for a kind of decoding that no test uses: a second of each process.
+sys.modules["sklearn"] = None  # type: ignore[assignment]
+
 if importlib.util.find_spec("torch"):
     pytest_plugins = [
         "tests.fixtures.browser",
@@ -75,7 +79,7 @@ else:
 # How long an example takes to draw or to try says how busy this machine is.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", BUSY)  # `make test-all`
-settings.register_profile("quick", BUSY, max_examples=50)
+settings.register_profile("quick", BUSY, max_examples=25)
 settings.load_profile("quick")
 
 # Tiny models spend more time on handing work to torch's threads than on the work: tenfold where cores are busy.
@@ -86,6 +90,13 @@ os.environ["INFLIGHT_SERVE_GATEWAY"] = "0"
 
 # A run that a shell started in the background ignores SIGINT, and so would all that its tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LONGEST = ("test_quickstart.py", "batch/ray/", "serving/test_smollm2.py")
+"""Their tests begin first, as one of them at the end would leave all workers but one without work."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.path.relative_to(Path(__file__).parent).as_posix().startswith(LONGEST))
 
 
 def pytest_collection_finish() -> None:

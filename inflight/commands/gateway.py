@@ -7,9 +7,9 @@ import signal
 import socket
 import threading
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
+from inflight_client import Address, InflightError
 
 from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.gateway import gateway_options, gateway_settings
@@ -27,7 +27,8 @@ from inflight.gateway.processes import GatewayProcesses
         multiple=True,
         default=("127.0.0.1:8001",),
         show_default=True,
-        help="Triton server: HOST:PORT for gRPC (repeatable); requests go to the one with the fewest in flight.",
+        help="Triton server as HOST:PORT (gRPC), or one of OpenAI's protocol as openai+https://HOST/v1?model=NAME&key="
+        "VARIABLE (repeatable); requests go to the one with the fewest in flight.",
     ),
     click.option(
         "--tokenizer",
@@ -61,6 +62,7 @@ def command(
 
     \b
       inflight gateway --server gpu1:8001 --server gpu2:8001 --tokenizer ./my-checkpoint
+      inflight gateway --routes routes.yaml --server 'openai+https://api.openai.com/v1?model=gpt-4o&key=OPENAI_API_KEY'
       inflight key add my-app && inflight gateway --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
       curl http://127.0.0.1:8080/v1/models
     """  # fmt: skip
@@ -98,9 +100,9 @@ def command(
 
 def _is_silent(address: str) -> bool:
     """Return whether nothing listens at the address."""
-    url = urlsplit(address if "://" in address else f"//{address}")
     try:
-        socket.create_connection((url.hostname or "", url.port or 0), timeout=1).close()
-    except (OSError, ValueError, OverflowError):
+        where = Address.parse(address.partition(",metrics=")[0])
+        socket.create_connection((where.host, where.port), timeout=1).close()
+    except (OSError, InflightError, OverflowError):
         return True
     return False

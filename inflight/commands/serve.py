@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
 from build_engines.atomic_directory import in_use
 from build_engines.manifest import EncoderTask
+from build_engines.plan.size import format_size
+from inflight.commands.fleet import FleetOptions, fleet_options, make_fleet
 from inflight.commands.models.argument import kind_of
 from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.config_file import config_option
@@ -31,8 +30,10 @@ from inflight.commands.options.engine import (
 from inflight.commands.options.gateway import gateway_options, gateway_settings
 from inflight.commands.options.numbers import Seconds
 from inflight.commands.options.quiet import quiet_option
+from inflight.commands.serve_signals import ServeSignals, StartInterrupted
 from inflight.commands.terminal.build_progress import show_build_progress
 from inflight.commands.terminal.standard_streams import print_message
+from inflight.deploy.fleet.fleet import Fleet
 from inflight.deploy.repository.engine_set import verify_encoder_for
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.grpc_tls import GrpcTls
@@ -41,47 +42,15 @@ from inflight.deploy.server.server import Server, ServerSettings
 from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.settings import GatewaySettings
 
-
-class StartInterrupted(BaseException):
-    """A signal that arrived before the server was ready. A BaseException, so that no `except Exception` catches it."""
-
-
 _HTTP_PORT = 8000
 """Of Triton without the gateway."""
 
 
-class ServeSignals:
-    """Handles SIGTERM and SIGINT in its block: the first signal drains the server, the second one stops it at once."""
-
-    def __init__(self) -> None:
-        self.drain_requested = threading.Event()
-        self.force_requested = threading.Event()
-        self.starting = True
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> ServeSignals:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.drain_requested.is_set():
-            self.force_requested.set()
-        self.drain_requested.set()
-        if self.starting:
-            self.starting = False
-            raise StartInterrupted
-
-
 @click.command(cls=SectionedCommand, short_help="Serve a model, a checkpoint or an engine on Triton.")
-@click.argument("model", required=False)
+@click.argument("models", metavar="[MODEL]...", nargs=-1)
 @section(
     "Model",
-    config_option({"engine": "model"}),
+    config_option({"engine": "models"}),
     target_option("Target of the engine to build.  [default: openvino]", default=None),
     precision_option(PRECISION_HELP),
     revision_option(),
@@ -93,6 +62,7 @@ class ServeSignals:
     ),
 )
 @gateway_options("--gateway-host")
+@fleet_options()
 @deployment_options("serve")
 @section(
     "Triton's own ports",
@@ -157,7 +127,7 @@ class ServeSignals:
     ),
 )
 def command(
-    model: str | None,
+    models: tuple[str, ...],
     target: str | None,
     precision: str | None,
     revision: str | None,
@@ -169,6 +139,10 @@ def command(
     grpc_tls_ca: Path | None,
     gateway: bool,
     gateway_host: str,
+    memory: int | None,
+    pin: tuple[str, ...],
+    idle_unload: float | None,
+    min_residence: float,
     **options: Any,
 ) -> None:
     """Serve MODEL on NVIDIA Triton Inference Server until SIGTERM or Ctrl-C.
@@ -178,6 +152,9 @@ def command(
     wrote: its directory, or its address on S3. --target, --precision and --revision are for checkpoints and names.
     MODEL may be one that generates text, or an encoder: one that embeds, reranks or classifies texts. --embed, --rerank
     and --classify name encoders to serve in the same server, also without MODEL.
+
+    Several MODELs that generate share --memory: each has a server of its own behind one gateway, which is started when
+    a request names the model, and the least recently used one is unloaded if there is no room (docs/several-models.md).
 
     The addresses are printed once each model has answered a request. After SIGTERM or Ctrl-C, running requests finish
     and new ones are refused; a second signal stops at once. A process of the server that dies is restarted.
@@ -196,6 +173,7 @@ def command(
       inflight serve my-gpu-engine --set kv_cache_free_gpu_mem_fraction=0.8 --multi-gpu leader
       inflight serve my-engine --grpc-tls-certificate server.pem --grpc-tls-key server.key
       inflight serve my-engine --embed my-embedder --rerank my-reranker
+      inflight serve small big --memory 16GiB --pin small --idle-unload 10m
       inflight serve my-embedder --encoder-max-wait-ms 20
       inflight serve my-engine --request-log requests.jsonl
       inflight serve s3://models/my-model/v1
@@ -211,14 +189,33 @@ def command(
     deployment = replace(deployment_options_from(options), generation_config=of_gateway.generation_config)
     named = {"target": target, "precision": precision, "revision": revision}
     build = {name: value for name, value in named.items() if value is not None}
-    if model is None and not deployment.encoders.directories():
+    if not models and not deployment.encoders.directories():
         raise click.UsageError("Missing argument 'MODEL'; name what to serve.")
+    of_fleet = FleetOptions(memory, pin, idle_unload, min_residence)
+    if len(models) < 2 and (memory or pin or idle_unload is not None):
+        raise click.UsageError(
+            "--memory, --pin and --idle-unload are for several MODELs; name them, or leave the options out."
+        )
+    if len(models) > 1 and not has_gateway:
+        raise click.UsageError(
+            "Several MODELs need the gateway; leave --no-gateway and --grpc-tls-certificate out, or name one MODEL."
+        )
     try:
-        with ServeSignals() as signals:
+        with ServeSignals() as signals, ExitStack() as held:
             front = _gateway(of_gateway, grpc_tls_certificate) if gateway else None
-            with _engines(model, build, deployment, settings, quiet) as (engine, built):
-                server = Server(engine, built, settings, on_message=print_message)
-                _serve(server, front, signals, drain_seconds, as_json, quiet)
+            if front is not None:
+                held.callback(front.stop)
+            first = models[0] if models else None
+            engine, built = held.enter_context(_engines(first, dict(build), deployment, settings, quiet))
+            serving: Server | Fleet
+            if len(models) > 1:
+                others = [held.enter_context(_engine(each, dict(build), settings, quiet)) for each in models[1:]]
+                engines = list(zip(models, (engine, *others), strict=True))
+                serving = make_fleet(engines, built, settings, of_fleet, drain_seconds)
+            else:
+                serving = Server(engine, built, settings, on_message=print_message)
+            what = ", ".join(models) or str(engine)
+            _serve(serving, what, front, signals, drain_seconds, as_json, quiet)
     except StartInterrupted:
         print_message("Stopped before the server was ready.")
 
@@ -271,38 +268,40 @@ def _engine(model: str, build: dict[str, str], settings: ServerSettings, quiet: 
 
 
 def _serve(
-    server: Server,
+    serving: Server | Fleet,
+    what: str,
     front: GatewayProcesses | None,
     signals: ServeSignals,
     drain_seconds: float,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run the server until a signal. Raises StartInterrupted."""
+    """Serve until a signal. Raises StartInterrupted."""
     try:
         if not (as_json or quiet):
-            print_message(f"Checking {server.engine} and starting Triton ...")
-        server.start()
+            print_message(f"Checking {what} and starting Triton ...")
+        serving.start()
         signals.starting = False
         if front is not None:
-            front.start((f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics",))
+            front.start(serving.addresses, serving.socket)
         if not quiet:
-            for manifest in server.engines.all:
+            for manifest in serving.manifests:
                 for note in manifest.notes:
                     print_message(f"Note: {manifest.name}: {note}")
         if as_json or not quiet:
-            _announce(server, front, as_json)
-        while not signals.drain_requested.wait(0.2) and not server.wait(0):
+            _announce(serving, front, as_json)
+        while not signals.drain_requested.wait(0.2) and not serving.wait(0):
             pass
     finally:
         signals.starting = False
-        if signals.drain_requested.is_set() and server.ready and not quiet:
+        if signals.drain_requested.is_set() and serving.ready and not quiet:
             print_message(
                 f"Stopping; running requests have {drain_seconds:g} s to finish. Press Ctrl-C again to stop at once."
             )
+        seconds = drain_seconds if signals.drain_requested.is_set() else 0
         if front is not None:
-            front.stop(drain_seconds if signals.drain_requested.is_set() else 0, signals.force_requested.is_set)
-        if not server.stop(drain_seconds if signals.drain_requested.is_set() else 0, signals.force_requested.is_set):
+            front.stop(seconds, signals.force_requested.is_set)
+        if not serving.stop(seconds, signals.force_requested.is_set):
             print_message("Stopped before all requests had ended.")
 
 
@@ -317,27 +316,51 @@ def _gateway(settings: GatewaySettings, certificate: Path | None) -> GatewayProc
     return gateway
 
 
-def _announce(server: Server, gateway: GatewayProcesses | None, as_json: bool) -> None:
+def _announce(serving: Server | Fleet, gateway: GatewayProcesses | None, as_json: bool) -> None:
+    openai = {"openai": gateway.url} if gateway else {}
     if as_json:
-        line = {
-            "pid": server.pid,
-            "http": server.http_address,
-            "grpc": server.grpc_address,
-            "metrics": server.metrics_address,
-            "model": server.model_name,
-            "models": server.engines.model_names,
-            "kv_cache_tokens": server.kv_cache_tokens,
-        } | ({"openai": gateway.url} if gateway else {})
-        click.echo(json.dumps(line))
+        click.echo(json.dumps((_of_fleet(serving) if isinstance(serving, Fleet) else _of_server(serving)) | openai))
     else:
-        cache = f"; KV cache of {server.kv_cache_tokens:,} tokens" if server.kv_cache_tokens else ""
         if gateway is not None:
             click.echo(gateway.announcement)
-        click.echo(
-            f"Serving {_models(server)}: HTTP {server.http_address}, gRPC {server.grpc_address},"
-            f" metrics {server.metrics_address}{cache}. Ctrl-C stops."
-        )
+        if isinstance(serving, Fleet):
+            size = format_size(serving.limits.memory)
+            click.echo(f"Serving {', '.join(serving.models)} in {size}: each is loaded for its requests. Ctrl-C stops.")
+        else:
+            cache = f"; KV cache of {serving.kv_cache_tokens:,} tokens" if serving.kv_cache_tokens else ""
+            click.echo(
+                f"Serving {_models(serving)}: HTTP {serving.http_address}, gRPC {serving.grpc_address},"
+                f" metrics {serving.metrics_address}{cache}. Ctrl-C stops."
+            )
     sys.stdout.flush()
+
+
+def _of_server(server: Server) -> dict[str, Any]:
+    return {
+        "pid": server.pid,
+        "http": server.http_address,
+        "grpc": server.grpc_address,
+        "metrics": server.metrics_address,
+        "model": server.model_name,
+        "models": server.engines.model_names,
+        "kv_cache_tokens": server.kv_cache_tokens,
+    }
+
+
+def _of_fleet(fleet: Fleet) -> dict[str, Any]:
+    models = [
+        {
+            "model": model.name,
+            "pinned": model.pinned,
+            "memory_bytes": model.bytes,
+            "kv_cache_tokens": model.options.kv_cache_tokens,
+            "http": model.settings.http_port,
+            "grpc": model.settings.grpc_port,
+            "metrics": model.settings.metrics_port,
+        }
+        for model in fleet.models.values()
+    ]
+    return {"models": models, "memory_bytes": fleet.limits.memory}
 
 
 def _models(server: Server) -> str:

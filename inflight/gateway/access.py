@@ -13,7 +13,15 @@ from inflight.openai_api.errors import ApiError
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]{1,64}(, ?[A-Za-z0-9-]{1,64}){0,63}")
 _EXPOSED_HEADERS = ", ".join(
     (
-        *("x-request-id", "retry-after", "retry-after-ms", "x-inflight-no-effect", "x-inflight-tool-call-parser"),
+        *(
+            "x-request-id",
+            "retry-after",
+            "retry-after-ms",
+            "x-inflight-no-effect",
+            "x-inflight-degraded",
+            "x-inflight-target",
+            "x-inflight-tool-call-parser",
+        ),
         *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
     )
 )

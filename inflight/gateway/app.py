@@ -113,6 +113,7 @@ class Gateway:
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self._batches.close()
+                await self._requests.close()
                 self._quotas.close()
                 await self.pool.close()
                 if self._spans is not None:

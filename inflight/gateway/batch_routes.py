@@ -142,12 +142,6 @@ class BatchRoutes:
             await request.end()
 
     async def _create_batch(self, request: Request, caller: Caller) -> None:
-        if caller.key is not None and caller.key.quotas.as_dict():
-            raise ApiError(
-                "this API key has quotas, which batches would not count; use a key without",
-                "permission_denied",
-                status=403,
-            )
         body = await request.json(lambda body: body)
         if not isinstance(body, Mapping):
             raise ApiError(f"the body is {shorten(body)}; it must be a JSON object", "invalid_request")
@@ -156,7 +150,10 @@ class BatchRoutes:
             if name not in fields:
                 raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
         _, batches = await self._stores()
-        batch = await self._call(batches.create, caller.tenant, *(body.get(name) for name in fields), caller.models)
+        values, key = (body.get(name) for name in fields), caller.key.id if caller.key else ""
+        with self._quotas.hold(caller.key, 0, 0, request.outcome):
+            request.outcome.admitted = True
+            batch = await self._call(batches.create, caller.tenant, *values, caller.models, key)
         await request.respond(Response(batch))
 
     async def _list_batches(self, request: Request, caller: Caller) -> None:
@@ -194,7 +191,10 @@ class BatchRoutes:
             )
             self._batches = BatchStore(database, files)
             self._runner = BatchRunner(
-                self._batches, files, self._settings.servers, models=self._models, on_message=logger.warning
+                *(self._batches, files, self._settings.servers),
+                models=self._models,
+                accounts=(self._settings.keys, self._quotas.path),
+                on_message=logger.warning,
             )
             self._runner.start()
             self._files = files

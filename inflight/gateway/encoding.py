@@ -25,10 +25,10 @@ MAX_TEXTS_IN_FLIGHT = CONCURRENCY * max(MAX_TEXTS.values())
 class Encoding:
     """One request at one encoder."""
 
-    def __init__(self, parsed: EncodingRequest, encoder: Encoder, timeout: float) -> None:
-        """Raises ApiError for what this encoder can't do."""
+    def __init__(self, parsed: EncodingRequest, encoder: Encoder, until: float) -> None:
+        """`until` is a moment of the monotonic clock. Raises ApiError for what this encoder can't do."""
         self._parsed, self._encoder = parsed, encoder
-        self._until = time.monotonic() + timeout
+        self._until = until
         self._truncate = parsed.truncate
         self.estimated_tokens = parsed.estimated_tokens(encoder.max_seq_len)
         self._texts = "documents" if isinstance(parsed, RerankRequest) else "input"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +45,8 @@ class CallContext:
     request_id: str
     tenant: str = ""
     traceparent: str = ""
-    timeout: float | None = None
+    until: float = math.inf
+    """The moment of the monotonic clock by which the answer must be complete."""
     counts_tokens: bool = False
     """Whether the caller has quotas of tokens."""
 
@@ -64,7 +66,6 @@ class Generation:
         """`responses`: what the answer repeats, if it is one of the Responses API."""
         self._parsed, self._server, self._context, self._settings = parsed, server, context, settings
         self._parsers = ParserChoice(parsed, server.text, settings)
-        self._until = None if context.timeout is None else time.monotonic() + context.timeout
         self.outcome = outcome
         self._head = ResponseHead(
             secrets.token_hex(12),
@@ -176,7 +177,7 @@ class Generation:
         options: CallOptions = {
             "max_tokens": max_tokens,
             "sampling": replace(sampling, seed=seed) if sampling.temperature != 0 else sampling,
-            "timeout": None if self._until is None else max(0.001, self._until - time.monotonic()),
+            "timeout": max(0.001, context.until - time.monotonic()),
             "request_id": f"{context.request_id}-{index}",
         }
         if parsed.logprobs:
@@ -216,9 +217,9 @@ class Generation:
         writers = [self._writer(index) for index in range(self._parsed.choices)]
         parsers = [self._parsers.parser() for _ in writers]
         early = await self._first_deltas(deltas) if streams else []
-        if streams:
+        if streams and not request.started:  # it is, if the client has waited for the model
             await request.start_stream()
-        keep_alive = asyncio.create_task(self._keep_alive(request)) if streams else None
+        beat = asyncio.create_task(keep_alive(request, self._settings.keep_alive_seconds)) if streams else None
         try:
             head = b"".join(each.first() for each in writers)
             if self._parsed.echo:
@@ -238,8 +239,8 @@ class Generation:
                 if frame and streams:
                     await request.write(frame)
         finally:
-            if keep_alive is not None:
-                keep_alive.cancel()
+            if beat is not None:
+                beat.cancel()
         self._answered()
         usage, responses = self._counts.usage(), self._responses
         if not streams:
@@ -295,19 +296,6 @@ class Generation:
             early.append((index, delta))
             waiting.discard(index)
         return early
-
-    async def _keep_alive(self, request: Request) -> None:
-        """Write a comment whenever nothing was written for as long as the settings say."""
-        interval = self._settings.keep_alive_seconds / _CHECKS_PER_KEEP_ALIVE
-        seen, silent = request.frames, 0
-        while True:
-            await asyncio.sleep(interval)
-            silent = silent + 1 if request.frames == seen else 0
-            if silent == _CHECKS_PER_KEEP_ALIVE - 1:
-                with suppress(DisconnectedError):  # the connection is closed then
-                    await request.write(KEEP_ALIVE)
-                silent = 0
-            seen = request.frames
 
     def _logprobs(self, delta: Delta) -> list[TokenLogprob]:
         texts = self._server.text.token_texts or NAMELESS_TOKENS
@@ -366,6 +354,19 @@ class Generation:
 
     def _call_id(self, index: int) -> str:
         return f"call_{self._head.id[:16]}{index:02x}"
+
+
+async def keep_alive(request: Request, seconds: float) -> None:
+    """Write a comment whenever nothing was written for so long."""
+    seen, silent = request.frames, 0
+    while True:
+        await asyncio.sleep(seconds / _CHECKS_PER_KEEP_ALIVE)
+        silent = silent + 1 if request.frames == seen else 0
+        if silent == _CHECKS_PER_KEEP_ALIVE - 1:
+            with suppress(DisconnectedError):  # the connection is closed then
+                await request.write(KEEP_ALIVE)
+            silent = 0
+        seen = request.frames
 
 
 def _events(parser: ChoiceParser | None, delta: Delta) -> list[Event]:

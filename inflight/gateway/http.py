@@ -106,13 +106,22 @@ class Request:
         self.span: RequestSpan | None = None
         self.answered: Callable[[], None] = lambda: None
         """Called once the server's answer is complete, before the rest of the response is written."""
+        self.kept: bytearray | None = None
+        """What was sent of the response's body, if it is to be kept."""
         self._receive, self._send_message, self._max_body = receive, send, max_body
         self._abort: Callable[[], None] = scope.get("state", {}).get("abort", lambda: None)
         self._memory, self._held = memory, 0
         self._more, self._ended = True, False
+        self._on_close: list[Callable[[], None]] = []
+
+    def on_close(self, work: Callable[[], None]) -> None:
+        """Do something at the request's end."""
+        self._on_close.append(work)
 
     def close(self) -> None:
         """Give back what the request holds."""
+        for work in self._on_close:
+            work()
         self._memory.give_back(self._held)
         self._held = 0
 
@@ -260,6 +269,8 @@ class Request:
 
     async def _send(self, message: MutableMapping[str, Any]) -> None:
         """Raises DisconnectedError for a client that does not read; its connection is closed then."""
+        if self.kept is not None:
+            self.kept += message.get("body", b"")
         try:
             async with asyncio.timeout(_UNREAD_SECONDS):
                 await self._send_message(message)

@@ -93,7 +93,7 @@ def _write(path: Path, entries: Sequence[KeyEntry]) -> None:
             "expires": entry.key.expires and format_time(entry.key.expires),
             "revoked": entry.revoked and format_time(entry.revoked),
             **({"quotas": quotas} if (quotas := entry.key.quotas.as_dict()) else {}),
-            **({"trusted": True} if entry.key.trusted else {}),
+            **entry.key.options,
         }
         for entry in entries
     ]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from inflight_client import InflightError
 from inflight_client.validation import invalid_value
@@ -52,6 +52,23 @@ class Quotas:
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
 
 
+class KeyOption(NamedTuple):
+    """A field of a key that may be left out, and its bounds if it is a number."""
+
+    default: Any
+    least: int = 0
+    most: int = 0
+
+    def permits(self, value: Any) -> bool:
+        return type(value) is type(self.default) and (type(value) is bool or self.least <= value <= self.most)
+
+
+OPTIONS = {
+    "trusted": KeyOption(False),
+    "weight": KeyOption(1, 1, 1000),
+    "max_priority": KeyOption(0, 0, 1000),
+    "degrade": KeyOption(True),
+}
 _NO_QUOTAS = Quotas()
 _QUOTAS = {each.name for each in fields(Quotas)}
 
@@ -68,7 +85,12 @@ class ApiKey:
     expires: datetime | None = None
     quotas: Quotas = _NO_QUOTAS
     trusted: bool = False
-    """Whether it may read every tenant's metrics, and send requests that go first."""
+    """Whether it may read every tenant's metrics, and send requests of any priority."""
+    weight: int = 1
+    """Of its tenant's share of the places, where requests wait."""
+    max_priority: int = 0
+    degrade: bool = True
+    """Whether its requests may get less than they ask for, where a route says so."""
 
     @classmethod
     def new(
@@ -80,6 +102,9 @@ class ApiKey:
         expires: datetime | None = None,
         quotas: Quotas = _NO_QUOTAS,
         trusted: bool = False,
+        weight: int = 1,
+        max_priority: int = 0,
+        degrade: bool = True,
     ) -> ApiKey:
         """Return a key with a new id. Raises InflightError (`invalid_parameter`); `tenant` is the name by default."""
         name = unicodedata.normalize("NFC", name)
@@ -98,7 +123,13 @@ class ApiKey:
         created = datetime.now(timezone.utc).replace(microsecond=0)
         if expires is not None and expires <= created:
             raise invalid_value("the expiry", format_time(expires), "in the future")
-        return cls(f"key-{secrets.token_hex(6)}", name, tenant, models, created, expires, quotas, trusted)
+        key_id = f"key-{secrets.token_hex(6)}"
+        return cls(*(key_id, name, tenant, models, created, expires, quotas, trusted, weight, max_priority, degrade))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What differs from its default, as the file has it."""
+        return {name: getattr(self, name) for name, option in OPTIONS.items() if getattr(self, name) != option.default}
 
     def is_expired(self) -> bool:
         """Return whether the key's time is over."""
@@ -282,7 +313,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(path: Path, position: int, value: Any) -> KeyEntry:
-    if not isinstance(value, dict) or {*value} - {"quotas", "trusted"} != {*_FIELDS}:
+    if not isinstance(value, dict) or {*value} - {"quotas", *OPTIONS} != {*_FIELDS}:
         raise _invalid(
             path, f"is invalid: keys[{position}] must be an object with exactly the fields {', '.join(_FIELDS)}"
         )
@@ -297,8 +328,8 @@ def _entry(path: Path, position: int, value: Any) -> KeyEntry:
     quotas = value.get("quotas", {})
     if not isinstance(quotas, dict) or not {*quotas} <= _QUOTAS or not all(map(_is_quota, quotas.values())):
         wrong.append("quotas")
-    if not isinstance(value.get("trusted", False), bool):
-        wrong.append("trusted")
+    options = {name: value[name] for name in OPTIONS if name in value}
+    wrong += [name for name, option in options.items() if not OPTIONS[name].permits(option)]
     for name in ("created", "expires", "revoked"):
         try:
             times[name] = None if value[name] is None else parse_time(value[name])
@@ -309,5 +340,5 @@ def _entry(path: Path, position: int, value: Any) -> KeyEntry:
         raise _invalid(path, f"is invalid at keys[{position}]: {', '.join(wrong or ['created'])}")
     models = tuple(value["models"])
     names = (value["id"], value["name"], value["tenant"])
-    key = ApiKey(*names, models, created, times["expires"], Quotas(**quotas), value.get("trusted", False))
+    key = ApiKey(*names, models, created, times["expires"], Quotas(**quotas), **options)
     return KeyEntry(key, value["sha256"], times["revoked"])

@@ -41,6 +41,28 @@ class Caller(NamedTuple):
     def trusted(self) -> bool:
         return self.key is None or self.key.trusted
 
+    @property
+    def weight(self) -> int:
+        """The tenant's share of the places, relative to that of others."""
+        return 1 if self.key is None else self.key.weight
+
+    @property
+    def degrades(self) -> bool:
+        """Whether requests may get less than they ask for, rather than wait."""
+        return self.key is None or self.key.degrade
+
+    def check_priority(self, priority: int, field: str) -> None:
+        """Raise ApiError 403, which names the field, for a priority beyond the key's."""
+        most = 0 if self.key is None else self.key.max_priority
+        if priority > most and not self.trusted:
+            raise ApiError(
+                f"this API key may send requests of priority {most} at most, and {field} asks for {priority}; leave it"
+                " out, or use a key that was made with `inflight key add --max-priority`",
+                "permission_denied",
+                field,
+                status=403,
+            )
+
     def check_trusted(self, what: str) -> None:
         """Raise ApiError 403 for a key without the operator's trust."""
         if not self.trusted:

@@ -52,8 +52,19 @@ class GatewayMetrics:
         self._first_token = histogram(
             "inflight_gateway_time_to_first_token_seconds", "From a request's arrival to its first token."
         )
+        self.shadows = counter(
+            "inflight_gateway_shadow_copies", "Copies of requests to shadow targets.", ("route", "result")
+        )
         self.in_flight = gauge("inflight_gateway_answers_in_flight", "Answers in flight.")
         self.waiting = gauge("inflight_gateway_requests_waiting", "Requests that wait for a place.")
+        self.rung = Gauge(
+            *("inflight_gateway_rung", "How many rungs of a route's ladder hold, in any process.", ("route",)),
+            multiprocess_mode="livemax",
+            registry=registry,
+        )
+        self.degraded = counter(
+            "inflight_gateway_degraded_requests", "Requests that a rung of a route's ladder changed.", ("route", "rung")
+        )
         self.texts_in_flight = gauge(
             "inflight_gateway_texts_in_flight", "Texts of open requests for encoders.", ("task",)
         )

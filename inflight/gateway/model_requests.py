@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from inflight_client.encoder_call import Task
 from inflight_client.model_defaults import with_model_defaults
 from inflight_client.sampling import Sampling
 
 from inflight.gateway.admission_queue import Admission
+from inflight.gateway.backends import BackendServer
+from inflight.gateway.degradation import Degradation
 from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
 from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import MAX_VALUES, DisconnectedError, Request, Response
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.metrics import GatewayMetrics
+from inflight.gateway.proxy import Passed, Proxy
 from inflight.gateway.quotas import KeyQuotas
-from inflight.gateway.server_pool import ServerPool
-from inflight.gateway.servers import UpstreamServer
+from inflight.gateway.routes_file import Shadow
+from inflight.gateway.server_pool import Candidate, ServerPool
+from inflight.gateway.servers import Encoder, UpstreamServer
 from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.shadow import Shadows
 from inflight.gateway.tokenize import detokenize, tokenize
-from inflight.gateway.work import Work
+from inflight.gateway.work import Attempt, run_work
 from inflight.openai_api.encoding_request import PATHS, EncodingRequest, parse_encoding
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
+from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.responses import parse_responses
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -36,16 +42,13 @@ _MAX_TOKEN_IDS = 1_000_000
 _TEXTS_AT_A_TIME = 4
 _DEFAULTS = RequestDefaults(None, Sampling())
 """The model's own come later, once it is known which one answers."""
-Wanted = TypeVar("Wanted", GenerationRequest, EncodingRequest)
 Handler = Callable[..., Awaitable[None]]
 """Takes a request, its caller, and the values of the placeholders of its route."""
 
 
-def _in_turn(parsed: Wanted, caller: Caller, field: str) -> Wanted:
-    """Only a trusted key's requests may go before those of others."""
-    if parsed.priority <= 0 or caller.trusted:
-        return parsed
-    return replace(parsed, priority=0, no_effect=(*parsed.no_effect, field))
+def _honoured(body: Mapping[str, Any], no_effect: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a body that the gateway does not ignore."""
+    return {name: value for name, value in body.items() if value is not None and name not in no_effect}
 
 
 class ModelRequests:
@@ -55,6 +58,8 @@ class ModelRequests:
         self._settings, self._pool, self._quotas, self._metrics = settings, pool, quotas, metrics
         self._admissions: dict[tuple[Literal["generate"] | Task, str], Admission] = {}
         self._text_admission = self._new_admission(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
+        self._degradation = Degradation(pool, metrics, partial(self._admission, "generate"))
+        self._shadows = Shadows(metrics.shadows, metrics.waiting)
         self.draining = False
         self.routes: dict[str, dict[str, Handler]] = {
             "/v1/chat/completions": {"POST": partial(self._complete, True)},
@@ -65,88 +70,218 @@ class ModelRequests:
             "/detokenize": {"POST": partial(self._convert_text, detokenize)},
         }
 
+    async def close(self) -> None:
+        await self._shadows.close()
+
     async def _complete(self, chat: bool, request: Request, caller: Caller) -> None:
         most_values = MAX_VALUES if chat else _MAX_TOKEN_IDS
-        parsed = await request.json(lambda body: parse_request(body, chat, _DEFAULTS), most_values)
-        await self._generate(request, caller, parsed)
+        parsed, body = await request.json(lambda body: (parse_request(body, chat, _DEFAULTS), body), most_values)
+        await self._generate(request, caller, parsed, body)
 
     async def _create_response(self, request: Request, caller: Caller) -> None:
-        def parse(body: Any) -> tuple[GenerationRequest, Mapping[str, Any]]:
+        def parse(body: Any) -> tuple[GenerationRequest, Mapping[str, Any], Mapping[str, Any]]:
             parsed = parse_responses(body)
             chat = parse_request(parsed.chat, True, _DEFAULTS)
             names = [name.replace("response_format", "text.format") for name in chat.no_effect]
             schemas = [name for name in names if name.startswith(("text.format.", "tools."))]
-            return replace(chat, no_effect=(*parsed.no_effect, *schemas)), parsed.repeated
+            return replace(chat, no_effect=(*parsed.no_effect, *schemas)), parsed.chat, parsed.repeated
 
         await self._generate(request, caller, *await request.json(parse))
 
     async def _generate(
-        self, request: Request, caller: Caller, parsed: GenerationRequest, responses: Mapping[str, Any] | None = None
+        self,
+        request: Request,
+        caller: Caller,
+        parsed: GenerationRequest,
+        body: Mapping[str, Any],
+        responses: Mapping[str, Any] | None = None,
     ) -> None:
-        parsed = _in_turn(parsed, caller, "service_tier")
+        """Answer a request whose body for chat completions or completions is `body`."""
+        caller.check_priority(parsed.priority, "service_tier")
         self._begin(request, caller, parsed.model, parsed.no_effect)
+        until = time.monotonic() + request.timeout(self._settings.request_timeout)
+        traceparent = request.headers.get("traceparent", "")
+        if request.span is not None:
+            request.span.describe(parsed.model, parsed.max_tokens)
+            traceparent = request.span.traceparent or traceparent
         context = CallContext(
             f"{request.request_id}-{secrets.token_hex(4)}",
             caller.tenant,
-            request.headers.get("traceparent", ""),
-            request.timeout(self._settings.request_timeout),
+            traceparent if _TRACEPARENT.fullmatch(traceparent) else "",
+            until,
             caller.key is not None and caller.key.quotas.counts_tokens,
         )
-        server = (await self._targets(parsed, caller))[0]
+        keep_alive = self._settings.keep_alive_seconds if parsed.stream else None
+        await self._pool.hold(parsed.model, request, until - time.monotonic(), keep_alive, parsed.service_tier)
+        targets = await self._targets("generate", parsed.model, request, caller, parsed.service_tier)
+        parsed, targets = self._degradation.apply(parsed, targets, request, caller)
+        attempts = (self._generation(each, parsed, body, context, request, responses) for each in targets)
+        route = self._pool.routes.current.get(parsed.model)
+        shadow = route.shadow_of(request.request_id) if route else None
+        request.kept = bytearray() if shadow else None
+        await self._run(attempts, request, caller, until)
+        if shadow is not None:
+            self._shadow(shadow, request, caller, parsed, body, context)
+
+    def _shadow(
+        self,
+        shadow: Shadow,
+        request: Request,
+        caller: Caller,
+        parsed: GenerationRequest,
+        body: Mapping[str, Any],
+        context: CallContext,
+    ) -> None:
+        """Copy a request to a shadow target, where it comes after all others."""
+        timeout = self._settings.request_timeout
+        context = replace(context, request_id=f"{context.request_id}-shadow", until=time.monotonic() + timeout)
+        parsed = replace(parsed, stream=False, include_usage=False, priority=-1, service_tier=None)
+
+        def begin(copy: Request) -> Attempt | None:
+            candidates = self._pool.at("generate", shadow.model, shadow.server)
+            if not candidates:
+                return None
+            attempt = self._generation(candidates[0], parsed, body, context, copy, None)
+            places = self._pool.places("generate", candidates[0].target.model) // self._settings.workers
+            admission = attempt.admission
+            is_busy = admission.waiting or 2 * (admission.in_flight + attempt.places) > places
+            return None if is_busy else attempt
+
+        self._shadows.copy(request, caller, body, self._pool.routes.located(shadow.file), context.until, begin)
+
+    def _generation(
+        self,
+        candidate: Candidate,
+        parsed: GenerationRequest,
+        body: Mapping[str, Any],
+        context: CallContext,
+        request: Request,
+        responses: Mapping[str, Any] | None,
+    ) -> Attempt:
+        """Return the generation of an answer at a target. Raises ApiError for what that can't do."""
+        server = candidate.target
+        if isinstance(server, BackendServer):
+            return self._passed_generation(candidate, server, parsed, body, context, responses)
+        assert isinstance(server, UpstreamServer)
         sampling = with_model_defaults(parsed.sampling, server.served)
-        adapter = None if parsed.model == server.model else server.adapters.get(parsed.model)
+        adapter = None if candidate.model == server.model else server.adapters.get(candidate.model)
         parsed = replace(parsed, sampling=replace(sampling, adapter=adapter))
         if responses is not None:
             used = {name: getattr(parsed.sampling, name) for name in ("temperature", "top_p")}
             responses = {**responses, **{name: 1.0 if value is None else value for name, value in used.items()}}
-        if request.span is not None:
-            request.span.describe(server.model, parsed.max_tokens)
-            context = replace(context, traceparent=request.span.traceparent or context.traceparent)
-        if not _TRACEPARENT.fullmatch(context.traceparent):
-            context = replace(context, traceparent="")
         for prompt in parsed.prompts:
             size = len(prompt) if isinstance(prompt, str) else parsed.characters
             server.text.check_size(prompt, size, server.max_seq_len)
         if "reasoning_effort" in parsed.chat_template_kwargs and "reasoning_effort" not in server.text.template:
             self._note_no_effect(request, (*parsed.no_effect, "reasoning_effort"))
         generation = Generation(parsed, server, context, self._settings, request.outcome, responses)
-        work = Work(
+        return Attempt(
             server,
+            candidate.label,
             self._admission("generate", server.model),
             self._metrics.in_flight,
             parsed.choices,
             parsed.estimated_tokens,
             generation.max_tokens * parsed.choices,
-            context.timeout or self._settings.request_timeout,
             generation.respond,
+            parsed.priority,
         )
-        await self._run(work, request, caller)
+
+    def _passed_generation(
+        self,
+        candidate: Candidate,
+        server: BackendServer,
+        parsed: GenerationRequest,
+        body: Mapping[str, Any],
+        context: CallContext,
+        responses: Mapping[str, Any] | None,
+    ) -> Attempt:
+        """Return what passes the request on. Raises ApiError for what the server can't do."""
+        default = self._settings.default_max_tokens
+        max_tokens = parsed.max_tokens or (default if parsed.chat else min(default, COMPLETION_TOKENS))
+        sent = {"max_tokens": max_tokens, **_honoured(body, parsed.no_effect)}
+        passed = Passed(
+            "/v1/chat/completions" if parsed.chat else "/v1/completions",
+            sent | {name: max_tokens for name in ("max_tokens", "max_completion_tokens") if name in sent},
+            parsed.model,
+            candidate.model,
+            context.request_id,
+            context.until,
+            parsed.estimated_tokens,
+            parsed.stream,
+            parsed.include_usage,
+            responses=responses,
+            keep_alive_seconds=self._settings.keep_alive_seconds,
+        )
+        return Attempt(
+            server,
+            candidate.label,
+            self._admission("generate", candidate.model),
+            self._metrics.in_flight,
+            parsed.choices,
+            parsed.estimated_tokens,
+            max_tokens * parsed.choices,
+            Proxy(passed, server).respond,
+            parsed.priority,
+        )
 
     async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
-        parsed = _in_turn(await request.json(partial(parse_encoding, task), _MAX_TOKEN_IDS), caller, "priority")
+        parsed, body = await request.json(lambda body: (parse_encoding(task, body), body), _MAX_TOKEN_IDS)
+        caller.check_priority(parsed.priority, "priority")
         model = parsed.model or self._pool.only_encoder(task, caller.visible)
         self._begin(request, caller, model, parsed.no_effect)
-        encoder = self._pool.choose_encoder(task, model, caller.visible)
         request.outcome.task = task
         if request.span is not None:
             request.span.describe(model, None)
-        timeout = request.timeout(self._settings.request_timeout)
-        encoding = Encoding(parsed, encoder, timeout)
-        work = Work(
+        until = time.monotonic() + request.timeout(self._settings.request_timeout)
+        targets = await self._targets(task, model, request, caller)
+        attempts = (self._encoding(each, parsed, body, task, model, request.request_id, until) for each in targets)
+        await self._run(attempts, request, caller, until)
+
+    def _encoding(
+        self,
+        candidate: Candidate,
+        parsed: EncodingRequest,
+        body: Mapping[str, Any],
+        task: Task,
+        model: str,
+        request_id: str,
+        until: float,
+    ) -> Attempt:
+        """Return the encoding at a target. Raises ApiError for what that can't do."""
+        encoder = candidate.target
+        respond: Callable[[Request], Awaitable[None]]
+        if isinstance(encoder, BackendServer):
+            tokens, sent = parsed.estimated_tokens(None), _honoured(body, parsed.no_effect)
+            passed = Passed(
+                *(PATHS[task][0], sent, model, candidate.model, request_id, until, tokens), texts=parsed.size
+            )
+            respond = Proxy(passed, encoder).respond
+        else:
+            assert isinstance(encoder, Encoder)
+            encoding = Encoding(parsed, encoder, until)
+            tokens, respond = encoding.estimated_tokens, encoding.respond
+        return Attempt(
             encoder,
-            self._admission(task, model),
+            candidate.label,
+            self._admission(task, candidate.model),
             self._metrics.texts_in_flight.labels(task),
             min(parsed.size, MAX_TEXTS_IN_FLIGHT),
-            encoding.estimated_tokens,
+            tokens,
             0,
-            timeout,
-            encoding.respond,
+            respond,
+            parsed.priority,
         )
-        await self._run(work, request, caller)
 
-    async def _targets(self, parsed: GenerationRequest, caller: Caller) -> Sequence[UpstreamServer]:
-        """Return the servers that may answer a request, the one to be asked first. Raises ApiError."""
-        return (self._pool.choose(parsed.model, caller.visible),)
+    async def _targets(
+        self, task: Literal["generate"] | Task, model: str, request: Request, caller: Caller, tier: str | None = None
+    ) -> Sequence[Candidate]:
+        """Return the targets that may answer a request: the one to be asked first, and where it goes if that fails.
+
+        Raises ApiError.
+        """
+        first, *others = self._pool.candidates(task, model, caller.visible, request.request_id, tier)
+        return first, *[each for each in others if each.target is not first.target][:1]
 
     def _begin(self, request: Request, caller: Caller, model: str, no_effect: Sequence[str]) -> None:
         if self.draining:
@@ -168,16 +303,22 @@ class ModelRequests:
         """Return the admission of a served model: many requests for one hold up none for another."""
         if (task, model) not in self._admissions:
             what = "answers" if task == "generate" else "texts"
-            self._admissions[task, model] = self._new_admission(lambda: self._pool.places(task, model), what)
+            places, running = partial(self._pool.places, task, model), partial(self._pool.running, task, model)
+            self._admissions[task, model] = self._new_admission(places, what, running)
         return self._admissions[task, model]
 
-    def _new_admission(self, places: Callable[[], int], what: str) -> Admission:
-        """Return an admission of this process, which has its share of the places."""
-        workers = self._settings.workers
-        return Admission(lambda: max(1, places() // workers), self._settings.max_waiting // workers, what)
+    def _new_admission(
+        self, places: Callable[[], int], what: str, running: Callable[[], int] | None = None
+    ) -> Admission:
+        """Return an admission of this process, which has its share of the places, and of those that run at once."""
+        workers, running = self._settings.workers, running or places
+        return Admission(
+            *(lambda: max(1, places() // workers), self._settings.max_waiting // workers, what),
+            lambda: max(1, running() // workers),
+        )
 
-    async def _run(self, work: Work, request: Request, caller: Caller) -> None:
-        if not await work.run(request, caller, self._quotas, self._metrics.waiting):
+    async def _run(self, attempts: Iterator[Attempt], request: Request, caller: Caller, until: float) -> None:
+        if not await run_work(attempts, request, caller, until, self._quotas, self._metrics.waiting):
             raise DisconnectedError
 
     async def _convert_text(self, convert: Callable[..., Awaitable[bytes]], request: Request, caller: Caller) -> None:
@@ -188,5 +329,5 @@ class ModelRequests:
             try:
                 converted = await convert(body, self._pool, caller)
             finally:
-                self._text_admission.leave(1, None)
+                self._text_admission.leave(1, None, caller.tenant)
         await request.respond(Response(converted))

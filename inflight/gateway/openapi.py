@@ -48,8 +48,8 @@ _ERROR_RESPONSE = {"description": "An error.", "content": {"application/json": {
 
 
 @lru_cache(maxsize=4)
-def openapi(models: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
-    """Return the document; `models` are the names that a request may give, each with its task."""
+def openapi(models: tuple[tuple[str, str | None], ...] = ()) -> dict[str, Any]:
+    """Return the document; `models` are the names that a request may give, each with its task if it is known."""
     model = _model(models, "generate")
     embed = _table(EMBEDDING_FIELDS, _model(models, "embed"), ("input",))
     rerank = _table(RERANK_FIELDS, _model(models, "rerank"), ("query", "documents"))
@@ -124,8 +124,8 @@ def openapi(models: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
     }
 
 
-def _model(models: tuple[tuple[str, str], ...], task: str) -> dict[str, Any]:
-    names = [name for name, own in models if own == task]
+def _model(models: tuple[tuple[str, str | None], ...], task: str) -> dict[str, Any]:
+    names = [name for name, own in models if own in (None, task)]
     return {"type": "string", "enum": names} if names else TEXT
 
 

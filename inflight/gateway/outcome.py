@@ -34,6 +34,12 @@ class Outcome:
     error: str = ""
     """The code of the error with which it ended."""
 
+    def restart(self) -> None:
+        """Forget what a target has answered that failed before anything was sent to the client."""
+        fresh = Outcome()
+        for name in ("answered", "input_tokens", "output_tokens", "streamed", "first_token_at", "finish_reasons"):
+            setattr(self, name, getattr(fresh, name))
+
 
 class TokenCounts:
     """The tokens of a request's prompts and answers: as the server reports them, or as the gateway counts them."""

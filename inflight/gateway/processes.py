@@ -95,11 +95,14 @@ class GatewayProcesses:
             ) from None
         self.port = self._socket.getsockname()[1]
 
-    def start(self, servers: tuple[str, ...] | None = None) -> None:
-        """Start the workers; `servers` replaces those of the settings. They report not ready until a server is."""
+    def start(self, servers: tuple[str, ...] | None = None, fleet: str = "") -> None:
+        """Start the workers; `servers` replaces those of the settings. They report not ready until a server is.
+
+        `fleet` is the socket of what starts and stops these servers, each for the requests that name its model.
+        """
         if self._socket is None:
             self.bind()
-        values = self._settings if servers is None else replace(self._settings, servers=servers)
+        values = self._settings if servers is None else replace(self._settings, servers=servers, fleet=fleet)
         self._text = values.to_json()
         # Started by the thread that watches them: they end with the thread that started them.
         self._supervisor = threading.Thread(target=self._supervise, name="gateway-supervisor", daemon=True)

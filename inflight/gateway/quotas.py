@@ -60,7 +60,7 @@ class KeyQuotas:
     """Holds the quotas of requests while they run. The file is opened with the first key that has quotas."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._ledger: QuotaLedger | None = None
 
     @contextmanager
@@ -75,7 +75,7 @@ class KeyQuotas:
             yield {}
             return
         try:
-            self._ledger = self._ledger or QuotaLedger(self._path)
+            self._ledger = self._ledger or QuotaLedger(self.path)
             reservation = self._ledger.reserve(key, prompt_tokens, answer_tokens)
         except (sqlite3.Error, OSError) as error:
             logger.error("The quotas of API keys can't be counted: %s", error)

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
-from typing import Any, Literal, TypeVar
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 from urllib.request import ProxyHandler, build_opener
 
 from inflight_client.encoder_call import Task
 
 from inflight.gateway.adapters import AdapterFile
+from inflight.gateway.backends import BackendServer
 from inflight.gateway.batches.models import BatchModel
-from inflight.gateway.servers import Encoder, UpstreamServer
-from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.fleet import Fleet
+from inflight.gateway.http import Request
+from inflight.gateway.routes_file import CHECK_SECONDS, Routes
+from inflight.gateway.servers import Encoder, Target, UpstreamServer
+from inflight.gateway.settings import GatewaySettings, is_backend
 from inflight.openai_api.errors import RETRY_SECONDS, ApiError
 
+_Task = Literal["generate"] | Task
+_Server = UpstreamServer | BackendServer
 _FIRST_POLL_SECONDS = 2.0
 _ENCODER_PLACES = 4096
 """Texts in flight at an encoder, most of which wait: the more there are, the less the server pads."""
-_ABILITIES = {
+_ABILITIES: dict[_Task, str] = {
     "generate": "generates text",
     "embed": "embeds texts",
     "rerank": "reranks documents",
@@ -32,7 +40,17 @@ _DIRECT = build_opener(ProxyHandler({}))  # the page is on the server's host
 _PAGE_SECONDS = 3.0
 _MAX_PAGE_BYTES = 8 * 2**20
 logger = logging.getLogger("inflight.gateway")
-Target = TypeVar("Target", UpstreamServer, Encoder)
+
+
+class Candidate(NamedTuple):
+    """What may answer a request, and the name by which it knows the model."""
+
+    target: Target
+    model: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.model}#{self.target.number}"
 
 
 @dataclass(frozen=True)
@@ -40,7 +58,7 @@ class ServedModel:
     """A model as applications see it; what is unknown is None."""
 
     name: str
-    task: Literal["generate"] | Task
+    task: _Task | None
     max_seq_len: int | None
     dimensions: int | None = None
     sampling: Mapping[str, Any] | None = None
@@ -48,6 +66,8 @@ class ServedModel:
     notes: Sequence[str] = ()
     parent: str | None = None
     """Of a LoRA adapter: the model that it changes."""
+    state: str | None = None
+    """Of a model that is loaded when a request names it: `loaded`, `loading`, `unloading`, `unloaded` or `failed`."""
 
     def described(self, created: int) -> dict[str, Any]:
         """Return OpenAI's `model` object."""
@@ -59,6 +79,7 @@ class ServedModel:
             "chat_template": self.chat_template,
             "notes": list(self.notes) or None,
             "parent": self.parent,
+            "state": self.state,
         }
         details = {name: value for name, value in extras.items() if value is not None}
         return {"id": self.name, "object": "model", "created": created, "owned_by": "inflight", **details}
@@ -70,30 +91,111 @@ class ServerPool:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self.adapters = AdapterFile(settings.state_path / "adapters.json")
+        numbered = list(enumerate(settings.servers, 1))
         self.servers = [
-            UpstreamServer(address, settings, self.adapters, self._objection) for address in settings.servers
+            UpstreamServer(address, settings, self.adapters, self._objection, number)
+            for number, address in numbered
+            if not is_backend(address)
         ]
+        self._backends = [BackendServer(address, number) for number, address in numbered if is_backend(address)]
+        self.routes = Routes(Path(settings.routes) if settings.routes else None)
+        self._routed: dict[str, _Server] = {}
+        """Servers that only the routes name, by their addresses."""
+        self._numbers = count(len(settings.servers) + 1)
+        self.fleet = Fleet(settings.fleet, settings.max_waiting // settings.workers, self._note_loads)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Watch all servers; return once it is known whether each is ready, or after a while."""
-        self._tasks = [asyncio.create_task(server.watch()) for server in self.servers]
+        self._add_routed()
+        self._tasks = [asyncio.create_task(server.watch()) for server in self._everywhere]
+        if self.routes.path is not None:
+            self._tasks.append(asyncio.create_task(self._follow_routes()))
+        if self._settings.fleet:
+            self._tasks.append(asyncio.create_task(self.fleet.run()))
         with suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_POLL_SECONDS):
-                await asyncio.gather(*(server.polled.wait() for server in self.servers))
+                if self._settings.fleet:
+                    await self.fleet.known.wait()
+                await asyncio.gather(*(server.polled.wait() for server in self._everywhere))
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(client.close() for each in self.servers for client in (each.client, each.token_client)))
+        await asyncio.gather(*(server.close() for server in self._everywhere))
+
+    @property
+    def _everywhere(self) -> list[_Server]:
+        return [*self.servers, *self._backends, *self._routed.values()]
+
+    def _add_routed(self) -> list[_Server]:
+        """Take the servers that only the routes name, and return the new ones."""
+        own = self._settings.servers
+        specs = [spec for route in self.routes.current.values() for spec in route.specs]
+        addresses = {spec.server for spec in specs if spec.server and spec.server not in own} - self._routed.keys()
+        for each in sorted(addresses):
+            number = next(self._numbers)
+            self._routed[each] = (
+                BackendServer(each, number)
+                if is_backend(each)
+                else UpstreamServer(each, self._settings, self.adapters, number=number)
+            )
+        return [self._routed[each] for each in sorted(addresses)]
+
+    async def _follow_routes(self) -> None:
+        """Watch the servers of routes that are added while the gateway runs. Those of former routes stay."""
+        missing: list[str] = []
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self._tasks += [asyncio.create_task(server.watch()) for server in self._add_routed()]
+            before, missing = missing, self.missing_targets()
+            for each in missing:
+                if each not in before and self.models:
+                    logger.warning("%s, and requests go elsewhere.", each)
+
+    def missing_targets(self) -> list[str]:
+        """Return a sentence for each target of the routes that no server has, as far as the servers are known."""
+        return [
+            f"the route {name} has the target {spec.name}, which no server has"
+            for name, route in self.routes.current.items()
+            for spec in route.specs
+            if not any(self._serving(task, spec.model, spec.server) for task in _ABILITIES)
+        ]
+
+    def _note_loads(self) -> None:
+        for server, model in zip(self.servers, self.fleet.models.values(), strict=True):
+            server.note_load(model["name"], model["state"] == "loaded")
+
+    async def hold(
+        self, model: str, request: Request, seconds: float, keep_alive: float | None = None, tier: str | None = None
+    ) -> None:
+        """Wait for a model that is loaded when a request names it, as `Fleet.hold` does; return at once for others.
+
+        Of a route, that is the model of its first target.
+        """
+        if route := self.routes.current.get(model):
+            model = route.order(request.request_id, tier)[0].model or ""
+        if model not in self.fleet.models:
+            return
+        await self.fleet.hold(model, request, seconds, keep_alive)
+        server = self.servers[list(self.fleet.models).index(model)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, _FIRST_POLL_SECONDS)):
+                await server.found_ready()
 
     @property
     def ready(self) -> bool:
-        return any(server.ready or any(each.ready for each in server.encoders.values()) for server in self.servers)
+        targets = (each.target(task, None) for task in _ABILITIES for each in self._everywhere)
+        return self.fleet.ready or any(target.ready for target in targets if target)
 
     def metrics_page(self) -> bytes:
-        """Return the metrics page of the only server; empty if there are several, or it does not answer. Blocks."""
+        """Return the metrics page of the only server; empty if there are several, or it does not answer. Blocks.
+
+        Of models that are loaded when a request names them, return the loads.
+        """
+        if self.fleet.models:
+            return self.fleet.page()
         url = self.servers[0].metrics_url if len(self.servers) == 1 else None
         if url is None:
             return b""
@@ -105,17 +207,27 @@ class ServerPool:
             return b""
         return page if page.endswith(b"\n") else b""
 
-    def places(self, task: Literal["generate"] | Task, model: str) -> int:
+    def places(self, task: _Task, model: str) -> int:
         """How many answers, or texts, of a model may be in flight at its servers.
 
         --max-in-flight is divided among the models that generate text as their servers' own places are.
         """
+        serving = [each for each in self._everywhere if (target := each.target(task, model)) and target.ready]
         if task != "generate":
-            return _ENCODER_PLACES * sum(encoder.ready and encoder.model == model for encoder in self._encoders(task))
-        places = sum(server.places for server in self.servers if server.ready and server.model == model)
+            return _ENCODER_PLACES * len(serving)
+        places = sum(server.places for server in serving)
         if self._settings.max_in_flight is None:
             return places
-        return self._settings.max_in_flight * places // (sum(each.places for each in self.servers if each.ready) or 1)
+        everywhere = sum(server.places for server in self._everywhere if server.ready)
+        return self._settings.max_in_flight * places // (everywhere or 1)
+
+    def running(self, task: _Task, model: str) -> int:
+        """How many of these places are computed at once; encoders choose among all texts that they have."""
+        places = self.places(task, model)
+        if task != "generate":
+            return places
+        serving = [each for each in self._everywhere if (target := each.target(task, model)) and target.ready]
+        return min(places, sum(each.sequences or each.places for each in serving))
 
     @property
     def known(self) -> Sequence[UpstreamServer]:
@@ -132,7 +244,7 @@ class ServerPool:
             for server in self.servers
             for task, encoder in server.encoders.items()
         }
-        generators = (
+        generators: Iterable[ServedModel] = (
             ServedModel(
                 *(name, "generate", each.max_seq_len),
                 sampling=each.served["sampling"],
@@ -143,16 +255,37 @@ class ServerPool:
             for each in self.known
             for name in (each.model, *each.adapters)
         )
-        return [*generators, *encoders.values()]
+        if self.fleet.models:
+            own = {each.name: each for each in generators}
+            generators = (
+                replace(own.get(name) or ServedModel(name, "generate", each["max_seq_len"]), state=each["state"])
+                for name, each in self.fleet.models.items()
+            )
+        foreign = (ServedModel(name, None, None) for each in self._backends for name in each.models)
+        models = {each.name: each for each in (*foreign, *generators, *encoders.values())}
+        return list((models | {name: self._served_route(name) for name in self.routes.current}).values())
 
-    def for_batches(self, task: Literal["generate"] | Task) -> dict[str, BatchModel] | None:
-        """Return the models for a task by their names; None if no model is known."""
+    def _served_route(self, name: str) -> ServedModel:
+        """Return a route as a model: what its targets have in common, as far as they are known."""
+        specs = self.routes.current[name].targets
+        for task in _ABILITIES:
+            if found := [each for spec in specs for each in self._serving(task, spec.model, spec.server)]:
+                return ServedModel(
+                    name, task, min((each.max_seq_len for each in found if each.max_seq_len), default=None)
+                )
+        return ServedModel(name, None, None)
+
+    def for_batches(self, task: _Task) -> dict[str, BatchModel] | None:
+        """Return the models for a task by their names; None if no model is known.
+
+        Rows go to the servers without a wait for loads, so of the models that may be unloaded there is none.
+        """
         models: dict[str, BatchModel] = {}
         for server in self.servers:
             names: Mapping[str, int | None] = {}
             if task != "generate":
                 names = {server.encoders[task].model: None} if task in server.encoders else {}
-            elif server.deployment:
+            elif server.deployment and self.fleet.models.get(server.model, {"pinned": True})["pinned"]:
                 names = {**server.adapters, server.model: None}
             for name, adapter in names.items():
                 model = models.setdefault(name, BatchModel((), adapter))
@@ -161,41 +294,60 @@ class ServerPool:
         return models if self.models else None
 
     def ready_model(self, name: str) -> ServedModel:
-        """Return a model by its name. Raises ApiError 404, or 503 if it is not ready."""
+        """Return a model by its name. Raises ApiError 404, or 503 if it is not ready and no request makes it so."""
         model = next((each for each in self.models if each.name == name), None)
-        if model is not None and model.task != "generate":
-            self.choose_encoder(model.task, name)
-        else:
-            self.choose(name)
+        if model is not None and model.state is not None:
+            return model
+        self.candidates(model.task if model is not None and model.task else "generate", name)
         assert model is not None
         return model
 
+    def candidates(
+        self,
+        task: _Task,
+        model: str,
+        visible: Container[str] | None = None,
+        request_id: str = "",
+        tier: str | None = None,
+    ) -> list[Candidate]:
+        """Return what may answer a request and is ready, in the order in which it is asked.
+
+        The targets of a route come as its weights say for the request's id, the servers of a model by what they have in
+        flight, and those that have just failed come last. Raises ApiError 400 or 404, which name the visible models
+        alone (by default all), or 503.
+        """
+        route = self.routes.current.get(model)
+        specs = [(each.model, each.server) for each in route.order(request_id, tier)] if route else [(model, None)]
+        if found := [candidate for name, address in specs for candidate in self.at(task, name, address)]:
+            return sorted(found, key=lambda each: each.target.suspect)
+        models = self.models
+        known = next((each for each in models if each.name == model), None)
+        if not models or (known is not None and known.task in (None, task)):
+            raise self._not_ready()
+        raise self._no_model(model, task, visible)
+
+    def at(self, task: _Task, model: str | None, address: str | None) -> list[Candidate]:
+        """Return what is ready of a target, the least busy first."""
+        serving = sorted(self._serving(task, model, address), key=lambda each: each.in_flight)
+        return [Candidate(each, model or each.model) for each in serving if each.ready]
+
     def choose(self, model: str, visible: Container[str] | None = None) -> UpstreamServer:
-        """Return the ready server of a model with the fewest answers in flight.
+        """Return the server that generates text with a model. Raises ApiError as `candidates` does."""
+        for candidate in self.candidates("generate", model, visible):
+            if isinstance(candidate.target, UpstreamServer):
+                return candidate.target
+        raise ApiError(f"the server of the model {model[:100]!r} has no tokenizer here", "unsupported_input", "model")
 
-        Raises ApiError 404, which names the visible models alone (by default all), or 503.
-        """
-        serving = [server for server in self.servers if server.deployment and model in (server.model, *server.adapters)]
-        return self._least_busy(serving, model, "generate", visible)
-
-    def choose_encoder(self, task: Task, model: str, visible: Container[str] | None = None) -> Encoder:
-        """Return the ready encoder of that name with the fewest texts in flight.
-
-        Raises ApiError 400 or 404, which name the visible models alone, or 503.
-        """
-        serving = [encoder for encoder in self._encoders(task) if encoder.model == model]
-        return self._least_busy(serving, model, task, visible)
-
-    def _least_busy(
-        self, serving: Sequence[Target], model: str, task: Literal["generate"] | Task, visible: Container[str] | None
-    ) -> Target:
-        if ready := [each for each in serving if each.ready]:
-            return min(ready, key=lambda each: each.in_flight)
-        raise self._not_ready() if serving or not self.models else self._no_model(model, task, visible)
+    def _serving(self, task: _Task, model: str | None, address: str | None = None) -> list[_Server | Encoder]:
+        """Return what does a task with a model, ready or not; with an address, only there and also with any model."""
+        servers: list[_Server] = [*self.servers, *self._backends]
+        if address is not None:
+            servers = [each for each in self._everywhere if each.given_address == address]
+        return [target for each in servers if (target := each.target(task, model)) is not None]
 
     def only_encoder(self, task: Task, visible: Container[str] | None = None) -> str:
         """Return the name of the only visible model for a task, for a request that names none. Raises ApiError."""
-        served = {encoder.model for encoder in self._encoders(task)}
+        served = {each.model for each in self._serving(task, None)}
         names = {name for name in served if visible is None or name in visible}
         if len(names) == 1:
             return names.pop()
@@ -207,18 +359,15 @@ class ServerPool:
             problem = f"no served model {_ABILITIES[task]}; serve one with `inflight serve --{task} ENGINE`"
         raise ApiError(problem, "invalid_request", "model")
 
-    def _encoders(self, task: Task) -> list[Encoder]:
-        return [server.encoders[task] for server in self.servers if task in server.encoders]
-
-    def _not_ready(self) -> ApiError:
+    def _not_ready(self, why: str = "the server is starting or restarting") -> ApiError:
         return ApiError(
-            "the server is starting or restarting; send the request again later",
+            f"{why}; send the request again later",
             "model_not_ready",
             status=503,
             headers={"retry-after": str(RETRY_SECONDS)},
         )
 
-    def _no_model(self, model: str, task: Literal["generate"] | Task, visible: Container[str] | None) -> ApiError:
+    def _no_model(self, model: str, task: _Task, visible: Container[str] | None) -> ApiError:
         """Return the error for a model that is not there, or has another task."""
         names = [each.name for each in self.models if each.task == task]
         able = ", ".join(name for name in names if visible is None or name in visible) or "none"
@@ -231,7 +380,8 @@ class ServerPool:
                 404,
             )
         return ApiError(
-            f"the model {model[:100]!r} {_ABILITIES[other.task]}; send a model that {_ABILITIES[task]} ({able})",
+            f"the model {model[:100]!r} {_ABILITIES[other.task or task]}; send a model that {_ABILITIES[task]}"
+            f" ({able})",
             "unsupported_input",
             "model",
         )

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from inflight_client import NO_RETRY, AsyncClient, ChatTemplate, Deployment, EncoderDeployment, InflightError
 from inflight_client.encoder_call import Task
@@ -22,7 +22,9 @@ _SILENT_SECONDS = 10.0
 """A server is busy, not gone, if it answers no sooner."""
 _PLACES_WITHOUT_LIMIT = 256
 """In flight at a server that does not report how many sequences it runs."""
-_FAILURES = frozenset(("server_gone", "server_unreachable", "connection_closed", "model_not_ready"))
+_FAILURES = frozenset(
+    ("server_gone", "server_unreachable", "connection_closed", "model_not_ready", "engine_died", "engine_restarting")
+)
 ENGINE_MODEL = "tensorrt_llm"
 logger = logging.getLogger("inflight.gateway")
 
@@ -31,6 +33,18 @@ class Target(Protocol):
     """What takes a request. `in_flight` counts the answers, or the texts, that the gateway has open there."""
 
     in_flight: int
+    number: int
+    """Its server's place among those of the gateway, from 1."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def suspect(self) -> bool:
+        """Whether a request has just failed there, so that others are asked first."""
+
+    @property
+    def model(self) -> str: ...
 
 
 @dataclass(eq=False)
@@ -39,6 +53,7 @@ class Encoder:
 
     server: UpstreamServer
     deployment: EncoderDeployment
+    number: int = 1
     in_flight: int = 0
 
     @property
@@ -49,6 +64,10 @@ class Encoder:
     @property
     def ready(self) -> bool:
         return self.server.live and self.deployment.ready
+
+    @property
+    def suspect(self) -> bool:
+        return self.server.suspect
 
     @property
     def max_seq_len(self) -> int | None:
@@ -65,9 +84,10 @@ class UpstreamServer:
         settings: GatewaySettings,
         loaded: AdapterFile,
         objection: Callable[[UpstreamServer], str] = lambda server: "",
+        number: int = 1,
     ) -> None:
         """`objection` returns why requests must not be sent to the server although it is ready; "" if they may."""
-        self.given_address = address
+        self.given_address, self.number = address, number
         server, _, metrics = address.partition(",metrics=")
         self.address, self.metrics_url = server, metrics or None
         self.client = AsyncClient(
@@ -80,8 +100,12 @@ class UpstreamServer:
         self._settings, self._loaded, self._objection = settings, loaded, objection
         self._problem = ""
         self._only_encoders = False
+        self._unloaded = False
+        self._expected = ""
         self.in_flight = 0
         self.live = False
+        self.suspect = False
+        """Whether a request failed there, and whether it is ready was not found out since then."""
         self.ready = False
         """Whether the model that generates text is ready."""
         self.deployment: Deployment | None = None
@@ -105,14 +129,18 @@ class UpstreamServer:
     def own_model(self) -> str:
         """The name that the server gives its model; "" while it is unknown."""
         if self.deployment is None:
-            return ""
+            return self._expected
         return str(self.deployment.served.get("model") or self.deployment.model)
 
     @property
     def places(self) -> int:
         """How many answers it may have in flight: twice as many as it runs, so that its queue is never empty."""
-        most = self.deployment.served.get("max_sequences") if self.deployment else None
-        return 2 * int(most) if most else _PLACES_WITHOUT_LIMIT
+        return 2 * self.sequences if self.sequences else _PLACES_WITHOUT_LIMIT
+
+    @property
+    def sequences(self) -> int:
+        """How many answers it computes at once; 0: unknown."""
+        return int((self.deployment and self.deployment.served.get("max_sequences")) or 0)
 
     @property
     def max_seq_len(self) -> int | None:
@@ -144,10 +172,34 @@ class UpstreamServer:
         """The most tokens that a response of a stream has in general."""
         return int((self.deployment and self.deployment.served.get("stream_interval")) or 1)
 
+    def target(self, task: Literal["generate"] | Task, model: str | None) -> UpstreamServer | Encoder | None:
+        """Return what does a task with a model here, by default with any; None: nothing does."""
+        if task != "generate":
+            encoder = self.encoders.get(task)
+            return encoder if encoder is not None and model in (None, encoder.model) else None
+        return self if self.deployment and model in (None, self.model, *self.adapters) else None
+
     def note_failure(self, error: InflightError) -> None:
         """Find out at once whether the server is still ready after the error of a request to it."""
         if error.code in _FAILURES:
+            self.suspect = True
             self._doubted.set()
+
+    async def close(self) -> None:
+        await asyncio.gather(self.client.close(), self.token_client.close())
+
+    def note_load(self, model: str, loaded: bool) -> None:
+        """Note that the server of a model was started, or stopped, by what loads models when requests name them."""
+        self._expected = model
+        if loaded is self._unloaded:
+            self._unloaded = not loaded
+            self._doubted.set()
+
+    async def found_ready(self) -> None:
+        """Wait until it is ready."""
+        while not self.ready:
+            self._doubted.set()
+            await asyncio.sleep(_POLL_SECONDS / 20)
 
     async def watch(self) -> None:
         """Keep `live` and `ready` true as long as the server and its model are."""
@@ -160,6 +212,7 @@ class UpstreamServer:
                 if str(error) != self._problem:
                     logger.exception("%s is not ready, since watching it failed", self.address)
                 self._problem = str(error) or type(error).__name__
+            self.suspect = self._doubted.is_set()
             self.polled.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_SECONDS / 4 if self._problem else _POLL_SECONDS):
@@ -167,6 +220,9 @@ class UpstreamServer:
 
     async def _poll(self) -> None:
         """Find out whether it is ready, and what it serves if it was not ready before."""
+        if self._unloaded:
+            self.live = self.ready = False
+            return
         was_live, was_ready = self.live, self.ready
         problem = ""
         try:
@@ -212,7 +268,7 @@ class UpstreamServer:
         for each in deployments:
             encoder = self.encoders.get(each.task)
             if encoder is None:
-                self.encoders[each.task] = Encoder(self, each)
+                self.encoders[each.task] = Encoder(self, each, self.number)
             else:  # what it serves is unknown while it is not ready
                 encoder.deployment = each if each.ready else replace(encoder.deployment, ready=False)
         for task in self.encoders.keys() - {each.task for each in deployments}:

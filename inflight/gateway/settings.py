@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from inflight_client import InflightError
+from inflight_client import Address, InflightError
 
 from inflight.gateway.key_file import default_key_file, read_key_file
+from inflight.gateway.routes_file import read_routes
 
 DEFAULT_PORT = 8080
 SETTINGS_VARIABLE = "INFLIGHT_GATEWAY_SETTINGS"
@@ -23,7 +24,8 @@ SETTINGS_VARIABLE = "INFLIGHT_GATEWAY_SETTINGS"
 
 @dataclass(frozen=True)
 class GatewaySettings:
-    """`servers` are addresses as batch jobs take them: HOST:PORT, optionally with `,metrics=URL`."""
+    """`servers` are addresses as batch jobs take them: HOST:PORT, optionally with `,metrics=URL`. `fleet` is the socket
+    of what starts and stops them (inflight/deploy/fleet), if something does."""
 
     servers: tuple[str, ...]
     host: str = "127.0.0.1"
@@ -51,6 +53,8 @@ class GatewaySettings:
     workers: int = 1
     log_requests: bool = False
     otlp_endpoint: str | None = None
+    routes: str | None = None
+    fleet: str = ""
 
     @property
     def keys(self) -> Path:
@@ -78,8 +82,13 @@ class GatewaySettings:
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
+    def check_servers(self) -> None:
+        """Raise InflightError for an address that can't be used, or whose API key is missing."""
+        for address in filter(is_backend, self.servers):
+            Address.parse(address).api_key()
+
     def check(self) -> None:
-        """Raise InflightError for a missing key file, an open address without keys, or half a certificate."""
+        """Raise InflightError for a missing key file, an open address without keys, wrong TLS files or routes."""
         keys = read_key_file(self.keys)
         if self.key_file and keys is None:  # else it would answer without keys
             raise InflightError(
@@ -107,8 +116,11 @@ class GatewaySettings:
                 ) from None
         if self.tls_certificate is not None and self.tls_key is not None:
             _check_tls(self.tls_certificate, self.tls_key)
+        self.check_servers()
         if self.otlp_endpoint is not None:
             _check_otlp(self.otlp_endpoint)
+        if self.routes is not None:
+            read_routes(Path(self.routes))
 
 
 def _check_tls(certificate: str, key: str) -> None:
@@ -143,6 +155,11 @@ def _check_otlp(endpoint: str) -> None:
             "--otlp-endpoint needs the package's extra otlp; run `pip install '.[otlp]'` in a checkout",
             "package_missing",
         ) from None
+
+
+def is_backend(server: str) -> bool:
+    """Return whether this is the address of a server of OpenAI's protocol, not of Triton. Raises InflightError."""
+    return Address.parse(server.partition(",metrics=")[0]).openai
 
 
 def is_loopback(host: str) -> bool:

@@ -40,7 +40,7 @@ from inflight.tune.plan import OPENVINO, REFERENCE, TunePlan
 from inflight.tune.results import AloneTrial, Quality, ServedTrial, TrialRecords, TuneResult, compare_answers
 from inflight.tune.settings import EngineBuild, Settings
 from inflight.tune.workload import tokenized_requests
-from loadtests.analysis.slo import Slo
+from loadtests.analysis.slo import Slo, parse_slos
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.report.write_reports import write_run_report
@@ -88,7 +88,7 @@ class Tuner:
         """Raises DeployError as `TrialRecords` does."""
         self._plan, self._directory, self._progress = plan, directory, progress
         self._records = TrialRecords(directory, {**plan.as_json(), **_conditions(plan)})
-        self._slo = [Slo.parse(text) for text in plan.load.slo]
+        self._slo = parse_slos(plan.load.slo)
         self._requests: list[TokenizedRequest] = []
         self._failed: dict[str, str] = {}
         self._alone_speeds: dict[Settings, float] = {}

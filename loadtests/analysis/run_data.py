@@ -11,7 +11,7 @@ from typing import Any
 from loadtests.analysis.columns import Columns, Flags, read_columns
 from loadtests.analysis.generator_validity import assess_validity
 from loadtests.analysis.latencies import Latencies
-from loadtests.analysis.slo import Slo, good_requests
+from loadtests.analysis.slo import Slo, good_requests, parse_slos
 from loadtests.analysis.summary import Validity
 from loadtests.analysis.window import GeneratorSample, MeasurementWindow, generator_samples, measurement_window
 from loadtests.plan import LoadPlan
@@ -67,7 +67,7 @@ class RunData:
 
     @cached_property
     def slos(self) -> tuple[Slo, ...]:
-        return tuple(Slo.parse(text) for text in self.plan.slo)
+        return parse_slos(self.plan.slo)
 
     @cached_property
     def good(self) -> Flags | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from loadtests import mlperf
 from loadtests.analysis.bunching import BUNCH_GAP, bunched_fraction, mean_without_bunching, values_without_bunching
 from loadtests.analysis.columns import Columns, Flags, Floats
 from loadtests.analysis.latencies import QUANTITIES, Latencies
@@ -136,6 +137,19 @@ class Slo:
             return ""
         what = "requests" if self.quantity != "itl" else "requests with gaps"
         return f"{samples} {what} are too few for {_CONFIDENCE:.0%} confidence; at least {least} are needed"
+
+
+def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
+    """Parse SLOs; `mlperf:BENCHMARK` is the bounds of MLPerf's. Raises LoadError `invalid_parameter`."""
+    parsed: list[Slo] = []
+    for text in texts:
+        name = text.strip()
+        bounds = mlperf.bounds(name.removeprefix(mlperf.PREFIX)) if name.startswith(mlperf.PREFIX) else (name,)
+        if bounds is None:
+            known = ", ".join(mlperf.NAMES)
+            raise LoadError(f"the SLO {text!r} names no benchmark; give one of {known}", "invalid_parameter")
+        parsed += map(Slo.parse, bounds)
+    return tuple(parsed)
 
 
 def required_samples(fraction: float) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from loadtests.analysis.audit import evaluate_audit
 from loadtests.analysis.bunching import bunching_notes
 from loadtests.analysis.columns import UNKNOWN, Columns, Flags
 from loadtests.analysis.latencies import Latencies
@@ -18,10 +19,11 @@ from loadtests.analysis.server.counters import ServerCounters
 from loadtests.analysis.server.figures import encoder_side, reconcile_texts, server_side
 from loadtests.analysis.server.reconciliation import reconcile
 from loadtests.analysis.slo import goodput
-from loadtests.analysis.summary import Cost, LoadPhase, Requests, Summary, TextCost
+from loadtests.analysis.summary import Cost, LoadPhase, Requests, ServerSide, Summary, TextCost
 from loadtests.analysis.timeline import timeline
 from loadtests.analysis.window import MeasurementWindow
 from loadtests.arrivals.profile import Profile, Stage
+from loadtests.mlperf import scenario_notes
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome
 from loadtests.run_directory import RunDirectory
@@ -132,16 +134,22 @@ def summarize(directory: RunDirectory) -> Summary:
         server=encoder_side(server, measured, plan) if plan.encodes else generated,
         reconciliation=(reconcile_texts if plan.encodes else reconcile)(server, run, plan),
         cost=cost(plan, run, data.good, measured),
-        validity=replace(data.validity, notes=(*_empty_answers(requests), *bunching_notes(data.latencies, generated))),
+        validity=replace(data.validity, notes=tuple(_notes(data, requests, generated))),
         timeline=timeline(plan, run, data.run_latencies, server, data.generator),
         curves=data.latencies.curves(),
         load_phases=load_phases(plan, run, measured),
         offered_sessions_per_second=float((part.turn == 0).sum() / seconds) if seconds else 0.0,
         metadata={**directory.metadata(), "plan": _shown_plan(plan)},
+        audit=evaluate_audit(directory, data),
     )
 
 
-def _empty_answers(requests: Requests) -> Iterator[str]:
+def _notes(data: RunData, requests: Requests, server: ServerSide | None) -> Iterator[str]:
+    """Yield remarks about the figures."""
+    arrivals = data.plan.arrivals
+    poisson = arrivals.kind == "rate" and arrivals.process == "poisson"
+    yield from scenario_notes(data.plan.slo, poisson, data.window.seconds)
+    yield from bunching_notes(data.latencies, server)
     if requests.empty:
         yield (
             f"{requests.empty} of {requests.completed} answers are empty: the model ended them at their first token; "

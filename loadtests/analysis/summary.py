@@ -247,6 +247,26 @@ class TextCost:
 
 
 @dataclass(frozen=True)
+class AuditCheck:
+    """One check of an audit, named by MLPerf's compliance test; `passed` is None if it could not be made.
+
+    `value` and `limit` are relative: how much faster a repeated sample was, how far the mean length is off, or the
+    fraction of answers that passed. `note` has the figures in words, or why there are none.
+    """
+
+    test: str
+    name: str
+    passed: bool | None
+    value: float | None = None
+    limit: float | None = None
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return "not checked" if self.passed is None else "passed" if self.passed else "failed"
+
+
+@dataclass(frozen=True)
 class Validity:
     """Whether the load generator itself was reliable: `reasons` says why not, and is empty if it was."""
 
@@ -337,6 +357,7 @@ class Summary:
     """Sessions due in the measured part per second; None in reports by older versions."""
     tokens: Tokens | None = None
     texts: Texts | None = None
+    audit: tuple[AuditCheck, ...] = ()
 
     @property
     def throughput(self) -> Throughput:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loadtests.analysis.comparison.compare import Change, ChangeVerdict, Comparison
+from loadtests.analysis.comparison.result import Change, ChangeVerdict, Comparison
 from loadtests.report.chart import Chart, axis, legend, legend_below, rounded
 from loadtests.report.formats import NOTHING, count, number, percent, seconds, text
 from loadtests.report.tables import Cell, Row, Table
@@ -25,6 +25,8 @@ def comparison_headline(comparison: Comparison) -> str:
     """Return one sentence with the regressions or, without any, the other changes."""
     if comparison.plans_differ:
         return "The runs have different plans, so no change is judged."
+    if comparison.threshold is None:
+        return _servers_headline(comparison)
     regressions = comparison.regressions
     if regressions:
         listed = "; ".join(
@@ -45,6 +47,21 @@ def comparison_headline(comparison: Comparison) -> str:
     return f"{start}; {'; '.join(parts)}." if parts else f"{start}, nor any other change."
 
 
+def _servers_headline(comparison: Comparison) -> str:
+    """Return which of two servers is better in what."""
+    parts = []
+    for verdict in (ChangeVerdict.WORSE, ChangeVerdict.BETTER):
+        found = [change for change in comparison.changes if change.verdict is verdict]
+        listed = ", ".join(f"{text(change.metric)} {change_text(change)}" for change in found)
+        parts += [f"{comparison.label(verdict)}: {listed}"] if found else []
+    if comparison.inconclusive:
+        parts.insert(0, "there are too few requests to judge most figures")
+    if not parts:
+        return "No difference between the servers was shown."
+    words = "; ".join(parts)
+    return f"{words[:1].upper()}{words[1:]} (differences of {comparison.names[1]}, relative to {comparison.names[0]})."
+
+
 def change_text(change: Change) -> str:
     """Return the change of a figure with its sign.
 
@@ -60,21 +77,26 @@ def interval_text(change: Change) -> str:
     return f"{_signed(change, change.low).removesuffix(' points')} to {_signed(change, change.high)}"
 
 
-def changes_table(comparison: Comparison) -> Table:
+def changes_table(comparison: Comparison, with_intervals: bool = False) -> Table:
+    """Return all figures; `with_intervals`: each side's own interval too."""
     rows: list[Row] = [
         [
             text(change.metric),
-            _value(change, change.before),
-            _value(change, change.after),
+            _side_value(change, change.before, change.before_interval if with_intervals else None),
+            _side_value(change, change.after, change.after_interval if with_intervals else None),
             change_text(change),
             interval_text(change),
             f"{change.samples_before:,} / {change.samples_after:,}",
-            _verdict(change),
+            _verdict(comparison, change),
         ]
         for change in comparison.changes
     ]
     interval = f"{percent(comparison.confidence)} interval"
-    return Table(("figure", "before", "after", "change", interval, "samples", "verdict"), rows)
+    return Table(("figure", *comparison.names, _change_name(comparison), interval, "samples", "verdict"), rows)
+
+
+def _change_name(comparison: Comparison) -> str:
+    return "change" if comparison.threshold is not None else "difference"
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -84,16 +106,24 @@ def notes(comparison: Comparison) -> list[str]:
 def change_charts(comparison: Comparison) -> Iterator[Chart]:
     """Yield charts of the changes with their intervals; relative changes and shares have separate axes."""
     charts = (
-        ("changes", "Latencies and throughput", True, "change in %", comparison.threshold),
-        ("points", "Shares", False, "change in percentage points", comparison.points),
+        ("changes", "Latencies and throughput", True, "%", comparison.threshold),
+        (
+            "points",
+            "Shares",
+            False,
+            "percentage points",
+            None if comparison.threshold is None else comparison.points,
+        ),
     )
     for name, title, relative, unit, threshold in charts:
         changes = [change for change in comparison.changes if change.relative is relative and change.low is not None]
         if changes:
-            yield _chart(name, title, changes, unit, threshold)
+            yield _chart(comparison, name, title, changes, unit, threshold)
 
 
-def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshold: float) -> Chart:
+def _chart(
+    comparison: Comparison, name: str, title: str, changes: Sequence[Change], unit: str, threshold: float | None
+) -> Chart:
     """Return a chart with one row per figure, the first at the top; the range within the threshold is shaded."""
     data: list[dict[str, Any]] = []
     for verdict, (colour, symbol) in _COLOURS.items():
@@ -106,7 +136,7 @@ def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshol
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": verdict.label,
+                "name": comparison.label(verdict),
                 "showlegend": True,
                 "x": middle,
                 "y": [text(change.metric) for change in group],
@@ -123,12 +153,13 @@ def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshol
                 "hovertemplate": "%{y}: %{customdata}<extra></extra>",
             }
         )
-    near = {"type": "rect", "x0": -100 * threshold, "x1": 100 * threshold, "yref": "paper", "y0": 0, "y1": 1}
+    margin = 100 * (threshold or 0)
+    near = {"type": "rect", "x0": -margin, "x1": margin, "yref": "paper", "y0": 0, "y1": 1}
     zero = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1}
     names = [text(change.metric) for change in changes]
     layout = {
         "hovermode": "closest",
-        "xaxis": axis(unit),
+        "xaxis": axis(f"{_change_name(comparison)} in {unit}"),
         "yaxis": axis(
             type="category", categoryorder="array", categoryarray=names[::-1], range=[-0.6, len(names) - 0.4]
         ),
@@ -166,7 +197,17 @@ def _value(change: Change, value: float | None) -> str:
     return percent(value) if change.unit == "share" else f"{number(value)} {text(change.unit)}"
 
 
-def _verdict(change: Change) -> Cell:
+def _side_value(change: Change, value: float | None, ends: tuple[float, float] | None) -> str:
+    """Return a side's figure, with its interval if there is one: `120 ms (115 ms to 130 ms)`."""
+    words = _value(change, value)
+    if value is None or ends is None:
+        return words
+    low, high = (_value(change, end).removesuffix(f" {change.unit}") for end in ends)
+    return f"{words} ({low} to {high})"
+
+
+def _verdict(comparison: Comparison, change: Change) -> Cell:
     if change.regression:
         return Cell("regression", "bad")
-    return Cell(change.verdict.label, "good" if change.verdict is ChangeVerdict.BETTER else "")
+    better = change.verdict is ChangeVerdict.BETTER and comparison.threshold is not None
+    return Cell(comparison.label(change.verdict), "good" if better else "")

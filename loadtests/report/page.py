@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadtests.analysis.comparison.compare import Comparison
+from loadtests.analysis.comparison.result import Comparison
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import Sweep
 from loadtests.report import tables
@@ -55,6 +55,7 @@ def run_page(summary: Summary, name: str = "", library: str = "") -> str:
         headline=headline(summary),
         tiles=tiles(summary),
         slo=tables.slo_table(summary.slo) if summary.slo else None,
+        audit=tables.audit_table(summary.audit) if summary.audit else None,
         timeline=timeline,
         curves=curves,
         trade_off=trade_off,
@@ -101,13 +102,19 @@ def sweep_page(sweep: Sweep, name: str = "", library: str = "") -> str:
     )
 
 
-def comparison_page(comparison: Comparison) -> str:
-    """Return the page of a comparison: an HTML document that needs no network."""
+def comparison_page(comparison: Comparison, name: str = "", library: str = "") -> str:
+    """Return the page of a comparison: an HTML document that needs no network and no other file than `library`.
+
+    With a name, the runs are in the page's own directory, and it has links to their pages.
+    """
     charts = list(change_charts(comparison))
-    name = " and ".join(
-        ", ".join(text(Path(run).name) for run in side) for side in (comparison.before, comparison.after)
-    )
-    runs = [[side, text(run)] for side in ("before", "after") for run in getattr(comparison, side)]
+    sides = dict(zip(comparison.names, (comparison.before, comparison.after), strict=True))
+    runs: list[list[tables.Cell | str]] = [
+        [side, tables.Cell(text(Path(run).name), link=f"{Path(run).name}/report.html") if name else text(run)]
+        for side, named in sides.items()
+        for run in named
+    ]
+    name = text(name) or " and ".join(", ".join(text(Path(run).name) for run in side) for side in sides.values())
     if any(comparison.served):
         runs = [[*run, text(served)] for run, served in zip(runs, comparison.served, strict=True)]
     heads = ("side", "run", "model") if any(comparison.served) else ("side", "run")
@@ -115,14 +122,17 @@ def comparison_page(comparison: Comparison) -> str:
         "comparison.html",
         _title(name, "comparison of load tests"),
         charts,
+        library=library,
         name=name,
+        threshold=comparison.threshold is not None,
         headline=comparison_headline(comparison),
         regressions=bool(comparison.regressions),
         warnings=[tables.as_sentence(warning) for warning in comparison.warnings],
         confidence=percent(comparison.confidence),
         intervals=charts,
-        changes=changes_table(comparison),
+        changes=changes_table(comparison, with_intervals=True),
         notes=notes(comparison),
+        audits={name: tables.audit_table(checks) for name, checks in comparison.audits.items()},
         runs=Table(heads, runs, words=3),
         definitions=definitions(encoder=comparison.encoder),
     )

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from loadtests.analysis.summary import (
+    AuditCheck,
     Cost,
     CountComparison,
     DistributionSummary,
@@ -52,6 +53,14 @@ class Table:
     @property
     def cells(self) -> list[list[Cell]]:
         return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
+
+
+def audit_table(checks: Sequence[AuditCheck]) -> Table:
+    tones = {True: "good", False: "bad", None: ""}
+    rows: list[Row] = [
+        [check.test, check.name, Cell(check.verdict, tones[check.passed]), text(check.note)] for check in checks
+    ]
+    return Table(("test", "check", "verdict", "figures"), rows, words=4)
 
 
 LATENCIES = {

@@ -6,21 +6,26 @@ import csv
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from inflight.common.schema.validation_errors import first_error
+from loadtests.analysis.audit import answers_file, evaluate_audit
 from loadtests.analysis.columns import OUTCOMES, UNKNOWN, Columns, read_columns
+from loadtests.analysis.comparison.compare import compare
+from loadtests.analysis.comparison.result import SERVERS, Comparison
 from loadtests.analysis.latencies import Latencies
+from loadtests.analysis.run_data import RunData
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import Summary, Timeline
 from loadtests.analysis.sweep import Sweep
 from loadtests.errors import LoadError
 from loadtests.json_files import read_object
 from loadtests.report.document import CHART_LIBRARY, write_library
-from loadtests.report.page import run_page, sweep_page
+from loadtests.report.page import comparison_page, run_page, sweep_page
 from loadtests.run_directory import RunDirectory
 
 Figures = TypeVar("Figures", Summary, Sweep)
@@ -29,8 +34,8 @@ FORMAT = 1
 """Version of the format; increased when older readers would misread the figures."""
 
 
-def write_figures(figures: Summary | Sweep, path: Path) -> Path:
-    """Write a run's `report.json` or a sweep's `sweep.json`. Raises LoadError `load_failed` if it can't be written."""
+def write_figures(figures: Summary | Sweep | Comparison, path: Path) -> Path:
+    """Write the JSON file of a run, a sweep or a comparison. Raises LoadError `load_failed` if it can't be written."""
     text = json.dumps({"format": FORMAT, **figures.as_json()}, indent=2, allow_nan=False)
     try:
         path.write_text(text + "\n")
@@ -157,6 +162,23 @@ def write_run_report(directory: RunDirectory, sweep: Path | None = None) -> tupl
         write_library(sweep)
     page.write_text(run_page(summary, name, library), encoding="utf-8")
     return summary, page
+
+
+def write_servers_report(sides: tuple[Sequence[RunDirectory], Sequence[RunDirectory]], directory: Path) -> Comparison:
+    """Compare the windows of two servers, and write `comparison.json` and the page in the directory above them."""
+    comparison = compare(*sides, threshold=None, names=SERVERS)
+    audits = {
+        name: evaluate_audit(run, RunData.read(run))
+        for name, windows in zip(SERVERS, sides, strict=True)
+        for run in windows
+        if answers_file(run).exists()
+    }
+    comparison = replace(comparison, audits=audits)
+    write_figures(comparison, directory / "comparison.json")
+    write_library(directory)
+    page = comparison_page(comparison, directory.resolve().name, CHART_LIBRARY)
+    (directory / PAGE).write_text(page, encoding="utf-8")
+    return comparison
 
 
 def write_sweep_report(sweep: Sweep, directory: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtests.analysis.slo import Slo
+from loadtests.analysis.slo import parse_slos
 from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_times
 from loadtests.connection import parse_headers
@@ -21,10 +21,10 @@ def check_plan(plan: LoadPlan) -> None:
     if plan.arrivals.kind == "rate":
         due_times(plan.arrivals, plan.seed, plan.end)
     _check_task(plan)
-    for text in plan.slo:
-        if (quantity := Slo.parse(text).quantity) not in ("e2e", "e2e_sent", "error_rate") and plan.encodes:
+    for slo in parse_slos(plan.slo):
+        if slo.quantity not in ("e2e", "e2e_sent", "error_rate") and plan.encodes:
             raise LoadError(
-                f"the SLO {text!r} limits {quantity}, but an encoder generates no tokens; limit e2e",
+                f"the SLO {slo.text!r} limits {slo.quantity}, but an encoder generates no tokens; limit e2e",
                 "invalid_parameter",
             )
 

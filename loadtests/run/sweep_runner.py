@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 from inflight_client import InflightError
 
 from loadtests.analysis.rate_search import RateSearch
+from loadtests.analysis.slo import parse_slos
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import USERS, Sweep, SweepStep
 from loadtests.errors import LoadError
@@ -79,7 +80,7 @@ class SweepRunner:
                 steps.append(step)
                 search.record(rate, step.met)
         sweep = Sweep(
-            self.plan.slo,
+            tuple(slo.text for slo in parse_slos(self.plan.slo)),
             tuple(steps),
             None,
             None,

@@ -27,7 +27,7 @@ NEW_TOKENS = 64
 QUICK = ("gemma2", "lfm2")
 """They have what sets models apart: windows, soft caps, tied weights, convolutions.
 tests/runtime/backends/openvino/test_batches.py compares some tokens of each of ARCHITECTURES."""
-ALL = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FAMILIES]
+ALL = [*((name, 20) for name in QUICK), *(pytest.param(name, 50, marks=pytest.mark.slow) for name in FAMILIES)]
 # Two logits that lie nearer than this may change places with the order of a sum.
 TIE = 1e-4
 # Around blocks of the cache (32 tokens), windows of the tiny checkpoints (256), and chunks of the prefill (512).
@@ -72,13 +72,13 @@ def until_end(answer: list[int], end_ids: list[int]) -> list[int]:
     return answer[: ends[0] + 1] if ends else answer
 
 
-@pytest.mark.parametrize("architecture", ALL)
-def test_fifty_prompts_in_flight_are_answered_as_transformers_would(
-    tiny_checkpoint: TinyCheckpoint, tiny_engine: TinyEngine, architecture: str
+@pytest.mark.parametrize(("architecture", "count"), ALL)
+def test_prompts_in_flight_are_answered_as_transformers_would(
+    tiny_checkpoint: TinyCheckpoint, tiny_engine: TinyEngine, architecture: str, count: int
 ) -> None:
     engine = tiny_engine(architecture, precision="fp32")
     manifest = Manifest.read(engine)
-    prompts = draw_prompts(50, manifest.vocab_size)
+    prompts = draw_prompts(count, manifest.vocab_size)
     answers = generate_in_flight(engine, prompts)
     model = load(tiny_checkpoint(architecture))
     pairs = zip(prompts, answers, strict=True)

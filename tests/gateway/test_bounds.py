@@ -19,7 +19,7 @@ import pytest
 import uvloop
 from inflight_client import InflightError
 
-from inflight.gateway import app, http, server
+from inflight.gateway import http, model_requests, server
 from inflight.gateway.adapters import AdapterFile
 from inflight.gateway.app import Gateway
 from inflight.gateway.http import BodyMemory, DisconnectedError, Request
@@ -325,7 +325,7 @@ def test_the_watch_of_a_server_survives_any_error(
 
 def test_the_size_of_a_request_is_known_from_its_parts() -> None:
     body = {"model": "tea", "messages": [{"role": "user", "content": "x" * 400}]}
-    parsed = parse_request(body, True, app._DEFAULTS)
+    parsed = parse_request(body, True, model_requests._DEFAULTS)
     assert (parsed.characters >= 400, 100 <= parsed.estimated_tokens <= 110) == (True, True)
 
 

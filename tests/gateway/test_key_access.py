@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import openai
 import pytest
 from inflight_client import InflightError
 
@@ -43,8 +43,8 @@ ROUTES = [
 ]
 
 
-def add(path: Path, name: str = "app", models: tuple[str, ...] = (), *, trusted: bool = False) -> str:
-    return add_key(path, ApiKey.new(name, tenant=f"tenant-{name}", models=models, trusted=trusted))
+def add(path: Path, name: str = "app", models: tuple[str, ...] = (), **options: Any) -> str:
+    return add_key(path, ApiKey.new(name, tenant=f"tenant-{name}", models=models, **options))
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +60,12 @@ def locked(hurried_server: Server, key_file: Path) -> Iterator[GatewayProcesses]
         yield gateway
 
 
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
 def with_key(gateway: GatewayProcesses, token: str, path: str = "/v1/models") -> Answer:
-    return get(gateway, path, {"authorization": f"Bearer {token}"})
+    return get(gateway, path, bearer(token))
 
 
 @pytest.mark.parametrize("path", ROUTES)
@@ -96,33 +100,50 @@ def test_a_key_may_be_for_some_models_alone(locked: GatewayProcesses, key_file: 
     wait_until(lambda: with_key(locked, token).status == 200)
     assert with_key(locked, token).json["data"] == []
     assert MODEL not in with_key(locked, token, "/openapi.json").body.decode()
-    allowed = post(locked, "/tokenize", {"model": "another", "prompt": "x"}, {"authorization": f"Bearer {token}"})
+    allowed = post(locked, "/tokenize", {"model": "another", "prompt": "x"}, bearer(token))
     assert allowed.status == 404
     assert MODEL not in allowed.body.decode()
-    answer = post(locked, "/v1/completions", {"model": MODEL, "prompt": "x"}, {"authorization": f"Bearer {token}"})
+    answer = post(locked, "/v1/completions", {"model": MODEL, "prompt": "x"}, bearer(token))
     assert (answer.status, answer.error["param"]) == (403, "model")
 
 
-def test_batches_keep_to_the_models_of_their_key_and_count_no_quotas(locked: GatewayProcesses, key_file: Path) -> None:
+def test_batches_keep_to_the_models_of_their_key_and_count_to_its_quotas(
+    locked: GatewayProcesses, key_file: Path
+) -> None:
     tokens = {"narrow-batch": add(key_file, "narrow-batch", models=("another",)), "bounded": ""}
-    tokens["bounded"] = add_key(key_file, ApiKey.new("bounded", quotas=Quotas(tokens_per_day=9)))
+    quotas = Quotas(tokens_per_minute=9000, max_concurrent=2)
+    tokens["bounded"] = add_key(key_file, ApiKey.new("bounded", quotas=quotas))
     wait_until(lambda: all(with_key(locked, token).status == 200 for token in tokens.values()))
     with openai_client(locked, api_key=tokens["narrow-batch"]) as client:
         batch = create(client, rows(1))
         assert [each.code for each in ended(client, batch).errors.data] == ["model_not_found"]
-    with openai_client(locked, api_key=tokens["bounded"]) as client, pytest.raises(openai.PermissionDeniedError):
-        create(client, rows(1))
+    with openai_client(locked, api_key=tokens["bounded"]) as client:
+        batch = ended(client, create(client, rows(6)))
+        assert (batch.status, batch.request_counts.completed) == ("completed", 6)
+        answer = client.completions.with_raw_response.create(model=MODEL, prompt="tea", max_tokens=1)
+        left = 9000 - int(answer.headers["x-ratelimit-remaining-tokens"])
+        assert left - 10 <= batch.usage.total_tokens < left
 
 
-def test_only_a_trusted_key_goes_before_others(locked: GatewayProcesses, key_file: Path) -> None:
-    tiers = {}
-    for name in ("in-turn", "ahead"):
-        token = add(key_file, name, trusted=name == "ahead")
-        wait_until(lambda: with_key(locked, token).status == 200)  # noqa: B023
-        body = {"model": MODEL, "prompt": "x", "max_tokens": 1, "service_tier": "priority"}
-        answer = post(locked, "/v1/completions", body, {"authorization": f"Bearer {token}"})
-        tiers[name] = answer.json["service_tier"], answer.headers.get("x-inflight-no-effect")
-    assert tiers == {"in-turn": ("default", "service_tier"), "ahead": ("priority", None)}
+@pytest.mark.parametrize("permission", [{}, {"max_priority": 1}, {"trusted": True}], ids=str)
+def test_a_priority_beyond_the_key_is_refused(
+    locked: GatewayProcesses, key_file: Path, permission: dict[str, Any]
+) -> None:
+    token = add(key_file, f"key{permission}", **permission)
+    wait_until(lambda: with_key(locked, token).status == 200)
+    completion = {"model": MODEL, "prompt": "x", "max_tokens": 1}
+    bodies: dict[str, tuple[str, dict[str, Any]]] = {
+        "service_tier": ("/v1/completions", {**completion, "service_tier": "priority"}),
+        "priority": ("/v1/embeddings", {"model": MODEL, "input": "x", "priority": 1}),
+    }
+    for field, (path, body) in bodies.items():
+        answer = post(locked, path, body, bearer(token))
+        if permission:
+            assert answer.status != 403
+        else:
+            assert (answer.status, answer.error["code"], answer.error["param"]) == (403, "permission_denied", field)
+    flexible = post(locked, "/v1/completions", {**completion, "service_tier": "flex"}, bearer(token))
+    assert flexible.json["service_tier"] == "flex"
 
 
 def test_metrics_name_tenants_to_trusted_keys_and_no_key(locked: GatewayProcesses, key_file: Path) -> None:

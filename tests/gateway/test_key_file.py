@@ -57,9 +57,12 @@ CALLS: list[Callable[[Path], Any]] = [
 
 def test_a_key_is_read_as_it_was_added(path: Path) -> None:
     expires = datetime(2100, 1, 1, tzinfo=timezone.utc)
-    key = ApiKey.new("shop", tenant="store", models=["a", "b", "a"], expires=expires, quotas=Quotas(tokens_per_day=9))
+    options: dict[str, Any] = {"trusted": True, "weight": 1000, "max_priority": 1, "degrade": False}
+    quotas = Quotas(tokens_per_day=9)
+    key = ApiKey.new("shop", tenant="store", models=["a", "b", "a"], expires=expires, quotas=quotas, **options)
     token = add_key(path, key)
     (entry,) = entries(path)
+    assert entry.key.options == options
     assert (entry.key, entry.sha256) == (key, key_digest(token).hex())
     assert (key.tenant, key.models, key.expires) == ("store", ("a", "b"), expires)
 
@@ -311,6 +314,9 @@ WRONG_VALUES: dict[str, list[Any]] = {
     "models": [None, "llama", [1], [None], [""], {"llama": 1}, [["a"]]],
     **{field: [1, False, "", "soon", [], {}, 1e300] for field in ("expires", "revoked")},
     "created": [None, 1, "soon"],
+    "weight": [None, 0, 1001, True, "1"],
+    "max_priority": [-1, 1001, 0.5],
+    "degrade": [None, 1],
     "quotas": [None, [], {"tokens_per_day": 0}, {"tokens_per_day": True}, {"tokens_per_year": 5}],
 }
 

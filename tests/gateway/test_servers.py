@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,3 +119,29 @@ def test_where_token_ids_are_denied_it_sends_text(hurried_server: Server) -> Non
     with proxy_of_text_models(hurried_server.http_address) as address, running_gateway(address) as gateway:
         answer = complete(gateway, prompt="tea", max_tokens=4)
         assert (answer.status, answer.json["usage"]["completion_tokens"]) == (200, 4)
+
+
+def test_a_killed_server_loses_no_request_that_had_sent_nothing(
+    hurried_server: Server, other_server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "routes.yaml").write_text(f"routes: {{both: {{targets: [{{model: {MODEL}}}, {{model: {OTHER}}}]}}}}")
+    answers: list[Answer] = []
+    with (
+        running_gateway(hurried_server, other_server, routes=str(tmp_path / "routes.yaml")) as gateway,
+        ThreadPoolExecutor(16) as pool,
+    ):
+
+        def is_spread() -> bool:
+            answers.extend(found := many(gateway, "both"))
+            targets = Counter(each.headers["x-inflight-target"] for each in found)
+            return len(targets) == 2 and min(targets.values()) >= 3
+
+        wait_until(is_spread)
+        asking = [
+            pool.submit(complete, gateway, f"tea {number}", model="both", max_tokens=100) for number in range(150)
+        ]
+        wait_until(lambda: sum(each.done() for each in asking) > 30)
+        os.kill(other_server.pid, signal.SIGKILL)
+        answers += [each.result() for each in asking]
+        wait_until(is_spread)
+    assert Counter(each.status for each in answers) == {200: len(answers)}

@@ -179,7 +179,7 @@ small_ids = st.lists(st.integers(0, 3), max_size=30)
     sizes=sizes_of_chunks,
     min_tokens=st.integers(0, 6),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=8 * settings().max_examples, deadline=None)
 def test_tokens_are_cut_at_the_first_stop_word_and_their_log_probs_with_them(
     token_ids: list[int], words: list[list[int]], sizes: list[int], min_tokens: int
 ) -> None:
@@ -265,7 +265,7 @@ def undecided_from(text: str, words: list[str]) -> int:
 
 
 @given(words=short_words, text=st.text("abcd", max_size=40))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=8 * settings().max_examples, deadline=None)
 def test_after_each_symbol_it_knows_what_looking_through_the_whole_would_show(words: list[str], text: str) -> None:
     search = AhoCorasick(words)
     for taken, symbol in enumerate(text, start=1):

@@ -65,7 +65,9 @@ class AsyncOpenAiTransport(AsyncHttpTransport):
         names = [str(entry["id"]) for entry in entries]
         states = [await self.model_ready(name, deadline) if inflight else True for name in names]
         return [
-            Model(name, "", "READY" if ready else "UNAVAILABLE", task=str(entry.get("task") or ""))
+            Model(
+                name, "", "READY" if ready else "UNAVAILABLE", *(str(entry.get(key) or "") for key in ("state", "task"))
+            )
             for name, entry, ready in zip(names, entries, states, strict=True)
         ]
 

@@ -66,7 +66,9 @@ class OpenAiTransport(HttpTransport):
         names = [str(entry["id"]) for entry in entries]
         states = [self.model_ready(name, deadline) if inflight else True for name in names]
         return [
-            Model(name, "", "READY" if ready else "UNAVAILABLE", task=str(entry.get("task") or ""))
+            Model(
+                name, "", "READY" if ready else "UNAVAILABLE", *(str(entry.get(key) or "") for key in ("state", "task"))
+            )
             for name, entry, ready in zip(names, entries, states, strict=True)
         ]
 

@@ -15,7 +15,7 @@ from inflight_client import InflightError
 
 from inflight.commands.key.options import as_record, key_file_option, quota_options, quotas_from
 from inflight.gateway.key_editing import add_key, revoke_key
-from inflight.gateway.key_file import ApiKey, parse_time
+from inflight.gateway.key_file import OPTIONS, ApiKey, parse_time
 
 _PERIOD = re.compile(r"(\d{1,9})([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 168}
@@ -68,7 +68,27 @@ class Names(click.ParamType[list[str]]):
 @click.option(
     "--trusted",
     is_flag=True,
-    help="Let the key read the metrics of all tenants and send requests that go first (`service_tier: priority`).",
+    help="Let the key read the metrics of all tenants, and send requests of any priority.",
+)
+@click.option(
+    "--weight",
+    type=click.IntRange(OPTIONS["weight"].least, OPTIONS["weight"].most),
+    default=OPTIONS["weight"].default,
+    show_default=True,
+    help="Share of the key's tenant in the places, relative to other tenants; that of its heaviest key counts.",
+)
+@click.option(
+    "--max-priority",
+    type=click.IntRange(OPTIONS["max_priority"].least, OPTIONS["max_priority"].most),
+    default=OPTIONS["max_priority"].default,
+    show_default=True,
+    help="Highest priority of the key's requests; `service_tier: priority` is 1.",
+)
+@click.option(
+    "--degrade/--no-degrade",
+    default=OPTIONS["degrade"].default,
+    show_default=True,
+    help="Whether answers may be shorter, or of a smaller model, where an overloaded route has a ladder.",
 )
 @quota_options
 @key_file_option
@@ -78,10 +98,9 @@ def command(
     tenant: str | None,
     models: tuple[list[str], ...],
     expires: datetime | None,
-    trusted: bool,
     key_file: Path,
     as_json: bool,
-    **quotas: Any,
+    **options: Any,
 ) -> None:
     """Create a key with this NAME and print it to standard output.
 
@@ -91,13 +110,14 @@ def command(
       inflight key add web-shop
       inflight key add nightly --tenant research --models llama,qwen --expires 30d
       inflight key add demo --requests-per-minute 60 --tokens-per-day 1000000 --max-concurrent 4
+      inflight key add shop --weight 4 --max-priority 1
       inflight key add prometheus --trusted
       inflight key add ci --expires 2027-01-01 --json | jq -r .key
     """
     try:
         named = [model for names in models for model in names]
-        quota = quotas_from(quotas)
-        key = ApiKey.new(name, tenant=tenant, models=named, expires=expires, quotas=quota, trusted=trusted)
+        chosen = {option: options[option] for option in OPTIONS}
+        key = ApiKey.new(name, tenant=tenant, models=named, expires=expires, quotas=quotas_from(options), **chosen)
     except InflightError as error:
         raise click.UsageError(f"{error} [{error.code}]") from error
     if sys.stdout is None:

@@ -46,5 +46,6 @@ def _row(entry: KeyEntry) -> tuple[str, ...]:
     expires = format_time(key.expires) if key.expires else "never"
     quotas = " ".join(f"{name}={value}" for name, value in key.quotas.as_dict().items()) or "none"
     models = ",".join(key.models) or "all"
-    state = f"{entry.state}, trusted" if key.trusted else entry.state
+    options = (name if value is True else f"{name}={json.dumps(value)}" for name, value in key.options.items())
+    state = ", ".join((entry.state, *options))
     return key.id, key.name, key.tenant, models, format_time(key.created), expires, quotas, state

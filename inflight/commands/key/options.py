@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from inflight.gateway.key_file import ApiKey, Quotas, default_key_file, format_time
+from inflight.gateway.key_file import OPTIONS, ApiKey, Quotas, default_key_file, format_time
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -57,5 +57,5 @@ def as_record(key: ApiKey) -> dict[str, Any]:
         "created": format_time(key.created),
         "expires": format_time(key.expires) if key.expires else None,
         "quotas": key.quotas.as_dict(),
-        "trusted": key.trusted,
+        **{name: getattr(key, name) for name in OPTIONS},
     }

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from loadtests.analysis.comparison.compare import Comparison, compare
-from loadtests.report.comparison import changes_table
+from inflight.commands.load.display import print_comparison
+from loadtests.analysis.comparison.compare import compare
 from loadtests.report.page import comparison_page
 from loadtests.run_directory import RunDirectory
 
@@ -57,9 +54,9 @@ def command(
     sides = [RunDirectory(run) for run in before], [RunDirectory(run) for run in after]
     comparison = compare(*sides, threshold, allow_different_plans=allow_different_plans)
     if as_json:
-        click.echo(json.dumps(asdict(comparison)))
+        click.echo(json.dumps(comparison.as_json()))
     else:
-        _print_comparison(comparison, Console())
+        print_comparison(comparison, Console())
     if out is not None:
         try:
             out.write_text(comparison_page(comparison), encoding="utf-8")
@@ -72,30 +69,3 @@ def command(
     if comparison.inconclusive and not allow_inconclusive:
         sys.exit(2)
     sys.exit(1 if comparison.regressions else 0)
-
-
-def _print_comparison(comparison: Comparison, console: Console) -> None:
-    for warning in comparison.warnings:
-        console.print(Text(f"Warning: {warning}", style="yellow"))
-    report = changes_table(comparison)
-    table = Table("", box=None, pad_edge=False)
-    for name in report.head[1:5]:
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for change, (metric, before, after, *interval, _, verdict) in zip(comparison.changes, report.cells, strict=True):
-        colours = {"better": "green", "worse": "yellow"}
-        style = "bold red" if change.regression else colours.get(change.verdict.value, "")
-        word = verdict.text.upper() if change.regression else verdict.text
-        table.add_row(*(cell.text for cell in (metric, before, after, *interval)), Text(word, style=style))
-    console.print(table)
-    if comparison.plans_differ:
-        return
-    many = len(comparison.regressions)
-    if comparison.inconclusive:
-        console.print(
-            "INCONCLUSIVE: there are too few requests to judge most figures; run both longer, or several times, or pass"
-            " --allow-inconclusive."
-        )
-        return
-    words = f"worse by more than {comparison.threshold:.0%} with confidence"
-    console.print(f"{many} figure{'s' if many != 1 else ''} {words}" if many else f"No figure is {words}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -14,9 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.analysis.summary import EncoderSide, Summary
+from loadtests.analysis.comparison.result import Comparison
+from loadtests.analysis.summary import AuditCheck, EncoderSide, Summary
 from loadtests.analysis.sweep import USERS, Sweep, actual_session_rate
 from loadtests.plan import LoadPlan
+from loadtests.report.comparison import changes_table, comparison_headline
 from loadtests.report.formats import seconds
 from loadtests.report.headline import cost_text, input_length_mismatch, input_text, missing_figures_text
 from loadtests.report.slo_text import overall_verdict, slo_value
@@ -24,7 +26,7 @@ from loadtests.report.sweep import not_converged_text, slo_notes, sweep_headline
 from loadtests.run.controller import RunProgress
 from loadtests.served_model import describe_served_model
 
-Figures = TypeVar("Figures", Summary, Sweep)
+Figures = TypeVar("Figures", Summary, Sweep, Comparison)
 _LINE_SECONDS = 10.0
 """Seconds between two lines in a pipe."""
 _VERDICTS = {"met": "met   ", "missed": "MISSED", "not evaluated": "NOT EVALUATED"}
@@ -158,6 +160,7 @@ def show_summary(summary: Summary, console: Console) -> None:
         )
     if words := cost_text(summary):
         console.print(words)
+    _print_audit(summary.audit, console)
     for note in (*summary.validity.notes, *filter(None, (missing_figures_text(summary),))):
         console.print(Text(f"NOTE: {note}", style="yellow"))
     for reason in summary.validity.reasons:
@@ -191,6 +194,46 @@ def show_sweep(sweep: Sweep, console: Console) -> None:
     console.print(Text(sweep_headline(sweep)), soft_wrap=True)
     if words := not_converged_text(sweep):
         console.print(Text(words, style="yellow"))
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    for warning in comparison.warnings:
+        console.print(Text(f"Warning: {warning}", style="yellow"))
+    report = changes_table(comparison)
+    table = Table("", box=None, pad_edge=False)
+    for name in report.head[1:5]:
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for change, (metric, before, after, *interval, _, verdict) in zip(comparison.changes, report.cells, strict=True):
+        colours = {"better": "green", "worse": "yellow"}
+        style = "bold red" if change.regression else colours.get(change.verdict.value, "")
+        style = style if comparison.threshold is not None else ""
+        word = verdict.text.upper() if change.regression else verdict.text
+        table.add_row(*(cell.text for cell in (metric, before, after, *interval)), Text(word, style=style))
+    console.print(table)
+    if comparison.threshold is None:
+        console.print(Text(comparison_headline(comparison)), soft_wrap=True)
+    for name, checks in comparison.audits.items():
+        console.print(f"Audit of {name}:")
+        _print_audit(checks, console)
+    if comparison.threshold is None or comparison.plans_differ:
+        return
+    many = len(comparison.regressions)
+    if comparison.inconclusive:
+        console.print(
+            "INCONCLUSIVE: there are too few requests to judge most figures; run both longer, or several times, or pass"
+            " --allow-inconclusive."
+        )
+        return
+    words = f"worse by more than {comparison.threshold:.0%} with confidence"
+    console.print(f"{many} figure{'s' if many != 1 else ''} {words}" if many else f"No figure is {words}.")
+
+
+def _print_audit(checks: Iterable[AuditCheck], console: Console) -> None:
+    for check in checks:
+        style = {True: "green", False: "bold red", None: "yellow"}[check.passed]
+        verdict = check.verdict.upper() if check.passed is False else check.verdict
+        console.print(Text(f"{verdict:11}  {check.test}, {check.name} ({check.note})", style=style))
 
 
 def _latencies(summary: Summary) -> Table:

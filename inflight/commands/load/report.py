@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from inflight.commands.load.display import print_results, show_summary, show_sweep
+from inflight.commands.load.display import print_comparison, print_results, show_summary, show_sweep
 from inflight.commands.load.options import validated_plan
 from inflight.common.schema.cli_options import Lines
 from loadtests.analysis.summary import Summary
-from loadtests.report.write_reports import write_run_report, write_sweep_report
+from loadtests.report.write_reports import PAGE, write_run_report, write_servers_report, write_sweep_report
 from loadtests.run.sweep_runner import reevaluate_sweep
+from loadtests.run.two_servers import complete_windows
 from loadtests.run_directory import RunDirectory
 
 
@@ -28,7 +29,8 @@ from loadtests.run_directory import RunDirectory
 def command(run: Path, slo: tuple[str, ...], price_per_hour: float | None, as_json: bool) -> None:
     """Write the report of a run again from its records: report.html, report.json, requests.csv, timeline.csv.
 
-    In a sweep's directory, this writes the report of each run and then that of the sweep: report.html, sweep.json.
+    In a sweep's directory, this writes the report of each run and then that of the sweep: report.html, sweep.json. In
+    that of a test of two servers, it writes the report of each window and compares them again.
 
     \b
       inflight load report load-20261122-101500
@@ -43,6 +45,13 @@ def command(run: Path, slo: tuple[str, ...], price_per_hour: float | None, as_js
                 directory.write_plan(validated_plan(options, directory.plan()))
             return write_run_report(directory, sweep)
 
+    if any(windows := complete_windows(run)):
+        for directory in (*windows[0], *windows[1]):
+            report(directory, run)
+        with RunDirectory(run).map_write_errors():
+            comparison = write_servers_report(windows, run)
+        print_results(comparison, run / PAGE, print_comparison, as_json)
+        return
     if not (run / "sweep.json").exists():
         summary, page = report(RunDirectory(run))
         print_results(summary, page, show_summary, as_json)

@@ -60,7 +60,7 @@ def _defaults(command: click.Command, arguments: Mapping[str, str], path: Path) 
     defaults: dict[str, Any] = {}
     for name, values, is_list, line in _entries(path):
         if name not in params:
-            near = next((shown for shown, of in arguments.items() if of == name), None) or nearest(
+            near = next((shown for shown, of in arguments.items() if of in (name, f"{name}s")), None) or nearest(
                 name.strip("-").replace("_", "-").lower(), params
             )
             meant = f"did you mean {near}?" if near else "`--help` lists the options"
@@ -68,7 +68,8 @@ def _defaults(command: click.Command, arguments: Mapping[str, str], path: Path) 
         param, is_primary = params[name]
         if param.name in defaults:
             raise ValueError(f"line {line}: {name} is set twice; remove one of the lines")
-        if is_list and not param.multiple:
+        takes_several = param.multiple or param.nargs == -1
+        if is_list and not takes_several:
             raise ValueError(f"line {line}: {name} takes one value; write {name}: VALUE")
         base = path.absolute().parent
         if isinstance(param.type, click.Path):
@@ -78,7 +79,7 @@ def _defaults(command: click.Command, arguments: Mapping[str, str], path: Path) 
         if isinstance(param, click.Option) and param.is_flag:
             values = [_flag(values[0], name, line) is is_primary]
         assert param.name is not None
-        defaults[param.name] = tuple(values) if param.multiple else values[0]
+        defaults[param.name] = tuple(values) if takes_several else values[0]
     return defaults
 
 

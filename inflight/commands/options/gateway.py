@@ -36,6 +36,7 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
         ),
         _setting("--port", click.IntRange(0, 65535), "Port of the gateway; 0: any free port."),
         _setting("--key-file", click.Path(), "API keys.  [default: ~/.config/inflight/keys.json]"),
+        _setting("--routes", click.Path(), "Routes: names with targets, canary and shadow (docs/routes.md)."),
         _setting(
             "--tool-call-parser",
             click.Choice((*FORMATS, "none")),

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 import click
 
@@ -24,6 +24,7 @@ from build_engines.plan.size import parse_size
 from build_engines.plan.speed import ANSWER_TOKENS, PROMPT_TOKENS, SpeedPlan, plan_speed
 from build_engines.target import TASKS, BuildOptions, Task, find_target
 from inflight.commands.options.engine import check_precision
+from inflight.commands.options.numbers import ParsedValue
 from inflight.deploy.memory import available_bytes
 
 T = TypeVar("T")
@@ -31,24 +32,8 @@ T = TypeVar("T")
 _MAX_TOKENS = 8192  # the prediction simulates the steps of two answers of each sequence
 
 
-class _ParsedValue(click.ParamType[Any]):
-    """An option value that `read` parses; a value that it rejects is a usage error."""
-
-    def __init__(self, name: str, read: Callable[[str], object]) -> None:
-        self.name = name
-        self._read = read
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._read(value)
-        except BuildError as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command("plan", short_help="Estimate memory and show which configurations fit.")
-@click.argument("checkpoint")
+@click.argument("checkpoints", metavar="CHECKPOINT...", nargs=-1, required=True)
 @click.option(
     "--target",
     type=click.Choice(TARGETS),
@@ -56,11 +41,11 @@ class _ParsedValue(click.ParamType[Any]):
     "only it supports, or tensorrt for those that embed, rerank or classify]",
 )
 @click.option("--task", type=click.Choice(TASKS), help="What the engine is for.  [default: what the checkpoint is for]")
-@click.option("--gpu", type=_ParsedValue("NAME", find_gpu), help=f"One of {', '.join(GPUS)}.")
+@click.option("--gpu", type=ParsedValue("NAME", find_gpu), help=f"One of {', '.join(GPUS)}.")
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of GPUs.")
 @click.option(
     "--memory",
-    type=_ParsedValue("SIZE", parse_size),
+    type=ParsedValue("SIZE", parse_size),
     help="Memory of one GPU, such as 24GiB; with --target openvino: of the machine.  [default there: free memory]",
 )
 @click.option(
@@ -107,7 +92,7 @@ class _ParsedValue(click.ParamType[Any]):
 @click.option("--no-speed", is_flag=True, help="Do not measure this machine to predict tokens per second.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures, in bytes, as JSON.")
 def command(
-    checkpoint: str,
+    checkpoints: tuple[str, ...],
     target: str | None,
     task: Task | None,
     gpu: GpuModel | None,
@@ -131,14 +116,21 @@ def command(
     CHECKPOINT is a directory with at least config.json, or a model name on the Hugging Face hub, from which only
     config.json is downloaded. docs/plan.md has the formulas and their accuracy. Exit code 1 if nothing fits.
 
+    Of several CHECKPOINTs or engines, show which fit into --memory together, as `inflight serve` loads them.
+
     \b
     inflight plan meta-llama/Llama-3.1-8B --gpu h200
     inflight plan ./my-checkpoint --gpu l40s --gpus 2 --max-seq-len 32768 --max-num-sequences 8
     inflight plan ./my-checkpoint --memory 24GiB --precision int4_awq --kv-cache-precision fp8 --json
     inflight plan ./my-checkpoint --target openvino --memory 16GiB
+    inflight plan ./small-engine ./big-engine --memory 16GiB
     """
+    if len(checkpoints) > 1:
+        if gpu or target not in (None, "openvino"):
+            raise click.UsageError("Several models share the memory of a processor; leave --gpu and --target out.")
+        _plan_together(checkpoints, memory or available_bytes(), precision, kv_cache_precision, max_seq_len, as_json)
     request = _plan_request(target, gpu, gpus, memory)
-    directory = _locate(checkpoint)
+    directory = _locate(checkpoints[0])
     task = task or find_task(directory)
     if task != "generate" and target is None and not request.is_openvino:
         request = replace(request, target="tensorrt")
@@ -216,6 +208,28 @@ def _locate(checkpoint: str) -> Path:
     from inflight.commands.terminal.build_progress import BuildProgressLines
 
     return locate_checkpoint(checkpoint, BuildProgressLines(), include=(*CONFIG_FILES, MODEL))
+
+
+def _plan_together(
+    checkpoints: tuple[str, ...],
+    memory: int,
+    precision: tuple[str, ...],
+    kv_cache_precision: tuple[str, ...],
+    max_seq_len: int | None,
+    as_json: bool,
+) -> NoReturn:
+    """Show which models fit together, and exit as the command does."""
+    from inflight.commands.plan.together import model_memory, show_together
+
+    request = replace(
+        _plan_request("openvino", None, 1, memory),
+        weights=_formats("--precision", precision, lambda name: weight_format(name, openvino=True)),
+        kv=_formats("--kv-cache-precision", kv_cache_precision, lambda name: kv_format(name, openvino=True)),
+        length=max_seq_len,
+    )
+    share = memory // len(checkpoints)
+    models = {each: model_memory(_locate(each), request, share) for each in checkpoints}
+    sys.exit(0 if show_together(models, memory, as_json) else 1)
 
 
 def _plan_encoder(

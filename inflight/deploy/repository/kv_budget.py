@@ -6,7 +6,7 @@ from build_engines.kv_cache import BLOCK, round_up_to_blocks, token_bytes
 from build_engines.manifest import Manifest
 from inflight.deploy import memory
 
-_MEMORY_FRACTION = 0.25
+KV_CACHE_FRACTION = 0.25
 
 
 def bytes_per_token(manifest: Manifest) -> int:
@@ -29,6 +29,6 @@ def default_kv_cache_tokens(
     if available_bytes is None:
         available_bytes = memory.available_bytes()
     per_token = bytes_per_token(manifest) + (bytes_per_token(draft) if draft is not None else 0)
-    affordable = int(available_bytes * _MEMORY_FRACTION) // per_token
+    affordable = int(available_bytes * KV_CACHE_FRACTION) // per_token
     usable = max_num_sequences * round_up_to_blocks(manifest.max_seq_len)
     return max(BLOCK, min(affordable // BLOCK * BLOCK, usable))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from inflight.deploy.errors import DeployError, invalid
@@ -32,6 +34,21 @@ class ListenPorts:
         """Return whether a server could listen on all of them now."""
         pairs = ((hosts.http, self.http), (hosts.grpc, self.grpc), (hosts.metrics, self.metrics))
         return all(is_free(host, port) for host, port in pairs)
+
+
+@contextmanager
+def reserved(hosts: ListenHosts, ports: ListenPorts) -> Iterator[None]:
+    """Keep other programs from being given these ports in the block, also while no server listens there.
+
+    A socket that is bound, and does not listen, leaves its port to a server that asks for it by number. Raises
+    DeployError `port_in_use`.
+    """
+    with ExitStack() as stack:
+        for host, port in zip(
+            (hosts.http, hosts.grpc, hosts.metrics), (ports.http, ports.grpc, ports.metrics), strict=True
+        ):
+            stack.enter_context(_bind(host, "", port, listen=False))
+        yield
 
 
 def choose_ports(hosts: ListenHosts, http: int | None, grpc: int | None, metrics: int | None) -> ListenPorts:
@@ -96,7 +113,13 @@ def in_brackets(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _bind(host: str, option: str, port: int) -> socket.socket:
+def gateway_address(hosts: ListenHosts, grpc: int | None, metrics: int | None) -> str:
+    """Return the address of a server as the gateway takes it: with that of its metrics."""
+    grpc_host, metrics_host = (in_brackets(reachable(host)) for host in (hosts.grpc, hosts.metrics))
+    return f"{grpc_host}:{grpc},metrics=http://{metrics_host}:{metrics}/metrics"
+
+
+def _bind(host: str, option: str, port: int, listen: bool = True) -> socket.socket:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
@@ -106,7 +129,8 @@ def _bind(host: str, option: str, port: int) -> socket.socket:
         # Like tritonserver: ignore connections that an earlier server left in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen()
+        if listen:
+            listener.listen()
     except PermissionError as error:
         listener.close()
         raise DeployError(

@@ -111,8 +111,11 @@ class Server:
     address on S3. `options.encoders` names encoders to serve beside an engine directory.
 
     Whatever dies of it is started again on the same ports. Nothing of it outlives this process, not even one
-    that is killed. Thread-safe but for `start` and `stop`, which are one thread's business.
+    that is killed. Thread-safe but for `start` and `stop`, which never run at once.
     """
+
+    socket = ""
+    """A server is asked for nothing but requests; see `Fleet`."""
 
     def __init__(
         self,
@@ -195,6 +198,10 @@ class Server:
         self._clean_up(end_seconds)
         return drained
 
+    def interrupt(self) -> None:
+        """Let a `start` of another thread fail soon. Thread-safe."""
+        self._stopping.set()
+
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the server has stopped, at most `seconds`; return whether it has. Raises DeployError."""
         over = self._finished.wait(seconds)
@@ -211,6 +218,16 @@ class Server:
     def manifest(self) -> AnyManifest:
         """The main engine's manifest: of the one that generates, else of the first encoder."""
         return self.engines.main
+
+    @property
+    def manifests(self) -> tuple[AnyManifest, ...]:
+        """The manifests of all engines."""
+        return self.engines.all
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The one address, as the gateway takes it."""
+        return (ports.gateway_address(self._settings.hosts, self.ports.grpc, self.ports.metrics),)
 
     @property
     def pid(self) -> int:

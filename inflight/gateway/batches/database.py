@@ -32,7 +32,7 @@ CREATE INDEX IF NOT EXISTS files_of_tenant ON files (tenant, number);
 CREATE TABLE IF NOT EXISTS batches (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant BLOB NOT NULL, models TEXT NOT NULL,
     output_seconds INTEGER NOT NULL, status TEXT NOT NULL, ending TEXT NOT NULL, batch TEXT NOT NULL,
-    changed_at REAL NOT NULL, open INTEGER NOT NULL
+    changed_at REAL NOT NULL, open INTEGER NOT NULL, key TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX IF NOT EXISTS batches_of_tenant ON batches (tenant, number);
 CREATE INDEX IF NOT EXISTS open_batches ON batches (number) WHERE open;
@@ -47,6 +47,10 @@ class Database:
         with map_disk_errors("the database of files and batches"):
             private_directory(self.root)
             self._connection = open_database(self.root / "batches.sqlite", _SCHEMA, timeout=_BUSY_SECONDS)
+            columns = {name for _, name, *_ in self._connection.execute("PRAGMA table_info(batches)")}
+            if "key" not in columns:  # of an earlier version
+                with suppress(sqlite3.OperationalError):  # another process was first
+                    self._connection.execute("ALTER TABLE batches ADD COLUMN key TEXT NOT NULL DEFAULT ''")
         self._connection.row_factory = sqlite3.Row
         self._lock = threading.RLock()
 

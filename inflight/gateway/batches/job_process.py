@@ -14,12 +14,15 @@ from typing import Literal
 from inflight_client import InflightError
 from pydantic import BaseModel, ConfigDict
 
+from inflight.batch.dispatch.backend import Backend
+from inflight.batch.dispatch.triton_backend import TritonBackend
 from inflight.batch.errors import BatchError, map_disk_errors
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import GenerationDefaults, InputSpec, Job, OutputSpec, RunOptions
 from inflight.batch.runner import TEMPORARY_CODES, JobRunner
 from inflight.common.process_guard import die_with_parent
 from inflight.gateway.batches.models import BatchModel
+from inflight.gateway.batches.row_gate import GatedBackend, RowQuotas
 from inflight.gateway.batches.store import input_path, job_directory
 from inflight.gateway.batches.validation import encode_spec, read_validation, validate_input, write_validation
 
@@ -36,7 +39,7 @@ _CLOSING = {
 class Task(BaseModel):
     """What to do with the batch in directory `path`. `closing`: the code of rows that are not sent any more.
 
-    `models`: those that a request may name; None: any.
+    `models`: those that a request may name; None: any. `key`: the id of the API key whose quotas its rows count to.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -45,6 +48,9 @@ class Task(BaseModel):
     models: dict[str, BatchModel] | None = None
     defaults: GenerationDefaults = GenerationDefaults()
     run_options: RunOptions = RunOptions()
+    key: str = ""
+    key_file: Path | None = None
+    ledger: Path | None = None
     headers: dict[str, str] = {}  # `run_options` leaves them out of its JSON
     closing: Literal["cancelled", "job_expired", "job_failed"] | None = None
 
@@ -95,7 +101,7 @@ def perform(task: Task) -> Outcome:
         if validation.errors:
             return Outcome(state="invalid")
         job, directory = job_of(task, validation.model)
-        runner = JobRunner(job, directory)
+        runner = JobRunner(job, directory, backends=_gated(task, job) if task.closing is None else None)
         if task.closing is None:
             result = runner.run()
         else:
@@ -110,6 +116,16 @@ def perform(task: Task) -> Outcome:
         code=result.code,
         message=result.message,
     )
+
+
+def _gated(task: Task, job: Job) -> list[Backend]:
+    """Return the servers of a job, each behind the gate of its rows."""
+    quotas = None
+    if task.key and task.key_file is not None and task.ledger is not None:
+        with map_disk_errors(task.ledger):
+            quotas = RowQuotas(task.key_file, task.key, task.ledger)
+    options = job.run_options
+    return [GatedBackend(TritonBackend(each, options, task=job.task), quotas, task.path) for each in options.servers]
 
 
 def main(parent: int) -> int:

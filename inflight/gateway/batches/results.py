@@ -49,7 +49,8 @@ def publish_results(record: BatchRecord, files: FileStore) -> dict[str, Any]:
 def remove_job(path: Path) -> None:
     """Remove input and job of a batch that has ended, from its directory."""
     shutil.rmtree(job_directory(path).path, ignore_errors=True)
-    for file in (input_path(path), *path.glob("output*.jsonl"), path / _ERRORS, path / "job.log"):
+    names = (_ERRORS, "job.log", "share")
+    for file in (input_path(path), *path.glob("output*.jsonl"), *(path / name for name in names)):
         with suppress(OSError):
             file.unlink()
 

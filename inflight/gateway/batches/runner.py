@@ -24,6 +24,7 @@ from inflight.gateway.batches.files import FileStore
 from inflight.gateway.batches.job_process import MODULE, Outcome, Task
 from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.batches.results import publish_results, remove_job
+from inflight.gateway.batches.row_gate import write_share
 from inflight.gateway.batches.store import BatchRecord, BatchStore, error_list, job_directory
 from inflight.gateway.batches.validation import Validation, read_validation
 
@@ -45,7 +46,8 @@ class BatchRunner:
     Several runners may be started over one store, in one process or several; one of them runs batches, and another
     takes over when it ends. `servers` are Triton's gRPC addresses, as for `inflight batch run --server`;
     `run_options` and `defaults` are the job's other options. `models` returns the models for an endpoint, or None
-    while they are unknown; None: any model. `on_message` gets sentences for the operator.
+    while they are unknown; None: any model. `accounts` are the key file and the ledger of the keys' quotas.
+    `on_message` gets sentences for the operator.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class BatchRunner:
         run_options: RunOptions | None = None,
         defaults: GenerationDefaults | None = None,
         models: Callable[[str], Mapping[str, BatchModel] | None] | None = None,
+        accounts: tuple[Path, Path] | None = None,
         on_message: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._store, self._files, self._max_running = store, files, max_running
         self._options = (run_options or RunOptions()).model_copy(update={"servers": tuple(servers)})
         self._defaults = defaults or GenerationDefaults(generation_config="model")
         self._models = models
+        self._accounts = accounts or (None, None)
         self._on_message = on_message
         self._children: dict[Path, _Child] = {}
         self._retries: dict[tuple[Path, bool], _Retry] = {}
@@ -122,6 +126,17 @@ class BatchRunner:
             except Exception as error:  # one batch must not stop the others
                 why = str(error) if isinstance(error, InflightError | OSError) else repr(error)
                 self._postpone(record, why)
+        self._share_servers()
+
+    def _share_servers(self) -> None:
+        """Tenants share the servers evenly, and so do the running batches of one."""
+        running = {path: child for path, child in self._children.items() if not child.closing}
+        batches = Counter(child.tenant for child in running.values())
+        for path, child in running.items():
+            share = 1 / len(batches) / batches[child.tenant]
+            if child.share != share:
+                write_share(path, share)
+                child.share = share
 
     def _in_turn(self, records: Sequence[BatchRecord]) -> list[BatchRecord]:
         """Return the batches in the order in which they may start: first those of tenants of which the fewest run."""
@@ -209,6 +224,9 @@ class BatchRunner:
                 "run_options": self._options,
                 "headers": self._options.headers,
                 "closing": closing,
+                "key": record.key,
+                "key_file": self._accounts[0],
+                "ledger": self._accounts[1],
             }
         )
         self._children[record.path] = _Child(task, record.tenant)
@@ -288,6 +306,7 @@ class _Child:
 
     def __init__(self, task: Task, tenant: str) -> None:
         self.tenant, self.closing = tenant, task.closing is not None
+        self.share = 0.0
         self.ending = False
         """Whether it was asked to end."""
         self._deadline = 0.0

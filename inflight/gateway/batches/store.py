@@ -53,7 +53,7 @@ class BatchRecord:
     """A batch on the disk. `path` is its directory, with its input and its job.
 
     `ending` is the state that follows `finalizing`; `output_seconds` is how long its output files are kept; `models`
-    are those that its API key may use, all if empty.
+    are those that its API key may use, all if empty; `key` is that key's id, "" if there is none.
     """
 
     path: Path
@@ -63,6 +63,7 @@ class BatchRecord:
     ending: Ending
     output_seconds: int
     models: tuple[str, ...] = ()
+    key: str = ""
 
     @property
     def status(self) -> str:
@@ -97,8 +98,9 @@ class BatchStore:
         metadata: Mapping[str, str] | None = None,
         output_expires_after: Mapping[str, Any] | None = None,
         models: Collection[str] = (),
+        key: str = "",
     ) -> dict[str, Any]:
-        """Create a batch, in state `validating`; return its object. `models` are those that the API key may use."""
+        """Create a batch, in state `validating`; return its object. `models`: those that the API key `key` may use."""
         if endpoint not in ENDPOINTS:
             raise InflightError(
                 f"endpoint is {shown_id(endpoint)}; it must be one of {', '.join(ENDPOINTS)}", "invalid_parameter"
@@ -118,7 +120,7 @@ class BatchStore:
             )
         batch_id, now = new_id(_PREFIX), time.time()
         batch = _new_batch(batch_id, input_file_id, endpoint, metadata, int(now), int(now + self._window_seconds))
-        path, key = self.root / batch_id, tenant_key(tenant)
+        path, owner = self.root / batch_id, tenant_key(tenant)
         allowed = orjson.dumps(sorted(models)).decode()
         try:
             with map_disk_errors("the batch"):
@@ -126,9 +128,10 @@ class BatchStore:
                 self._files.link_content(tenant, input_file_id, input_path(path))
             with self._database.change("the batch") as connection:
                 connection.execute(
-                    "INSERT INTO batches (id, tenant, models, output_seconds, status, ending, batch, changed_at, open)"
-                    " VALUES (?, ?, ?, ?, 'validating', 'completed', ?, ?, 1)",
-                    (batch_id, key, allowed, output_seconds, orjson.dumps(batch).decode(), now),
+                    "INSERT INTO batches"
+                    " (id, tenant, models, output_seconds, status, ending, batch, changed_at, open, key)"
+                    " VALUES (?, ?, ?, ?, 'validating', 'completed', ?, ?, 1, ?)",
+                    (batch_id, owner, allowed, output_seconds, orjson.dumps(batch).decode(), now, key),
                 )
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)
@@ -229,6 +232,7 @@ class BatchStore:
             row["ending"],
             row["output_seconds"],
             tuple(orjson.loads(row["models"])),
+            row["key"],
         )
 
 

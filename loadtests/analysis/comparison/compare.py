@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -12,99 +12,13 @@ import numpy as np
 from loadtests.analysis.bunching import bunching_notes
 from loadtests.analysis.columns import Floats
 from loadtests.analysis.comparison.bootstrap import interval
+from loadtests.analysis.comparison.result import BEFORE_AND_AFTER, Change, ChangeVerdict, Comparison
 from loadtests.analysis.comparison.side import MIN_BLOCKS, MIN_SAMPLES, ComparisonSide, Estimate
 from loadtests.analysis.run_data import RunData
 from loadtests.analysis.slo import required_samples
 from loadtests.errors import LoadError
 from loadtests.run_directory import RunDirectory
 from loadtests.served_model import describe_served_model
-
-
-class ChangeVerdict(str, Enum):
-    """What the interval says about a change."""
-
-    BETTER = "better"
-    WORSE = "worse"
-    NOT_SHOWN = "no change shown"
-    """The interval contains no change: there may be none, or one too small for this number of requests."""
-    TOO_FEW = "too few requests"
-    """Too few or too strongly correlated measurements for a meaningful interval."""
-    DIFFERENT_PLANS = "different plans"
-    """The two sides had different plans."""
-    BUNCHED = "tokens in bunches"
-    """Tokens arrived several at once, so the gaps between them are not those of the server."""
-
-    @property
-    def label(self) -> str:
-        """A short form for tables."""
-        return _LABELS.get(self, self.value)
-
-
-_LABELS = {
-    ChangeVerdict.TOO_FEW: "n/a (few)",
-    ChangeVerdict.DIFFERENT_PLANS: "n/a (plans differ)",
-    ChangeVerdict.BUNCHED: "n/a (bunched)",
-}
-
-
-@dataclass(frozen=True)
-class Change:
-    """One figure before and after the change.
-
-    `before` and `after` are in `unit` (`s`, `tokens/s`, or `share` of 1). `change` is after / before if `relative`,
-    otherwise after - before; `low` and `high` are the ends of its confidence interval. All are None if a side has no
-    such figure. `regression`: the whole interval is worse than the threshold, or the figure does not exist after the
-    change because nothing was completed (then without an interval).
-    """
-
-    metric: str
-    unit: str
-    relative: bool
-    before: float | None
-    after: float | None
-    change: float | None
-    low: float | None
-    high: float | None
-    samples_before: int
-    samples_after: int
-    verdict: ChangeVerdict
-    regression: bool
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All figures of two sides, each one or several runs, named by their directories.
-
-    `threshold` is relative (0.05: 5% slower is a regression); `points` is the same for shares, as a fraction of 1.
-    `confidence` is that of each single interval. `warnings` are sentences: differences between plans, unreliable runs,
-    limits of a comparison of few runs.
-    """
-
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-    threshold: float
-    points: float
-    confidence: float
-    changes: tuple[Change, ...]
-    warnings: tuple[str, ...]
-    served: tuple[str, ...] = ()
-    """The served model of each run, those before first; empty texts if the server did not report it."""
-    plans_differ: bool = False
-    """Whether the runs have different plans, so that no change was judged."""
-    encoder: bool = False
-    """Whether all runs are of an encoder, so that there are no figures of tokens that arrive."""
-
-    @property
-    def inconclusive(self) -> bool:
-        """Whether too few requests were made to judge most of the figures, and none is a regression."""
-        few = sum(change.verdict is ChangeVerdict.TOO_FEW for change in self.changes)
-        return not self.plans_differ and not self.regressions and 2 * few > len(self.changes)
-
-    @property
-    def regressions(self) -> tuple[Change, ...]:
-        return tuple(change for change in self.changes if change.regression)
-
 
 _MAY_DIFFER = (
     *("server", "model", "metrics_url", "seed", "tenant", "price_per_hour", "currency", "drain_seconds"),
@@ -114,6 +28,9 @@ _MAY_DIFFER = (
 
 _MAX_CHANGE = 1.25
 """Ratio of tokens per response between runs above which their ITL means something else."""
+
+_MAX_PROMPT_CHANGE = 1.1
+"""Ratio of the mean lengths of prompts above which the sides had different work."""
 
 _LENGTHS = ("warmup", "seconds", "sessions")
 """Plan fields for the length of a run; a difference is only a warning."""
@@ -150,6 +67,19 @@ def comparison_warnings(
     ]
     if too_few:
         yield f"too little was measured to judge {', '.join(too_few)}; make longer runs"
+
+
+def _prompt_warnings(names: Sequence[str], sides: Sequence[ComparisonSide]) -> Iterator[str]:
+    """Yield a warning if the servers count the tokens of the same prompts differently, or one does not count them."""
+    counted = [side.input_tokens for side in sides]
+    known = [tokens for tokens in counted if tokens is not None]
+    if len(known) == 1:
+        yield f"the tokens of the prompts are unknown for {names[counted.index(None)]}, whose server reports no usage"
+    elif known and max(known) > _MAX_PROMPT_CHANGE * min(known):
+        yield (
+            f"the prompts had {known[0]:.0f} tokens for {names[0]} and {known[1]:.0f} for {names[1]}, so the servers "
+            "did not have the same work; their tokenizers or chat templates differ"
+        )
 
 
 def plans_differ(run: RunData, other: RunData) -> bool:
@@ -199,26 +129,29 @@ DEFAULT_POINTS = 0.01
 def compare(
     before: Sequence[RunDirectory],
     after: Sequence[RunDirectory],
-    threshold: float = 0.05,
+    threshold: float | None = 0.05,
     *,
     points: float = DEFAULT_POINTS,
     confidence: float = 0.95,
     seed: int = 0,
     allow_different_plans: bool = False,
+    names: tuple[str, str] = BEFORE_AND_AFTER,
 ) -> Comparison:
     """Compare the figures of both sides, each with an interval for its change. Deterministic for the same runs and
     seed.
 
     The runs of a side are pooled, and the variation between them widens the interval; for a single run it is unknown,
-    and a warning says so. Runs with different plans get no verdict unless that is allowed. Raises LoadError
-    `invalid_parameter` for a side without runs or a negative threshold, and as `summarize` does.
+    and a warning says so. Runs with different plans get no verdict unless that is allowed. `names` are those of the
+    sides. Raises LoadError `invalid_parameter` for a side without runs or a negative threshold, and as `summarize`
+    does.
     """
     _check(before, after, threshold, points, confidence)
     runs = [RunData.read(directory) for directory in before], [RunData.read(directory) for directory in after]
     sides = ComparisonSide(runs[0], REPLICATES), ComparisonSide(runs[1], REPLICATES)
-    freedom = sum(len(side) - 1 for side in runs)
+    freedom = len(runs[0]) - 1, len(runs[1]) - 1
     refused = not allow_different_plans and any(plans_differ(runs[0][0], run) for side in runs for run in side)
-    judge = _ChangeEvaluator(threshold, points, confidence, freedom, refused)
+    where = names if names == BEFORE_AND_AFTER else (f"by {names[0]}", f"by {names[1]}")
+    judge = _ChangeEvaluator(threshold, points, confidence, freedom, refused, where)
     changes = tuple(judge.change(pair) for pair in _pairs(sides, seed))
     return Comparison(
         before=tuple(run.name for run in runs[0]),
@@ -227,10 +160,11 @@ def compare(
         points=points,
         confidence=confidence,
         changes=changes,
-        warnings=tuple(comparison_warnings(*runs, changes)),
+        warnings=(*comparison_warnings(*runs, changes), *_prompt_warnings(names, sides)),
         served=tuple(describe_served_model(run.metadata) for side in runs for run in side),
         plans_differ=refused,
         encoder=sides[0].encodes and sides[1].encodes,
+        names=names,
     )
 
 
@@ -294,16 +228,19 @@ def _depends_on_bunching(quantity: str, level: float, *shares: float) -> bool:
 
 @dataclass(frozen=True)
 class _ChangeEvaluator:
-    threshold: float
+    threshold: float | None
     points: float
     confidence: float
-    degrees_of_freedom: int
+    degrees_of_freedom: tuple[int, int]
     plans_differ: bool
+    where: tuple[str, str]
+    """The sides, as they follow a number of samples."""
 
     def change(self, pair: _MetricPair) -> Change:
         before, after = pair.before, pair.after
         change, ends = None, None
-        note = "nothing was completed after" if pair.disappeared else _too_few(pair)
+        few = _too_few(pair, self.where)
+        note = f"nothing was completed {self.where[1]}" if pair.disappeared else few
         if before and after and (before.value > 0 or not pair.relative):
             change = after.value / before.value if pair.relative else after.value - before.value
             ends = None if note else self._ends(pair.relative, before, after)
@@ -328,7 +265,16 @@ class _ChangeEvaluator:
             verdict=verdict,
             regression=regression,
             note=note,
+            before_interval=None if few else self._own_interval(before, 0),
+            after_interval=None if few else self._own_interval(after, 1),
         )
+
+    def _own_interval(self, side: Estimate | None, which: int) -> tuple[float, float] | None:
+        """Return the interval of one side's figure, never below 0."""
+        if side is None:
+            return None
+        low, high = interval(side.value, side.replicates, self.confidence, self.degrees_of_freedom[which])
+        return max(0.0, low), high
 
     def _ends(self, relative: bool, before: Estimate, after: Estimate) -> tuple[float, float] | None:
         if not relative:
@@ -340,14 +286,15 @@ class _ChangeEvaluator:
         return float(np.exp(low)), float(np.exp(high))
 
     def _interval(self, value: float, replicates: Floats) -> tuple[float, float]:
-        return interval(value, replicates, self.confidence, self.degrees_of_freedom)
+        return interval(value, replicates, self.confidence, sum(self.degrees_of_freedom))
 
     def _verdict(self, pair: _MetricPair, ends: tuple[float, float] | None) -> tuple[ChangeVerdict, bool]:
         if pair.disappeared:
-            return ChangeVerdict.WORSE, True
+            return ChangeVerdict.WORSE, self.threshold is not None
         if ends is None:
             return ChangeVerdict.TOO_FEW, False
-        none, allowed = (1.0, self.threshold) if pair.relative else (0.0, self.points)
+        none = 1.0 if pair.relative else 0.0
+        allowed = math.inf if self.threshold is None else self.threshold if pair.relative else self.points
         low, high = ends
         if low <= none <= high:
             return ChangeVerdict.NOT_SHOWN, False
@@ -356,12 +303,12 @@ class _ChangeEvaluator:
         return ChangeVerdict.WORSE, low > none + allowed if pair.higher_is_worse else high < none - allowed
 
 
-def _too_few(pair: _MetricPair) -> str:
+def _too_few(pair: _MetricPair, where: tuple[str, str]) -> str:
     """Return why there is no interval; empty if there can be one."""
     if pair.before is None or pair.after is None:
         return "not measured on both sides"
     least = 0 if pair.level is None else required_samples(pair.level) or 0
-    for name, side in (("before", pair.before), ("after", pair.after)):
+    for name, side in zip(where, (pair.before, pair.after), strict=True):
         if side.samples < least:
             return f"{side.samples} samples {name} are too few for a {pair.metric}; at least {least} are needed"
         if side.independent < MIN_SAMPLES:
@@ -378,14 +325,14 @@ def _too_few(pair: _MetricPair) -> str:
 def _check(
     before: Sequence[RunDirectory],
     after: Sequence[RunDirectory],
-    threshold: float,
+    threshold: float | None,
     points: float,
     confidence: float,
 ) -> None:
     if not before or not after:
         raise LoadError("a comparison needs a run before and one after; name at least one of each", "invalid_parameter")
     for name, value in (("threshold", threshold), ("points", points)):
-        if not value >= 0:
+        if value is not None and not value >= 0:
             raise LoadError(f"{name} {value:g} is below 0; give a fraction, such as 0.05 for 5%", "invalid_parameter")
     if not 0.5 <= confidence < 1:
         raise LoadError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtests.analysis.bunching import bunched_fraction
-from loadtests.analysis.columns import Flags, Floats, Ints
+from loadtests.analysis.columns import UNKNOWN, Flags, Floats, Ints
 from loadtests.analysis.comparison.bootstrap import MAX_CELLS, block_length, cell_of, resample
 from loadtests.analysis.outcomes import work_moments
 from loadtests.analysis.run_data import RunData
@@ -133,6 +133,13 @@ class ComparisonSide:
     def completed(self) -> int:
         """The number of completed requests in the measured part."""
         return sum(int(run.measured_columns.with_outcome(RequestOutcome.COMPLETED).sum()) for run in self._runs)
+
+    @property
+    def input_tokens(self) -> float | None:
+        """The mean tokens of a prompt, as the server counted them; None if it did not."""
+        counted = np.concatenate([run.measured_columns.input_tokens for run in self._runs])
+        counted = counted[counted != UNKNOWN]
+        return float(counted.mean()) if len(counted) else None
 
     def percentiles(
         self, quantity: str, levels: Sequence[float], random: np.random.Generator

@@ -78,7 +78,7 @@ def plan(directory: Path, *arguments: str) -> str:
     return str(done.exception) if isinstance(done.exception, BuildError) else done.output
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4 * settings().max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(garbled=_GARBLED, target=st.sampled_from(_TARGETS))
 def test_a_garbled_config_is_planned_or_refused_in_one_sentence(
     garbled: tuple[dict[str, Any], dict[str, Any]], target: tuple[str, ...]

@@ -13,7 +13,7 @@ import pytest
 from inflight_client import AsyncClient, Client
 from inflight_client.encodings import Embeddings
 
-from tests.client.support.client_variants import ClientVariant, every_client
+from tests.client.support.client_variants import ClientVariant, both_protocols
 from tests.client.support.encoder_server import EncoderServer
 from tests.client.support.scripted_encoder import DIMENSIONS, LABELS, expected_vector
 
@@ -39,7 +39,7 @@ def check_rows(found: Embeddings, texts: list[str], input_type: str = "") -> Non
     assert not found.errors
 
 
-@every_client
+@both_protocols
 @pytest.mark.parametrize("count", [0, 1, 2, 256, 257, 1100])
 def test_any_number_of_texts_keeps_its_order(client: Client, count: int) -> None:
     texts = [f"text {number} {'お茶' * (number % 400)}{'!' * (number % 3)}" for number in range(count)]
@@ -49,14 +49,14 @@ def test_any_number_of_texts_keeps_its_order(client: Client, count: int) -> None
     assert (len(found), found.model) == (count, "embedding")
 
 
-@every_client
+@both_protocols
 def test_one_text_is_one_row(client: Client) -> None:
     check_rows(client.embed("green tea"), ["green tea"])
     assert client.classify("green tea")[0].label in LABELS
     assert len(client.rerank("tea?", "a drink")) == 1
 
 
-@every_client
+@both_protocols
 def test_texts_are_read_from_a_generator(client: Client) -> None:
     texts = [f"text {number}" for number in range(600)]
     check_rows(client.embed(iter(texts)), texts)
@@ -77,7 +77,7 @@ def test_texts_are_read_from_an_asynchronous_generator(scripted_encoders: Encode
     check_rows(asyncio.run(run()), texts)
 
 
-@every_client
+@both_protocols
 def test_token_ids_take_the_place_of_texts(client: Client) -> None:
     found = client.embed([[7, 8, 9], "7 8 9", np.array([5]), (1,) * 40])
     assert found.input_tokens == (3, 3, 1, 40)
@@ -85,7 +85,7 @@ def test_token_ids_take_the_place_of_texts(client: Client) -> None:
     assert np.array_equal(found[2], expected_vector("5"))
 
 
-@every_client
+@both_protocols
 def test_options_are_sent_with_each_text(client: Client) -> None:
     texts = [f"text {number}" for number in range(300)]
     found = client.embed(texts, input_type="query", dimensions=4, truncate=True, priority=-3)
@@ -93,7 +93,7 @@ def test_options_are_sent_with_each_text(client: Client) -> None:
     assert np.array_equal(found[299], expected_vector("text 299", "query", 4))
 
 
-@every_client
+@both_protocols
 def test_documents_are_ranked_best_first(client: Client) -> None:
     documents = [f"document {number}" for number in range(2500)]
     scores = [float(expected_vector("tea?" + document)[0]) for document in documents]
@@ -106,7 +106,7 @@ def test_documents_are_ranked_best_first(client: Client) -> None:
     assert [document.index for document in client.rerank("tea?", documents)] == order
 
 
-@every_client
+@both_protocols
 def test_classes_are_the_best_labels(client: Client) -> None:
     texts = [f"text {number}" for number in range(300)]
     for found, text in zip(client.classify(texts), texts, strict=True):
@@ -115,14 +115,14 @@ def test_classes_are_the_best_labels(client: Client) -> None:
         assert (found.label, found.score) == max(scores.items(), key=lambda each: each[1])
 
 
-@every_client
+@both_protocols
 def test_values_that_are_no_numbers_stay_in_their_row(client: Client) -> None:
     found = client.embed(["a", "nan", "b"])
     assert [bool(np.isnan(row).all()) for row in found] == [False, True, False]
     assert math.isnan(client.rerank("?", ["a", "nan"]).scores[1])
 
 
-@every_client
+@both_protocols
 def test_a_server_with_encoders_alone_is_healthy(client: Client) -> None:
     assert client.ready()
     assert [model.name for model in client.models()] == ["classify", "embedding", "rerank"]

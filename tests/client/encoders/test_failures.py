@@ -19,7 +19,7 @@ from inflight_client.retry import NO_RETRY
 from tritonclient.grpc import service_pb2
 
 from tests.client.encoders.test_calls import address, check_rows
-from tests.client.support.client_variants import ClientVariant, every_client
+from tests.client.support.client_variants import ClientVariant, both_protocols
 from tests.client.support.encoder_server import EncoderServer
 from tests.client.support.leak_checks import held_resources
 from tests.client.support.scripted_encoder import expected_vector
@@ -59,7 +59,7 @@ INVALID_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str]] = [
 ]
 
 
-@every_client
+@both_protocols
 def test_the_error_of_a_text_is_raised_with_its_index(client: Client) -> None:
     with raises(InvalidRequest, "prompt_too_long", naming="texts[580]"):
         client.embed(texts_with(580, "fail prompt_too_long"))
@@ -67,7 +67,7 @@ def test_the_error_of_a_text_is_raised_with_its_index(client: Client) -> None:
         client.rerank("?", texts_with(1100, "fail prompt_too_long", 1200))
 
 
-@every_client
+@both_protocols
 def test_errors_of_texts_are_returned_beside_the_others(client: Client) -> None:
     texts = texts_with(580, "fail prompt_too_long")
     texts[3], texts[4] = "\ud800", 7  # type: ignore[call-overload]
@@ -85,7 +85,7 @@ def test_errors_of_texts_are_returned_beside_the_others(client: Client) -> None:
             assert np.array_equal(found[index], expected_vector(text))
 
 
-@every_client
+@both_protocols
 def test_a_document_with_an_error_is_not_ranked(client: Client) -> None:
     found = client.rerank("?", ["a", "fail empty_prompt", "b"], return_errors=True)
     assert {document.index for document in found} == {0, 2}
@@ -94,14 +94,14 @@ def test_a_document_with_an_error_is_not_ranked(client: Client) -> None:
     assert (classes[1].label, classes[1].scores, classes.errors[1].code) == ("", {}, "empty_prompt")
 
 
-@every_client
+@both_protocols
 def test_what_fails_for_a_while_is_sent_again(client: Client, way: ClientVariant) -> None:
     texts = texts_with(5, f"once engine_restarting {way}", 300)
     texts[290] = f"once request overloaded {way}"
     check_rows(client.embed(texts), texts)
 
 
-@every_client
+@both_protocols
 def test_a_text_that_keeps_failing_fails_alone(way: ClientVariant, scripted_encoders: EncoderServer) -> None:
     with way.client_at(way.url(address(way, scripted_encoders)), retry=NO_RETRY) as client:
         texts = texts_with(5, "fail overloaded")
@@ -111,7 +111,7 @@ def test_a_text_that_keeps_failing_fails_alone(way: ClientVariant, scripted_enco
         assert {index: error.code for index, error in found.errors.items()} == {5: "overloaded"}
 
 
-@every_client
+@both_protocols
 def test_a_request_that_fails_spares_the_others(client: Client) -> None:
     texts = texts_with(5, "request invalid_request")
     with raises(InvalidRequest, "invalid_request"):
@@ -123,7 +123,7 @@ def test_a_request_that_fails_spares_the_others(client: Client) -> None:
         client.embed(["request invalid_request"], return_errors=True)
 
 
-@every_client
+@both_protocols
 def test_an_exception_of_the_model_s_code_is_one_sentence(client: Client) -> None:
     with raises(InvalidRequest, "model_failed") as caught:
         client.embed("raise")
@@ -131,7 +131,7 @@ def test_an_exception_of_the_model_s_code_is_one_sentence(client: Client) -> Non
     assert "\n" not in str(caught.value)
 
 
-@every_client
+@both_protocols
 def test_a_missing_model_is_named_with_the_next_step(way: ClientVariant, scripted_encoders: EncoderServer) -> None:
     url = way.url(address(way, scripted_encoders))
     with way.client_at(url, model="nothere") as client, raises(ModelNotReady, "model_not_found", naming="--classify"):
@@ -140,7 +140,7 @@ def test_a_missing_model_is_named_with_the_next_step(way: ClientVariant, scripte
         client.embed("tea")  # type: ignore[attr-defined]
 
 
-@every_client
+@both_protocols
 def test_the_timeout_is_for_the_whole_call(client: Client) -> None:
     texts = [f"wait {0.1 + number / 1e6}" if number % 256 == 0 else "tea" for number in range(1500)]
     with raises(DeadlineExceeded, "deadline_exceeded"):

@@ -13,7 +13,7 @@ from inflight_client import InflightError
 
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
-from tests.client.support.client_variants import ClientVariant, SyncCaller, every_client
+from tests.client.support.client_variants import ClientVariant, SyncCaller, both_protocols
 from tests.client.support.expected_answers import PROMPT, expected
 from tests.client.support.leak_checks import nothing_left
 from tests.fixtures.crashes import shared_server
@@ -92,7 +92,7 @@ def struck(
     return codes
 
 
-@every_client
+@both_protocols
 @pytest.mark.parametrize("pace", ["slow", "byte by byte"])
 def test_a_slow_network_changes_nothing(way: ClientVariant, served: Server, pace: str) -> None:
     slow = Slow(0.01, 0.01)
@@ -128,7 +128,7 @@ def only(direction: str, toxic: Toxic) -> Faults:
     return Faults((toxic,), ()) if direction == "up" else Faults((), (toxic,))
 
 
-@every_client
+@both_protocols
 @strikes(("fin", "rst", "half"), ("fin", "down", 600), ("rst", "up", 150))
 def test_cut_connections_are_made_anew_before_the_first_token_and_said_behind_it(
     way: ClientVariant, served: Server, what: str, direction: str, place: int
@@ -138,7 +138,7 @@ def test_cut_connections_are_made_anew_before_the_first_token_and_said_behind_it
     assert codes[-1] == ""
 
 
-@every_client
+@both_protocols
 @strikes(("stall",), ("stall", "down", 150))
 def test_a_network_that_falls_silent_ends_calls_by_their_deadlines(
     way: ClientVariant, served: Server, what: str, direction: str, place: int
@@ -148,7 +148,7 @@ def test_a_network_that_falls_silent_ends_calls_by_their_deadlines(
     assert set(codes) <= {"", "deadline_exceeded"}
 
 
-@every_client
+@both_protocols
 @strikes(("twice", "lost"), ("twice", "down", 600), ("lost", "up", 10))
 def test_bytes_that_are_doubled_or_lost_are_never_taken_for_an_answer(
     way: ClientVariant, served: Server, what: str, direction: str, place: int
@@ -156,7 +156,7 @@ def test_bytes_that_are_doubled_or_lost_are_never_taken_for_an_answer(
     struck(way, served, only(direction, one(what, place)), BRIEF)
 
 
-@every_client
+@both_protocols
 @pytest.mark.parametrize(
     ("what", "number"),
     [
@@ -172,7 +172,7 @@ def test_whole_units_of_the_protocol_that_are_doubled_or_lost_are_noticed(
     assert codes[0] in ("answer_damaged", "server_gone"), "an answer was taken for whole that was not"
 
 
-@every_client
+@both_protocols
 @pytest.mark.parametrize("what", ["twice", "lost"])
 def test_a_request_that_is_doubled_or_lost_gives_nobody_the_answer_to_another(
     way: ClientVariant, served: Server, what: Literal["twice", "lost"]
@@ -180,7 +180,7 @@ def test_a_request_that_is_doubled_or_lost_gives_nobody_the_answer_to_another(
     struck(way, served, only("up", UnitFault("frame" if way.protocol == "grpc" else "message", 0, what)), BRIEF)
 
 
-@every_client
+@both_protocols
 def test_nobody_listens_for_a_moment(way: ClientVariant, served: Server) -> None:
     with FaultyNetwork(way.port(served)) as network, way.client(served, network.address) as caller:
         network.refuse()
@@ -214,7 +214,7 @@ def seeds(count: int, quick: int) -> list[object]:
     return [pytest.param(seed, marks=() if seed < quick else pytest.mark.slow) for seed in range(count)]
 
 
-@every_client
+@both_protocols
 @pytest.mark.parametrize("seed", seeds(40, quick=1))
 def test_any_network_gives_right_texts_or_errors_in_time(way: ClientVariant, served: Server, seed: int) -> None:
     chance = random.Random(seed)
@@ -224,7 +224,7 @@ def test_any_network_gives_right_texts_or_errors_in_time(way: ClientVariant, ser
             asked(caller, served, prompt, BRIEF, stream)
 
 
-@every_client
+@both_protocols
 @strikes(("garbled",), ("garbled", "down", 150))
 def test_garbled_bytes_break_no_more_than_the_answer(
     way: ClientVariant, served: Server, what: str, direction: str, place: int

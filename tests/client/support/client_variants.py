@@ -79,6 +79,15 @@ class ClientVariant(NamedTuple):
 
 CLIENT_VARIANTS = [ClientVariant(protocol, aio) for protocol in ("grpc", "http") for aio in (False, True)]
 every_client = pytest.mark.parametrize("way", CLIENT_VARIANTS, ids=str)
+both_protocols = pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(way, marks=pytest.mark.slow if way.aio == (way.protocol == "http") else ())
+        for way in CLIENT_VARIANTS
+    ],
+    ids=str,
+)
+"""Each protocol and each of ordinary code and asyncio once; the other two are slow. One client is made of the other."""
 
 
 class _Blocking:

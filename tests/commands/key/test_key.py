@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inflight.gateway.key_file import key_digest, parse_time, read_key_file
+from inflight.gateway.key_file import OPTIONS, key_digest, parse_time, read_key_file
 from inflight.gateway.key_ring import KeyRing
 from tests.gateway.key_files import keys_json, write
 
@@ -40,6 +40,7 @@ def test_add_prints_the_key_alone(run: Any, path: Path) -> None:
 def test_add_takes_a_tenant_models_and_an_expiry(run: Any, path: Path) -> None:
     options = ["--tenant", "research", "--models", "a, b", "--models", "c", "--expires", "2100-01-01"]
     options += ["--requests-per-minute", "60", "--max-concurrent", "4", "--json"]
+    options += ["--weight", "3", "--max-priority", "1", "--no-degrade"]
     (record,) = run("add", "nightly", *options).objects
     key = KeyRing.load(path).authenticate(record.pop("key"))
     assert key is not None
@@ -52,6 +53,9 @@ def test_add_takes_a_tenant_models_and_an_expiry(run: Any, path: Path) -> None:
         "expires": "2100-01-01T00:00:00Z",
         "quotas": {"requests_per_minute": 60, "max_concurrent": 4},
         "trusted": False,
+        "weight": 3,
+        "max_priority": 1,
+        "degrade": False,
     }
 
 
@@ -108,7 +112,7 @@ def test_list_shows_keys_in_order_without_secrets(run: Any, path: Path) -> None:
         ("shop", "shop", [], "revoked"),
         ("東京", "tokyo", ["llama", "qwen"], "valid"),
     ]
-    assert set(lines[0]) == {"id", "name", "tenant", "models", "created", "expires", "quotas", "state", "trusted"}
+    assert lines[0].keys() - {*OPTIONS} == {"id", "name", "tenant", "models", "created", "expires", "quotas", "state"}
     for one, line in zip(lines, table.splitlines()[1:], strict=True):
         for value in (one["id"], one["name"], one["tenant"], one["created"], one["state"]):
             assert value in line

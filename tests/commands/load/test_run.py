@@ -16,7 +16,7 @@ import pytest
 
 from inflight.commands.load.run import exit_code
 from inflight.deploy.server.server import Server
-from loadtests.analysis.summary import Requests, SloResult
+from loadtests.analysis.summary import AuditCheck, Requests, SloResult
 from loadtests.record import RequestOutcome, RequestRecord
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.command_runner import CommandRunner
@@ -66,6 +66,8 @@ def test_a_run_fails_where_nothing_was_completed_of_what_clients_stayed_for(requ
     summary = replace(typical_summary(), requests=requests, slo=())
     assert exit_code(summary) == code
     assert exit_code(replace(summary, slo=(SloResult("p99 ttft <= 1s", 2.0, 1.0, False),))) == 1
+    assert exit_code(replace(summary, audit=(AuditCheck("TEST09", "lengths", False),))) == 1
+    assert exit_code(replace(summary, audit=(AuditCheck("TEST09", "lengths", None),))) == code
 
 
 def planned(records: list[RequestRecord]) -> list[tuple[int, float, int, int | None]]:
@@ -124,6 +126,45 @@ def test_a_run_is_reported_and_can_be_made_again(
     assert done.code == 0
     assert [bound["met"] for bound in json.loads(done.out)["slo"]] == [False]
     assert (first.path / "report.html").exists()
+
+
+def test_two_servers_are_compared_and_audited_under_the_same_load(
+    paced_server: Server, hurried_server: Server, load: CommandRunner, tmp_path: Path
+) -> None:
+    other = f"http://{hurried_server.http_address},metrics=http://{hurried_server.metrics_address}/metrics"
+    options = ("--server", paced_server.grpc_address, *SHORT, "--rate", "20", "--seconds", "1", "--audit")
+    done = load("run", *options, "--against", other, "--windows", "1", "--json", "--out", "test")
+    found = json.loads(done.out)
+    runs = [RunDirectory(tmp_path / "test" / name) for name in ("01-server", "02-against")]
+    sent = [sorted((each.session, each.due, each.max_tokens) for each in run.records()) for run in runs]
+    assert sent[0] == sent[1]
+    assert [run.plan().workload.tokenizer for run in runs] == [runs[0].metadata()["served"]["engine_dir"]] * 2
+    assert not any(change["regression"] for change in found["changes"])
+    for side in ("server", "against"):
+        checks = found["audits"][side]
+        assert {check["test"] for check in checks} == {"TEST04", "TEST06", "TEST09"}
+        assert [check["passed"] for check in checks if check["test"] != "TEST04"] == [True] * 5
+    assert done.code == any(check["passed"] is False for check in found["audits"]["server"])
+    # The report can be made again.
+    (tmp_path / "test" / "report.html").unlink()
+    done = load("report", "test")
+    assert done.code == 0, done.err
+    assert "Audit of against:" in done.out
+    assert "Report: test/report.html" in done.out
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("--against", "b:1,speed=2"), ("--audit", "--task", "embed"), ("--audit", "--trace", "sample:azure")],
+    ids=["target", "encoder", "trace"],
+)
+def test_what_can_not_be_compared_or_audited_is_refused_before_the_run(
+    load: CommandRunner, tmp_path: Path, wrong: tuple[str, ...]
+) -> None:
+    done = load("run", "--server", "127.0.0.1:1", *wrong, "--out", "run")
+    assert done.code == 2
+    assert done.err.splitlines()[-1].startswith("Error: --a")
+    assert not (tmp_path / "run").exists()
 
 
 def test_ctrl_c_reports_what_there_was_and_ends_no_other_run(

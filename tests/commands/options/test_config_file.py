@@ -26,7 +26,13 @@ def config(tmp_path: Path) -> Path:
 def test_each_option_can_be_set_in_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a file sets for each option is what the same words set on the command line."""
     monkeypatch.delenv("INFLIGHT_SERVE_GATEWAY", raising=False)  # the tests' own default, which overrides a file
-    examples: dict[str, str] = {"--grpc-tls-ca": "/a.pem", "--lora": "/b", "--set": "a=1", "--cors-origin": "http://a"}
+    examples: dict[str, str] = {
+        "--memory": "7g",
+        "--grpc-tls-ca": "/a.pem",
+        "--lora": "/b",
+        "--set": "a=1",
+        "--cors-origin": "http://a",
+    }
     examples |= dict.fromkeys(("--embed", "--rerank", "--classify"), "/c")
     lines, words = ["engine: /my-engine"], ["/my-engine"]
     for option in command.params:
@@ -50,11 +56,11 @@ def test_each_option_can_be_set_in_the_file(config: Path, monkeypatch: pytest.Mo
 def test_the_command_line_overrides_the_environment_and_that_the_file(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config.write_text("engine: a\nport: 1\nhttp-port: 1\ngrpc-port: 1\ngateway: false\nlora: [a]\n")
+    config.write_text("engine: [a]\nport: 1\nhttp-port: 1\ngrpc-port: 1\ngateway: false\nlora: [a]\n")
     monkeypatch.setenv("INFLIGHT_SERVE_HTTP_PORT", "2")
     monkeypatch.setenv("INFLIGHT_SERVE_GRPC_PORT", "2")
     found = parsed(config, "b", "--grpc-port", "3", "--gateway", "--lora", "b")
-    assert [found[name] for name in ("model", "port", "http_port", "grpc_port")] == ["b", 1, 2, 3]
+    assert [found[name] for name in ("models", "port", "http_port", "grpc_port")] == [("b",), 1, 2, 3]
     assert found["gateway"] is True
     assert found["adapters"] == (Path("b"),)
 
@@ -76,7 +82,7 @@ def test_paths_are_relative_to_the_file(config: Path, tmp_path: Path) -> None:
     ]:
         config.write_text(f"engine: {written}\nlora: [a, /b]\nrequest-log: c\n")
         found = parsed(config)
-        assert found["model"] == meant
+        assert found["models"] == (meant,)
         assert found["adapters"] == (tmp_path / "a", Path("/b"))
         assert found["request_log"] == tmp_path / "c"
 

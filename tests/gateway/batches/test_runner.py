@@ -20,6 +20,7 @@ from inflight.deploy.server.server import Server
 from inflight.gateway.batch_routes import BatchRoutes
 from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.batches.results import publish_results
+from inflight.gateway.batches.row_gate import read_share
 from inflight.gateway.batches.runner import BatchRunner
 from inflight.gateway.batches.validation import validate_input
 from inflight.gateway.quotas import KeyQuotas
@@ -366,6 +367,7 @@ def test_a_tenants_first_batch_does_not_wait_for_those_of_others(stores: Stores)
     with running(stores, [NOWHERE]) as runner:
         wait_until(lambda: few in {path.name for path in runner._children})
         assert len({path.name for path in list(runner._children)} & set(many)) <= 2
+        wait_until(lambda: [read_share(stores.path(each)) for each in (few, *many[:2])] == [0.5, 0.25, 0.25])
 
 
 def test_first_requests_at_the_same_time_begin_one_runner(tmp_path: Path) -> None:

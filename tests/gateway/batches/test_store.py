@@ -198,3 +198,12 @@ def test_what_a_process_that_died_was_about_to_create_is_removed(stores: Stores)
     stores.batches.sweep()
     assert [path.name for path in stores.batches.root.iterdir()] == [kept]
     assert len(list(stores.files.folder.iterdir())) == 1
+
+
+def test_batches_of_a_version_without_keys_are_read(tmp_path: Path) -> None:
+    stores = Stores(tmp_path / "data")
+    batch_id = stores.batch(lines([request(0)]))
+    with stores.database.change("the test") as connection:
+        connection.execute("ALTER TABLE batches DROP COLUMN key")
+    for opened in (Stores(tmp_path / "data"), Stores(tmp_path / "data")):
+        assert opened.batches.read(opened.path(batch_id)).key == ""

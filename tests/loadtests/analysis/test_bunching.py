@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.analysis.comparison.compare import ChangeVerdict, compare
+from loadtests.analysis.comparison.compare import compare
+from loadtests.analysis.comparison.result import ChangeVerdict
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import Summary
 from loadtests.plan import LoadPlan

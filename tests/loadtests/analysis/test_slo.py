@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadtests.analysis.slo import Slo
+from loadtests import mlperf
+from loadtests.analysis.slo import Slo, parse_slos
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import Cost, SloResult
 from loadtests.errors import LoadError
-from loadtests.plan import LoadPlan
+from loadtests.plan import Arrivals, LoadPlan
 from loadtests.record import RequestOutcome
+from tests.fixtures.engines import ROOT
 from tests.fixtures.errors import raises
 from tests.fixtures.load_runs import failure, record, write_run
 
@@ -64,6 +67,38 @@ def test_a_bound_is_kept_or_not(tmp_path: Path, text: str, found: float, kept: b
 def test_what_is_no_bound_is_refused_with_a_sentence_that_shows_how(text: str) -> None:
     with raises(LoadError, "invalid_parameter", naming=(repr(text), "`p99 ttft <= 500ms`")):
         Slo.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        ("mlperf:llama3.1-8b-interactive", ["p99 ttft <= 500ms", "p99 tpot <= 30ms"]),
+        (" mlperf:gpt-oss-120b", ["p99 ttft <= 3000ms", "p99 tpot <= 80ms"]),
+    ],
+)
+@pytest.mark.parametrize(("arrivals", "seconds", "notes"), [("rate", 600, 0), ("rate", 60, 1), ("users", 600, 1)])
+def test_a_benchmark_of_mlperf_has_its_limits_and_its_scenario(
+    tmp_path: Path, name: str, bounds: list[str], arrivals: Any, seconds: int, notes: int
+) -> None:
+    plan = LoadPlan(seconds=seconds, slo=(name,), arrivals=Arrivals(kind=arrivals, profile="4"))
+    found = summarize(write_run(tmp_path / "run", [record(i, i, ttft=0.4) for i in range(0, seconds, 5)], plan))
+    assert [bound.text for bound in found.slo] == bounds
+    assert len([note for note in found.validity.notes if "at least 600 s" in note]) == notes
+
+
+def test_the_table_in_the_docs_is_that_of_the_presets() -> None:
+    text = (ROOT / "docs" / "load-tests.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| `(\S+)` \| (\d+) ms \| (\d+) ms \| (?:(\d+) ms)? ?\| (?:(\d+) ms)? ?\|$", text, re.MULTILINE
+    )
+    shown = {name + end: limits for name, *own in rows for end, limits in (("", own[:2]), ("-interactive", own[2:]))}
+    found = {name: re.findall(r"(\d+)ms", " ".join(mlperf.bounds(name) or ())) for name in mlperf.NAMES}
+    assert {name: limits for name, limits in shown.items() if all(limits)} == found
+
+
+def test_a_benchmark_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    with raises(LoadError, "invalid_parameter", naming=("mlperf:llama4", "llama3.1-8b-interactive")):
+        parse_slos(["p99 ttft <= 1s", "mlperf:llama4"])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.analysis.comparison.compare import Comparison, compare
+from loadtests.analysis.comparison.compare import compare
+from loadtests.analysis.comparison.result import Comparison
 from loadtests.plan import LoadPlan
 from loadtests.report.page import comparison_page
 from loadtests.run_directory import RunDirectory

@@ -59,7 +59,7 @@ operations = st.lists(
 
 
 @given(operations=operations)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=4 * settings().max_examples, deadline=None)
 def test_it_is_what_sorting_would_give(operations: list[tuple[str, int, int | None]]) -> None:
     queue, waiting = RequestQueue(), list[ScheduledRequest]()
     for number, (operation, value, deadline) in enumerate(operations):

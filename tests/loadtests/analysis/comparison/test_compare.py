@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from loadtests.analysis.comparison.bootstrap import interval
-from loadtests.analysis.comparison.compare import Change, ChangeVerdict, Comparison, compare
+from loadtests.analysis.comparison.compare import compare
+from loadtests.analysis.comparison.result import Change, ChangeVerdict, Comparison
 from loadtests.analysis.comparison.side import PooledValues, length_of_blocks, resampled_percentiles
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord

@@ -1,0 +1,70 @@
+"""`inflight routes`: the routes file of the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+from inflight_client import InflightError
+
+from inflight.gateway.routes_file import Route, read_routes
+from inflight.gateway.server_pool import ServerPool
+from inflight.gateway.settings import GatewaySettings
+
+
+@click.group()
+def command() -> None:
+    """Check the routes file of the gateway: names with several targets, a canary and a shadow."""
+
+
+@command.command(short_help="Check a routes file, and the targets that servers have.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--server", multiple=True, metavar="ADDRESS", help="Server of the gateway to look for the targets at (repeatable)."
+)
+def check(file: Path, server: tuple[str, ...]) -> None:
+    """Print the routes of FILE; fail with one sentence for what is wrong. A running gateway takes changes by itself.
+
+    \b
+      inflight routes check routes.yaml
+      inflight routes check routes.yaml --server gpu1:8001 --server 'openai+https://api.openai.com/v1?key=OPENAI_API_KEY'
+      inflight gateway --routes routes.yaml --server gpu1:8001
+
+    \b
+    A file:
+      routes:
+        chat:
+          targets:
+            - {model: qwen-7b, weight: 3}
+            - {server: "openai+https://llm.example/v1?model=qwen-7b&key=LLM_KEY"}
+          canary: {model: qwen-7b-v2, share: 0.05}
+          shadow: {model: qwen-14b, share: 0.1, file: shadow.jsonl}
+    """  # fmt: skip
+    routes = read_routes(file)
+    for name, route in routes.items():
+        click.echo(f"{name}: {_described(route)}")
+    if server and (missing := asyncio.run(_missing(GatewaySettings(server, routes=str(file))))):
+        raise InflightError(
+            f"{'; '.join(missing)}; name models that the servers have, or start their servers", "invalid_parameter"
+        )
+
+
+async def _missing(settings: GatewaySettings) -> list[str]:
+    settings.check_servers()
+    pool = ServerPool(settings)
+    await pool.start()
+    try:
+        return pool.missing_targets()
+    finally:
+        await pool.close()
+
+
+def _described(route: Route) -> str:
+    whole = sum(each.weight for each in route.targets)
+    parts = [f"{each.name} {each.weight / whole:.0%}" for each in route.targets]
+    if route.canary:
+        parts.append(f"canary {route.canary.name} {route.canary.share:.1%}")
+    if route.shadow:
+        parts.append(f"shadow {route.shadow.name} {route.shadow.share:.1%}, into {route.shadow.file}")
+    return ", ".join(parts)

@@ -1,0 +1,116 @@
+"""What rows of a batch wait for before they are sent: quotas of the key, and the share of the tenant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from inflight_client import InflightError
+from inflight_client.results import Generation, Timings, Usage
+
+from inflight.batch.dispatch.backend import ServerLoad
+from inflight.batch.job.rows import GenerateRequest, RowAnswer, RowRequest
+from inflight.gateway.batches.row_gate import GatedBackend, RowQuotas, write_share
+from inflight.gateway.key_editing import add_key, limit_key, revoke_key
+from inflight.gateway.key_file import ApiKey, Quotas
+from inflight.gateway.quotas import QuotaLedger
+from inflight.openai_api.errors import ApiError
+from tests.fixtures.errors import raises
+
+ROW = GenerateRequest("tea for two", 10)
+USED = 7
+
+
+class Server:
+    """Answers rows when it is let, and knows the most that it had at a time."""
+
+    name = "server"
+
+    def __init__(self) -> None:
+        self.open = self.most = 0
+        self.error: InflightError | None = None
+
+    async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
+        self.open += 1
+        self.most = max(self.most, self.open)
+        await asyncio.sleep(0.002)
+        self.open -= 1
+        if self.error:
+            raise self.error
+        return [Generation("tea", "stop", Usage(3, 4), Timings(0, 0), request_id) for _ in requests]
+
+    async def load(self) -> ServerLoad:
+        return ServerLoad(0, 0, 4)
+
+    async def ready(self) -> bool:
+        return True
+
+    async def build(self) -> str:
+        return "build"
+
+    async def close(self) -> None: ...
+
+
+class Account:
+    """A key with quotas, in a file, and its ledger."""
+
+    def __init__(self, folder: Path, **quotas: int) -> None:
+        self.file, self.path = folder / "keys.json", folder / "quotas.sqlite"
+        self.key = ApiKey.new("app", quotas=Quotas(**quotas))
+        add_key(self.file, self.key)
+        self.ledger = QuotaLedger(self.path)
+
+    def gate(self, server: Server) -> GatedBackend:
+        return GatedBackend(server, RowQuotas(self.file, self.key.id, self.path), self.file.parent)
+
+
+async def send_all(gate: GatedBackend, count: int) -> list[object]:
+    return await asyncio.gather(*(gate.send([ROW], str(each)) for each in range(count)), return_exceptions=True)
+
+
+def test_rows_count_to_the_quotas_by_what_they_used(tmp_path: Path) -> None:
+    account, server = Account(tmp_path, tokens_per_day=100, max_concurrent=3), Server()
+    gate = account.gate(server)
+    answers = asyncio.run(send_all(gate, 8))
+    assert (len(answers), server.most) == (8, 2)  # the third is for other callers of the key
+    with raises(ApiError, "rate_limit_exceeded"):
+        account.ledger.reserve(account.key, 100 - 8 * USED + 1)
+    account.ledger.reserve(account.key, 100 - 8 * USED)
+
+
+def test_failed_rows_are_not_counted_and_rows_that_never_fit_are_errors(tmp_path: Path) -> None:
+    account, server = Account(tmp_path, tokens_per_day=20), Server()
+    server.error = InflightError("gone", "server_gone")
+    assert set(map(str, asyncio.run(send_all(account.gate(server), 3)))) == {str(server.error)}
+    large = GenerateRequest("tea", 21)
+    with raises(InflightError, "row_invalid"):
+        asyncio.run(account.gate(server).send([large], "large"))
+    account.ledger.reserve(account.key, 20)
+
+
+def test_rows_wait_for_the_next_window_or_another_quota(tmp_path: Path) -> None:
+    account, server = Account(tmp_path, tokens_per_day=30), Server()
+    gate = account.gate(server)
+
+    async def run() -> None:
+        tasks = [asyncio.create_task(gate.send([ROW], str(each))) for each in range(6)]
+        done, waiting = await asyncio.wait(tasks, timeout=0.3)
+        assert (len(done), len(waiting)) == (3, 3)  # 7 + 7 + 13 of 30
+        limit_key(account.file, "app", Quotas(tokens_per_day=100))
+        revoke_key(account.file, "app")  # its batches run on
+        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("share", "most"), [(None, 9), (1.0, 9), (0.5, 2), (0.1, 1)])
+def test_a_batch_takes_its_share_of_a_server(tmp_path: Path, share: float | None, most: int) -> None:
+    server = Server()
+    gate = GatedBackend(server, None, tmp_path)
+    if share is not None:
+        write_share(tmp_path, share)
+    asyncio.run(gate.load())
+    asyncio.run(send_all(gate, 9))
+    assert server.most == most
