@@ -108,7 +108,7 @@ DIALECTS: Mapping[str, Dialect] = {
             "regex": None,
             "ebnf": {"grammar": VALUE},
         },
-        silently="The name of the model is ignored, and so are unknown fields.",
+        silently="The name of the model and unknown fields are ignored, and tools by a model whose template has none.",
     ),
     "ollama": Dialect(
         "Ollama",

@@ -37,8 +37,8 @@ def error_from_response(
     error = _error_from_body(status, body)
     if error is None and status in NO_ENDPOINT:
         error = InflightError(
-            f"the peer at {where} has no OpenAI-compatible API (HTTP status {status}); check the address, which ends"
-            " in /v1",
+            f"the server at {where} has no such route of OpenAI's API (HTTP status {status}); check the address, which"
+            " ends in /v1, and that its model is one for this task",
             "unsupported_deployment",
         )
     if error is None:
@@ -69,6 +69,8 @@ def _code(status: int, message: str) -> str:
         return "prompt_too_long"
     if status == 404:
         return "model_not_found" if "model" in message else "unsupported_deployment"
+    if status == 501:  # llama.cpp, of a route that it was not started with
+        return "unsupported_deployment"
     if status in _OVERLOADED:
         return "model_not_ready" if "loading" in message else "overloaded"
     return "server_gone" if status == 500 else code_by_status(status)
@@ -82,7 +84,7 @@ def _error_from_body(status: int, body: bytes) -> InflightError | None:
     if not error:
         return None
     found = error_from_object(error, status)
-    known = found.code != "unsupported_deployment" or isinstance(error.get("code"), str)
+    known = status not in NO_ENDPOINT or found.code == "model_not_found" or isinstance(error.get("code"), str)
     return found if known else None  # what a web framework says of any unknown path
 
 

@@ -136,6 +136,7 @@ def test_other_servers_words_for_the_same_are_understood() -> None:
         (422, {"detail": [{"loc": ["body", "n"], "msg": "must be 1"}]}, "invalid_request", "n: must be 1"),
         (404, {"object": "error", "message": "The model `x` does not exist.", "code": 404}, "model_not_found", "x"),
         (404, {"detail": "Not Found"}, "unsupported_deployment", "check the address"),
+        (501, {"error": {"message": "Start it with `--reranking`", "code": 501}}, "unsupported_deployment", "rerank"),
         (401, {"error": "Unauthorized"}, "permission_denied", "Unauthorized"),
         (503, {"error": {"message": "Loading model", "code": 503}}, "model_not_ready", "Loading"),
         (
