@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from inflight_client.dialects import validate_dialect
 from inflight_client.errors import InflightError
 from inflight_client.validation import invalid_value, shorten
 
@@ -173,8 +174,6 @@ class Address:
 
 def _parsed_query(query: str) -> dict[str, str]:
     """Return the parts of an `openai+` address's query. Raises InflightError `invalid_parameter`."""
-    from inflight_client._openai.dialects import validate_dialect
-
     found: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in ("model", "key", "dialect") or name in found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from inflight_client._openai.dialects import DIALECTS, FIELDS
+from inflight_client.dialects import DIALECTS, FIELDS
 
 _ROUTES = ("chat/completions", "completions", "embeddings", "rerank", "classify", "responses")
 _SHOWN = {"yes": "yes", "no": "", "chat": "chat", "text": "text"}

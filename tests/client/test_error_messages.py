@@ -8,11 +8,11 @@ from typing import Any
 
 from inflight_client import AsyncOpenAIServer, Client, Guide, InflightError, Retry, Sampling, Tls
 from inflight_client._grpc.messages import GrpcInferResponse, infer_request
-from inflight_client._openai.dialects import CHAT, COMPLETIONS, EMBEDDINGS, adapted
 from inflight_client.address import Address, validate_headers
 from inflight_client.call import Call, validate_request_id
 from inflight_client.deployments.requests import build_request, build_stop_request
 from inflight_client.deployments.stop_text_buffer import StopTextBuffer
+from inflight_client.dialects import CHAT, COMPLETIONS, EMBEDDINGS, adapted
 from inflight_client.encoder_call import EncoderOptions
 from inflight_client.error_mapping import connection_closed
 from inflight_client.metrics import Metrics

@@ -16,12 +16,12 @@ from inflight_client._async.openai_transport import AsyncOpenAiTransport
 from inflight_client._http.infer_requests import AnswerParser, BodyParser
 from inflight_client._http.messages import EventParser, json_object, json_value
 from inflight_client._http.responses import malformed
-from inflight_client._openai.dialects import adapted, route_path
 from inflight_client._openai.errors import error_in_frame
 from inflight_client._openai.messages import check_event_stream, encoded, finish_reason
 from inflight_client._openai.server_facts import OpenAIServerFacts, server_facts
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, NEVER, Deadline
+from inflight_client.dialects import adapted, route_path
 from inflight_client.errors import InflightError
 from inflight_client.settings import ClientSettings
 

@@ -12,7 +12,6 @@ import httpcore2
 from inflight_client._async.http_transport import AsyncHttpResponses, AsyncHttpTransport
 from inflight_client._http.call_context import AsyncCallContext
 from inflight_client._http.infer_requests import HttpInferRequest
-from inflight_client._openai.dialects import DIALECTS
 from inflight_client._openai.encoders import EncoderHttpRequest
 from inflight_client._openai.errors import error_from_response
 from inflight_client._openai.messages import CompletionRequest
@@ -20,6 +19,7 @@ from inflight_client._openai.server_facts import api_paths, dialect_of_models, i
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
 from inflight_client.deployments.server_query import REFUSAL_CODES
+from inflight_client.dialects import DIALECTS
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 from inflight_client.transport import AsyncResponses, InferRequest, ModelMetadata, ServerMetadata

@@ -6,13 +6,13 @@ import json
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from inflight_client._openai.dialects import DIALECTS
 from inflight_client.call import Call, TokenIds
 from inflight_client.deadline import deadline_ms
 from inflight_client.deployments.deployment import Deployment
 from inflight_client.deployments.encoder_detection import only_encoders
 from inflight_client.deployments.requests import rendered_prompt, sampling_values
 from inflight_client.deployments.server_query import ServerQuery, ask
+from inflight_client.dialects import DIALECTS
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 from inflight_client.sampling import PARAMETERS, Guide

@@ -16,9 +16,9 @@ from inflight_client._http import channel
 from inflight_client._http.infer_requests import AnswerParser, BodyParser
 from inflight_client._http.messages import HttpResponse, json_object, json_value
 from inflight_client._http.responses import malformed
-from inflight_client._openai.dialects import CLASSIFY, EMBEDDINGS, RERANK, adapted, route_path
 from inflight_client._openai.errors import error_from_object
 from inflight_client._openai.messages import encoded
+from inflight_client.dialects import CLASSIFY, EMBEDDINGS, RERANK, adapted, route_path
 from inflight_client.transport import InferRequest
 
 if TYPE_CHECKING:

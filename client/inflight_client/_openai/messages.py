@@ -16,8 +16,8 @@ from inflight_client._http import channel
 from inflight_client._http.infer_requests import StreamedRequest
 from inflight_client._http.messages import HttpResponse, json_object
 from inflight_client._http.responses import malformed
-from inflight_client._openai.dialects import CHAT, COMPLETIONS, adapted, route_path
 from inflight_client._openai.errors import error_in_frame
+from inflight_client.dialects import CHAT, COMPLETIONS, adapted, route_path
 from inflight_client.errors import InflightError
 from inflight_client.transport import InferRequest
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from inflight_client._http.messages import json_object, json_value
 from inflight_client._http.responses import malformed
-from inflight_client._openai.dialects import DIALECTS, Dialect
 from inflight_client.address import Address
+from inflight_client.dialects import DIALECTS, Dialect
 from inflight_client.errors import InflightError
 
 _API = re.compile(r"/v\d+$")

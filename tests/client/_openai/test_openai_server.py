@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from inflight_client import AsyncClient, AsyncOpenAIServer, Client, InflightError, Sampling
-from inflight_client._openai.dialects import CHAT, COMPLETIONS, DIALECTS, EMBEDDINGS, RERANK
+from inflight_client.dialects import CHAT, COMPLETIONS, DIALECTS, EMBEDDINGS, RERANK
 
 from tests.fixtures.errors import raises
 from tests.standins.openai_servers import Fault, openai_server

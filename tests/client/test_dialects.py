@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from inflight_client import InflightError
-from inflight_client._openai.dialects import CHAT, CLASSIFY, COMPLETIONS, DIALECTS, EMBEDDINGS, FIELDS, adapted
+from inflight_client.dialects import CHAT, CLASSIFY, COMPLETIONS, DIALECTS, EMBEDDINGS, FIELDS, adapted
 
 from tests.fixtures.errors import raises
 
