@@ -17,7 +17,7 @@ from inflight.batch.dispatch.prefetcher import RowPrefetcher
 from inflight.batch.dispatch.retrieval import Encoders, RetrievalStep
 from inflight.batch.dispatch.row_queue import Feed, OnRowDone
 from inflight.batch.job.deadline import seconds_until
-from inflight.batch.job.rows import Row, RowAnswer, RowResult, RowStatus, add_tokens
+from inflight.batch.job.rows import Row, RowAnswer, RowResult, RowStatus, add_tokens, answer_tokens
 from inflight.batch.outputs.table_writer import TableWriter
 from inflight.batch.pace import Pace
 from inflight.batch.reporting.progress import JobState
@@ -162,7 +162,7 @@ class JobRun:
             return form.format_answer(row, result, attempts)
         except (ValueError, TypeError, KeyError):  # halves of characters, numbers beyond JSON's, calls that are none
             error = InflightError("the answer can't be written as JSON; send the row again", "answer_damaged")
-            return form.format_failure(row, error, attempts)
+            return replace(form.format_failure(row, error, attempts), tokens=answer_tokens(result))
 
     async def _report_and_poll_cancel(self) -> None:
         """Report progress, and check for a request to cancel."""

@@ -128,6 +128,7 @@ def test_an_answer_that_can_not_be_written_is_its_row_s_error(tmp_path: Path) ->
     job = job_of(tmp_path, ("tea", "milk"))
     result = JobRunner(job, JobDirectory.from_output(job.output), backends=[ScriptedBackend(half)]).run()
     assert (result.counts.ok, result.counts.codes) == (1, {"answer_damaged": 1})
+    assert result.counts.output_tokens == 2  # both were paid
 
 
 @pytest.mark.parametrize(
