@@ -67,7 +67,7 @@ def with_suggestion(error: click.NoSuchOption) -> click.NoSuchOption:
     options = [name for each in params for name in each.opts if "-" in name]
     begun = [name for name in options if len(error.option_name) > 4 and name.startswith(error.option_name)]
     near = begun[0] if len(begun) == 1 else nearest(error.option_name, options, _LEAST_SIMILARITY)
-    serves = any(isinstance(each, click.Argument) and each.name in ("model", "checkpoint") for each in params)
+    serves = any(isinstance(each, click.Argument) and each.name in ("model", "models", "checkpoint") for each in params)
     message, hint = error.message, OPTION_HINTS.get(error.option_name) if serves or near is None else None
     if hint is not None:
         option = hint.partition(" ")[0].rstrip(",")

@@ -33,7 +33,7 @@ def test_the_commands_of_a_candidate_are_commands_with_its_settings(target: str,
     assert parsed["build"]["checkpoint"] == "./my checkpoint"
     assert parsed["build"]["precision"] == build.precision
     assert parsed["build"]["kv_precision"] == (build.kv_precision or None)
-    assert str(parsed["build"]["out"]) == parsed["serve"]["model"]
+    assert (str(parsed["build"]["out"]),) == parsed["serve"]["models"]
     limits = (parsed["build"]["max_num_tokens"], parsed["build"]["max_batch_size"])
     served = (parsed["serve"]["max_num_tokens"], parsed["serve"]["max_num_sequences"])
     assert (limits if target == "tensorrt-llm" else served) == (512, 16)

@@ -75,7 +75,7 @@ def test_a_killed_run_goes_on_where_it_was(tiny_engine: TinyEngine, tmp_path: Pa
     serve = cli.get_command(cli.make_context("inflight", ["serve"], resilient_parsing=True), "serve")
     assert serve is not None
     options = serve.make_context("serve", ["--config", str(out / "serve.yaml")]).params
-    assert Path(options["model"]) == tiny_engine("llama").resolve()
+    assert [Path(each) for each in options["models"]] == [tiny_engine("llama").resolve()]
     assert options["max_num_tokens"] == result["best"]["settings"]["max_num_tokens"]
     assert options["stream_interval"] == result["best"]["settings"]["stream_interval"]
 
