@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
+from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import (
     EncodeSpec,
@@ -20,6 +21,7 @@ from inflight.batch.job.spec import (
     RunOptions,
 )
 from inflight.batch.runner import JobResult, JobRunner
+from tests.fixtures.errors import raises
 from tests.standins.openai_servers import Fault, StandIn, openai_server
 from tests.standins.openai_servers.kinds import KINDS
 
@@ -146,6 +148,11 @@ def test_an_option_that_the_server_does_not_have_is_refused_before_the_first_row
     assert name in result.message
     assert not answers
     assert not errors
+
+
+def test_an_option_without_a_field_is_refused_for_requests_too(tmp_path: Path) -> None:
+    with openai_server("vllm") as server, raises(BatchError, "input_invalid", naming=("adapter",)):
+        run(job_at(tmp_path, server, [request("a")], defaults=GenerationDefaults(adapter=1)))
 
 
 def test_a_field_of_one_row_is_refused_there(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from inflight_client import InflightError
 from inflight_client.encoder_call import MODELS
 
 from inflight.batch.errors import BatchError
@@ -27,7 +28,7 @@ from inflight.batch.row_formats.plain import (
     PlainRowFormat,
     sampling_from_defaults,
 )
-from inflight.batch.row_formats.request_bodies import is_openai_address
+from inflight.batch.row_formats.request_bodies import is_openai_address, sampling_fields
 from inflight.batch.sources.interface import RowSource
 
 
@@ -62,6 +63,11 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
         model = job.run_options.model or MODELS["embed"]
         servers = (*job.run_options.servers, *job.run_options.refine_with)
         passes_through = job.run_options.ephemeral is None and all(map(is_openai_address, servers))
+        if passes_through:
+            try:
+                sampling_fields(sampling_from_defaults(job.defaults))
+            except InflightError as error:
+                raise BatchError(f"{error}; leave out that option", "input_invalid") from None
         scored = _reads_scores(job)
         return OpenAIRowFormat(job.defaults, created, job.encode, compact, model, passes_through, scored)
     if job.refine is not None and Condition(job.refine.when).asks_schema and job.defaults.answer_schema is None:
