@@ -17,7 +17,7 @@ from inflight.batch.dispatch.prefetcher import RowPrefetcher
 from inflight.batch.dispatch.retrieval import Encoders, RetrievalStep
 from inflight.batch.dispatch.row_queue import Feed, OnRowDone
 from inflight.batch.job.deadline import seconds_until
-from inflight.batch.job.rows import Row, RowAnswer, RowResult, RowStatus, add_tokens
+from inflight.batch.job.rows import Row, RowAnswer, RowResult, RowStatus, add_tokens, answer_tokens
 from inflight.batch.outputs.table_writer import TableWriter
 from inflight.batch.pace import Pace
 from inflight.batch.reporting.progress import JobState
@@ -146,7 +146,8 @@ class JobRun:
             return
         first = row.refinement.tokens
         refine_tokens = tokens[0] - first[0], tokens[1] - first[1]
-        self._session.ledger.add(replace(done, tokens=tokens, refined=True, refine_tokens=refine_tokens))
+        refined = not row.refinement.error and done.status is RowStatus.OK
+        self._session.ledger.add(replace(done, tokens=tokens, refined=refined, refine_tokens=refine_tokens))
 
     def _on_copy(self, row: Row, result: RowAnswer | InflightError) -> None:
         """Finish a row with the result of an identical one, for which nothing more was computed."""
@@ -157,7 +158,11 @@ class JobRun:
         form = self._session.row_format
         if isinstance(result, InflightError):
             return form.format_failure(row, result, attempts)
-        return form.format_answer(row, result, attempts)
+        try:
+            return form.format_answer(row, result, attempts)
+        except (ValueError, TypeError, KeyError):  # halves of characters, numbers beyond JSON's, calls that are none
+            error = InflightError("the answer can't be written as JSON; send the row again", "answer_damaged")
+            return replace(form.format_failure(row, error, attempts), tokens=answer_tokens(result))
 
     async def _report_and_poll_cancel(self) -> None:
         """Report progress, and check for a request to cancel."""

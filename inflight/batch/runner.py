@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from inflight_client import InflightError
@@ -19,6 +19,7 @@ from inflight.batch.errors import BatchError
 from inflight.batch.finalize import finalize
 from inflight.batch.job.counts import Counts
 from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import GenerateRequest
 from inflight.batch.job.spec import Job
 from inflight.batch.job_run import JobRun
 from inflight.batch.reporting.progress import JobProgress, JobState, read_progress
@@ -203,7 +204,7 @@ class JobRunner:
             encoders = self._encoders
             if encoders is None and self._job.retrieval is not None:
                 encoders = Encoders.of_job(self._job, self._on_message)
-            refiners = self._refiners or [self._connect(each) for each in self._job.run_options.refine_with]
+            refiners = self._refiners or [self._connect(each, True) for each in self._job.run_options.refine_with]
             run = JobRun(
                 *(session, backends, reporter, self._replicator, self._signals, self._on_message, encoders, refiners)
             )
@@ -221,5 +222,9 @@ class JobRunner:
             addresses = running.servers if address is None else (address,)
             yield [self._connect(each) for each in addresses]
 
-    def _connect(self, address: str) -> Backend:
-        return connect(address, self._job.run_options, self._on_message, self._job.task, [sample_request(self._job)])
+    def _connect(self, address: str, refines: bool = False) -> Backend:
+        options, sample = self._job.run_options, sample_request(self._job)
+        if refines:  # --model is the first model's, and the condition reads the first answer's scores
+            options = options.model_copy(update={"model": None})
+            sample = replace(sample, wants_scores=False) if isinstance(sample, GenerateRequest) else sample
+        return connect(address, options, self._on_message, self._job.task, [sample])

@@ -10,6 +10,7 @@ import pytest
 from inflight_client import InflightError
 from inflight_client.results import Generation, LogProb
 
+from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import Completion
 from inflight.batch.job.spec import GenerationDefaults, RefineSpec
@@ -18,6 +19,7 @@ from inflight.batch.runner import JobResult, JobRunner
 from tests.batch.row_formats.parsing import answer
 from tests.batch.sample_jobs import job_of
 from tests.batch.scripted_backend import Behaviour, ScriptedBackend
+from tests.fixtures.errors import raises
 
 PROMPTS = ("{} fine", "I don't know", "{} also fine", "I don't know either")
 NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
@@ -30,12 +32,14 @@ async def first_model(server: ScriptedBackend, prompt: str) -> str | InflightErr
 def refined(
     folder: Path, when: str, second: Behaviour, prompts: tuple[str, ...] = PROMPTS, **options: Any
 ) -> tuple[JobResult, list[dict[str, Any]], ScriptedBackend]:
-    schema = options.pop("schema", None)
+    schema, build = options.pop("schema", None), options.pop("build", "one")
+    sampling = options.pop("sampling", {"seed": 1})
     job = job_of(folder, prompts, refine_with=("big:8001",), **options)
     job = job.model_copy(
-        update={"refine": RefineSpec(when=when), "defaults": GenerationDefaults(answer_schema=schema, seed=1)}
+        update={"refine": RefineSpec(when=when), "defaults": GenerationDefaults(answer_schema=schema, **sampling)}
     )
     large = ScriptedBackend(second, "big:8001")
+    large.model = build
     runner = JobRunner(
         job, JobDirectory.from_output(job.output), backends=[ScriptedBackend(first_model)], refiners=[large]
     )
@@ -57,6 +61,8 @@ def test_rows_that_meet_the_condition_have_the_second_answer_and_both_bills(tmp_
     assert (counts.input_tokens, counts.refine_input_tokens, counts.refined, counts.retries) == (6, 2, 2, 0)
     manifest = json.loads((tmp_path / "answers.job" / "manifest.json").read_text())
     assert manifest["cost"]["spent"] == 4 + 20
+    assert manifest["cost"]["refine_price_per_million_input"] == 1e7
+    assert "refine_price_per_million" in manifest["cost_formula"]
     assert manifest["fingerprints"]["model"] == "one"
 
 
@@ -70,6 +76,32 @@ def test_the_first_answer_is_kept_where_the_second_model_fails(tmp_path: Path, c
     assert [each["text"] for each in answers] == list(PROMPTS)
     assert [each.get("refine_error") for each in answers] == [None, code, None, code]
     assert (answers[1]["refined"], result.counts.input_tokens, result.counts.refine_input_tokens) == (False, 4, 0)
+    assert result.counts.refined == 0
+
+
+@pytest.mark.parametrize("code", ["permission_denied", "model_not_found", "unsupported_deployment", "host_not_found"])
+def test_a_wrong_second_server_ends_the_job(tmp_path: Path, code: str) -> None:
+    result, _, large = refined(tmp_path, "regex:^I don't", first_model, build=InflightError("no", code))
+    assert (result.code, result.exit_code, large.asked) == (code, 1, [])
+
+
+def test_a_sampled_second_answer_of_a_wrong_form_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inflight.batch.dispatch.endpoint._RETRY_WAIT_INITIAL", 0.01)
+
+    async def second(server: ScriptedBackend, prompt: str) -> str | InflightError:
+        return '{"number": 3}' if len(server.asked) > 1 else "3"
+
+    sampling = {"temperature": 1.0}
+    options: dict[str, Any] = {"schema": NUMBER, "max_attempts": 9, "sampling": sampling}
+    result, answers, large = refined(tmp_path, "schema", second, ("three",), **options)
+    assert (result.exit_code, answers[0]["number"], len(large.asked)) == (0, 3, 2)
+
+
+def test_a_condition_on_a_schema_needs_one(tmp_path: Path) -> None:
+    with raises(BatchError, "input_invalid"):
+        refined(tmp_path, "schema", first_model)
 
 
 def test_answers_of_a_wrong_form_are_refined_at_once_and_never_kept(tmp_path: Path) -> None:
@@ -84,7 +116,7 @@ def test_answers_of_a_wrong_form_are_refined_at_once_and_never_kept(tmp_path: Pa
         (2, "schema"),
         (2, "schema"),
     ]
-    assert (result.counts.copies, result.counts.refined) == (1, 2)
+    assert (result.counts.copies, result.counts.refined) == (1, 1)
     assert result.counts.codes == {"answer_invalid": 1}
     assert (result.counts.input_tokens, result.counts.refine_input_tokens) == (5, 2)
 
@@ -108,6 +140,8 @@ def test_answers_of_a_wrong_form_are_refined_at_once_and_never_kept(tmp_path: Pa
             "logprob < -1",
         ),
         ("invalid-json", Completion(({"message": {"content": None, "tool_calls": [{}]}},)), ""),
+        ("invalid-json", answer("NaN"), "invalid-json"),
+        ("logprob < 0", Completion(({"text": "x", "logprobs": {"content": 5, "token_logprobs": "x"}},)), ""),
     ],
 )
 def test_conditions(condition: str, result: Generation | Completion | InflightError, met: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
+from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import (
     EncodeSpec,
@@ -16,9 +17,11 @@ from inflight.batch.job.spec import (
     InputSpec,
     Job,
     OutputSpec,
+    RefineSpec,
     RunOptions,
 )
 from inflight.batch.runner import JobResult, JobRunner
+from tests.fixtures.errors import raises
 from tests.standins.openai_servers import Fault, StandIn, openai_server
 from tests.standins.openai_servers.kinds import KINDS
 
@@ -147,6 +150,11 @@ def test_an_option_that_the_server_does_not_have_is_refused_before_the_first_row
     assert not errors
 
 
+def test_an_option_without_a_field_is_refused_for_requests_too(tmp_path: Path) -> None:
+    with openai_server("vllm") as server, raises(BatchError, "input_invalid", naming=("adapter",)):
+        run(job_at(tmp_path, server, [request("a")], defaults=GenerationDefaults(adapter=1)))
+
+
 def test_a_field_of_one_row_is_refused_there(tmp_path: Path) -> None:
     rows = [request("a", top_k=5), request("b"), request("c", n=2)]
     with openai_server("tgi") as server:
@@ -154,6 +162,60 @@ def test_a_field_of_one_row_is_refused_there(tmp_path: Path) -> None:
     assert [each["custom_id"] for each in answers] == ["b"]
     assert [each["response"]["body"]["error"]["code"] for each in errors] == ["unsupported_parameter"] * 2
     assert result.counts.codes == {"unsupported_input": 2}
+
+
+def test_a_field_of_a_wrong_form_is_its_row_s_error(tmp_path: Path) -> None:
+    rows = [request("a", response_format={"type": "json_schema", "json_schema": "number"}), request("b")]
+    with openai_server("tgi") as server:
+        result, answers, errors, _ = run(job_at(tmp_path, server, rows))
+    assert [each["custom_id"] for each in answers] == ["b"]
+    assert [each["custom_id"] for each in errors] == ["a"]
+    assert result.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("named", "model", "asked"), [("", None, None), ("", "milk", "milk"), ("?model=milk", "tea", "milk")]
+)
+def test_one_of_several_models_is_named_by_the_address_or_by_the_option(
+    tmp_path: Path, named: str, model: str | None, asked: str | None
+) -> None:
+    with openai_server("vllm", ("tea", "milk")) as server:
+        running = {"servers": (server.address + named,), "model": model}
+        result, answers, _, _ = run(job_at(tmp_path, server, [request("a")], running=running))
+        assert {each.body["model"] for each in server.requests} == ({asked} if asked else set())
+    assert (result.code, len(answers)) == (("", 1) if asked else ("unsupported_deployment", 0))
+
+
+def test_the_second_model_has_its_own_name_and_gives_no_scores(tmp_path: Path) -> None:
+    """The first model's are in no record, since no row asks for them."""
+    rows = [request(name, messages=rows_messages("chat"), temperature=0) for name in "ab"]
+    with openai_server("vllm") as server, openai_server("vllm", ("large",)) as large:
+        running = {"model": "tea", "refine_with": (large.address,)}
+        for when, many in (("logprob < -99", 0), ("logprob < -0.1", 1)):
+            job = job_at(tmp_path, server, rows, out=f"{many}.jsonl", running=running, refine=RefineSpec(when=when))
+            result, answers, _, _ = run(job)
+            assert (result.exit_code, result.counts.copies, len(large.requests)) == (0, 1, many)
+            choices = [each["response"]["body"]["choices"] for each in answers]
+            assert choices[0] == choices[1]
+            assert choices[0][0]["logprobs"] is None
+        assert server.requests[0].body["logprobs"]
+        assert not large.requests[0].body.get("logprobs")
+
+
+@pytest.mark.parametrize(
+    ("task", "priority", "field", "value"),
+    [
+        *(("generate", -5, "service_tier", "flex"), ("generate", 7, "service_tier", "priority")),
+        *(("embed", -5, "priority", -5), ("embed", 5000, "priority", 1000)),
+    ],
+)
+def test_a_gateway_gets_the_priority(tmp_path: Path, task: Any, priority: int, field: str, value: Any) -> None:
+    parts: dict[str, Any] = {} if task == "generate" else {"encode": EncodeSpec(task=task), "input": {"prompt": "text"}}
+    with openai_server("inflight") as server:
+        rows = [{"id": "a", "text": "tea", "prompt": "tea"}]
+        result, _, _, _ = run(job_at(tmp_path, server, rows, running={"priority": priority}, **parts))
+        assert server.requests[-1].body[field] == value
+    assert result.exit_code == 0
 
 
 @pytest.mark.parametrize(

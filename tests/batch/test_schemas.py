@@ -94,19 +94,54 @@ def test_a_property_with_the_name_of_another_column_is_refused(tmp_path: Path, n
         ("{}", "required"),
         ('{"name": "x"', "not JSON"),
         ("[" * 100_000, "nested"),
+        ('{"name": "\\ud800"}', "not JSON"),
+        ('{"name": "x", "grams": 1e999}', "not JSON"),
     ],
 )
 def test_differences_name_the_place(text: str, part: str) -> None:
     assert (schema_difference(text, TEA) == "") if not part else (part in schema_difference(text, TEA))
 
 
-def test_schemas_fetch_nothing() -> None:
-    schema = {"$ref": "http://127.0.0.1:9/tea.json"}
+_SLOW = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _SLOW,
+        {"type": "object", "patternProperties": {"^(a+)+$": {}}, "additionalProperties": False},
+        {**_SLOW, "$schema": "https://json-schema.org/draft/2020-12/schema", "allOf": [{"$ref": "#/$defs/all"}]}
+        | {"$defs": {"all": {"$schema": "http://json-schema.org/draft-07/schema#", **_SLOW}}},
+    ],
+)
+def test_regular_expressions_take_no_time(schema: dict[str, Any]) -> None:
     check_schema(schema)
-    assert "can't be applied" in schema_difference("{}", schema)
+    key = "a" * 40 + "!"
+    assert schema_difference(json.dumps({"a": key, key: key}), schema) == ""
+    assert schema_difference("5", schema)
 
 
-@pytest.mark.parametrize("schema", [{"type": "tea"}, {"properties": 5}])
+def test_an_answer_that_can_not_be_written_is_its_row_s_error(tmp_path: Path) -> None:
+    async def half(server: ScriptedBackend, prompt: str) -> str | InflightError:
+        return "\ud800" if prompt == "tea" else prompt
+
+    job = job_of(tmp_path, ("tea", "milk"))
+    result = JobRunner(job, JobDirectory.from_output(job.output), backends=[ScriptedBackend(half)]).run()
+    assert (result.counts.ok, result.counts.codes) == (1, {"answer_damaged": 1})
+    assert result.counts.output_tokens == 2  # both were paid
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "tea"},
+        {"properties": 5},
+        {"$ref": "http://127.0.0.1:9/tea.json"},
+        {"$ref": "#"},
+        {"type": "object", "properties": {"a": {"items": {"$ref": "#/$defs/nope"}}}},
+        {"properties": {"a": {"$schema": "urn:nope"}}, "$id": "urn:tea", "items": {"$ref": "urn:nope"}},
+    ],
+)
 def test_what_is_no_schema_is_refused(schema: dict[str, Any]) -> None:
     with raises(InflightError, "invalid_parameter"):
         check_schema(schema)

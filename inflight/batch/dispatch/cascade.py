@@ -20,6 +20,8 @@ from inflight.batch.row_formats.answer_check import Condition
 _MAX_WAITING = 4096
 """Rows that wait for the second model; beyond that, the first one gets no further rows."""
 
+_WRONG_OPTION = ("permission_denied", "model_not_found", "unsupported_deployment", "host_not_found")
+
 MakeDispatcher = Callable[[Feed, OnRowDone], Dispatcher]
 
 
@@ -59,6 +61,7 @@ class Cascade:
         self._first, self._second = first(self, self._on_first), second(self._waiting, self._on_second)
         self._lost = ""
         """The code of why the second model's servers are no longer used."""
+        self._second_answered = False
 
     async def get(self) -> Row | None:
         """Return the next row for the first model; None at the end."""
@@ -72,7 +75,8 @@ class Cascade:
         return replace(row, request=request)
 
     async def run(self) -> None:
-        """Run until every row is done. Raises what the first dispatcher raises, and `job_mismatch` of the second."""
+        """Run until every row is done. Raises what the first dispatcher raises, `job_mismatch` of the second, and what
+        shows that its address or its options are wrong, unless it has answered a row."""
         tasks = [asyncio.ensure_future(self._run_first()), asyncio.ensure_future(self._run_second())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -92,7 +96,7 @@ class Cascade:
         try:
             await self._second.run()
         except BatchError as error:
-            if error.code == "job_mismatch":
+            if error.code == "job_mismatch" or (error.code in _WRONG_OPTION and not self._second_answered):
                 raise
             self._lost = error.code
             self._on_message(f"The servers of --refine-with are no longer used; rows keep their first answers: {error}")
@@ -107,6 +111,8 @@ class Cascade:
             return
         spent = row.spent if isinstance(result, InflightError) else add_tokens(row.spent, answer_tokens(result))
         asked = replace(row, spent=spent, refinement=Refinement(because, spent))
+        if isinstance(row.request, GenerateRequest):
+            asked = replace(asked, request=replace(row.request, wants_scores=False, retries_invalid=True))
         self._open[row.number] = asked, result, attempts
         if self._lost:
             self._keep_first(row.number, self._lost, 0)
@@ -119,6 +125,7 @@ class Cascade:
             self._open[row.number] = row, answer, before  # this one has the tokens of wrong second answers too
             self._keep_first(row.number, result.code, attempts)
         else:
+            self._second_answered = True
             _, _, before = self._open.pop(row.number)
             self._on_row_done(row, result, before + attempts - 1)
         self._waiting.notice()

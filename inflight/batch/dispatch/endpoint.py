@@ -120,8 +120,8 @@ class Endpoint:
         """The part of the limit that is used now."""
 
     def set_pace(self, priority: int, share: float) -> None:
-        """Send rows with this priority, or only a share of what the server could take if it has no priorities."""
-        self._share = 1.0 if self._backend.prioritize(priority) else share
+        """Send rows with this priority, or only a share of what the server could take if that holds back nothing."""
+        self._share = 1.0 if self._backend.prioritize(priority) and priority < 0 else share
 
     async def run(self, on_task_done: Callable[[asyncio.Task[None]], None]) -> None:
         """Give the server rows while it is up, until cancelled or until it is rejected.

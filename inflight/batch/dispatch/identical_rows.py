@@ -65,7 +65,7 @@ def _size(answer: RowAnswer) -> int:
     if isinstance(answer, Generation):
         return 500 + 2 * len(answer.text) + 40 * len(answer.log_probs or ())
     if isinstance(answer, Completion):
-        return 500 + len(orjson.dumps(answer.choices))
+        return 500 + len(str(answer.choices))
     return 500 + (int(answer.vectors.nbytes) if isinstance(answer, Embeddings) else 0)
 
 

@@ -34,7 +34,8 @@ _LOADS = {
 }
 """The running and the waiting requests on the metrics page of a kind of server."""
 _METRICS_TIMEOUT = 5.0
-_TIERS = {-1: "flex", 1: "priority"}
+_MAX_PRIORITY = 1000
+"""That of a gateway's requests to encode texts, and with a minus the least."""
 _OWN = ("id", "object", "created", "model", "choices")
 """Fields of an answer that its record has of the job."""
 
@@ -54,7 +55,7 @@ class OpenAIBackend:
         parsed = Address.parse(address)
         self.name = masked(parsed.url)
         self._server = AsyncOpenAIServer(parsed, headers=options.headers, timeout=options.row_timeout)
-        self._model, self._priority = options.model, options.priority or 0
+        self._model, self._priority = parsed.model or options.model, options.priority or 0
         self._samples = samples
         self._dialect = ""
         self._chats = True
@@ -85,6 +86,15 @@ class OpenAIBackend:
     def _adapted(self, requests: Sequence[RowRequest]) -> tuple[str, dict[str, Any]]:
         """Return the route and the body as the server spells it. Raises InflightError, which names a field that the
         server does not have."""
+        try:
+            return self._spelt(requests)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise InflightError(
+                f"the request can't be written for {self.name} ({type(error).__name__}: {error}); correct its fields",
+                "unsupported_input",
+            ) from None
+
+    def _spelt(self, requests: Sequence[RowRequest]) -> tuple[str, dict[str, Any]]:
         first = requests[0]
         if isinstance(first, GenerateRequest):
             first = replace(first, as_chat=self._chats) if first.is_probe else first
@@ -92,8 +102,11 @@ class OpenAIBackend:
             self._chats = route == CHAT
         else:
             route, body = encode_body(requests)
-        if self._dialect == "inflight" and isinstance(first, GenerateRequest) and self._priority in _TIERS:
-            body.setdefault("service_tier", _TIERS[self._priority])
+        if self._dialect == "inflight" and self._priority:
+            if isinstance(first, GenerateRequest):
+                body.setdefault("service_tier", "flex" if self._priority < 0 else "priority")
+            else:
+                body["priority"] = max(-_MAX_PRIORITY, min(self._priority, _MAX_PRIORITY))
         body = self._server.adapted(route, {**body, "model": self._model})
         return route, body | ({"model": self._model} if self._model else {})
 
@@ -129,7 +142,7 @@ class OpenAIBackend:
             try:
                 self._adapted([sample])
             except InflightError as error:
-                if error.code != "unsupported_input":
+                if error.code not in ("unsupported_input", "invalid_parameter"):
                     raise
                 raise InflightError(
                     f"{self.name} can't do what the job asks for: {error}", "unsupported_deployment"

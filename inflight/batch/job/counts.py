@@ -37,7 +37,7 @@ class Counts:
     copies: int = 0
     """Rows with the answer of an identical row."""
     refined: int = 0
-    """Rows that the model of --refine-with was asked too; the next two are its part of the tokens."""
+    """Rows with the answer of the model of --refine-with; the next two are its part of the tokens, of all rows."""
     refine_input_tokens: int = 0
     refine_output_tokens: int = 0
 

@@ -240,7 +240,7 @@ class RowResult:
 
     `tokens` are those of prompt and answer; `texts` is the number of texts that were embedded, classified or scored;
     `attempts` is how often the row was sent. `empty`: it was answered without any text. `copied`: its answer is that
-    of an identical row. `refined`: another model was asked too, whose part of `tokens` is `refine_tokens`.
+    of an identical row. `refined`: it is another model's, whose part of `tokens` is `refine_tokens`.
     """
 
     number: int

@@ -96,6 +96,7 @@ class PartPlan:
             defaults=whole.defaults,
             encode=whole.encode,
             retrieval=whole.retrieval,
+            refine=whole.refine,
             run_options=whole.run_options.model_copy(update={"runner": "local"}),
             compact_vectors=has_vector_column(whole),
         )

@@ -20,8 +20,8 @@ class SharedFacts:
         self._path = path
         self.stop = path / "stop"
         """Through this, the head tells all workers to stop."""
-        self.build, self.dimensions = path / "build", path / "dimensions"
-        """The build of the model, and the size of its vectors."""
+        self.build, self.refine_build, self.dimensions = path / "build", path / "refine_build", path / "dimensions"
+        """The builds of the model and of that of --refine-with, and the size of the vectors."""
         self.dimensions_checked = path / "dimensions_checked"
         """It exists once the head has found that vectors of this size fit the output."""
 

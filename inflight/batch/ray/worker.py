@@ -66,6 +66,10 @@ class _PartSession(JobSession):
         super().bind_build(set_once(self.shared.build, build))
         super().bind_build(build)
 
+    def bind_refine_build(self, build: str) -> None:
+        super().bind_refine_build(set_once(self.shared.refine_build, build))
+        super().bind_refine_build(build)
+
     def bind_encoder(self, task: Task, build: str) -> None:
         super().bind_encoder(task, set_once(self.shared.encoder(task), build))
         super().bind_encoder(task, build)

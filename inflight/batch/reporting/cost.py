@@ -7,7 +7,11 @@ from pydantic import BaseModel, ConfigDict
 from inflight.batch.job.counts import Counts
 from inflight.batch.job.spec import RunOptions
 
-COST_FORMULA = "price_per_hour * seconds / 3600 + price_per_million_{input,output} * {input,output}_tokens / 1e6"
+COST_FORMULA = (
+    "price_per_hour * seconds / 3600"
+    " + price_per_million_{input,output} * ({input,output}_tokens - refine_{input,output}_tokens) / 1e6"
+    " + refine_price_per_million_{input,output} * refine_{input,output}_tokens / 1e6"
+)
 
 
 class JobCost(BaseModel):
@@ -22,6 +26,8 @@ class JobCost(BaseModel):
     price_per_hour: float | None = None
     price_per_million_input: float | None = None
     price_per_million_output: float | None = None
+    refine_price_per_million_input: float | None = None
+    refine_price_per_million_output: float | None = None
     spent: float
     for_tokens: float = 0.0
     per_row: float | None = None
@@ -35,17 +41,22 @@ class JobCost(BaseModel):
         refining = (options.refine_price_per_million_input, options.refine_price_per_million_output)
         if all(price is None for price in (options.price_per_hour, *prices, *refining)):
             return None
+        refining = (
+            prices[0] if refining[0] is None else refining[0],
+            prices[1] if refining[1] is None else refining[1],
+        )
         tokens = (counts.input_tokens, counts.output_tokens)
         refined = (counts.refine_input_tokens, counts.refine_output_tokens)
         for_tokens = 0.0
         for price, other, all_tokens, large in zip(prices, refining, tokens, refined, strict=True):
-            own = price or 0.0
-            for_tokens += (own * (all_tokens - large) + (own if other is None else other) * large) / 1e6
+            for_tokens += ((price or 0.0) * (all_tokens - large) + (other or 0.0) * large) / 1e6
         spent = (options.price_per_hour or 0.0) * counts.seconds / 3600 + for_tokens
         return cls(
             price_per_hour=options.price_per_hour,
             price_per_million_input=prices[0],
             price_per_million_output=prices[1],
+            refine_price_per_million_input=refining[0],
+            refine_price_per_million_output=refining[1],
             spent=spent,
             for_tokens=for_tokens,
             per_row=_each(spent, counts.ok),

@@ -30,7 +30,7 @@ class _ManifestModel(BaseModel):
 class RowTotals(_ManifestModel):
     """`input` = `ok` + `error` + `dead`; `codes`: errors and dead letters by code. `empty` of `ok` have no text.
 
-    `copies` have the answer of an identical row; of `refined` the model of --refine-with was asked too.
+    `copies` have the answer of an identical row; those of `refined` are of the model of --refine-with.
     """
 
     input: int

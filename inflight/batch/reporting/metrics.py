@@ -80,7 +80,7 @@ class JobCollector(Collector):
         yield self._counter("texts", "Texts that were embedded, classified or scored.", {"": counts.texts})
         yield self._counter("empty_answers", "Answered rows whose answer has no text.", {"": counts.empty})
         yield self._counter("copies", "Rows with the answer of an identical row.", {"": counts.copies})
-        yield self._counter("refined_rows", "Rows that a larger model was asked too.", {"": counts.refined})
+        yield self._counter("refined_rows", "Rows with the answer of a larger model.", {"": counts.refined})
         yield self._counter("retries", "Requests that were retried.", {"": counts.retries})
         yield self._counter("running_seconds", "Total time of all runs of the job.", {"": counts.seconds})
         yield self._counter("runs", "Number of times the job was started or resumed.", {"": counts.runs})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -20,17 +19,47 @@ from inflight.batch.job.rows import Completion, GenerateRequest, RowAnswer, RowR
 def _validator(schema: bytes) -> Any:
     from jsonschema import Draft202012Validator, validators
     from referencing import Registry
+    from referencing.jsonschema import DRAFT202012, specification_with
 
     values = orjson.loads(schema)
     kind = validators.validator_for(values, default=Draft202012Validator)
     kind.check_schema(values)
-    return kind(values, registry=Registry())  # an empty one, which fetches nothing
+    resource = specification_with(kind.META_SCHEMA["$schema"], default=DRAFT202012).create_resource(values)
+    # An empty registry fetches nothing.
+    _check_references(resource, Registry().resolver_with_root(resource))
+    skipped = dict.fromkeys(_PATTERNS, _skip)
+    if b'"patternProperties"' in schema:  # these apply the patterns too, to find the other properties
+        skipped |= dict.fromkeys(("additionalProperties", "unevaluatedProperties"), _skip)
+    validator = validators.extend(kind, skipped)(values, registry=Registry())
+    validator.is_valid({})  # a reference to itself alone has no end
+    return validator
+
+
+_PATTERNS = ("pattern", "patternProperties")
+"""Keywords that are not checked: a regular expression can take unlimited time, during which nothing else runs."""
+
+
+def _skip(*values: Any) -> None:
+    """Find no error."""
+
+
+def _check_references(resource: Any, resolver: Any) -> None:
+    """Raises Unresolvable for a reference that leads nowhere, or out of the schema. Drops each `$schema`, which would
+    have its part checked by another class."""
+    if isinstance(resource.contents, dict):
+        resource.contents.pop("$schema", None)
+        for name in ("$ref", "$dynamicRef"):
+            if isinstance(reference := resource.contents.get(name), str):
+                resolver.lookup(reference)
+    for each in resource.subresources():
+        _check_references(each, resolver.in_subresource(each))
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
     """Raises InflightError `invalid_parameter` for what is no JSON schema, and `package_missing`."""
     try:
         from jsonschema.exceptions import SchemaError
+        from referencing.exceptions import Unresolvable
     except ImportError as error:
         raise InflightError(
             f"schemas need the package jsonschema ({error}); install inflight[batch]", "package_missing"
@@ -42,8 +71,20 @@ def check_schema(schema: Mapping[str, Any]) -> None:
         raise InflightError(
             f"the schema is invalid{where}: {error.message[:200]}; correct it", "invalid_parameter"
         ) from None
+    except Unresolvable as error:
+        raise InflightError(
+            f"the schema refers to {shorten(error.ref)}, which is not in it; define it under $defs, and refer to it as"
+            " #/$defs/NAME",
+            "invalid_parameter",
+        ) from None
     except (orjson.JSONEncodeError, RecursionError):
-        raise InflightError("the schema is nested too deep, or is not JSON; simplify it", "invalid_parameter") from None
+        raise InflightError(
+            "the schema is nested too deep, refers to itself alone, or is not JSON; simplify it", "invalid_parameter"
+        ) from None
+    except Exception as error:  # a dialect of one part alone, and the like
+        raise InflightError(
+            f"the schema can't be applied ({type(error).__name__}); simplify it", "invalid_parameter"
+        ) from None
 
 
 def asked_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -65,12 +106,12 @@ def schema_difference(text: str, schema: Mapping[str, Any]) -> str:
     from jsonschema.exceptions import best_match
 
     try:
-        value = json.loads(text)
+        value = orjson.loads(text)  # what it takes can be written again, unlike NaN and halves of characters
         error = best_match(_validator(orjson.dumps(schema)).iter_errors(value))
     except RecursionError:
         return "it is nested too deep"
     except ValueError:
-        return "it is not JSON"
+        return "it is not JSON, or nested too deep"
     except Exception as problem:  # a reference that leads nowhere, by a class of its own
         return f"the schema can't be applied ({type(problem).__name__})"
     if error is None:
@@ -122,8 +163,10 @@ def log_probs(logprobs: Any) -> list[float]:
     """Return those of a choice, of a conversation or a text."""
     if not isinstance(logprobs, Mapping):
         return []
-    listed = [each.get("logprob") for each in logprobs.get("content") or () if isinstance(each, Mapping)]
-    return [float(each) for each in listed or logprobs.get("token_logprobs") or () if isinstance(each, int | float)]
+    content, values = logprobs.get("content"), logprobs.get("token_logprobs")
+    if isinstance(content, list) and content:
+        values = [each.get("logprob") for each in content if isinstance(each, Mapping)]
+    return [float(each) for each in values if isinstance(each, int | float)] if isinstance(values, list) else []
 
 
 class Condition:
@@ -175,7 +218,7 @@ class Condition:
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text)
-    except (ValueError, RecursionError):
+        orjson.loads(text)
+    except ValueError:
         return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from inflight_client import InflightError
 from inflight_client.encoder_call import MODELS
 
 from inflight.batch.errors import BatchError
@@ -27,7 +28,7 @@ from inflight.batch.row_formats.plain import (
     PlainRowFormat,
     sampling_from_defaults,
 )
-from inflight.batch.row_formats.request_bodies import is_openai_address
+from inflight.batch.row_formats.request_bodies import is_openai_address, sampling_fields
 from inflight.batch.sources.interface import RowSource
 
 
@@ -62,7 +63,19 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
         model = job.run_options.model or MODELS["embed"]
         servers = (*job.run_options.servers, *job.run_options.refine_with)
         passes_through = job.run_options.ephemeral is None and all(map(is_openai_address, servers))
-        return OpenAIRowFormat(job.defaults, created, job.encode, compact, model, passes_through)
+        if passes_through:
+            try:
+                sampling_fields(sampling_from_defaults(job.defaults))
+            except InflightError as error:
+                raise BatchError(f"{error}; leave out that option", "input_invalid") from None
+        scored = _reads_scores(job)
+        return OpenAIRowFormat(job.defaults, created, job.encode, compact, model, passes_through, scored)
+    if job.refine is not None and Condition(job.refine.when).asks_schema and job.defaults.answer_schema is None:
+        raise BatchError(
+            "rows of values have no schema for the condition of --refine-when; give it with --schema, or use another"
+            " condition, such as invalid-json",
+            "input_invalid",
+        )
     form: PlainRowFormat
     if job.encode is not None:
         form = EncodeRowFormat(spec, job.encode, compact)
@@ -94,11 +107,18 @@ def sample_request(job: Job) -> RowRequest:
         return RerankRequest("Hello", ("Hello",), encode.truncate)
     defaults = job.defaults
     request = GenerateRequest("Hello", defaults.max_tokens, sampling_from_defaults(defaults))
-    scored = job.refine is not None and Condition(job.refine.when).reads_scores
     as_model = defaults.generation_config == "model"
     return replace(
-        request, as_model=as_model, as_chat=not job.input.raw, schema=defaults.answer_schema, wants_scores=scored
+        request,
+        as_model=as_model,
+        as_chat=not job.input.raw,
+        schema=defaults.answer_schema,
+        wants_scores=_reads_scores(job),
     )
+
+
+def _reads_scores(job: Job) -> bool:
+    return job.refine is not None and Condition(job.refine.when).reads_scores
 
 
 def has_vector_column(job: Job) -> bool:

@@ -43,6 +43,7 @@ from inflight.openai_api.encoding_response import embedding_parts
 from inflight.openai_api.errors import ApiError, error_body, status_of
 from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
+from inflight.openai_api.schemas import enforceable
 from inflight.openai_api.token_text import NAMELESS_TOKENS
 
 _CHAT = "/v1/chat/completions"
@@ -68,7 +69,8 @@ class OpenAIRowFormat:
     With `encode`, whose task is embed, the lines are requests for embeddings. `vectors`: the output has a column of
     vectors, so each line has one text, and vectors of the job's size; the answers' lines have them as base64.
     `model`: the name in answers to requests for embeddings that name none. `passes_through`: bodies go to servers of
-    OpenAI's protocol as they are, so that only what the job itself reads of them is checked.
+    OpenAI's protocol as they are, so that only what the job itself reads of them is checked. `scored`: the job asks for
+    log probabilities, which are in the lines of rows that ask for them alone.
     """
 
     def __init__(
@@ -79,8 +81,9 @@ class OpenAIRowFormat:
         vectors: bool = False,
         model: str = MODELS["embed"],
         passes_through: bool = False,
+        scored: bool = False,
     ) -> None:
-        self._passes_through = passes_through
+        self._passes_through, self._scored = passes_through, scored
         self._encode, self._vectors, self._model = encode, vectors, model
         self._urls = (_CHAT, _TEXT) if encode is None else (_EMBEDDINGS,)
         self._defaults = RequestDefaults(defaults.max_tokens, sampling_from_defaults(defaults))
@@ -109,7 +112,12 @@ class OpenAIRowFormat:
                 return Row(number, record.line, name, passed, (chat, ()))
             parsed = parse_request(body, chat, self._defaults)
             request = _row_request(parsed, self._as_model)
-            request = replace(request, schema=asked_schema(body), body=_with_defaults(body, self._defaults))
+            adapted = self._defaults.sampling.adapter is not None  # a body can't name an adapter
+            request = replace(
+                request,
+                schema=enforceable(asked_schema(body))[0],
+                body=None if adapted else _with_defaults(body, self._defaults),
+            )
         except (ApiError, InflightError) as error:
             field = error.param if isinstance(error, ApiError) else None
             return InvalidRow(number, record.line, name, error.code, str(error), RowStatus.ERROR, field)
@@ -125,7 +133,7 @@ class OpenAIRowFormat:
         head = ResponseHead(name, self._created, str(row.request.model), chat=chat)
         if isinstance(answer, Completion):
             choices = [_with_own_ids(choice, name, place) for place, choice in enumerate(answer.choices)]
-            if row.request.wants_scores and not (row.request.body or {}).get("logprobs"):  # only the condition did
+            if self._scored and not _asks_scores(row.request):  # only the job's condition did
                 choices = [{**choice, "logprobs": None} for choice in choices]
             body = {**head.fields(), "choices": choices, **answer.rest}
         else:
@@ -230,6 +238,12 @@ def _with_own_ids(choice: Mapping[str, Any], name: str, place: int) -> Mapping[s
     ids = (f"call_{name[:16]}{place:02x}{number}" for number in range(len(message["tool_calls"])))
     calls = [{**call, "id": id_} for call, id_ in zip(message["tool_calls"], ids, strict=True)]
     return {**choice, "message": {**message, "tool_calls": calls}}
+
+
+def _asks_scores(request: GenerateRequest) -> bool:
+    """Return whether the row itself asks for log probabilities; 0 asks for those of the tokens alone."""
+    asked = (request.body or {}).get("logprobs")
+    return bool(request.options.get("return_log_probs")) or not (asked is None or asked is False)
 
 
 def _calls(answer: Generation | Completion) -> bool:

@@ -260,6 +260,17 @@ async def test_what_done_raises_ends_the_pool() -> None:
         await asked.run()
 
 
+@pytest.mark.parametrize(("takes", "priority", "limit"), [(True, -1, 8), (True, 0, 4), (False, -1, 4)])
+async def test_a_share_is_used_where_the_priority_leaves_no_room_for_others(
+    takes: bool, priority: int, limit: int
+) -> None:
+    server = ScriptedBackend()
+    server.has_priorities = takes
+    dispatcher = DispatchRun([server], ListFeed([]), concurrency=8).dispatcher
+    dispatcher.set_pace(priority, 0.5)
+    assert (dispatcher.servers()[0].concurrency_limit, server.priority) == (limit, priority)
+
+
 async def test_what_the_feed_raises_ends_the_pool() -> None:
     class Broken(ListFeed):
         async def get(self) -> None:

@@ -16,7 +16,7 @@ from inflight.batch.dispatch.retrieval import Encoders
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowResult, RowStatus
-from inflight.batch.job.spec import EncodeSpec, InputPart, InputSpec, Job, OutputSpec, RetrievalSpec
+from inflight.batch.job.spec import EncodeSpec, InputPart, InputSpec, Job, OutputSpec, RefineSpec, RetrievalSpec
 from inflight.batch.ray.parts import PartPlan, StartPoint, split_input
 from inflight.batch.ray.runner import RayRunner
 from inflight.batch.ray.shared_facts import set_once
@@ -56,6 +56,21 @@ def test_all_parts_ask_the_same_build(whole: Job) -> None:
     assert live(1, wrong, both).state is JobState.FINISHED
     assert wrong.asked == []
     assert both.asked
+
+
+def test_all_parts_ask_the_same_build_to_refine(whole: Job) -> None:
+    running = whole.run_options.model_copy(update={"refine_with": ("big:8001",)})
+    whole = whole.model_copy(update={"refine": RefineSpec(when="regex:."), "run_options": running})
+    places = PartPlan(JobDirectory.from_output(whole.output))
+    plan = split_input(open_source(whole.input), StartPoint(0, None, 0), None, workers=1)
+    places.write(plan)
+    ends = []
+    for index, build in enumerate(("one", "two")):
+        job = places.job(whole, index, plan[index])
+        runner = PartRunner(job, JobDirectory.from_output(job.output), places.shared, [ScriptedBackend()])
+        runner._refiners = [ScriptedBackend(build=build)]
+        ends.append(runner.run().code)
+    assert ends == ["", "job_mismatch"]
 
 
 def test_all_parts_ask_the_same_encoder_for_passages(whole: Job, database: Shop) -> None:

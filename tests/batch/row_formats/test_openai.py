@@ -66,6 +66,16 @@ def test_what_has_no_effect_is_named_beside_the_answer(tmp_path: Path) -> None:
     assert response["no_effect"] == ["user", "response_format.maximum"]
 
 
+def test_a_keyword_without_effect_is_not_checked_either(tmp_path: Path) -> None:
+    _, rows = rows_of(tmp_path, _request(response_format=_BOUNDED))
+    assert prompted(rows[0]).schema == {"type": "number"}
+
+
+def test_rows_of_an_adapter_have_no_body_since_that_can_not_name_it(tmp_path: Path) -> None:
+    _, rows = rows_of(tmp_path, _request(), defaults={"adapter": 1})
+    assert (prompted(rows[0]).body, prompted(rows[0]).sampling.adapter) == (None, 1)
+
+
 def test_an_answer_to_a_text_is_a_text_completion(tmp_path: Path) -> None:
     form, rows = rows_of(tmp_path, _request(url=_TEXT, prompt=["Tea?"]))
     row = asked(rows[0])
