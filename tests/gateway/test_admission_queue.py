@@ -114,7 +114,7 @@ async def test_a_tenant_that_was_idle_has_saved_nothing_up() -> None:
 
 @in_loop
 async def test_newcomers_do_not_wait_for_what_others_estimate_too_high() -> None:
-    gate = admission(limit=2, max_waiting=1000)
+    gate = Admission(lambda: 4, 1000, running=lambda: 1)
     turns: list[str] = []
 
     async def ask(tenant: str, tokens: int, used: int) -> None:
