@@ -232,7 +232,7 @@ class Fleet:
         try:
             if not await self._stop_server(name, self._drain_seconds):
                 self._on_message(f"{name} was unloaded before all requests of its own clients had ended.")
-        finally:  # or it would be unloading for ever
+        finally:  # or no request could load it again
             self._residency.unloaded(name, time.monotonic())
         self._on_message(f"{name} is unloaded.")
         self._step()
