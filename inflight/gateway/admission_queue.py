@@ -177,8 +177,8 @@ class Admission:
 
     @property
     def rate(self) -> float:
-        """How many places are given back in a second, by Little's law."""
-        return self.in_flight / self._mean_seconds
+        """How many places are given back in a second while all that may be are taken, by Little's law."""
+        return self._usable() / self._mean_seconds
 
     def within_share(self, tenant: str, places: int = 1) -> bool:
         """Return whether a tenant has no more than its share of the places with these; one that is alone has not."""
@@ -200,8 +200,10 @@ class Admission:
                 del self._tenants[name]
 
     def _has_room(self, places: int) -> bool:
-        limit = self._limit() if len(self._tenants) < 2 else min(self._limit(), self._running())
-        return not self.in_flight or self.in_flight + places <= limit
+        return not self.in_flight or self.in_flight + places <= self._usable()
+
+    def _usable(self) -> int:
+        return self._limit() if len(self._tenants) < 2 else min(self._limit(), self._running())
 
     def _may_take(self, state: _Tenant, places: int) -> bool:
         """Return whether a tenant leaves the others what is kept for them."""

@@ -115,7 +115,9 @@ async def run_work(
 
     with quotas.hold(caller.key, first.prompt_tokens, first.answer_tokens, request.outcome) as headers:
         request.response_headers |= headers
-        return await cancel_on_disconnect(request, run)
+        done = await cancel_on_disconnect(request, run)
+        request.outcome.left = not done  # before its tokens are counted
+        return done
 
 
 async def _loaded(attempt: Attempt | Held) -> Attempt:
