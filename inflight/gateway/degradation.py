@@ -33,8 +33,8 @@ Targets = Sequence[Candidate]
 class Degradation:
     """Applies the ladders of all routes, for one process."""
 
-    def __init__(self, pool: ServerPool, metrics: GatewayMetrics, admission: Callable[[str], Admission]) -> None:
-        """`admission` returns that of a model."""
+    def __init__(self, pool: ServerPool, metrics: GatewayMetrics, admission: Callable[..., Admission]) -> None:
+        """`admission` returns that of a model, and of an address if a target has one."""
         self._pool, self._metrics, self._admission = pool, metrics, admission
         self._ladders: dict[str, Ladder] = {}
 
@@ -53,7 +53,7 @@ class Degradation:
         rungs = self._rungs(parsed, targets, route, route.ladder)
         # A response that has begun, with comments while its model was loaded, can't say what was done.
         opted_out = choice == "never" or not caller.degrades or request.started
-        within_share = self._admission(_model(targets[0])).within_share
+        within_share = self._admission(_model(targets[0]), targets[0].address).within_share
         if not rungs or opted_out or within_share(caller.tenant, parsed.choices):
             return parsed, targets
         return self._descend(rungs, parsed, targets, request, caller)
@@ -67,7 +67,7 @@ class Degradation:
             if rung.refuse:
                 request.response_headers[HEADER] = rung.name
                 self._metrics.degraded.labels(route, rung.name).inc()
-                admission = self._admission(_model(targets[0]))
+                admission = self._admission(_model(targets[0]), targets[0].address)
                 raise admission.refusal(parsed.choices, caller.tenant)
             if rung.model:
                 others, why = self._smaller(rung.model, parsed, request)
@@ -110,7 +110,7 @@ class Degradation:
         return ladder.rungs
 
     def _admissions(self, targets: Targets) -> Sequence[Admission]:
-        return list(dict.fromkeys(self._admission(_model(each)) for each in targets))
+        return list(dict.fromkeys(self._admission(_model(each), each.address) for each in targets))
 
     def _smaller(self, model: str, parsed: GenerationRequest, request: Request) -> tuple[Targets, str]:
         """Return the servers of a model for a request, or why it does not fit them: the field, or `unavailable`."""

@@ -53,7 +53,7 @@ class Gateway:
         self.admission = Admission(lambda: 4, 100)
         self.admissions: dict[str, Admission] = {}
         self._degradation = Degradation(
-            self.pool, self.metrics, lambda model: self.admissions.get(model, self.admission)
+            self.pool, self.metrics, lambda model, address: self.admissions.get(model, self.admission)
         )
         self.degraded = ""
 
