@@ -283,7 +283,14 @@ def _guided(name: str, route: str, guide: Any) -> dict[str, Any]:
         return {"response_format": guide}
     if (template := dialect.guides[place]) is None:
         raise _unsupported(dialect, f"response_format of type {kind}", "send a json_schema, or leave it out")
-    value = (guide.get("json_schema") or {}).get("schema", {}) if kind == "json_schema" else guide.get(kind)
+    value = guide.get(kind)
+    if kind == "json_schema":
+        value = value.get("schema") if isinstance(value, Mapping) else None
+        if not isinstance(value, Mapping):
+            raise InflightError(
+                "response_format of type json_schema needs an object `json_schema` with the object `schema`; add it",
+                "invalid_parameter",
+            )
     filled: dict[str, Any] = _filled(template, value)
     return filled
 

@@ -103,9 +103,11 @@ class ClientSettings:
 
 
 def _with_api_key(headers: dict[str, str], address: Address) -> dict[str, str]:
-    """Add the API key that the address names, or the environment's as OpenAI's own client does, to headers without
-    one. An `openai+` address names its key: the key of one service is not sent to another."""
-    if "authorization" in headers:
+    """Add the API key that the address names, or to headers without one the environment's, as OpenAI's own client does.
+
+    An `openai+` address names its key: the key of one service is not sent to another.
+    """
+    if "authorization" in headers and not address.key:
         return headers
     key = address.api_key() if address.backend else os.environ.get(API_KEY_VARIABLE, "").strip()
     if not key:

@@ -1,12 +1,14 @@
 """Lets requests in, fairly between tenants: those that find no room wait for it, and beyond a number they are refused.
 
 1. The tenant that has been served the fewest tokens for its weight is next (start-time fair queueing over estimated
-   tokens, corrected by those that were used). One that was idle begins where the others are: it saves nothing up.
+   tokens, corrected by those that were used). One that was idle begins where the others are, without what is estimated
+   of their open requests: it saves nothing up, and waits for no estimate that is too high.
 2. `priority` orders the requests of one tenant among themselves, and never puts them before those of another tenant.
 3. A tenant alone may fill the servers' queues (`limit`). Once there are several, no more is sent than runs at once
    (`running`), so that a request that gets in starts with the next step.
 4. Of these places, as many are kept free for a tenant as it wanted at a time within the last minute, at most its share
-   by weight. So the flood of one moves the others' time to the first token little; the price is what they leave unused.
+   by weight; if there are more tenants than places, one is kept for all that have nothing in flight. So the flood of
+   one moves the others' time to the first token little; the price is what they leave unused.
 5. A tenant with nothing in flight needs only room, so that a request of any size gets its turn.
 6. A tenant that was silent for a minute is forgotten with its weight; the memory is that of those who were not.
 7. If too many wait, the tenant with the most for its weight gives up its last request for a tenant with fewer.
@@ -50,6 +52,8 @@ class _Tenant:
     """The places of those in the queue."""
     served: float = 0.0
     """Tokens by weight."""
+    pending: float = 0.0
+    """The estimated tokens of its requests in flight, which `served` has already."""
     wanted: int = 0
     """The most places at a time, in flight or waited for, in this period; `wanted_before`: in the one before it."""
     wanted_before: int = 0
@@ -89,7 +93,7 @@ class Admission:
         self._mean_seconds = _FIRST_SECONDS
         self._tenants: dict[str, _Tenant] = {}
         self._served = 0.0
-        """What the tenant had been served that was let in last."""
+        """The most that a tenant had used when it was let in."""
         self._arrivals = 0
         self._period_ends = clock() + _PERIOD_SECONDS
 
@@ -133,15 +137,22 @@ class Admission:
             return
         raise self.refusal(places, tenant)
 
-    def leave(self, places: int, seconds: float | None, tenant: str = "", unused_tokens: float = 0.0) -> None:
+    def leave(
+        self,
+        places: int,
+        seconds: float | None,
+        tenant: str = "",
+        unused_tokens: float = 0.0,
+        *,
+        tokens: float = 1.0,
+    ) -> None:
         """Give back the places of a request whose answers took so long; None: they have not come to their end.
 
-        `unused_tokens`: by how many it took fewer than estimated.
+        `tokens` is the estimate with which it entered; `unused_tokens`: by how many it took fewer.
         """
         state = self._tenants[tenant]
-        state.in_flight -= places
+        self._give_back(state, places, tokens)
         state.served -= unused_tokens / state.weight
-        self.in_flight -= places
         if seconds is not None:
             self._mean_seconds += _SMOOTHING * (max(seconds, 0.001) - self._mean_seconds)
         self._begin_period()
@@ -160,9 +171,14 @@ class Admission:
         return (state.waiting + places) * self._mean_seconds / (max(1, self._limit()) * share)
 
     @property
+    def limit(self) -> int:
+        """How many places there are."""
+        return self._limit()
+
+    @property
     def rate(self) -> float:
-        """How many places are given back in a second, by Little's law."""
-        return self.in_flight / self._mean_seconds
+        """How many places are given back in a second while all that may be are taken, by Little's law."""
+        return self._usable() / self._mean_seconds
 
     def within_share(self, tenant: str, places: int = 1) -> bool:
         """Return whether a tenant has no more than its share of the places with these; one that is alone has not."""
@@ -184,8 +200,10 @@ class Admission:
                 del self._tenants[name]
 
     def _has_room(self, places: int) -> bool:
-        limit = self._limit() if len(self._tenants) < 2 else min(self._limit(), self._running())
-        return not self.in_flight or self.in_flight + places <= limit
+        return not self.in_flight or self.in_flight + places <= self._usable()
+
+    def _usable(self) -> int:
+        return self._limit() if len(self._tenants) < 2 else min(self._limit(), self._running())
 
     def _may_take(self, state: _Tenant, places: int) -> bool:
         """Return whether a tenant leaves the others what is kept for them."""
@@ -193,15 +211,24 @@ class Admission:
             return True
         limit = min(self._limit(), self._running())
         per_weight = limit / sum(each.weight for each in self._tenants.values())
-        kept = sum(each.kept(each.weight * per_weight) for each in self._tenants.values() if each is not state)
+        others = [each for each in self._tenants.values() if each is not state]
+        kept = sum(each.kept(each.weight * per_weight) for each in others)
+        if len(others) >= limit and any(not each.in_flight for each in others):
+            kept = max(kept, 1)
         return self.in_flight + places + kept <= limit
 
     def _take(self, state: _Tenant, places: int, tokens: float) -> None:
         state.in_flight += places
         self.in_flight += places
         state.note_demand()
-        self._served = max(self._served, state.served)
+        self._served = max(self._served, state.served - state.pending / state.weight)
         state.served += tokens / state.weight
+        state.pending += tokens
+
+    def _give_back(self, state: _Tenant, places: int, tokens: float) -> None:
+        state.in_flight -= places
+        self.in_flight -= places
+        state.pending = state.pending - tokens if state.in_flight else 0.0
 
     def _wake(self) -> None:
         """Let in those that find room, in turn; a tenant that must leave places to others is passed over."""
@@ -223,9 +250,8 @@ class Admission:
         if not waiter.admitted.done():
             self._remove(waiter, state)
         elif waiter.admitted.result():
-            state.in_flight -= waiter.places
+            self._give_back(state, waiter.places, waiter.tokens)
             state.served -= waiter.tokens / state.weight
-            self.in_flight -= waiter.places
         self._wake()
 
     def _remove(self, waiter: _Waiter, state: _Tenant) -> None:

@@ -35,7 +35,8 @@ from inflight.gateway.model_requests import Handler, ModelRequests
 from inflight.gateway.openapi import openapi
 from inflight.gateway.pages import PAGES
 from inflight.gateway.quotas import KeyQuotas
-from inflight.gateway.server_pool import ServedModel, ServerPool
+from inflight.gateway.served_model import ServedModel
+from inflight.gateway.server_pool import ServerPool
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.spans import Spans
 from inflight.openai_api.encoding_request import PATHS

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Literal
 
 from inflight_client import AsyncOpenAIServer, InflightError, OpenAIServerFacts
+from inflight_client.dialects import DIALECTS, FIELDS
 from inflight_client.encoder_call import Task
 from inflight_client.errors import ERROR_CODES
 
@@ -53,6 +54,10 @@ class BackendServer:
     @property
     def suspect(self) -> bool:
         return time.monotonic() < self._asked_last_until
+
+    def has_field(self, name: str) -> bool:
+        """Return whether servers of its kind have a field of requests."""
+        return self.facts is not None and FIELDS[name][list(DIALECTS).index(self.facts.dialect)] != "no"
 
     def target(self, task: Literal["generate"] | Task, model: str | None) -> BackendServer | None:
         """Return itself if it has the model; what it can do with it is known once it is asked."""

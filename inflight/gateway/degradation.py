@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from inflight_client.call import TokenIds
+
 from inflight.gateway.admission_queue import Admission
 from inflight.gateway.http import Request
 from inflight.gateway.key_ring import Caller
-from inflight.gateway.ladder import Ladder, LadderSpec, Rung
+from inflight.gateway.ladder import Capacity, Ladder, LadderSpec, Rung
 from inflight.gateway.metrics import GatewayMetrics
+from inflight.gateway.routes_file import Route, TargetSpec
 from inflight.gateway.server_pool import Candidate, ServerPool
 from inflight.gateway.servers import UpstreamServer
 from inflight.openai_api.errors import ApiError
@@ -30,8 +33,8 @@ Targets = Sequence[Candidate]
 class Degradation:
     """Applies the ladders of all routes, for one process."""
 
-    def __init__(self, pool: ServerPool, metrics: GatewayMetrics, admission: Callable[[str], Admission]) -> None:
-        """`admission` returns that of a model."""
+    def __init__(self, pool: ServerPool, metrics: GatewayMetrics, admission: Callable[..., Admission]) -> None:
+        """`admission` returns that of a model, and of an address if a target has one."""
         self._pool, self._metrics, self._admission = pool, metrics, admission
         self._ladders: dict[str, Ladder] = {}
 
@@ -44,11 +47,14 @@ class Degradation:
             raise ApiError(f"{CHOICE} is {choice[:20]!r}; it must be never, or left out", "invalid_parameter", CHOICE)
         route = self._pool.routes.current.get(parsed.model)
         if route is None or route.ladder is None:
+            if self._ladders.pop(parsed.model, None) is not None:
+                self._metrics.rung.labels(parsed.model).set(0)
             return parsed, targets
-        admissions = [self._admission(_model(each)) for each in targets]
-        rungs = self._rungs(parsed, route.ladder, admissions)
-        opted_out = choice == "never" or not caller.degrades
-        if not rungs or opted_out or admissions[0].within_share(caller.tenant, parsed.choices):
+        rungs = self._rungs(parsed, targets, route, route.ladder)
+        # A response that has begun, with comments while its model was loaded, can't say what was done.
+        opted_out = choice == "never" or not caller.degrades or request.started
+        within_share = self._admission(_model(targets[0]), targets[0].address).within_share
+        if not rungs or opted_out or within_share(caller.tenant, parsed.choices):
             return parsed, targets
         return self._descend(rungs, parsed, targets, request, caller)
 
@@ -61,7 +67,7 @@ class Degradation:
             if rung.refuse:
                 request.response_headers[HEADER] = rung.name
                 self._metrics.degraded.labels(route, rung.name).inc()
-                admission = self._admission(_model(targets[0]))
+                admission = self._admission(_model(targets[0]), targets[0].address)
                 raise admission.refusal(parsed.choices, caller.tenant)
             if rung.model:
                 others, why = self._smaller(rung.model, parsed, request)
@@ -78,18 +84,33 @@ class Degradation:
             request.response_headers[HEADER] = ", ".join(notes)
         return parsed, targets
 
-    def _rungs(self, parsed: GenerationRequest, spec: LadderSpec, admissions: Sequence[Admission]) -> Sequence[Rung]:
+    def _rungs(self, parsed: GenerationRequest, targets: Targets, route: Route, spec: LadderSpec) -> Sequence[Rung]:
         """Return the rungs that hold, by the longest wait of where the route's requests go now."""
-        route = parsed.model
-        ladder = self._ladders.get(route)
+        name = parsed.model
+        ladder = self._ladders.get(name)
         if ladder is None or ladder.spec != spec:
-            gauge = self._metrics.rung.labels(route)
+            gauge = self._metrics.rung.labels(name)
             gauge.set(0)
-            ladder = self._ladders[route] = Ladder(spec, route, gauge.set)
-        now_at = [*admissions, *(self._admission(rung.model) for rung in ladder.rungs if rung.model)]
-        slowest = max(now_at, key=lambda each: each.predicted_wait())
-        ladder.observe(slowest.predicted_wait(), time.monotonic(), parsed.choices, slowest.rate)
+            ladder = self._ladders[name] = Ladder(spec, name, gauge.set)
+        weighty = [each for each in route.targets if each.weight]
+        specs: list[TargetSpec] = [*weighty, *filter(None, (route.canary,)), *route.tiers.values()]
+        ready = [each for target in specs for each in self._pool.at("generate", target.model, target.server)]
+        own = self._admissions(ready or targets)
+
+        def used(rungs: Sequence[Rung]) -> Sequence[Admission]:
+            smaller = [each for rung in rungs if rung.model for each in self._pool.at("generate", rung.model, None)]
+            return self._admissions(smaller) or own
+
+        def capacity(level: int) -> Capacity:
+            taken = used(spec.rungs[:level])
+            return sum(each.rate for each in taken), sum(each.limit for each in taken)
+
+        wait = max(each.predicted_wait() for each in (*own, *used(ladder.rungs)))
+        ladder.observe(wait, time.monotonic(), parsed.choices, capacity)
         return ladder.rungs
+
+    def _admissions(self, targets: Targets) -> Sequence[Admission]:
+        return list(dict.fromkeys(self._admission(_model(each), each.address) for each in targets))
 
     def _smaller(self, model: str, parsed: GenerationRequest, request: Request) -> tuple[Targets, str]:
         """Return the servers of a model for a request, or why it does not fit them: the field, or `unavailable`."""
@@ -115,13 +136,18 @@ def _uncuttable(parsed: GenerationRequest, most: int) -> str:
     return "min_tokens" if (parsed.sampling.min_tokens or 0) > most else ""
 
 
+def _most_tokens(parsed: GenerationRequest) -> int:
+    """Return more tokens than the prompts have in all likelihood, since a misfit would be an error."""
+    is_ascii = all(isinstance(each, TokenIds) or str(each).isascii() for each in parsed.prompts)
+    return parsed.estimated_tokens + (0 if is_ascii else parsed.characters)
+
+
 def _misfit(candidate: Candidate, parsed: GenerationRequest) -> str:
     """Return the field of a request that a target has no room for, or can't do; "" if there is none."""
     server = candidate.target
     if not isinstance(server, UpstreamServer) or server.deployment is None:
         return "unavailable"
-    tokens = parsed.estimated_tokens + (parsed.max_tokens or 1)
-    if server.max_seq_len is not None and tokens > server.max_seq_len:
+    if server.max_seq_len is not None and _most_tokens(parsed) + (parsed.max_tokens or 1) > server.max_seq_len:
         return "context"
     if parsed.chat and server.served.get("chat_template") is False:
         return "messages"

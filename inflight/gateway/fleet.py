@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from inflight.openai_api.errors import ApiError
 from inflight.openai_api.frames import KEEP_ALIVE
 
 _RECONNECT_SECONDS = 0.5
+_TELL_SECONDS = 1.0
 _MAX_LINE_BYTES = 2**20
 logger = logging.getLogger("inflight.gateway")
 
@@ -62,6 +64,8 @@ class Fleet(Collector):
         self._waiting: dict[int, _Waiter] = {}
         self._holds: dict[str, _Hold] = {}
         """By model, those that further requests share."""
+        self._told: dict[str, float] = {}
+        """When it was last told that a model's hold is shared."""
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self) -> None:
@@ -99,6 +103,9 @@ class Fleet(Collector):
         if hold is not None and self.models[name]["state"] == "loaded" and not self.models[name]["draining"]:
             hold.requests += 1
             request.on_close(lambda: self._release(hold))
+            if time.monotonic() - self._told.get(name, -math.inf) >= _TELL_SECONDS:
+                self._told[name] = time.monotonic()
+                self._send({"used": name})
             return
         if len(self._waiting) >= self._max_waiting:
             raise ApiError(

@@ -41,6 +41,7 @@ _LEAST_BYTES_PER_SECOND = 16 * 1024
 """How fast a body must come, after the first `_SILENT_SECONDS`."""
 _UNREAD_SECONDS = 30.0
 """How long a client may leave a response unread that waits to be sent."""
+_MAX_KEPT_BYTES = 2**20
 _DISCARD_BYTES = 64 * 2**20
 _DISCARD_SECONDS = 10.0
 _BUFFER_BYTES = 2**20
@@ -107,7 +108,7 @@ class Request:
         self.answered: Callable[[], None] = lambda: None
         """Called once the server's answer is complete, before the rest of the response is written."""
         self.kept: bytearray | None = None
-        """What was sent of the response's body, if it is to be kept."""
+        """What was sent of the response's body, if it is to be kept and not too long for it."""
         self._receive, self._send_message, self._max_body = receive, send, max_body
         self._abort: Callable[[], None] = scope.get("state", {}).get("abort", lambda: None)
         self._memory, self._held = memory, 0
@@ -271,6 +272,8 @@ class Request:
         """Raises DisconnectedError for a client that does not read; its connection is closed then."""
         if self.kept is not None:
             self.kept += message.get("body", b"")
+            if len(self.kept) > _MAX_KEPT_BYTES:
+                self.kept = None
         try:
             async with asyncio.timeout(_UNREAD_SECONDS):
                 await self._send_message(message)

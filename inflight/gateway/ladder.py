@@ -2,8 +2,9 @@
 
 Rungs change one at a time, and at least `dwell_seconds` after the last change. The next one is entered once the wait
 that admission predicts for the route has been above `enter_wait` for `enter_seconds`. It is left once, for
-`leave_seconds`, the wait has been below `leave_wait` and fewer requests came than were answered before it was entered:
-while a rung holds, a short wait alone says only that the rung is of use. A rung holds with those before it.
+`leave_seconds`, the wait has been below `leave_wait` and fewer requests came than the places that there are now would
+answer as fast as before it was entered: while a rung holds, a short wait alone says only that the rung is of use. A
+rung holds with those before it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ _TICK_SECONDS = 1.0
 _RATE_SECONDS = 10.0
 """Over which the rate of requests is measured, older ones counting less."""
 _HEADROOM = 0.9
-"""The share of what was answered before a rung that may come when it is left."""
+"""The share of what would be answered without a rung that may come when it is left."""
 MAX_RUNGS = 3
+Capacity = tuple[float, int]
+"""How many places are given back in a second while all are taken, and how many there are."""
 _Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
 
 
@@ -98,46 +101,49 @@ class Ladder:
         self._since = self._seen = self._switched = float("-inf")
         self._coming = 0.0
         """Places that are asked for in a second."""
-        self._answered: list[float] = []
-        """Those that were answered in a second when each rung that holds was entered."""
+        self._speeds: list[float] = []
+        """How often each place was given back in a second when each rung that holds was entered."""
 
     @property
     def rungs(self) -> Sequence[Rung]:
         """Those that hold."""
         return self.spec.rungs[: self.level]
 
-    def observe(self, wait: float, now: float, places: int = 1, answered: float = math.inf) -> None:
-        """Take a request for so many places, the wait that is predicted for it, in seconds, and how many are answered
-        in a second.
+    def observe(self, wait: float, now: float, places: int, capacity: Callable[[int], Capacity]) -> None:
+        """Take a request for so many places, and the wait that is predicted for it, in seconds.
+
+        `capacity` returns that of where requests go while so many rungs hold.
 
         Moments don't decrease, and silence counts as no wait.
         """
         silent = self._seen + _TICK_SECONDS
         while self.level and silent < now:
-            self._observe(0.0, silent, answered)
+            self._observe(0.0, silent, capacity)
             silent += _TICK_SECONDS
         self._coming = self._rate(now) + places / _RATE_SECONDS
         self._seen = now
-        self._observe(wait, now, answered)
+        self._observe(wait, now, capacity)
 
     def _rate(self, now: float) -> float:
         return self._coming * math.exp((self._seen - now) / _RATE_SECONDS) if self._coming else 0.0
 
-    def _observe(self, wait: float, now: float, answered: float) -> None:
+    def _observe(self, wait: float, now: float, capacity: Callable[[int], Capacity]) -> None:
         spec, step = self.spec, 0
         if wait > spec.enter_wait and self.level < len(spec.rungs):
             step = 1
-        elif self.level and wait < spec.leaves_below and self._rate(now) < _HEADROOM * self._answered[-1]:
-            step = -1
+        elif self.level and wait < spec.leaves_below:
+            _, places = capacity(self.level - 1)
+            step = -1 if self._rate(now) < _HEADROOM * self._speeds[-1] * places else 0
         if step != self._step:
             self._step, self._since = step, now
         long_enough = now - self._since >= (spec.enter_seconds if step > 0 else spec.leave_seconds)
         if step and long_enough and now - self._switched >= spec.dwell_seconds:
-            self.level += step
             if step > 0:
-                self._answered.append(answered)
+                rate, places = capacity(self.level)
+                self._speeds.append(rate / max(1, places))
             else:
-                self._answered.pop()
+                self._speeds.pop()
+            self.level += step
             self._step, self._switched = 0, now
             rung = self.rungs[-1].name if self.level else "none"
             logger.warning(

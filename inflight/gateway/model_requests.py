@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from inflight_client.encoder_call import Task
 from inflight_client.model_defaults import with_model_defaults
@@ -25,12 +25,13 @@ from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.proxy import Passed, Proxy
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.routes_file import Shadow
+from inflight.gateway.served_model import ServedTask
 from inflight.gateway.server_pool import Candidate, ServerPool
 from inflight.gateway.servers import Encoder, UpstreamServer
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.shadow import Shadows
 from inflight.gateway.tokenize import detokenize, tokenize
-from inflight.gateway.work import Attempt, run_work
+from inflight.gateway.work import Attempt, Held, run_work
 from inflight.openai_api.encoding_request import PATHS, EncodingRequest, parse_encoding
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, RequestDefaults, parse_request
@@ -51,12 +52,18 @@ def _honoured(body: Mapping[str, Any], no_effect: Sequence[str]) -> dict[str, An
     return {name: value for name, value in body.items() if value is not None and name not in no_effect}
 
 
+def _in_turn(first: Candidate, again: Callable[[], Sequence[Candidate]]) -> Iterator[Candidate]:
+    """Yield the target that is asked first, and then the one that `again` finds once that has failed."""
+    yield first
+    yield from [each for each in again() if each.target is not first.target][:1]
+
+
 class ModelRequests:
     """The handlers of one process by their routes."""
 
     def __init__(self, settings: GatewaySettings, pool: ServerPool, quotas: KeyQuotas, metrics: GatewayMetrics) -> None:
         self._settings, self._pool, self._quotas, self._metrics = settings, pool, quotas, metrics
-        self._admissions: dict[tuple[Literal["generate"] | Task, str], Admission] = {}
+        self._admissions: dict[tuple[ServedTask, str, str | None], Admission] = {}
         self._text_admission = self._new_admission(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
         self._degradation = Degradation(pool, metrics, partial(self._admission, "generate"))
         self._shadows = Shadows(metrics.shadows, metrics.waiting)
@@ -111,11 +118,18 @@ class ModelRequests:
             until,
             caller.key is not None and caller.key.quotas.counts_tokens,
         )
-        keep_alive = self._settings.keep_alive_seconds if parsed.stream else None
-        await self._pool.hold(parsed.model, request, until - time.monotonic(), keep_alive, parsed.service_tier)
-        targets = await self._targets("generate", parsed.model, request, caller, parsed.service_tier)
-        parsed, targets = self._degradation.apply(parsed, targets, request, caller)
-        attempts = (self._generation(each, parsed, body, context, request, responses) for each in targets)
+        find = partial(self._pool.candidates, "generate", visible=caller.visible, request_id=request.request_id)
+        again = partial(find, parsed.model, tier=parsed.service_tier, unloaded=True)
+        asked = again()[:2]
+        parsed, targets = self._degradation.apply(parsed, asked, request, caller)
+        if targets is not asked:
+            again = partial(find, targets[0].model)
+        attempts = (
+            self._held(
+                partial(self._generation, each, parsed, body, context, request, responses), request, each, parsed, until
+            )
+            for each in _in_turn(targets[0], again)
+        )
         route = self._pool.routes.current.get(parsed.model)
         shadow = route.shadow_of(request.request_id) if route else None
         request.kept = bytearray() if shadow else None
@@ -142,11 +156,11 @@ class ModelRequests:
             if not candidates:
                 return None
             attempt = self._generation(candidates[0], parsed, body, context, copy, None)
-            places = self._pool.places("generate", candidates[0].target.model) // self._settings.workers
             admission = attempt.admission
-            is_busy = admission.waiting or 2 * (admission.in_flight + attempt.places) > places
+            is_busy = admission.waiting or 2 * (admission.in_flight + attempt.places) > admission.limit
             return None if is_busy else attempt
 
+        body = {name: value for name, value in body.items() if name != "service_tier"}
         self._shadows.copy(request, caller, body, self._pool.routes.located(shadow.file), context.until, begin)
 
     def _generation(
@@ -178,7 +192,7 @@ class ModelRequests:
         return Attempt(
             server,
             candidate.label,
-            self._admission("generate", server.model),
+            self._admission("generate", server.model, candidate.address),
             self._metrics.in_flight,
             parsed.choices,
             parsed.estimated_tokens,
@@ -197,9 +211,9 @@ class ModelRequests:
         responses: Mapping[str, Any] | None,
     ) -> Attempt:
         """Return what passes the request on. Raises ApiError for what the server can't do."""
-        default = self._settings.default_max_tokens
-        max_tokens = parsed.max_tokens or (default if parsed.chat else min(default, COMPLETION_TOKENS))
-        sent = {"max_tokens": max_tokens, **_honoured(body, parsed.no_effect)}
+        max_tokens = self._max_tokens(parsed)
+        left_out = parsed.no_effect if server.has_field("service_tier") else (*parsed.no_effect, "service_tier")
+        sent = {"max_tokens": max_tokens, **_honoured(body, left_out)}
         passed = Passed(
             "/v1/chat/completions" if parsed.chat else "/v1/completions",
             sent | {name: max_tokens for name in ("max_tokens", "max_completion_tokens") if name in sent},
@@ -216,7 +230,7 @@ class ModelRequests:
         return Attempt(
             server,
             candidate.label,
-            self._admission("generate", candidate.model),
+            self._admission("generate", candidate.model, candidate.address),
             self._metrics.in_flight,
             parsed.choices,
             parsed.estimated_tokens,
@@ -224,6 +238,30 @@ class ModelRequests:
             Proxy(passed, server).respond,
             parsed.priority,
         )
+
+    def _max_tokens(self, parsed: GenerationRequest) -> int:
+        default = self._settings.default_max_tokens
+        return parsed.max_tokens or (default if parsed.chat else min(default, COMPLETION_TOKENS))
+
+    def _held(
+        self,
+        build: Callable[[], Attempt],
+        request: Request,
+        candidate: Candidate,
+        parsed: GenerationRequest,
+        until: float,
+    ) -> Attempt | Held:
+        """Return what is built for a target; one that is loaded when requests name it is kept so until the end."""
+        target = candidate.target
+        if not isinstance(target, UpstreamServer) or not self._pool.is_loaded_for_requests(target):
+            return build()
+        keep_alive = self._settings.keep_alive_seconds if parsed.stream else None
+
+        async def load() -> Attempt:
+            await self._pool.hold(target, request, until, keep_alive)
+            return build()
+
+        return Held(parsed.estimated_tokens, self._max_tokens(parsed) * parsed.choices, load)
 
     async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
         parsed, body = await request.json(lambda body: (parse_encoding(task, body), body), _MAX_TOKEN_IDS)
@@ -234,8 +272,11 @@ class ModelRequests:
         if request.span is not None:
             request.span.describe(model, None)
         until = time.monotonic() + request.timeout(self._settings.request_timeout)
-        targets = await self._targets(task, model, request, caller)
-        attempts = (self._encoding(each, parsed, body, task, model, request.request_id, until) for each in targets)
+        find = partial(self._pool.candidates, task, model, caller.visible, request.request_id)
+        attempts = (
+            self._encoding(each, parsed, body, task, model, request.request_id, until)
+            for each in _in_turn(find()[0], find)
+        )
         await self._run(attempts, request, caller, until)
 
     def _encoding(
@@ -264,7 +305,7 @@ class ModelRequests:
         return Attempt(
             encoder,
             candidate.label,
-            self._admission(task, candidate.model),
+            self._admission(task, candidate.model, candidate.address),
             self._metrics.texts_in_flight.labels(task),
             min(parsed.size, MAX_TEXTS_IN_FLIGHT),
             tokens,
@@ -272,16 +313,6 @@ class ModelRequests:
             respond,
             parsed.priority,
         )
-
-    async def _targets(
-        self, task: Literal["generate"] | Task, model: str, request: Request, caller: Caller, tier: str | None = None
-    ) -> Sequence[Candidate]:
-        """Return the targets that may answer a request: the one to be asked first, and where it goes if that fails.
-
-        Raises ApiError.
-        """
-        first, *others = self._pool.candidates(task, model, caller.visible, request.request_id, tier)
-        return first, *[each for each in others if each.target is not first.target][:1]
 
     def _begin(self, request: Request, caller: Caller, model: str, no_effect: Sequence[str]) -> None:
         if self.draining:
@@ -299,13 +330,14 @@ class ModelRequests:
         if names:
             request.response_headers["x-inflight-no-effect"] = ", ".join(names)
 
-    def _admission(self, task: Literal["generate"] | Task, model: str) -> Admission:
-        """Return the admission of a served model: many requests for one hold up none for another."""
-        if (task, model) not in self._admissions:
+    def _admission(self, task: ServedTask, model: str, address: str | None = None) -> Admission:
+        """Return the admission of a model at all servers, or at one: many requests for one hold up none for another."""
+        key = (task, model, address)
+        if key not in self._admissions:
             what = "answers" if task == "generate" else "texts"
-            places, running = partial(self._pool.places, task, model), partial(self._pool.running, task, model)
-            self._admissions[task, model] = self._new_admission(places, what, running)
-        return self._admissions[task, model]
+            places, running = partial(self._pool.places, *key), partial(self._pool.running, *key)
+            self._admissions[key] = self._new_admission(places, what, running)
+        return self._admissions[key]
 
     def _new_admission(
         self, places: Callable[[], int], what: str, running: Callable[[], int] | None = None
@@ -317,7 +349,7 @@ class ModelRequests:
             lambda: max(1, running() // workers),
         )
 
-    async def _run(self, attempts: Iterator[Attempt], request: Request, caller: Caller, until: float) -> None:
+    async def _run(self, attempts: Iterator[Attempt | Held], request: Request, caller: Caller, until: float) -> None:
         if not await run_work(attempts, request, caller, until, self._quotas, self._metrics.waiting):
             raise DisconnectedError
 

@@ -37,6 +37,7 @@ class Outcome:
     def restart(self) -> None:
         """Forget what a target has answered that failed before anything was sent to the client."""
         fresh = Outcome()
+        self.sent = False
         for name in ("answered", "input_tokens", "output_tokens", "streamed", "first_token_at", "finish_reasons"):
             setattr(self, name, getattr(fresh, name))
 

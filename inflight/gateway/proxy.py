@@ -117,12 +117,14 @@ class Proxy:
             beat: asyncio.Task[None] | None = None
             try:
                 await asyncio.wait((first,), timeout=self._passed.keep_alive_seconds)
-                data = await first if first.done() else None
+                if first.done():
+                    await first  # raises while another target may still be asked
                 if self._passed.stream:
-                    await request.start_stream()
+                    if not request.started:
+                        await request.start_stream()
                     beat = asyncio.create_task(keep_alive(request, self._passed.keep_alive_seconds))
                     await request.write(self._responses.first() if self._responses else KEEP_ALIVE)
-                data = data if first.done() else await first
+                data = await first
                 async for frame in self._frames(data, events, request):
                     if frame and self._passed.stream:
                         await request.write(frame)

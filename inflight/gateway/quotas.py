@@ -85,11 +85,16 @@ class KeyQuotas:
                 status=503,
                 headers={"retry-after": "2"},
             ) from None
+        failed = False
         try:
             yield reservation.headers
+        except BaseException:
+            failed = True
+            raise
         finally:
             used = outcome.input_tokens + outcome.output_tokens
-            if outcome.left and outcome.sent:  # the server has computed the prompt, and what was streamed
+            cut = outcome.left or (failed and outcome.streamed > 0)
+            if cut and outcome.sent:  # the server has computed the prompt, and what was streamed
                 streamed = max(outcome.output_tokens, outcome.streamed)
                 used = max(outcome.input_tokens, outcome.prompt_tokens or prompt_tokens) + min(streamed, answer_tokens)
             try:

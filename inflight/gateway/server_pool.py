@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http.client import HTTPException
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 from urllib.request import ProxyHandler, build_opener
 
 from inflight_client.encoder_call import Task
@@ -20,17 +21,17 @@ from inflight.gateway.backends import BackendServer
 from inflight.gateway.batches.models import BatchModel
 from inflight.gateway.fleet import Fleet
 from inflight.gateway.http import Request
-from inflight.gateway.routes_file import CHECK_SECONDS, Routes
+from inflight.gateway.routes_file import CHECK_SECONDS, Route, Routes, TargetSpec
+from inflight.gateway.served_model import ServedModel, ServedTask
 from inflight.gateway.servers import Encoder, Target, UpstreamServer
 from inflight.gateway.settings import GatewaySettings, is_backend
 from inflight.openai_api.errors import RETRY_SECONDS, ApiError
 
-_Task = Literal["generate"] | Task
 _Server = UpstreamServer | BackendServer
 _FIRST_POLL_SECONDS = 2.0
 _ENCODER_PLACES = 4096
 """Texts in flight at an encoder, most of which wait: the more there are, the less the server pads."""
-_ABILITIES: dict[_Task, str] = {
+_ABILITIES: dict[ServedTask, str] = {
     "generate": "generates text",
     "embed": "embeds texts",
     "rerank": "reranks documents",
@@ -43,46 +44,20 @@ logger = logging.getLogger("inflight.gateway")
 
 
 class Candidate(NamedTuple):
-    """What may answer a request, and the name by which it knows the model."""
+    """What may answer a request, the name by which it knows the model, and the one address that a route says."""
 
     target: Target
     model: str
+    address: str | None = None
 
     @property
     def label(self) -> str:
         return f"{self.model}#{self.target.number}"
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """A model as applications see it; what is unknown is None."""
-
-    name: str
-    task: _Task | None
-    max_seq_len: int | None
-    dimensions: int | None = None
-    sampling: Mapping[str, Any] | None = None
-    chat_template: bool | None = None
-    notes: Sequence[str] = ()
-    parent: str | None = None
-    """Of a LoRA adapter: the model that it changes."""
-    state: str | None = None
-    """Of a model that is loaded when a request names it: `loaded`, `loading`, `unloading`, `unloaded` or `failed`."""
-
-    def described(self, created: int) -> dict[str, Any]:
-        """Return OpenAI's `model` object."""
-        extras = {
-            "task": self.task,
-            "max_model_len": self.max_seq_len,
-            "dimensions": self.dimensions,
-            "sampling": self.sampling,
-            "chat_template": self.chat_template,
-            "notes": list(self.notes) or None,
-            "parent": self.parent,
-            "state": self.state,
-        }
-        details = {name: value for name, value in extras.items() if value is not None}
-        return {"id": self.name, "object": "model", "created": created, "owned_by": "inflight", **details}
+def _rungs(route: Route) -> list[str]:
+    """Return the models of a route's ladder."""
+    return [rung.model for rung in (route.ladder.rungs if route.ladder else ()) if rung.model]
 
 
 class ServerPool:
@@ -126,6 +101,13 @@ class ServerPool:
         await asyncio.gather(*(server.close() for server in self._everywhere))
 
     @property
+    def _unknown(self) -> bool:
+        """Whether no model is known yet, other than those that backends list."""
+        if self.servers and not self.fleet.models:
+            return not any(each.deployment or each.encoders for each in self.servers)
+        return not self.models
+
+    @property
     def _everywhere(self) -> list[_Server]:
         return [*self.servers, *self._backends, *self._routed.values()]
 
@@ -151,7 +133,7 @@ class ServerPool:
             self._tasks += [asyncio.create_task(server.watch()) for server in self._add_routed()]
             before, missing = missing, self.missing_targets()
             for each in missing:
-                if each not in before and self.models:
+                if each not in before and not self._unknown:
                     logger.warning("%s, and requests go elsewhere.", each)
 
     def missing_targets(self) -> list[str]:
@@ -159,30 +141,33 @@ class ServerPool:
         return [
             f"the route {name} has the target {spec.name}, which no server has"
             for name, route in self.routes.current.items()
-            for spec in route.specs
+            for spec in (*route.specs, *(TargetSpec(model=each) for each in _rungs(route)))
             if not any(self._serving(task, spec.model, spec.server) for task in _ABILITIES)
+            and (spec.server is not None or spec.model not in self.fleet.models)
         ]
 
     def _note_loads(self) -> None:
         for server, model in zip(self.servers, self.fleet.models.values(), strict=True):
             server.note_load(model["name"], model["state"] == "loaded")
 
-    async def hold(
-        self, model: str, request: Request, seconds: float, keep_alive: float | None = None, tier: str | None = None
-    ) -> None:
-        """Wait for a model that is loaded when a request names it, as `Fleet.hold` does; return at once for others.
+    def is_loaded_for_requests(self, target: Target) -> bool:
+        """Return whether a target must be held while a request is open."""
+        return any(server is target for server, _ in zip(self.servers, self.fleet.models, strict=False))
 
-        Of a route, that is the model of its first target.
+    async def hold(
+        self, target: UpstreamServer, request: Request, until: float, keep_alive: float | None = None
+    ) -> None:
+        """Wait for the server of a model that is loaded when a request names it, as `Fleet.hold` does.
+
+        `until` is a moment of the monotonic clock. Raises ApiError 503 also if the server is not ready by then.
         """
-        if route := self.routes.current.get(model):
-            model = route.order(request.request_id, tier)[0].model or ""
-        if model not in self.fleet.models:
-            return
-        await self.fleet.hold(model, request, seconds, keep_alive)
-        server = self.servers[list(self.fleet.models).index(model)]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(seconds, _FIRST_POLL_SECONDS)):
-                await server.found_ready()
+        name = list(self.fleet.models)[self.servers.index(target)]
+        await self.fleet.hold(name, request, until - time.monotonic(), keep_alive)
+        try:
+            async with asyncio.timeout(until - time.monotonic()):
+                await target.found_ready()
+        except TimeoutError:
+            raise self._not_ready(f"the model {name} was not ready in time") from None
 
     @property
     def ready(self) -> bool:
@@ -207,27 +192,29 @@ class ServerPool:
             return b""
         return page if page.endswith(b"\n") else b""
 
-    def places(self, task: _Task, model: str) -> int:
-        """How many answers, or texts, of a model may be in flight at its servers.
+    def places(self, task: ServedTask, model: str, address: str | None = None) -> int:
+        """How many answers, or texts, of a model may be in flight at the servers to which a target may send them.
 
         --max-in-flight is divided among the models that generate text as their servers' own places are.
         """
-        serving = [each for each in self._everywhere if (target := each.target(task, model)) and target.ready]
+        serving = [each for each in self._serving(task, model, address) if each.ready]
         if task != "generate":
             return _ENCODER_PLACES * len(serving)
-        places = sum(server.places for server in serving)
+        places = sum(each.places for each in serving if not isinstance(each, Encoder))
         if self._settings.max_in_flight is None:
             return places
-        everywhere = sum(server.places for server in self._everywhere if server.ready)
+        named = {spec.server for route in self.routes.current.values() for spec in route.specs}
+        routed = [server for address, server in self._routed.items() if address in named]
+        everywhere = sum(each.places for each in (*self.servers, *self._backends, *routed) if each.ready)
         return self._settings.max_in_flight * places // (everywhere or 1)
 
-    def running(self, task: _Task, model: str) -> int:
+    def running(self, task: ServedTask, model: str, address: str | None = None) -> int:
         """How many of these places are computed at once; encoders choose among all texts that they have."""
-        places = self.places(task, model)
+        places = self.places(task, model, address)
         if task != "generate":
             return places
-        serving = [each for each in self._everywhere if (target := each.target(task, model)) and target.ready]
-        return min(places, sum(each.sequences or each.places for each in serving))
+        serving = [each for each in self._serving(task, model, address) if each.ready]
+        return min(places, sum(each.sequences or each.places for each in serving if not isinstance(each, Encoder)))
 
     @property
     def known(self) -> Sequence[UpstreamServer]:
@@ -275,7 +262,7 @@ class ServerPool:
                 )
         return ServedModel(name, None, None)
 
-    def for_batches(self, task: _Task) -> dict[str, BatchModel] | None:
+    def for_batches(self, task: ServedTask) -> dict[str, BatchModel] | None:
         """Return the models for a task by their names; None if no model is known.
 
         Rows go to the servers without a wait for loads, so of the models that may be unloaded there is none.
@@ -291,7 +278,7 @@ class ServerPool:
                 model = models.setdefault(name, BatchModel((), adapter))
                 if model.adapter == adapter:  # under another number, it may be another one
                     models[name] = model._replace(servers=(*model.servers, server.given_address))
-        return models if self.models else None
+        return None if self._unknown else models
 
     def ready_model(self, name: str) -> ServedModel:
         """Return a model by its name. Raises ApiError 404, or 503 if it is not ready and no request makes it so."""
@@ -304,32 +291,36 @@ class ServerPool:
 
     def candidates(
         self,
-        task: _Task,
+        task: ServedTask,
         model: str,
         visible: Container[str] | None = None,
         request_id: str = "",
         tier: str | None = None,
+        unloaded: bool = False,
     ) -> list[Candidate]:
         """Return what may answer a request and is ready, in the order in which it is asked.
 
-        The targets of a route come as its weights say for the request's id, the servers of a model by what they have in
-        flight, and those that have just failed come last. Raises ApiError 400 or 404, which name the visible models
-        alone (by default all), or 503.
+        With `unloaded`, return also the servers of models that must be loaded first. The targets of a route come as its
+        weights say for the request's id, the servers of a model by what they have in flight, and those that have just
+        failed come last. Raises ApiError 400 or 404, which name the visible models alone (by default all), or 503.
         """
         route = self.routes.current.get(model)
         specs = [(each.model, each.server) for each in route.order(request_id, tier)] if route else [(model, None)]
-        if found := [candidate for name, address in specs for candidate in self.at(task, name, address)]:
+        if found := [candidate for name, address in specs for candidate in self.at(task, name, address, unloaded)]:
             return sorted(found, key=lambda each: each.target.suspect)
         models = self.models
         known = next((each for each in models if each.name == model), None)
-        if not models or (known is not None and known.task in (None, task)):
+        if self._unknown or (known is not None and known.task in (None, task)):
             raise self._not_ready()
         raise self._no_model(model, task, visible)
 
-    def at(self, task: _Task, model: str | None, address: str | None) -> list[Candidate]:
-        """Return what is ready of a target, the least busy first."""
+    def at(self, task: ServedTask, model: str | None, address: str | None, unloaded: bool = False) -> list[Candidate]:
+        """Return what is ready of a target, the least busy first; with `unloaded`, also what must be loaded first."""
         serving = sorted(self._serving(task, model, address), key=lambda each: each.in_flight)
-        return [Candidate(each, model or each.model) for each in serving if each.ready]
+        found = [Candidate(each, model or each.model, address) for each in serving if each.ready]
+        if unloaded and not found and task == "generate" and address is None and model in self.fleet.models:
+            return [Candidate(self.servers[list(self.fleet.models).index(model)], model)]
+        return found
 
     def choose(self, model: str, visible: Container[str] | None = None) -> UpstreamServer:
         """Return the server that generates text with a model. Raises ApiError as `candidates` does."""
@@ -338,7 +329,7 @@ class ServerPool:
                 return candidate.target
         raise ApiError(f"the server of the model {model[:100]!r} has no tokenizer here", "unsupported_input", "model")
 
-    def _serving(self, task: _Task, model: str | None, address: str | None = None) -> list[_Server | Encoder]:
+    def _serving(self, task: ServedTask, model: str | None, address: str | None = None) -> list[_Server | Encoder]:
         """Return what does a task with a model, ready or not; with an address, only there and also with any model."""
         servers: list[_Server] = [*self.servers, *self._backends]
         if address is not None:
@@ -351,7 +342,7 @@ class ServerPool:
         names = {name for name in served if visible is None or name in visible}
         if len(names) == 1:
             return names.pop()
-        if not self.models:
+        if self._unknown:
             raise self._not_ready()
         if names:
             problem = f"the request has no model; set it to one that {_ABILITIES[task]}: {', '.join(sorted(names))}"
@@ -367,7 +358,7 @@ class ServerPool:
             headers={"retry-after": str(RETRY_SECONDS)},
         )
 
-    def _no_model(self, model: str, task: _Task, visible: Container[str] | None) -> ApiError:
+    def _no_model(self, model: str, task: ServedTask, visible: Container[str] | None) -> ApiError:
         """Return the error for a model that is not there, or has another task."""
         names = [each.name for each in self.models if each.task == task]
         able = ", ".join(name for name in names if visible is None or name in visible) or "none"

@@ -28,7 +28,6 @@ MAX_FILE_BYTES = 2**30
 """Of a file of answers; it is left as it is then."""
 _MAX_COPIES = 4
 """At a time, so that the gateway's work for them stays small."""
-_MAX_ANSWER_BYTES = 2**20
 logger = logging.getLogger("inflight.gateway")
 
 
@@ -59,7 +58,10 @@ class Shadows:
         `begin` returns what the copy does at the target; None if that has no room.
         """
         got = bytes(request.kept or b"")
-        if not got or request.outcome.error or len(got) > _MAX_ANSWER_BYTES:
+        if not got or request.outcome.error:
+            return
+        if len(self._tasks) >= _MAX_COPIES:
+            self._copies.labels(request.outcome.model, "dropped").inc()
             return
         task = asyncio.create_task(self._copy(request, caller, got, body, file, until, begin))
         self._tasks.add(task)
@@ -78,7 +80,7 @@ class Shadows:
         route, result, answer, error = request.outcome.model, "failed", b"", None
         copy, sent = _copied(request)
         try:
-            attempt = begin(copy) if len(self._tasks) <= _MAX_COPIES else None
+            attempt = begin(copy)
             if attempt is None:
                 self._copies.labels(route, "dropped").inc()
                 return

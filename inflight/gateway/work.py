@@ -16,10 +16,19 @@ from inflight.gateway.key_ring import Caller
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.servers import Target
-from inflight.openai_api.errors import ApiError
+from inflight.openai_api.errors import RETRY_SECONDS, ApiError
 
 _OF_TARGETS = frozenset(("host_not_found", "permission_denied", "model_not_found", "unsupported_deployment"))
 """Codes of errors that another target may not have, besides those after which a request may be sent again."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """An attempt at a model that `load` loads first; its tokens are estimated without the model."""
+
+    prompt_tokens: int
+    answer_tokens: int
+    load: Callable[[], Awaitable[Attempt]]
 
 
 @dataclass(frozen=True)
@@ -56,40 +65,63 @@ class Attempt:
         request.response_headers["x-inflight-target"] = self.label
         request.answered = _Places(self, request.outcome, caller.tenant).give_back
         try:
+            if not self.target.ready:
+                raise ApiError(
+                    "the server is not ready any more; send the request again later",
+                    "model_not_ready",
+                    status=503,
+                    headers={"retry-after": str(RETRY_SECONDS)},
+                )
             await self.respond(request)
         finally:
             request.answered()
 
 
 async def run_work(
-    attempts: Iterator[Attempt], request: Request, caller: Caller, until: float, quotas: KeyQuotas, waiting: Gauge
+    attempts: Iterator[Attempt | Held],
+    request: Request,
+    caller: Caller,
+    until: float,
+    quotas: KeyQuotas,
+    waiting: Gauge,
 ) -> bool:
     """Respond within the key's quotas at the first target, or at the second if that fails before anything was sent.
 
-    `until` is the moment of the monotonic clock by which the response must be complete. Returns False if the client
-    leaves before the end.
+    The second is looked for once the first has failed. `until` is the moment of the monotonic clock by which the
+    response must be complete. Returns False if the client leaves before the end.
     """
     first = next(attempts)
 
     async def run() -> None:
+        begun: Attempt | None = None
         try:
-            await first.run(request, caller, until, waiting)
+            begun = await _loaded(first)
+            await begun.run(request, caller, until, waiting)
         except (ApiError, InflightError) as error:
             known = ERROR_CODES.get(error.code)
-            if request.started or not ((known and known.retry) or error.code in _OF_TARGETS):
+            is_answered = request.started and begun is not None  # a wait for a load sends comments alone
+            if is_answered or not ((known and known.retry) or error.code in _OF_TARGETS):
                 raise
             try:
-                second = next(attempts, None)
-            except ApiError:  # it can't do what the first could
+                after = next(attempts, None)
+                second = None if after is None else await _loaded(after)
+            except ApiError:  # it can't do what the first could, or is not ready
                 second = None
-            if second is None or (second.admission is first.admission and not request.outcome.admitted):
+            is_as_full = begun is not None and second is not None and second.admission is begun.admission
+            if second is None or (is_as_full and not request.outcome.admitted):
                 raise
             request.outcome.restart()
             await second.run(request, caller, until, waiting)
 
     with quotas.hold(caller.key, first.prompt_tokens, first.answer_tokens, request.outcome) as headers:
         request.response_headers |= headers
-        return await cancel_on_disconnect(request, run)
+        done = await cancel_on_disconnect(request, run)
+        request.outcome.left = not done  # before its tokens are counted
+        return done
+
+
+async def _loaded(attempt: Attempt | Held) -> Attempt:
+    return await attempt.load() if isinstance(attempt, Held) else attempt
 
 
 class _Places:
@@ -109,6 +141,6 @@ class _Places:
             outcome = self._outcome
             finished = outcome.output_tokens > 0 or outcome.texts > 0
             used = max(outcome.input_tokens, outcome.prompt_tokens) + max(outcome.output_tokens, outcome.streamed)
-            unused = self._attempt.prompt_tokens + self._attempt.answer_tokens - used
+            estimate = self._attempt.prompt_tokens + self._attempt.answer_tokens
             seconds = time.monotonic() - self._began if finished else None
-            self._attempt.admission.leave(places, seconds, self._tenant, unused)
+            self._attempt.admission.leave(places, seconds, self._tenant, estimate - used, tokens=estimate)

@@ -42,6 +42,7 @@ _ADDRESSED = {
     "server_gone",
     "permission_denied",
     "unsupported_deployment",
+    "answer_damaged",
 }
 """Codes of errors that name the address of a server, which is not for applications to know."""
 

@@ -69,6 +69,12 @@ def test_what_a_server_lacks_is_refused_by_name(name: str, route: str, body: Any
         adapted(name, route, body)
 
 
+@pytest.mark.parametrize("schema", ["foo", None, {}, {"schema": "foo"}], ids=str)
+def test_a_schema_that_is_none_is_refused(schema: Any) -> None:
+    with raises(InflightError, "invalid_parameter", naming="json_schema"):
+        adapted("tgi", CHAT, {"response_format": {"type": "json_schema", "json_schema": schema}})
+
+
 def test_the_table_has_a_cell_for_each_dialect_and_ours_takes_all() -> None:
     assert {len(cells) for cells in FIELDS.values()} == {len(DIALECTS)}
     body = {**dict.fromkeys(FIELDS, 7), "response_format": {"type": "regex", "regex": "a"}}

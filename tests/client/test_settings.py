@@ -37,6 +37,16 @@ def test_a_client_is_not_made_with_what_can_not_be_used(kind: Any, name: str, va
         kind(**{name: value})
 
 
+@pytest.mark.parametrize(("query", "sent"), [("?key=TEA_KEY", "Bearer tea"), ("", "Bearer general")])
+def test_the_key_that_an_address_names_is_used_rather_than_a_general_one(
+    monkeypatch: pytest.MonkeyPatch, query: str, sent: str
+) -> None:
+    monkeypatch.setenv("TEA_KEY", "tea")
+    given = {"authorization": "Bearer general"}
+    made = settings(address=f"openai+https://tea.example/v1{query}", headers=given)
+    assert made.headers["authorization"] == sent
+
+
 def test_a_directory_without_a_template_is_told_at_once(tmp_path: Path) -> None:
     with raises(InflightError, "no_chat_template"):
         settings(chat_template=tmp_path)

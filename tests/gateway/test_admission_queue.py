@@ -113,6 +113,35 @@ async def test_a_tenant_that_was_idle_has_saved_nothing_up() -> None:
 
 
 @in_loop
+async def test_newcomers_do_not_wait_for_what_others_estimate_too_high() -> None:
+    gate = Admission(lambda: 4, 1000, running=lambda: 1)
+    turns: list[str] = []
+
+    async def ask(tenant: str, tokens: int, used: int) -> None:
+        while len(turns) < 100:
+            await gate.enter(1, tenant, tokens=tokens)
+            turns.append(tenant)
+            await asyncio.sleep(0)
+            gate.leave(1, 0.1, tenant, tokens - used, tokens=tokens)
+
+    floods = [asyncio.create_task(ask("flood", 4096, 20)) for _ in range(20)]
+    await asyncio.sleep(0)
+    await asyncio.gather(*floods, *(ask(tenant, 100, 100) for tenant in ("one", "two")))
+    assert min(turns.count("one"), turns.count("two")) >= 10
+
+
+@in_loop
+async def test_among_more_tenants_than_places_one_is_kept() -> None:
+    gate = admission(limit=2, max_waiting=1000)
+    for tenant in "abc":
+        await gate.enter(1, tenant)
+        gate.leave(1, 0.1, tenant)
+    flood = [await begin(gate, "a") for _ in range(4)]
+    assert await admitted(*flood) == 1
+    await gate.enter(1, "b")
+
+
+@in_loop
 async def test_a_flood_leaves_others_the_places_that_they_wanted_within_the_minute() -> None:
     now = [0.0]
     gate = Admission(lambda: 16, 100, running=lambda: 8, clock=lambda: now[0])

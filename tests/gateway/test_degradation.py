@@ -32,20 +32,29 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "tea", "schema": {"type
 TOOL = {"type": "function", "function": {"name": "brew"}}
 
 
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
 class Gateway:
     """The ladders of one that is overloaded: the tenants a and b wait, and c has less than its share."""
 
-    def __init__(self, folder: Path, rungs: list[Any], small: Mapping[str, Any] = SMALL) -> None:
+    def __init__(
+        self, folder: Path, rungs: list[Any], small: Mapping[str, Any] = SMALL, targets: Any = ({"model": "large"},)
+    ) -> None:
         path = folder / "routes.yaml"
         ladder = {"enter_wait": 0.001, "enter_seconds": 0, "rungs": rungs}
-        path.write_text(json.dumps({"routes": {"chat": {"targets": [{"model": "large"}], "ladder": ladder}}}))
+        path.write_text(json.dumps({"routes": {"chat": {"targets": targets, "ladder": ladder}}}))
         self.pool = ServerPool(GatewaySettings(("127.0.0.1:1", "127.0.0.1:2"), routes=str(path), state_dir=str(folder)))
         for server, served in zip(self.pool.servers, ({"model": "large", "max_seq_len": 8000}, small), strict=True):
             inputs: Any = {"guided_decoding_guide": ("BYTES", (1,))}
             server.deployment, server.ready = Deployment("ensemble", "inflight", inputs, served=served), True
         self.metrics = GatewayMetrics(lambda: True)
         self.admission = Admission(lambda: 4, 100)
-        self._degradation = Degradation(self.pool, self.metrics, lambda model: self.admission)
+        self.admissions: dict[str, Admission] = {}
+        self._degradation = Degradation(
+            self.pool, self.metrics, lambda model, address: self.admissions.get(model, self.admission)
+        )
         self.degraded = ""
 
     async def overload(self) -> None:
@@ -55,13 +64,16 @@ class Gateway:
         self._waiting = [asyncio.create_task(self.admission.enter(1, tenant)) for tenant in "aabb"]
         await asyncio.sleep(0)
 
-    def ask(self, caller: Caller, header: str | None = None, **fields: Any) -> tuple[int | None, str]:
+    def ask(
+        self, caller: Caller, header: str | None = None, started: bool = False, **fields: Any
+    ) -> tuple[int | None, str]:
         """Return the most tokens of an answer, and the model of its first target."""
         headers = [] if header is None else [(CHOICE.encode(), header.encode())]
         scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
         request = Request(scope, None, None, "id", 1, BodyMemory(1))  # type: ignore[arg-type]
+        request.started = started
         parsed = parse_request({**BODY, **fields}, True, RequestDefaults(None, Sampling()))
-        targets: Sequence[Candidate] = self.pool.candidates("generate", parsed.model, None, "id")
+        targets: Sequence[Candidate] = self.pool.candidates("generate", parsed.model, None, "id")[:1]
         try:
             parsed, targets = self._degradation.apply(parsed, targets, request, caller)
         finally:
@@ -93,6 +105,8 @@ def ask(gateway: Gateway, caller: Caller | None = None, header: str | None = Non
         (SMALLER, {}, (200, "small"), "model=small"),
         (SMALLER, {"response_format": SCHEMA}, (200, "small"), "model=small"),
         (SMALLER, {"max_tokens": 300}, (300, "large"), "model=small;skipped=context"),
+        (SMALLER, {"messages": user("tea " * 40)}, (200, "small"), "model=small"),
+        (SMALLER, {"messages": user("чай " * 40)}, (200, "large"), "model=small;skipped=context"),
         (SMALLER, {"logprobs": True, "top_logprobs": 2}, (200, "large"), "model=small;skipped=top_logprobs"),
     ],
 )
@@ -136,6 +150,28 @@ def test_a_request_that_opts_out_or_is_within_its_share_gets_what_it_asks_for(
     gateway = Gateway(tmp_path, [REFUSED])
     assert ask(gateway, caller, header) == (200, "large")
     assert gateway.degraded == ""
+
+
+def test_a_response_that_has_begun_is_not_degraded_since_it_could_not_say_so(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path, [REFUSED])
+    assert ask(gateway, started=True) == (200, "large")
+    assert gateway.degraded == ""
+
+
+def test_a_route_that_has_lost_its_ladder_has_no_rung(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path, [SHORT])
+    assert ask(gateway) == (64, "large")
+    routes = gateway.pool.routes
+    routes._routes = {"chat": routes.current["chat"].model_copy(update={"ladder": None})}
+    assert gateway.ask(caller_of()) == (200, "large")
+    assert 'inflight_gateway_rung{route="chat"} 0.0' in gateway.metrics.page().decode()
+
+
+def test_the_wait_is_the_longest_of_all_targets_whichever_a_request_goes_to(tmp_path: Path) -> None:
+    targets = [{"model": "small", "weight": 1e6}, {"model": "large", "weight": 1e-6}]
+    gateway = Gateway(tmp_path, [SHORT], targets=targets)
+    gateway.admissions["small"] = Admission(lambda: 4, 100)
+    assert ask(gateway) == (64, "small")
 
 
 def test_another_choice_is_refused(tmp_path: Path) -> None:

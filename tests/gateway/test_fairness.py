@@ -82,7 +82,7 @@ def first_tokens(flood: int, seed: int) -> list[float]:
                 if tenant == "few" and began > 5:
                     firsts.append(now() - began)
                 await last.wait()
-                gate.leave(1, now() - began, tenant, 64 - tokens)
+                gate.leave(1, now() - began, tenant, 64 - tokens, tokens=64)
 
         tasks = [asyncio.create_task(engine.run()), *(asyncio.create_task(loop("few", 0.5)) for _ in range(3))]
         await asyncio.sleep(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import pairwise
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from inflight.gateway.ladder import Ladder, LadderSpec
+from inflight.gateway.ladder import Capacity, Ladder, LadderSpec
 
 RUNGS = [{"max_tokens": 64}, {"model": "small"}, {"refuse": True}]
 
@@ -21,7 +22,11 @@ def ladder(**values: Any) -> tuple[Ladder, list[int]]:
 
 def feed(route: Ladder, wait: float, begin: float, end: float, every: float = 0.25) -> None:
     for tick in range(round((end - begin) / every)):
-        route.observe(wait, begin + tick * every)
+        route.observe(wait, begin + tick * every, 1, endless)
+
+
+def endless(level: int) -> Capacity:
+    return math.inf, 1
 
 
 def test_it_enters_rung_by_rung_and_leaves_them_again() -> None:
@@ -50,7 +55,7 @@ def test_it_stays_while_more_requests_come_than_were_answered_before() -> None:
 
     def come(wait: float, begin: float, end: float, every: float) -> None:
         for tick in range(round((end - begin) / every)):
-            route.observe(wait, begin + tick * every, 1, 5.0)
+            route.observe(wait, begin + tick * every, 1, lambda level: (5.0, 10))
 
     come(9, 0, 10, 0.1)
     come(0, 10, 200, 0.1)  # ten in a second, and it answered five
@@ -59,11 +64,22 @@ def test_it_stays_while_more_requests_come_than_were_answered_before() -> None:
     assert levels == [1, 0]
 
 
+@pytest.mark.parametrize(("places", "left"), [(1, False), (4, True)])
+def test_it_leaves_by_the_places_that_there_are_then(places: int, left: bool) -> None:
+    """One of four servers was there when the rung was entered; each answers two requests in a second."""
+    route, levels = ladder(enter_seconds=1, leave_seconds=10)
+    for tick in range(1000):
+        now = tick / 5
+        there = 1 if now < 20 else places
+        route.observe(9 if now < 20 else 0, now, 1, lambda level, there=there: (2.0 * there, there))
+    assert (levels[-1] == 0) == left
+
+
 def test_silence_leaves_the_rungs() -> None:
     route, levels = ladder()
     feed(route, 9, 0, 100)
     assert levels == [1, 2, 3]
-    route.observe(9, 1e6)
+    route.observe(9, 1e6, 1, endless)
     assert (route.level, levels) == (0, [1, 2, 3, 2, 1, 0])
 
 
@@ -75,7 +91,9 @@ def test_however_the_wait_changes_a_switch_is_one_rung_and_at_least_the_dwell_af
     for _ in range(2000):
         now += chance.choice([0.01, 0.3, 1])
         before = len(switches)
-        route.observe(chance.choice([0, 0, 1.5, 3, 30]) if chance.random() < 0.2 else 30 * (now % 200 < 90), now)
+        route.observe(
+            chance.choice([0, 0, 1.5, 3, 30]) if chance.random() < 0.2 else 30 * (now % 200 < 90), now, 1, endless
+        )
         assert abs(route.level - level) == len(switches) - before <= 1
         level = route.level
     assert len(switches) > 5

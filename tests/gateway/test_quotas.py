@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
+from inflight_client import InflightError
+from prometheus_client import Gauge
 
 from inflight.common.child_process import python_module
 from inflight.deploy.server.server import Server
+from inflight.gateway.admission_queue import Admission
+from inflight.gateway.http import BodyMemory, Request
 from inflight.gateway.key_editing import add_key, limit_key
 from inflight.gateway.key_file import ApiKey, Quotas
+from inflight.gateway.key_ring import Caller
+from inflight.gateway.outcome import Outcome
 from inflight.gateway.processes import GatewayProcesses
-from inflight.gateway.quotas import QuotaLedger
+from inflight.gateway.quotas import KeyQuotas, QuotaLedger
+from inflight.gateway.work import Attempt, run_work
 from inflight.openai_api.errors import ApiError
 from tests.fixtures.errors import raises
 from tests.fixtures.gateway import openai_client, running_gateway
@@ -77,6 +87,56 @@ def test_tokens_are_reserved_and_what_was_not_used_is_given_back(tmp_path: Path,
     with raises(ApiError, "rate_limit_exceeded") as never:
         ledger.reserve(app, 101)
     assert never.value.headers == {"x-should-retry": "false"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "used"),
+    [
+        ({"sent": True, "streamed": 3, "prompt_tokens": 8}, InflightError("late", "deadline_exceeded"), 11),
+        ({"sent": True, "streamed": 9, "input_tokens": 8, "output_tokens": 4}, None, 12),
+        ({"sent": True}, InflightError("gone", "server_gone"), 0),
+    ],
+    ids=["cut", "whole", "failed"],
+)
+def test_what_a_server_computed_of_a_cut_answer_counts(
+    tmp_path: Path, outcome: dict[str, Any], error: Exception | None, used: int
+) -> None:
+    quotas, app = KeyQuotas(tmp_path / "quotas"), key(tokens_per_day=100)
+    with suppress(InflightError), quotas.hold(app, 10, 50, Outcome(admitted=True, **outcome)):
+        if error is not None:
+            raise error
+    ledger = QuotaLedger(quotas.path)
+    with raises(ApiError, "rate_limit_exceeded"):
+        ledger.reserve(app, 101 - used)
+    ledger.reserve(app, 100 - used)
+
+
+def test_the_tokens_of_a_client_that_leaves_count(tmp_path: Path) -> None:
+    quotas, app = KeyQuotas(tmp_path / "quotas"), key(tokens_per_day=100)
+
+    async def run() -> bool:
+        streaming = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await streaming.wait()
+            return {"type": "http.disconnect"}
+
+        async def respond(request: Request) -> None:
+            request.outcome.sent, request.outcome.streamed = True, 3
+            streaming.set()
+            await asyncio.Event().wait()
+
+        scope = {"method": "POST", "path": "/", "headers": []}
+        request = Request(scope, receive, None, "id", 1, BodyMemory(1))  # type: ignore[arg-type]
+        gauge, target = Gauge("places", "", registry=None), SimpleNamespace(in_flight=0)
+        attempt = Attempt(target, "tea", Admission(lambda: 1, 1), gauge, 1, 10, 50, respond)  # type: ignore[arg-type]
+        return await run_work(iter([attempt]), request, Caller(key=app), time.monotonic() + 60, quotas, gauge)
+
+    assert asyncio.run(run()) is False
+    ledger = QuotaLedger(quotas.path)
+    with raises(ApiError, "rate_limit_exceeded"):
+        ledger.reserve(app, 100 - 13 + 1)
+    ledger.reserve(app, 100 - 13)
 
 
 def test_a_restart_keeps_the_tokens_of_the_day_and_forgets_what_ran(tmp_path: Path, clock: Clock) -> None:

@@ -161,6 +161,8 @@ def test_openais_client_gets_what_a_backend_answers(routed: tuple[GatewayProcess
         assert [each.message.content for each in whole.choices] == ["Answer to green tea"] * 2
         assert backend.requests[-1].body["n"] == 2
         assert "user" not in backend.requests[-1].body
+        client.chat.completions.create(model="tea", messages=messages, service_tier="flex")
+        assert "service_tier" not in backend.requests[-1].body
         assert (whole.id != "cmpl-1", whole.model, whole.usage and whole.usage.completion_tokens) == (True, "tea", 8)
         chunks = list(
             client.chat.completions.create(
@@ -195,7 +197,7 @@ def test_what_a_backend_can_not_do_is_refused_by_name(
 def test_a_shadow_keeps_both_answers(routed: tuple[GatewayProcesses, Path], stream: bool) -> None:
     gateway, path = routed
     file = path.parent / "shadow.jsonl"
-    answer = chat(gateway, "green tea", model="shadowed", stream=stream)
+    answer = chat(gateway, "green tea", model="shadowed", stream=stream, service_tier="flex")
     assert (answer.status, answer.headers["x-inflight-target"]) == (200, f"{MODEL}#1")
     request_id = answer.headers["x-request-id"]
     wait_until(lambda: file.exists() and request_id in file.read_text())

@@ -73,7 +73,7 @@ def _code(status: int, message: str) -> str:
         return "unsupported_deployment"
     if status in _OVERLOADED:
         return "model_not_ready" if "loading" in message else "overloaded"
-    return "server_gone" if status == 500 else code_by_status(status)
+    return code_by_status(status) if status < 500 or status == 504 else "server_gone"
 
 
 def _error_from_body(status: int, body: bytes) -> InflightError | None:

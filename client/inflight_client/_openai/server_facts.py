@@ -24,8 +24,8 @@ _TRANSIENT = ("created", "permission", "status", "in_cache", "loaded", "ready")
 class OpenAIServerFacts:
     """What a server says: its dialect, the model that requests name by default, its models, its version.
 
-    `model` is that of the address or the server's only one, else empty; `version` and `fingerprint`, which differ when
-    another model or version is served, are empty if the server does not say.
+    `model` is that of the address or the server's only one, else empty; `version` is the server's, and `fingerprint`
+    differs when another model is served: each is empty if the server does not say.
     """
 
     dialect: str
@@ -50,12 +50,11 @@ def server_facts(
         )
     model = model or (models[0] if len(models) == 1 else "")
     about = [{key: entry[key] for key in sorted(entry) if key not in _TRANSIENT} for entry in entries or ()]
-    about = [entry for entry in about if entry["id"] == model] or about
-    text = json.dumps([name, model, version, about], default=str)
-    known = bool(version or about)
-    return OpenAIServerFacts(
-        name, model, models, version, hashlib.sha256(text.encode()).hexdigest()[:16] if known else ""
-    )
+    if model and len(about) > 1:
+        about = [entry for entry in about if entry["id"] in (model, f"{model}:latest")]  # Ollama adds the tag
+    text = json.dumps([name, model, about], default=str)
+    fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16] if about else ""
+    return OpenAIServerFacts(name, model, models, version, fingerprint)
 
 
 def api_paths(address: Address) -> tuple[str, str]:

@@ -5,11 +5,13 @@ The workers of the gateway ask over a UNIX socket, in lines of JSON:
     {"use": 7, "model": "tea"}     {"request": 7, "state": "waiting", "seconds": 12.0}
                                    {"request": 7, "state": "loaded"}
                                    {"request": 7, "state": "failed", "message": "...", "seconds": 5.0}
+    {"used": "tea"}
     {"done": 7}
 
 A request holds its model from `loaded` to `done`, or to the end of its connection; while it does, and the model is not
-`draining`, a worker need not ask for further ones. At the beginning and after each change, every worker gets
-`{"models": [...], "memory": ...}`: all that is known of each model, and the limit in bytes.
+`draining`, a worker need not ask for further ones, but says with `used`, once a second, that there are some. At the
+beginning and after each change, every worker gets `{"models": [...], "memory": ...}`: all that is known of each model,
+and the limit in bytes.
 """
 
 from __future__ import annotations
@@ -227,9 +229,11 @@ class Fleet:
         self._step()
 
     async def _unload(self, name: str) -> None:
-        if not await self._stop_server(name, self._drain_seconds):
-            self._on_message(f"{name} was unloaded before all requests of its own clients had ended.")
-        self._residency.unloaded(name, time.monotonic())
+        try:
+            if not await self._stop_server(name, self._drain_seconds):
+                self._on_message(f"{name} was unloaded before all requests of its own clients had ended.")
+        finally:  # or no request could load it again
+            self._residency.unloaded(name, time.monotonic())
         self._on_message(f"{name} is unloaded.")
         self._step()
 
@@ -290,6 +294,9 @@ class Fleet:
         if "done" in message:
             self._residency.done((worker, message["done"]), time.monotonic())
             self._step()
+            return
+        if "used" in message:
+            self._residency.used_again(message["used"], time.monotonic())
             return
         name, request = message["model"], message["use"]
         self._residency.use(name, (worker, request))

@@ -90,7 +90,7 @@ Action = Load | Unload | Grant | Refuse
 
 
 class Residency:
-    """Say what happens (`use`, `done`, `loaded`, `failed`, `unloaded`), then perform the actions that `step` returns.
+    """Say what happens (`use`, `used_again`, `done`, `loaded`, `failed`, `unloaded`), then do what `step` returns.
 
     Times are seconds of any monotonic clock.
     """
@@ -109,6 +109,10 @@ class Residency:
     def use(self, name: str, request: Request) -> None:
         """Let a request wait for a model; `step` grants or refuses it."""
         self.models[name].waiting[request] = next(self._arrivals)
+
+    def used_again(self, name: str, now: float) -> None:
+        """Note a further request of a client that keeps the model loaded already."""
+        self.models[name].last_use = now
 
     def done(self, request: Request, now: float) -> None:
         """Forget a request that has ended, or that waits no longer."""

@@ -24,6 +24,8 @@ from inflight.gateway.quotas import QuotaLedger, Reservation
 from inflight.openai_api.errors import ApiError
 
 _SHARE = "share"
+_PROBE = "-short-"
+"""In the ids of a job's own simple requests, by which it finds whether a server answers."""
 _LOOK_SECONDS = 1.0
 """Between looks at the key file and at the share, and at quotas that are used up."""
 
@@ -39,19 +41,27 @@ class RowQuotas:
         self._looked = -_LOOK_SECONDS
 
     def reserve(self, requests: Sequence[RowRequest]) -> Reservation | None:
-        """Reserve what the rows may use; None: the key has no quotas. Raises ApiError 429 and sqlite3.Error."""
+        """Reserve what the rows may use; None: the key has no quotas.
+
+        Raises ApiError 429, sqlite3.Error, and InflightError `overloaded` while the key has never been read.
+        """
         if time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._looked = time.monotonic()
             with suppress(InflightError):
                 file = read_key_file(self._key_file)
                 found = [entry.key for entry in file.entries if entry.key.id == self._key_id] if file else []
                 self._key = found[0] if found else self._key
-        if self._key is None or not self._key.quotas.as_dict():
+        if self._key is None:
+            raise InflightError(
+                f"{self._key_file} does not have the API key that created the batch, or can't be read; restore it",
+                "overloaded",
+            )
+        if not self._key.quotas.as_dict():
             return None
         key, most = self._key, self._key.quotas.max_concurrent
         if most is not None:
             key = replace(key, quotas=replace(key.quotas, max_concurrent=max(1, most - 1)))
-        prompt = sum(1 + each.characters // 4 for each in requests)
+        prompt = sum(map(_prompt_tokens, requests))
         answers = sum(each.n * each.max_tokens for each in requests if isinstance(each, GenerateRequest))
         return self._ledger.reserve(key, prompt, answers)
 
@@ -59,6 +69,18 @@ class RowQuotas:
         if reservation is not None:
             with suppress(sqlite3.Error):  # it stays counted as reserved
                 self._ledger.release(reservation, tokens)
+
+
+def _prompt_tokens(request: RowRequest) -> int:
+    """Estimate the tokens of a row."""
+    return 1 + request.characters // 4
+
+
+def _used_tokens(request: RowRequest, answer: RowAnswer | InflightError) -> int:
+    """Return what a row used: at least its prompt, if its time ended while the server computed."""
+    if isinstance(answer, InflightError):
+        return _prompt_tokens(request) if answer.code == "deadline_exceeded" else 0
+    return sum(answer_tokens(answer))
 
 
 class GatedBackend:
@@ -73,14 +95,19 @@ class GatedBackend:
         self._most: int | None = None
 
     async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
+        if _PROBE in request_id:
+            return await self._backend.send(requests, request_id)
         async with self._turn:
             reservation = await self._admitted(requests)
             self._open += 1
         tokens = None
         try:
             answers = await self._backend.send(requests, request_id)
-            tokens = sum(sum(answer_tokens(each)) for each in answers if not isinstance(each, InflightError))
+            tokens = sum(map(_used_tokens, requests, answers))
             return answers
+        except InflightError as error:
+            tokens = sum(_used_tokens(each, error) for each in requests) or None
+            raise
         finally:
             self._open -= 1
             if self._quotas is not None:

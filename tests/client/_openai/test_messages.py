@@ -175,6 +175,8 @@ def test_a_damaged_frame_is_an_error(data: bytes) -> None:
         (500, "internal_error", "server_gone"),
         (500, None, "server_gone"),
         (503, "model_not_ready", "model_not_ready"),
+        (502, None, "server_gone"),
+        (522, None, "server_gone"),
     ],
 )
 def test_errors_have_our_codes(status: int, given: str | None, code: str) -> None:

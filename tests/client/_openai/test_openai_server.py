@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from inflight_client import AsyncClient, AsyncOpenAIServer, Client, InflightError, Sampling
+from inflight_client._openai.server_facts import server_facts
 from inflight_client.dialects import CHAT, COMPLETIONS, DIALECTS, EMBEDDINGS, RERANK
 
 from tests.fixtures.errors import raises
@@ -64,6 +65,17 @@ def test_a_server_without_models_is_detected_by_its_pages(kind: str) -> None:
         assert (facts.dialect, facts.model, facts.models) == (kind, "", ())
         named = ask(f"{server.address}?dialect=vllm&model=tea", lambda each: each.facts())
         assert (named.dialect, named.model) == ("vllm", "tea")
+
+
+def test_a_fingerprint_is_that_of_the_model_alone() -> None:
+    def fingerprint(version: str = "1", **digests: int) -> str:
+        entries = [{"id": name.replace("_", ":"), "digest": digest} for name, digest in digests.items()]
+        return server_facts("ollama", "tea", entries, version, "here").fingerprint
+
+    first = fingerprint(tea_latest=1, coffee=1)
+    assert first
+    assert first == fingerprint("2", tea_latest=1, coffee=2) == fingerprint(milk=1, tea_latest=1)
+    assert first != fingerprint(tea_latest=2, coffee=1)
 
 
 @pytest.mark.parametrize("kind", DIALECTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -10,13 +11,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from inflight.commands.fleet import FleetOptions, make_fleet
-from inflight.deploy.fleet.fleet import Fleet
+from inflight.deploy.fleet.fleet import Fleet, FleetModel
+from inflight.deploy.fleet.residency import Limits
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.server import ServerSettings
 from inflight.gateway.processes import GatewayProcesses
@@ -70,6 +73,20 @@ def states(gateway: GatewayProcesses) -> dict[str, str]:
 
 def ask(gateway: GatewayProcesses, model: str, tokens: int = 5, **fields: Any) -> Answer:
     return complete(gateway, model=model, max_tokens=tokens, **fields)
+
+
+def test_a_server_that_can_not_be_stopped_is_not_unloading_for_ever(tmp_path: Path) -> None:
+    def stop(*arguments: object) -> None:
+        raise OSError("no")
+
+    model = FleetModel("tea", tmp_path, None, _OPTIONS, ServerSettings(), 1)  # type: ignore[arg-type]
+    fleet = Fleet([model], Limits(1), lambda line: None)
+    fleet.servers["tea"] = SimpleNamespace(stop=stop)  # type: ignore[assignment]
+    state = fleet._residency.models["tea"]
+    state.state = "unloading"
+    with pytest.raises(OSError, match="no"):
+        asyncio.run(fleet._unload("tea"))
+    assert state.state == "unloaded"
 
 
 def test_models_replace_each_other_and_no_open_answer_is_ended(

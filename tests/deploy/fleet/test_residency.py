@@ -96,6 +96,17 @@ def test_the_least_recently_used_model_without_requests_makes_room_after_its_res
     assert world.granted.keys() == {1, 2, 3}
 
 
+def test_requests_that_share_a_hold_are_uses() -> None:
+    world = World(*three())
+    world.use("a", 1)
+    world.run(3)
+    world.use("b", 2)
+    world.run(RESIDENCE + 3)
+    world.residency.used_again("a", world.now)
+    world.use("c", 3)
+    assert (world.state("a"), world.state("b")) == ("loaded", "draining")
+
+
 def test_a_busy_victim_is_drained_and_its_new_requests_wait_behind_the_load() -> None:
     world = World(*three(a=True))
     world.use("b", 1)

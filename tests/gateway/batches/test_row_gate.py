@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -91,6 +91,31 @@ def test_failed_rows_are_not_counted_and_rows_that_never_fit_are_errors(tmp_path
     with raises(InflightError, "row_invalid"):
         asyncio.run(account.gate(server).send([large], "large"))
     account.ledger.reserve(account.key, 20)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("{")], ids=["missing", "damaged"])
+def test_rows_of_a_key_that_could_never_be_read_wait(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    account, server = Account(tmp_path, tokens_per_day=20), Server()
+    damage(account.file)
+    with raises(InflightError, "overloaded", naming=str(account.file)):
+        asyncio.run(account.gate(server).send([ROW], "1"))
+    assert server.most == 0
+
+
+def test_a_job_s_own_simple_requests_pass_and_are_not_counted(tmp_path: Path) -> None:
+    account, server = Account(tmp_path, tokens_per_day=1), Server()
+    asyncio.run(account.gate(server).send([ROW], "run-short-1"))
+    assert server.most == 1
+    account.ledger.reserve(account.key, 1)
+
+
+def test_the_prompt_counts_of_a_row_whose_time_ended(tmp_path: Path) -> None:
+    account, server = Account(tmp_path, tokens_per_day=100), Server()
+    server.error = InflightError("late", "deadline_exceeded")
+    asyncio.run(send_all(account.gate(server), 1))
+    with raises(ApiError, "rate_limit_exceeded"):
+        account.ledger.reserve(account.key, 98)
+    account.ledger.reserve(account.key, 97)  # "tea for two": 1 + 11 // 4
 
 
 def test_rows_wait_for_the_next_window_or_another_quota(tmp_path: Path) -> None:
