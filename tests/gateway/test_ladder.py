@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -71,7 +72,8 @@ def test_it_leaves_by_the_places_that_there_are_then(places: int, left: bool) ->
     for tick in range(1000):
         now = tick / 5
         there = 1 if now < 20 else places
-        route.observe(9 if now < 20 else 0, now, 1, lambda level, there=there: (2.0 * there, there))
+        capacity = (2.0 * there, there)
+        route.observe(9 if now < 20 else 0, now, 1, partial(lambda found, level: found, capacity))
     assert (levels[-1] == 0) == left
 
 

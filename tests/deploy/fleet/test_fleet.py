@@ -82,11 +82,10 @@ def test_a_server_that_can_not_be_stopped_is_not_unloading_for_ever(tmp_path: Pa
     model = FleetModel("tea", tmp_path, None, _OPTIONS, ServerSettings(), 1)  # type: ignore[arg-type]
     fleet = Fleet([model], Limits(1), lambda line: None)
     fleet.servers["tea"] = SimpleNamespace(stop=stop)  # type: ignore[assignment]
-    state = fleet._residency.models["tea"]
-    state.state = "unloading"
+    fleet._residency.models["tea"].state = "unloading"
     with pytest.raises(OSError, match="no"):
         asyncio.run(fleet._unload("tea"))
-    assert state.state == "unloaded"
+    assert not fleet._residency.models["tea"].in_memory
 
 
 def test_models_replace_each_other_and_no_open_answer_is_ended(
