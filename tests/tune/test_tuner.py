@@ -24,7 +24,7 @@ from tests.fixtures.waiting import wait_until
 
 MAIN = "from inflight.cli import main; main()"
 FAST = (
-    *("--users", "2", "--input-tokens", "16", "--output-tokens", "8", "--trial-seconds", "0.5", "--seconds", "1"),
+    *("--users", "2", "--input-tokens", "16", "--output-tokens", "8", "--trial-seconds", "0.5", "--seconds", "3"),
     *("--max-num-tokens", "32", "--max-num-tokens", "64", "--finalists", "1", "--slo", "p99 ttft <= 60s"),
 )
 
