@@ -65,7 +65,7 @@ class Fleet(Collector):
         self._holds: dict[str, _Hold] = {}
         """By model, those that further requests share."""
         self._told: dict[str, float] = {}
-        """When it was last told that a model's hold is shared."""
+        """When it last sent that a model's hold is shared."""
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self) -> None:

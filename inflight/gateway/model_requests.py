@@ -189,17 +189,7 @@ class ModelRequests:
         if "reasoning_effort" in parsed.chat_template_kwargs and "reasoning_effort" not in server.text.template:
             self._note_no_effect(request, (*parsed.no_effect, "reasoning_effort"))
         generation = Generation(parsed, server, context, self._settings, request.outcome, responses)
-        return Attempt(
-            server,
-            candidate.label,
-            self._admission("generate", server.model, candidate.address),
-            self._metrics.in_flight,
-            parsed.choices,
-            parsed.estimated_tokens,
-            generation.max_tokens * parsed.choices,
-            generation.respond,
-            parsed.priority,
-        )
+        return self._answer(candidate, server.model, parsed, generation.max_tokens, generation.respond)
 
     def _passed_generation(
         self,
@@ -227,15 +217,26 @@ class ModelRequests:
             responses=responses,
             keep_alive_seconds=self._settings.keep_alive_seconds,
         )
+        return self._answer(candidate, candidate.model, parsed, max_tokens, Proxy(passed, server).respond)
+
+    def _answer(
+        self,
+        candidate: Candidate,
+        model: str,
+        parsed: GenerationRequest,
+        max_tokens: int,
+        respond: Callable[[Request], Awaitable[None]],
+    ) -> Attempt:
+        """Return the attempt of an answer; `model` is that of the server, also for an adapter."""
         return Attempt(
-            server,
+            candidate.target,
             candidate.label,
-            self._admission("generate", candidate.model, candidate.address),
+            self._admission("generate", model, candidate.address),
             self._metrics.in_flight,
             parsed.choices,
             parsed.estimated_tokens,
             max_tokens * parsed.choices,
-            Proxy(passed, server).respond,
+            respond,
             parsed.priority,
         )
 

@@ -1,4 +1,4 @@
-"""What applications are told of errors of the servers behind the gateway."""
+"""Errors of the servers behind the gateway, as applications get them."""
 
 from __future__ import annotations
 

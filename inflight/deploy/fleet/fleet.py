@@ -248,7 +248,7 @@ class Fleet:
     def _note_failure(self, name: str, error: Exception) -> None:
         known = isinstance(error, DeployError | BuildError)
         code = error.code if known else type(error).__name__  # type: ignore[attr-defined]
-        # Clients are not told the sentence, which may name directories.
+        # Clients get the code alone: the sentence may name directories.
         message = f"the model {name} can't be loaded ({code}); the log of the server says why"
         self._residency.failed(name, message, time.monotonic())
         if self._began.is_set():
@@ -258,7 +258,7 @@ class Fleet:
             self._stopping.set()
 
     def _described(self, name: str) -> dict[str, Any]:
-        """Return what the workers are told of a model."""
+        """Return a model as the messages to the workers describe it."""
         model, state = self.models[name], self._residency.models[name]
         return {
             "name": name,
