@@ -48,7 +48,7 @@ class EngineModel:
         self._model = args["model_name"]
         self._decoupled = decoupled(args)
         self._exclude_input = flag(settings, "exclude_input_in_output", default=False)
-        options = engine_options(settings, args)
+        options = engine_options(settings)
         self._adapters = Adapters(len(options.adapters), settings.get("lora_directory", ""))
         self._engine_name = options.engine
         self._engine = EngineProcess(
