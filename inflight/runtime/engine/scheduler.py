@@ -125,7 +125,7 @@ class Scheduler:
         if steps or not self._self_scheduling:
             self._step_times.add(started_ns, time.monotonic_ns())
             self._steps += 1
-        for progress in sorted(steps, key=self._is_later):  # first tokens first: whoever waits for one waits least
+        for progress in sorted(steps, key=self._is_later):  # first tokens first, since someone waits for each
             self._process_output(progress)
 
     def stats(self) -> EngineStats:
