@@ -147,7 +147,8 @@ class Preprocessing:
         max_tokens = inputs.array("REQUEST_OUTPUT_LEN")
         if max_tokens is None:
             raise RequestError("max_tokens is missing; send how many tokens the answer may have", "invalid_request")
-        rows = yield from self._prompts.read(inputs, add_special_tokens)
+        answered = bool(np.any(max_tokens))  # without, the caller wants to know the tokens
+        rows = yield from self._prompts.read(inputs, add_special_tokens, fits=answered)
         prompts = len(rows)
         pad_ids = [[inputs.scalar("PAD_ID", row, self._pad_id)] for row in range(prompts)]
         bad_words = yield from self._words(inputs, "BAD_WORDS_DICT", "bad_words", prompts)
