@@ -59,7 +59,8 @@ _TASK_OPTIONS = (
         type=click.Choice(get_args(Task)),
         default="generate",
         show_default=True,
-        help="What the model does with a row: generate an answer, embed or classify a text, rerank documents.",
+        help="What the model does with a row: generate an answer, embed or classify a text, rerank documents, or score"
+        " how likely texts are.",
     ),
     model_options(EncodeSpec),
 )
@@ -221,6 +222,7 @@ _ENCODE_OPTIONS: dict[Task, tuple[str, ...]] = {
     "embed": ("input_type", "dimensions", "truncate", "index", "metric"),
     "classify": ("truncate",),
     "rerank": ("truncate", "documents"),
+    "score": ("truncate", "continuations", "max_length"),
 }
 
 
