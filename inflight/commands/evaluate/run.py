@@ -47,8 +47,9 @@ def command(
     GOLDEN is what `inflight batch run` reads: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table. The
     column of --reference has the right answers.
 
-    --out holds the job, scores.jsonl with a line for each row, and evaluation.json with the value and the 95% interval
-    of each metric. The command may be killed at any moment: run it again to continue.
+    --out holds the job, scores.jsonl with a line for each row, evaluation.json with the value and the 95% interval of
+    each metric, and report.html with distributions and the worst rows. The command may be killed at any moment: run it
+    again to continue.
 
     Exit codes: 0 all rows answered and scored; 3 scored, but some rows failed; 4 cancelled; 75 stopped early, run it
     again; 1 the evaluation cannot continue; 2 wrong usage.
@@ -61,6 +62,7 @@ def command(
       inflight evaluate run golden.jsonl --metric json-valid --metric 'regex:^\\{' --out a/ --ephemeral my-engine
     """  # fmt: skip
     from inflight.evaluate.metrics import CHOICE_METRICS, load_metrics
+    from inflight.evaluate.page import evaluation_page
     from inflight.evaluate.run import Scoring
 
     try:
@@ -80,6 +82,8 @@ def command(
         if not finished and not options["as_json"]:
             click.echo("\n".join(end_messages(end, job_directory)), err=True)
         evaluation = scoring.score() if finished else None
+        if evaluation is not None:
+            directory.write_report(evaluation_page(directory))
         if options["as_json"]:
             values = {} if evaluation is None else {"evaluation": evaluation.model_dump(mode="json")}
             click.echo(json.dumps(result_values(end, job_directory, code) | values))
@@ -96,4 +100,4 @@ def summary(evaluation: Evaluation, directory: EvaluationDirectory) -> str:
         value = "none" if metric.value is None else f"{metric.value:.4f}  95%: {metric.low:.4f} to {metric.high:.4f}"
         lines.append(f"  {metric.name:<{width}}  {value}")
     lines += [f"  {count:,} rows without an answer: {code}" for code, count in evaluation.codes.items()]
-    return "\n".join([*lines, f"Scores: {directory.scores}"])
+    return "\n".join([*lines, f"Report: {directory.report}"])
