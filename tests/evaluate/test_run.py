@@ -119,7 +119,7 @@ def test_the_commands_run_and_compare(tmp_path: Path, command: CommandRunner) ->
     page = (tmp_path / "three" / "report.html").read_text()
     assert "Worst rows by exact" in page
     assert "tea! &lt;b&gt;" in page
-    assert command("compare", "one", "nowhere").code == 1
+    assert command("compare", "one", "nowhere").code == 2
     assert command("run", "golden.jsonl", "--metric", "blue", "--out", "four").code == 2
     assert not (tmp_path / "four").exists()
 
