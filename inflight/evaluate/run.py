@@ -72,11 +72,18 @@ class Scoring:
             self._write(Evaluation(version=__version__, golden=self._summary(found), metrics=self._metrics({})))
 
     def score(self) -> Evaluation:
-        """Score the answers of the finished job; write the scores and the evaluation. Raises BatchError."""
+        """Score the answers of the finished job; write the scores and the evaluation.
+
+        Raises BatchError, `job_running` if another process does this.
+        """
         found, codes, alike = GoldenSet(), Counter[str](), self.choices is not None
         measured: dict[str, list[Statistics]] = {metric.name: [] for metric in self.metrics}
         digest = hashlib.sha256()
-        with map_disk_errors(self.directory.path), atomic_writer(self.directory.scores) as file:
+        with (
+            self._job_directory.locked(),
+            map_disk_errors(self.directory.path),
+            atomic_writer(self.directory.scores, temporary=self.directory.path / ".scores.jsonl") as file,
+        ):
             for row, scored in self._rows():
                 found.add(row)
                 if scored.statistics is None:
