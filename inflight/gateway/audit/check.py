@@ -107,7 +107,7 @@ def _break(last: Link, parsed: ParsedLine) -> str:
     if number <= last.number:
         return f"line {number} comes after line {last.number}: lines were reordered or repeated"
     if number > last.number + 1:
-        return f"lines {last.number + 1} to {number - 1} before it are missing"
+        return f"{number - last.number - 1} lines before it are missing, from line {last.number + 1}"
     return "" if parsed.previous == last.sha256 else "the line before it was replaced"
 
 

@@ -113,3 +113,13 @@ def prompt_of(body: Mapping[str, Any]) -> str:
     """Return the prompts of a body as JSON, of which a long one is cut."""
     prompts = orjson.dumps({name: body[name] for name in _PROMPTS if name in body}, default=str)
     return prompts[:MAX_PROMPT_BYTES].decode(errors="ignore") + ("..." if len(prompts) > MAX_PROMPT_BYTES else "")
+
+
+def field_table() -> str:
+    """Return the fields as the table of docs/audit.md."""
+    rows = (f"| `{each.name}` | {each.metadata['help']} |\n" for each in fields(AuditLine))
+    return "".join(("| field | |\n|---|---|\n", *rows))
+
+
+if __name__ == "__main__":
+    print(field_table(), end="")
