@@ -80,6 +80,8 @@ class GatewayProcesses:
 
         Raises InflightError `port_in_use`, `invalid_parameter`, `audit_unusable`.
         """
+        if self._settings.audit_options is not None:
+            self._audit_lock = self._settings.audit_options.lock()
         host, port = self._settings.host, self._settings.port
         try:
             self._socket = listen(host, port)
@@ -98,8 +100,6 @@ class GatewayProcesses:
                 "invalid_parameter",
             ) from None
         self.port = self._socket.getsockname()[1]
-        if self._settings.audit_options is not None:
-            self._audit_lock = self._settings.audit_options.lock()
 
     def start(self, servers: tuple[str, ...] | None = None, fleet: str = "") -> None:
         """Start the workers; `servers` replaces those of the settings. They report not ready until a server is.

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from inflight_client import InflightError
 
 from inflight.deploy.server.server import Server
 from inflight.gateway.audit.check import summarize, verify
 from inflight.gateway.key_editing import add_key
 from inflight.gateway.key_file import ApiKey, Quotas
 from inflight.gateway.processes import GatewayProcesses
+from inflight.gateway.settings import GatewaySettings
+from tests.fixtures.errors import raises
 from tests.fixtures.gateway import openai_client, running_gateway
 from tests.fixtures.gateway_requests import MODEL, get, post
 from tests.fixtures.waiting import wait_until
@@ -184,9 +186,8 @@ def test_prompts_are_there_if_asked_for_and_the_end_of_a_gateway_writes_all(
         text = "sk-inflight-mine " + "x" * 70_000
         for prompt in (PROMPT, text):
             post(gateway, "/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 1})
-        command = ["inflight", "gateway", "--port", "0", "--server", "127.0.0.1:1", "--audit", str(path)]
-        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert (second.returncode, "[audit_unusable]" in second.stderr) == (1, True)
+        with raises(InflightError, "audit_unusable"):
+            GatewayProcesses(GatewaySettings((), port=0, audit=str(path)), print).bind()
     short, long = [json.loads(line)["prompt"] for line in path.read_bytes().splitlines()]
     assert json.loads(short) == {"prompt": PROMPT}
     assert "[key] xxx" in long
