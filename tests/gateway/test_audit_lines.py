@@ -48,10 +48,13 @@ class Audited:
 
     def line(self, case: str) -> dict[str, Any]:
         """Return the line of a request, once it is written."""
-        found: list[dict[str, Any]] = []
-        wait_until(lambda: found.extend(each for each in self.lines if each["request_id"] == case) or found)
-        assert len(found) == 1
-        return found[0]
+
+        def found() -> list[dict[str, Any]]:
+            return [each for each in self.lines if each["request_id"] == case]
+
+        wait_until(found)
+        (line,) = found()
+        return line
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +159,6 @@ def test_a_client_that_leaves_has_a_line_with_what_was_computed(audited: Audited
 def test_rows_of_a_batch_have_lines_with_the_name_of_its_key(audited: Audited) -> None:
     with openai_client(audited.gateway, api_key=audited.tokens["app"]) as client:
         assert ended(client, create(client, rows(5))).request_counts.completed == 5
-    found: list[dict[str, Any]] = []
     wait_until(lambda: [line for line in audited.lines if line["event"] == "batch_row"][4:])
     found = [line for line in audited.lines if line["event"] == "batch_row"]
     assert {(line["key"], line["model"], line["code"]) for line in found} == {("my app", MODEL, None)}

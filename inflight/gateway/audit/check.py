@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -41,8 +41,7 @@ class Verdict:
         if self.problem:
             yield f"{self.file}:{self.row}: {self.problem}."
         if self.lines:
-            state = "are whole before it" if self.problem else "are whole"
-            yield f"{self.lines} lines, {self.first} to {self.last}, {state}; the last SHA-256 is {self.sha256}."
+            yield f"The lines {self.first} to {self.last} are whole; the last SHA-256 is {self.sha256}."
         if self.removed_through:
             yield f"Lines up to {self.removed_through} were removed by --audit-keep."
         if self.recovered:
@@ -123,7 +122,9 @@ def summarize(paths: Sequence[Path]) -> dict[str, Any]:
 
     Lines that are no JSON are left to `verify`. Raises InflightError.
     """
-    counts: dict[str, defaultdict[str, Counter[str]]] = {name: defaultdict(Counter) for name in COUNTED}
+    counts: dict[str, defaultdict[str, list[int]]] = {
+        name: defaultdict(lambda: [0] * (1 + len(TOKENS))) for name in COUNTED
+    }
     begin = end = ""
     for path in files_of(paths):
         for line in _read(path):
@@ -133,13 +134,19 @@ def summarize(paths: Sequence[Path]) -> dict[str, Any]:
                 continue
             if time := values.get("time"):
                 begin, end = min(begin or time, time), max(end, time)
+            tokens = [values.get(name) or 0 for name in TOKENS]
             for name, by_value in counts.items():
                 value = values.get(name)
-                for each in value if isinstance(value, list) else [value]:
-                    if each not in (None, ""):
-                        by_value[str(each)]["lines"] += 1
-                        by_value[str(each)].update({token: values.get(token) or 0 for token in TOKENS})
-    return {"from": begin, "to": end, **counts}
+                for each in value if isinstance(value, list) else () if value is None else (value,):
+                    numbers = by_value[str(each)]
+                    numbers[0] += 1
+                    for place, count in enumerate(tokens, 1):
+                        numbers[place] += count
+    named = {
+        name: {value: dict(zip(("lines", *TOKENS), numbers, strict=True)) for value, numbers in by_value.items()}
+        for name, by_value in counts.items()
+    }
+    return {"from": begin, "to": end, **named}
 
 
 def _read(path: Path) -> Iterator[bytes]:
