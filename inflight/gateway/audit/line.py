@@ -6,13 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from inflight.gateway.http import Request
 from inflight.gateway.key_file import PREFIX
 from inflight.gateway.key_ring import Caller
+
+if TYPE_CHECKING:
+    from inflight.gateway.http import Request
 
 MAX_PROMPT_BYTES = 2**16
 _MAX_CHARACTERS = 200
