@@ -8,7 +8,9 @@ run on one machine.
 
 from __future__ import annotations
 
+import copy
 import random
+import shutil
 import statistics
 import time
 from dataclasses import dataclass, replace
@@ -19,7 +21,6 @@ from typing import get_args
 import click
 
 from benchmarks.fixtures import BENCH_DIRECTORY, bench_checkpoint, bench_engine
-from benchmarks.pad_layers import pad_layers
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.make_checkpoint import make_checkpoint
 from build_engines.manifest import Manifest, Precision
@@ -68,6 +69,23 @@ def engines(precision: Precision) -> tuple[Path, Path]:
         make_checkpoint(deep, lambda directory: pad_layers(shallow, directory, PADDED_LAYERS), NoBuildProgress())
     build_engine(str(deep), engine := BENCH_DIRECTORY / f"{deep.name}-{precision}", BuildOptions(precision=precision))
     return engine, bench_engine(LIKE, precision)
+
+
+def pad_layers(source: Path, out: Path, layers: int) -> None:
+    """Write the Llama `source` into `out` with more layers that add nothing to the hidden states."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    shutil.copytree(source, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.safetensors", ".inflight-*"))
+    model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
+    for _ in range(layers):
+        layer = copy.deepcopy(model.model.layers[-1])
+        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+        torch.nn.init.zeros_(layer.mlp.down_proj.weight)
+        layer.self_attn.layer_idx += 1
+        model.model.layers.append(layer)
+    model.config.num_hidden_layers += layers
+    model.save_pretrained(out)
 
 
 def measure(deep: Path, draft: Path, rounds: int = ROUNDS) -> dict[str, Gain]:
