@@ -60,7 +60,8 @@ job_options = section(
         type=click.Choice(get_args(Task)),
         default="generate",
         show_default=True,
-        help="What the model does with a row: generate an answer, embed or classify a text, rerank documents.",
+        help="What the model does with a row: generate an answer, embed or classify a text, rerank documents, or score"
+        " how likely texts are.",
     ),
     model_options(EncodeSpec),
     model_options(GenerationDefaults),
@@ -196,6 +197,7 @@ _ENCODE_OPTIONS: dict[Task, tuple[str, ...]] = {
     "embed": ("input_type", "dimensions", "truncate", "index", "metric"),
     "classify": ("truncate",),
     "rerank": ("truncate", "documents"),
+    "score": ("truncate", "continuations", "max_length"),
 }
 
 
