@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from inflight_client import InflightError
 from inflight_client.encoder_call import MODELS
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.file_formats import resolve_format
-from inflight.batch.job.rows import REFINED_FIELDS, GenerateRequest, InputRecord, RowRequest
+from inflight.batch.job.rows import REFINED_FIELDS, GenerateRequest, InputRecord, InvalidRow, Row, RowRequest
 from inflight.batch.job.spec import TEXT_COLUMNS, FileFormat, InputSpec, Job
 from inflight.batch.row_formats.answer_check import Condition
-from inflight.batch.row_formats.detection import is_request
+from inflight.batch.row_formats.detection import first_record, is_request
 from inflight.batch.row_formats.interface import RowFormat
 from inflight.batch.row_formats.plain import (
     EncodeRowFormat,
@@ -69,6 +71,8 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
             " condition, such as invalid-json",
             "input_invalid",
         )
+    if job.defaults.top_log_probs is not None and any(map(is_openai_address, job.run_options.servers)):
+        raise BatchError("--top-log-probs needs token ids, which only Triton returns; leave it out", "input_invalid")
     form: PlainRowFormat
     if job.encode is not None:
         form = (ScoreRowFormat if job.task == "score" else EncodeRowFormat)(spec, job.encode, compact)
@@ -87,6 +91,16 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
             "input_not_found",
         )
     return form
+
+
+def read_rows(job: Job, source: RowSource) -> Iterator[tuple[InputRecord, Row | InvalidRow]]:
+    """Yield the rows of a job, in order, as read and as parsed. Raises BatchError."""
+    form = create_row_format(job, source, first_record(source), 0)
+    part = job.input.part
+    limits = [limit for limit in (job.input.limit, part.rows) if limit is not None]
+    records = islice(source.read(part.after, part.line), min(limits) if limits else None)
+    for number, record in enumerate(records, part.first):
+        yield record, form.parse(number, record)
 
 
 def sample_request(job: Job) -> RowRequest:
@@ -129,5 +143,6 @@ def _plain_options(job: Job, spec: InputSpec) -> str:
         "the columns to keep": bool(spec.keep),
         "the retrieval": job.retrieval is not None,
         "the schema": job.defaults.answer_schema is not None,
+        "--top-log-probs": job.defaults.top_log_probs is not None,
     }
     return ", ".join(name for name, is_set in options.items() if is_set)
