@@ -22,7 +22,7 @@ SAMPLINGS = (
 
 
 def requests(count: int) -> list[GenerationRequest]:
-    """Prompts that share and extend each other, of lengths around whole blocks; some want their own log probabilities."""
+    """Prompts that share and extend each other, of lengths around whole blocks; some are scored."""
     source = random.Random(3)
     base = [source.randrange(5, 1000) for _ in range(140)]
     return [
