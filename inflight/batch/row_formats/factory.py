@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from inflight_client import InflightError
 from inflight_client.encoder_call import MODELS
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.file_formats import resolve_format
-from inflight.batch.job.rows import (
-    REFINED_FIELDS,
-    ClassifyRequest,
-    EmbedRequest,
-    GenerateRequest,
-    InputRecord,
-    RerankRequest,
-    RowRequest,
-)
+from inflight.batch.job.rows import REFINED_FIELDS, GenerateRequest, InputRecord, InvalidRow, Row, RowRequest
 from inflight.batch.job.spec import TEXT_COLUMNS, FileFormat, InputSpec, Job
 from inflight.batch.row_formats.answer_check import Condition
-from inflight.batch.row_formats.detection import is_request
+from inflight.batch.row_formats.detection import first_record, is_request
 from inflight.batch.row_formats.interface import RowFormat
 from inflight.batch.row_formats.plain import (
     EncodeRowFormat,
@@ -29,6 +23,7 @@ from inflight.batch.row_formats.plain import (
     sampling_from_defaults,
 )
 from inflight.batch.row_formats.request_bodies import is_openai_address, sampling_fields
+from inflight.batch.row_formats.score import ScoreRowFormat
 from inflight.batch.sources.interface import RowSource
 
 
@@ -56,7 +51,7 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
                 " url and body",
                 "input_invalid",
             )
-        if job.task in ("classify", "rerank"):
+        if job.task in ("classify", "rerank", "score"):
             raise BatchError(f"OpenAI's format has no requests for the task {job.task}", "input_invalid")
         from inflight.batch.row_formats.openai import OpenAIRowFormat
 
@@ -76,9 +71,11 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
             " condition, such as invalid-json",
             "input_invalid",
         )
+    if job.defaults.top_log_probs is not None and any(map(is_openai_address, job.run_options.servers)):
+        raise BatchError("--top-log-probs needs token ids, which only Triton returns; leave it out", "input_invalid")
     form: PlainRowFormat
     if job.encode is not None:
-        form = EncodeRowFormat(spec, job.encode, compact)
+        form = (ScoreRowFormat if job.task == "score" else EncodeRowFormat)(spec, job.encode, compact)
     elif job.retrieval is None:
         own = () if job.refine is None else REFINED_FIELDS
         form = GenerateRowFormat(spec, job.defaults, overrides=source.format == "jsonl", own=own)
@@ -96,15 +93,20 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
     return form
 
 
+def read_rows(job: Job, source: RowSource) -> Iterator[tuple[InputRecord, Row | InvalidRow]]:
+    """Yield the rows of a job, in order, as read and as parsed. Raises BatchError."""
+    form = create_row_format(job, source, first_record(source), 0)
+    part = job.input.part
+    limits = [limit for limit in (job.input.limit, part.rows) if limit is not None]
+    records = islice(source.read(part.after, part.line), min(limits) if limits else None)
+    for number, record in enumerate(records, part.first):
+        yield record, form.parse(number, record)
+
+
 def sample_request(job: Job) -> RowRequest:
     """Return a request with the job's own options, for servers to say whether they can do it. Raises BatchError."""
     if job.encode is not None:
-        encode = job.encode
-        if encode.task == "embed":
-            return EmbedRequest(("Hello",), encode.input_type, encode.dimensions, encode.truncate)
-        if encode.task == "classify":
-            return ClassifyRequest("Hello", encode.truncate)
-        return RerankRequest("Hello", ("Hello",), encode.truncate)
+        return job.encode.sample()
     defaults = job.defaults
     request = GenerateRequest("Hello", defaults.max_tokens, sampling_from_defaults(defaults))
     as_model = defaults.generation_config == "model"
@@ -141,5 +143,6 @@ def _plain_options(job: Job, spec: InputSpec) -> str:
         "the columns to keep": bool(spec.keep),
         "the retrieval": job.retrieval is not None,
         "the schema": job.defaults.answer_schema is not None,
+        "--top-log-probs": job.defaults.top_log_probs is not None,
     }
     return ", ".join(name for name, is_set in options.items() if is_set)

@@ -15,13 +15,11 @@ import orjson
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
-from inflight.batch.job.rows import InvalidRow, Row, RowStatus
+from inflight.batch.job.rows import RowStatus
 from inflight.batch.job.spec import Job
 from inflight.batch.outputs.answer_record import is_openai_line
 from inflight.batch.outputs.factory import create_output
-from inflight.batch.row_formats.detection import first_record
-from inflight.batch.row_formats.factory import create_row_format
-from inflight.batch.row_formats.interface import RowFormat
+from inflight.batch.row_formats.factory import read_rows
 from inflight.batch.row_formats.template import wanted_columns
 from inflight.batch.sources.factory import open_source
 from inflight.batch.sources.interface import RowSource
@@ -180,7 +178,7 @@ def _index_records(tally: RecordIndex, kind: RowStatus, path: Path, finished: bo
             if not finished and not line.endswith(b"\n"):
                 break  # it is being written, or will be truncated when the job is resumed
             try:
-                keys.append(_key(kind, line))
+                keys.append(record_key(kind, line))
             except (ValueError, KeyError, TypeError):
                 yield f"{path}:{number}"
             if len(keys) >= _KEYS_PER_INSERT:
@@ -189,7 +187,7 @@ def _index_records(tally: RecordIndex, kind: RowStatus, path: Path, finished: bo
     tally.add(kind, keys)
 
 
-def _key(kind: RowStatus, line: bytes) -> str | int:
+def record_key(kind: RowStatus, line: bytes) -> str | int:
     """Return the key of a record: the line for a dead letter, otherwise the id."""
     values = orjson.loads(line)
     if not line.endswith(b"\n"):
@@ -200,15 +198,6 @@ def _key(kind: RowStatus, line: bytes) -> str | int:
     if not isinstance(id_, (str, int)):
         raise TypeError("that is no id")
     return str(id_)
-
-
-def rows_of(job: Job, source: RowSource, form: RowFormat) -> Iterator[Row | InvalidRow]:
-    """Yield the rows of the job's part of its input."""
-    part = job.input.part
-    limits = [limit for limit in (job.input.limit, part.rows) if limit is not None]
-    records = islice(source.read(part.after, part.line), min(limits) if limits else None)
-    for number, record in enumerate(records, part.first):
-        yield form.parse(number, record)
 
 
 def original_source(directory: JobDirectory, job: Job, recorded: Mapping[str, Any]) -> RowSource:
@@ -226,7 +215,7 @@ def original_source(directory: JobDirectory, job: Job, recorded: Mapping[str, An
 
 def _rows_without_record(job: Job, source: RowSource, tally: RecordIndex) -> Iterator[str]:
     """Match each row of the input with its record; yield the rows without one."""
-    for row in rows_of(job, source, create_row_format(job, source, first_record(source), 0)):
+    for _, row in read_rows(job, source):
         if not tally.match_row(row.line, row.id):
             yield f"line {row.line}" if row.id is None else row.id
 

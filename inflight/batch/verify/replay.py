@@ -21,9 +21,9 @@ from inflight.batch.job.rows import GenerateRequest, Row, RowStatus
 from inflight.batch.job.spec import Job, RunOptions
 from inflight.batch.outputs.answer_record import is_openai_line, parse_answer, same_content
 from inflight.batch.row_formats.detection import first_record
-from inflight.batch.row_formats.factory import create_row_format, sample_request
+from inflight.batch.row_formats.factory import create_row_format, read_rows, sample_request
 from inflight.batch.state.line_file import read_lines
-from inflight.batch.verify.checker import original_source, recorded_state, rows_of
+from inflight.batch.verify.checker import original_source, recorded_state
 
 _CONCURRENCY = 16
 _SHOWN = 10
@@ -114,7 +114,7 @@ async def _replay(job: Job, directory: JobDirectory, share: float, backends: Seq
     source = original_source(directory, job, state)
     form = create_row_format(job, source, first_record(source), 0)
     answers = dict(_drawn_answers(directory, share))
-    rows = [row for row in rows_of(job, source, form) if isinstance(row, Row) and row.id in answers]
+    rows = [row for _, row in read_rows(job, source) if isinstance(row, Row) and row.id in answers]
     differences: dict[str, Difference] = {}
     failed: dict[str, str] = {}
     async with AsyncExitStack() as stack:
