@@ -95,7 +95,7 @@ def test_log_probabilities_are_those_of_torch(server: Server, tiny_checkpoint: T
 def test_scores_of_servers_that_tell_prompt_logprobs(kind: str, tmp_path: Path) -> None:
     """In windows of the server's length, if that is shorter; and a text of CSV is one continuation, or a list."""
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"prompt": "the cup", "continuations": [" of tea", " is green"]},
         {"prompt": " ".join(words)},
         {"prompt": "the cup", "continuations": " of tea"},
