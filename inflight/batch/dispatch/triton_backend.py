@@ -71,7 +71,7 @@ class TritonBackend:
             retry=NO_RETRY,
             metrics_url=page,
         )
-        self._priority = options.priority or 0
+        self._priority, self._row_timeout = options.priority or 0, options.row_timeout
         self._takes_priority = True
         self._on_message = on_message
         self._warned_metrics = self._warned_model = False
@@ -180,7 +180,7 @@ class TritonBackend:
         ]
 
     async def tokenize(self, text: str) -> Sequence[int]:
-        return await self._client.tokenize(text)
+        return await self._client.tokenize(text, self._row_timeout)
 
     async def max_prompt_tokens(self) -> int | None:
         most = (await self._client.deployment()).served.get("max_seq_len")
