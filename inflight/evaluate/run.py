@@ -59,24 +59,24 @@ class Scoring:
         found = GoldenSet()
         for row in self.golden():
             found.add(row)
-        before = self.directory.read_any()
-        if before is not None and before.golden.sha256 != found.sha256:
-            raise BatchError(
-                f"{self.directory.path} holds answers to another golden set than {self.job.input.shown} is now; restore"
-                " it, or give another --out",
-                "input_changed",
-            )
-        if before is None:
+        if not self._is_bound(found):
             with map_disk_errors(self.directory.path):
                 make_directory(self.directory.path)
             self._write(Evaluation(version=__version__, golden=self._summary(found), metrics=self._metrics({})))
 
     def score(self) -> Evaluation:
-        """Score the answers of the finished job; write the scores and the evaluation. Raises BatchError."""
+        """Score the answers of the finished job; write the scores and the evaluation.
+
+        Raises BatchError: `job_running` if another process does this, `input_changed`, `scores_alike`, `job_damaged`.
+        """
         found, codes, alike = GoldenSet(), Counter[str](), self.choices is not None
         measured: dict[str, list[Statistics]] = {metric.name: [] for metric in self.metrics}
         digest = hashlib.sha256()
-        with map_disk_errors(self.directory.path), atomic_writer(self.directory.scores) as file:
+        with (
+            self._job_directory.locked(),
+            map_disk_errors(self.directory.path),
+            atomic_writer(self.directory.scores, temporary=self.directory.path / ".scores.jsonl") as file,
+        ):
             for row, scored in self._rows():
                 found.add(row)
                 if scored.statistics is None:
@@ -88,6 +88,7 @@ class Scoring:
                 line = orjson.dumps(scored._asdict()) + b"\n"
                 digest.update(line)
                 file.write(line)
+            self._is_bound(found)  # it may have been edited while the job ran
             if alike and found.rows > codes.total():
                 raise BatchError(
                     f"all choices of all rows in {self.directory.path} have the same score, so the server's log"
@@ -109,6 +110,17 @@ class Scoring:
         )
         self._write(evaluation)
         return evaluation
+
+    def _is_bound(self, found: GoldenSet) -> bool:
+        """Return whether the directory is that of this golden set, or a new one. Raises BatchError `input_changed`."""
+        before = self.directory.read_any()
+        if before is not None and before.golden.sha256 != found.sha256:
+            raise BatchError(
+                f"{self.directory.path} holds answers to another golden set than {self.job.input.shown} is now; restore"
+                " it, or give another --out",
+                "input_changed",
+            )
+        return before is not None
 
     @property
     def _job_directory(self) -> JobDirectory:

@@ -45,13 +45,14 @@ def scoring(
     return Scoring(directory, job, loaded, reference, choices)
 
 
-def evaluate(wanted: Scoring, answers: Answers) -> EvaluationDirectory:
-    """Run an evaluation; a prompt that `answers` does not have is its own answer."""
+def evaluate(wanted: Scoring, answers: Answers, retry: Sequence[str] | None = None) -> EvaluationDirectory:
+    """Run an evaluation; a prompt that `answers` does not have is its own answer. `retry`: codes of rows to send again,
+    of a job that is finished."""
 
     async def answer(server: ScriptedBackend, prompt: str) -> str | InflightError:
         return answers.get(prompt, prompt)
 
     wanted.begin()
-    JobRunner(wanted.job, JobDirectory.from_output(wanted.job.output), backends=[ScriptedBackend(answer)]).run()
+    JobRunner(wanted.job, JobDirectory.from_output(wanted.job.output), backends=[ScriptedBackend(answer)]).run(retry)
     wanted.score()
     return wanted.directory
