@@ -21,6 +21,7 @@ COMMANDS = {
     "demo": ("inflight.commands.demo", "Run everything once with a small real model: engine, server, answers, load."),
     "doctor": ("inflight.commands.doctor", "Check this machine and show how to fix problems."),
     "embed": ("inflight.commands.encode.embed", "Print the embeddings of texts."),
+    "evaluate": ("inflight.commands.evaluate.group", "Score a model over a golden set, and compare: run, compare."),
     "gateway": ("inflight.commands.gateway", "An OpenAI-compatible API in front of Triton servers."),
     "generate": ("inflight.commands.generate", "Send a prompt to a server and stream the answer."),
     "key": ("inflight.commands.key.group", "API keys of the gateway: add, list, revoke."),
@@ -38,7 +39,7 @@ COMMANDS = {
 
 COMMAND_SECTIONS = {
     "Serve": ("serve", "gateway", "routes", "key", "status"),
-    "Use": ("chat", "generate", "embed", "rerank", "classify", "batch", "load"),
+    "Use": ("chat", "generate", "embed", "rerank", "classify", "batch", "evaluate", "load"),
     "Models": ("pull", "list", "rm", "build", "plan", "tune", "assemble"),
     "Try out": ("demo", "doctor", "checkpoint"),
 }
@@ -61,6 +62,7 @@ COMMAND_HINTS = {
     "run-batch": "`inflight batch run`",
     "complete": "`inflight generate`",
     **dict.fromkeys(("embeddings", "embedding", "encode"), "`inflight embed`"),
+    **dict.fromkeys(("eval", "lm-eval"), "`inflight evaluate run`"),
     **dict.fromkeys(("score", "rank"), "`inflight rerank`"),
     "collect-env": "`inflight doctor`",
     "version": "`inflight --version`",

@@ -38,6 +38,7 @@ PARTS = {
     "inflight/openai_api": ("gateway",),
     "inflight/gateway": ("gateway", "batch", "otlp"),
     "inflight/batch": ("batch", "postgresql", "ray"),
+    "inflight/evaluate": ("batch", "evaluate"),
     "loadtests": ("load",),
 }
 

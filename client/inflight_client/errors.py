@@ -132,6 +132,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "row_duplicate": ErrorCode("an earlier row has the same id, or an id that the output's table treats as the same", "give each row a unique id"),
     "row_crashed_engine": ErrorCode("engines crashed each time they ran the row", "inspect the row and the engine's log"),
     "job_expired": ErrorCode("the completion window ended before the row was sent", "send the row again", retry=True),
+    # evaluations
+    "evaluation_not_found": ErrorCode("there is no finished evaluation at that path", "check the path; `inflight evaluate run` creates one, and the same command completes it"),
+    "evaluation_damaged": ErrorCode("a file of the evaluation was changed or is truncated", "run the evaluation again"),
+    "evaluations_differ": ErrorCode("the evaluations are not of the same rows and metrics", "evaluate both with the same golden set, --reference and --metric"),
+    "scores_alike": ErrorCode("the server's scores don't distinguish the choices", "evaluate at a server that returns log probabilities of prompts"),
     # files and batches of the gateway
     "file_not_found": ErrorCode("there is no such file, or it has expired", "check the id, or upload the file again"),
     "file_too_large": ErrorCode("the file has more bytes or requests than are allowed", "split it into several files"),

@@ -207,7 +207,7 @@ class Condition:
             wrong = result.code == "answer_invalid"
             return ("schema" if self.asks_schema else "invalid-json" if self.asks_json else "") if wrong else ""
         texts = [text for text, _ in answer_texts(result)]
-        if self.asks_json and any(not _is_json(text) for text in texts):
+        if self.asks_json and any(not is_json(text) for text in texts):
             return "invalid-json"
         if self._least is not None and (mean := mean_log_prob(result)) is not None and mean < self._least:
             return f"logprob < {self._least:g}"
@@ -216,7 +216,7 @@ class Condition:
         return ""
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
     try:
         orjson.loads(text)
     except ValueError:

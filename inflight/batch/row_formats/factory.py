@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from inflight_client import InflightError
 from inflight_client.encoder_call import MODELS
@@ -15,12 +17,14 @@ from inflight.batch.job.rows import (
     EmbedRequest,
     GenerateRequest,
     InputRecord,
+    InvalidRow,
     RerankRequest,
+    Row,
     RowRequest,
 )
 from inflight.batch.job.spec import TEXT_COLUMNS, FileFormat, InputSpec, Job
 from inflight.batch.row_formats.answer_check import Condition
-from inflight.batch.row_formats.detection import is_request
+from inflight.batch.row_formats.detection import first_record, is_request
 from inflight.batch.row_formats.interface import RowFormat
 from inflight.batch.row_formats.plain import (
     EncodeRowFormat,
@@ -94,6 +98,16 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
             "input_not_found",
         )
     return form
+
+
+def read_rows(job: Job, source: RowSource) -> Iterator[tuple[InputRecord, Row | InvalidRow]]:
+    """Yield the rows of a job, in order, as read and as parsed. Raises BatchError."""
+    form = create_row_format(job, source, first_record(source), 0)
+    part = job.input.part
+    limits = [limit for limit in (job.input.limit, part.rows) if limit is not None]
+    records = islice(source.read(part.after, part.line), min(limits) if limits else None)
+    for number, record in enumerate(records, part.first):
+        yield record, form.parse(number, record)
 
 
 def sample_request(job: Job) -> RowRequest:

@@ -18,8 +18,7 @@ from inflight.batch.job.rows import RowStatus
 from inflight.batch.job.spec import Job
 from inflight.batch.outputs.answer_record import is_openai_line
 from inflight.batch.outputs.factory import create_output
-from inflight.batch.row_formats.detection import first_record
-from inflight.batch.row_formats.factory import create_row_format
+from inflight.batch.row_formats.factory import read_rows
 from inflight.batch.row_formats.template import wanted_columns
 from inflight.batch.sources.factory import open_source
 from inflight.batch.sources.interface import RowSource
@@ -183,7 +182,7 @@ def _index_records(tally: RecordIndex, kind: RowStatus, path: Path, finished: bo
             if not finished and not line.endswith(b"\n"):
                 break  # it is being written, or will be truncated when the job is resumed
             try:
-                keys.append(_key(kind, line))
+                keys.append(record_key(kind, line))
             except (ValueError, KeyError, TypeError):
                 yield f"{path}:{number}"
             if len(keys) >= _KEYS_PER_INSERT:
@@ -192,7 +191,7 @@ def _index_records(tally: RecordIndex, kind: RowStatus, path: Path, finished: bo
     tally.add(kind, keys)
 
 
-def _key(kind: RowStatus, line: bytes) -> str | int:
+def record_key(kind: RowStatus, line: bytes) -> str | int:
     """Return the key of a record: the line for a dead letter, otherwise the id."""
     values = orjson.loads(line)
     if not line.endswith(b"\n"):
@@ -207,12 +206,7 @@ def _key(kind: RowStatus, line: bytes) -> str | int:
 
 def _rows_without_record(job: Job, source: RowSource, tally: RecordIndex) -> Iterator[str]:
     """Match each row of the input with its record; yield the rows without one."""
-    form = create_row_format(job, source, first_record(source), 0)
-    part = job.input.part
-    limits = [limit for limit in (job.input.limit, part.rows) if limit is not None]
-    records = islice(source.read(part.after, part.line), min(limits) if limits else None)
-    for number, record in enumerate(records, part.first):
-        row = form.parse(number, record)
+    for _, row in read_rows(job, source):
         if not tally.match_row(row.line, row.id):
             yield f"line {row.line}" if row.id is None else row.id
 

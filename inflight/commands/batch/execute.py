@@ -46,31 +46,39 @@ def execute_job(
 
     Closing the terminal, or the reader of the job's output, affects neither the job nor its exit code.
     """
-    allowed = _failure_allowance(options["allow_failed"])
     with ignore_closed_output():
-        name = directory.path.stem
-        with (
-            metrics_publisher(name, options["metrics_port"], options["metrics_file"], print_line) as publish,
-            job_display(name, quiet=options["quiet"]) as screen,
-        ):
-
-            def on_progress(progress: JobProgress) -> None:
-                publish(progress)
-                screen.on_progress(progress)
-
-            end = _runner_class(job)(job, directory, on_progress, screen.on_message).run(retry_codes)
-        code = exit_code(end, allowed)
+        end, code = run_job(job, directory, options, retry_codes)
         if options["as_json"]:
-            click.echo(json.dumps(_values(end, directory, code)))
+            click.echo(json.dumps(result_values(end, directory, code)))
         elif end.state is JobState.FINISHED:
             if code or not options["quiet"]:
                 click.echo(_summary(directory))
         else:
-            click.echo("\n".join(_end_messages(end, directory)), err=True)
+            click.echo("\n".join(end_messages(end, directory)), err=True)
     sys.exit(code)
 
 
-def _end_messages(end: JobResult, directory: JobDirectory) -> Iterator[str]:
+def run_job(
+    job: Job, directory: JobDirectory, options: dict[str, Any], retry_codes: Sequence[str] | None = None
+) -> tuple[JobResult, int]:
+    """Run the job once and show its progress; return its result and its exit code. Raises BatchError if it cannot
+    start."""
+    allowed = _failure_allowance(options["allow_failed"])
+    name = directory.path.stem
+    with (
+        metrics_publisher(name, options["metrics_port"], options["metrics_file"], print_line) as publish,
+        job_display(name, quiet=options["quiet"]) as screen,
+    ):
+
+        def on_progress(progress: JobProgress) -> None:
+            publish(progress)
+            screen.on_progress(progress)
+
+        end = _runner_class(job)(job, directory, on_progress, screen.on_message).run(retry_codes)
+    return end, exit_code(end, allowed)
+
+
+def end_messages(end: JobResult, directory: JobDirectory) -> Iterator[str]:
     """Yield why the job ended before it was finished, and how to resume it."""
     state = "Error" if end.state is JobState.FAILED else str(end.state).capitalize()
     yield f"{state}: {end.message}" + (f" [{end.code}]" if end.code else "")
@@ -118,7 +126,7 @@ def exit_code(end: JobResult, allowed: Callable[[int], float]) -> int:
     return end.exit_code
 
 
-def _values(end: JobResult, directory: JobDirectory, code: int) -> dict[str, Any]:
+def result_values(end: JobResult, directory: JobDirectory, code: int) -> dict[str, Any]:
     return {
         "state": end.state,
         "exit_code": code,

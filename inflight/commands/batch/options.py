@@ -27,7 +27,7 @@ from inflight.batch.job.spec import (
 from inflight.batch.row_formats.request_bodies import is_openai_address
 from inflight.batch.storage.addresses import is_database
 from inflight.commands.option_sections import section
-from inflight.common.schema.cli_options import Lines, collect_options, model_options, usage_error
+from inflight.common.schema.cli_options import Lines, collect_options, field_options, model_options, usage_error
 
 _INPUT = {"format": "input_format"}
 _OUTPUT = {"format": "output_format", "table": "output_table"}
@@ -42,9 +42,7 @@ _EPHEMERAL = {
 _SAMPLING = set(GenerationDefaults.model_fields) & set(Sampling.__dataclass_fields__)
 
 
-job_options = section(
-    "Input",
-    model_options(InputSpec, _INPUT),
+_OUTPUT_OPTIONS = (
     click.option("--out", required=True, metavar="OUTPUT", help="Output: a path, an address or a database URL."),
     model_options(OutputSpec, _OUTPUT),
     click.option(
@@ -54,7 +52,8 @@ job_options = section(
         multiple=True,
         help="Write another value of the answer to a column (repeatable): output_tokens=tokens.",
     ),
-    model_options(RetrievalSpec, _RETRIEVAL),
+)
+_TASK_OPTIONS = (
     click.option(
         "--task",
         type=click.Choice(get_args(Task)),
@@ -63,6 +62,8 @@ job_options = section(
         help="What the model does with a row: generate an answer, embed or classify a text, rerank documents.",
     ),
     model_options(EncodeSpec),
+)
+_GENERATE_OPTIONS = (
     model_options(GenerationDefaults),
     click.option(
         "--schema",
@@ -70,9 +71,20 @@ job_options = section(
         help="JSON schema that each answer must match; the properties of its object are columns of the output.",
     ),
     model_options(RefineSpec, _REFINE),
-    starts={"out": "Output", "retrieve": "Retrieval", "task": "Task", "max_tokens": "Sampling"},
+)
+_STARTS = {"out": "Output", "retrieve": "Retrieval", "task": "Task", "max_tokens": "Sampling"}
+_SOURCE_OPTIONS = model_options(InputSpec, _INPUT), model_options(RetrievalSpec, _RETRIEVAL)
+
+
+job_options = section(
+    *("Input", _SOURCE_OPTIONS[0], *_OUTPUT_OPTIONS, _SOURCE_OPTIONS[1], *_TASK_OPTIONS, *_GENERATE_OPTIONS),
+    starts=_STARTS,
 )
 """Adds the options that define a job; `job_from_options` reads them."""
+
+
+evaluated_job_options = section("Input", *_SOURCE_OPTIONS, *_GENERATE_OPTIONS, starts=_STARTS)
+"""Those of a job whose task and output follow from something else; `evaluated_job` reads them."""
 
 
 running_options = section(
@@ -149,6 +161,12 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
         raise click.UsageError(str(error)) from None
     except ValidationError as error:
         raise usage_error(error, {**_INPUT, **_OUTPUT}) from None
+
+
+def evaluated_job(address: str, out: Path, task: Task, options: dict[str, Any]) -> Job:
+    """Return the job that `evaluated_job_options` describe, and remove them from `options`."""
+    left_out = {option.key: None for model in (OutputSpec, EncodeSpec) for option in field_options(model, _OUTPUT)}
+    return job_from_options(address, left_out | options | {"out": str(out), "write": (), "task": task})
 
 
 def _schema(path: str | None, task: Task) -> dict[str, Any] | None:

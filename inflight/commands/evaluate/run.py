@@ -1,0 +1,92 @@
+"""`inflight evaluate run`: score a model's answers to a golden set."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from inflight_client import InflightError
+
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.reporting.progress import JobState
+from inflight.commands.batch.execute import end_messages, result_options, result_values, run_job
+from inflight.commands.batch.options import evaluated_job, evaluated_job_options, running_options
+from inflight.commands.option_sections import SectionedCommand, section
+from inflight.commands.terminal.standard_streams import ignore_closed_output
+from inflight.evaluate.evaluation import Evaluation, EvaluationDirectory
+
+
+@click.command(cls=SectionedCommand, short_help="Score a model's answers to a golden set.")
+@click.argument("golden", metavar="GOLDEN")
+@section(
+    "Evaluation",
+    click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory of the evaluation."),
+    click.option("--reference", metavar="COLUMN", help="Column with a row's right answer, or with a list of them."),
+    click.option(
+        "--metric",
+        "names",
+        required=True,
+        multiple=True,
+        metavar="LIST",
+        help="Metrics, with commas between them (repeatable): bleu, chrf, rouge1, rouge2, rougeL, exact, f1, wer, cer,"
+        " json-valid, regex or regex:PATTERN.",
+    ),
+)
+@evaluated_job_options
+@running_options
+@result_options
+def command(golden: str, out: Path, reference: str | None, names: tuple[str, ...], **options: Any) -> None:
+    """Send every row of GOLDEN to a model as a batch job, and score its answers.
+
+    GOLDEN is what `inflight batch run` reads: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table. The
+    column of --reference has the right answers.
+
+    --out holds the job, scores.jsonl with a line for each row, and evaluation.json with the value and the 95% interval
+    of each metric. The command may be killed at any moment: run it again to continue.
+
+    Exit codes: 0 all rows answered and scored; 3 scored, but some rows failed; 4 cancelled; 75 stopped early, run it
+    again; 1 the evaluation cannot continue; 2 wrong usage.
+
+    \b
+      inflight evaluate run golden.jsonl --reference answer --metric bleu,chrf,rougeL --out baseline/
+      inflight evaluate run golden.csv --template '{{ question }}' --reference answer --metric exact,f1 --out a/
+      inflight evaluate run golden.jsonl --metric json-valid --metric 'regex:^\\{' --out a/ --ephemeral my-engine
+    """  # fmt: skip
+    from inflight.evaluate.metrics import load_metrics
+    from inflight.evaluate.run import Scoring
+
+    try:
+        metrics = load_metrics(names)
+    except InflightError as error:
+        raise click.UsageError(f"--metric: {error}") from None
+    directory = EvaluationDirectory(out)
+    job = evaluated_job(golden, directory.answers, "generate", options)
+    scoring = Scoring(directory, job, metrics, reference)
+    scoring.begin()
+    job_directory = JobDirectory.from_output(job.output)
+    with ignore_closed_output():
+        end, code = run_job(job, job_directory, options)
+        finished = end.state is JobState.FINISHED
+        if not finished and not options["as_json"]:
+            click.echo("\n".join(end_messages(end, job_directory)), err=True)
+        evaluation = scoring.score() if finished else None
+        if options["as_json"]:
+            values = {} if evaluation is None else {"evaluation": evaluation.model_dump(mode="json")}
+            click.echo(json.dumps(result_values(end, job_directory, code) | values))
+        elif evaluation is not None:
+            click.echo(summary(evaluation, directory))
+    sys.exit(code)
+
+
+def summary(evaluation: Evaluation, directory: EvaluationDirectory) -> str:
+    """Return the values of the metrics as a table, and what is where."""
+    width = max(len(metric.name) for metric in evaluation.metrics)
+    lines = [f"{evaluation.scored:,} of {evaluation.golden.rows:,} rows of {evaluation.golden.address} scored."]
+    for metric in evaluation.metrics:
+        value = "none" if metric.value is None else f"{metric.value:.4f}  95%: {metric.low:.4f} to {metric.high:.4f}"
+        lines.append(f"  {metric.name:<{width}}  {value}")
+    lines += [f"  {count:,} rows without an answer: {code}" for code, count in evaluation.codes.items()]
+    return "\n".join([*lines, f"Scores: {directory.scores}"])

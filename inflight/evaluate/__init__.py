@@ -1,0 +1,1 @@
+"""Evaluations over golden sets: batch jobs whose answers are scored, and comparisons of two of them."""

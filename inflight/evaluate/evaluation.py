@@ -1,0 +1,118 @@
+"""The files of an evaluation: `evaluation.json` and `scores.jsonl`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from inflight.batch.errors import BatchError
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class GoldenSummary(_Record):
+    """The golden set. `sha256`: of its ids, values and order; `reference`: the column of the references."""
+
+    address: str
+    sha256: str
+    rows: int
+    reference: str | None
+
+
+class MetricSummary(_Record):
+    """A metric over all rows that have an answer; `low` and `high` are its 95% interval. None if no row has one."""
+
+    name: str
+    signature: str
+    rows: int = 0
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class Evaluation(_Record):
+    """`evaluation.json`. `model` is the fingerprint of the build that answered, `job` the job as in its
+    manifest; `codes` are the rows without an answer by code. Not `finished`: the job has rows left."""
+
+    version: str
+    golden: GoldenSummary
+    metrics: tuple[MetricSummary, ...]
+    finished: bool = False
+    scored: int = 0
+    codes: dict[str, int] = {}
+    scores_sha256: str = ""
+    model: str | None = None
+    job: dict[str, Any] = {}
+    seconds: float = 0.0
+    """Of the job."""
+
+
+class RowScore(NamedTuple):
+    """A line of `scores.jsonl`. `scores` and `statistics` are by metric, None for a row without an answer, whose `code`
+    says why."""
+
+    id: str
+    row: str
+    scores: dict[str, float] | None
+    statistics: dict[str, list[float]] | None
+    text: Any
+    references: list[str]
+    code: str = ""
+
+
+class EvaluationDirectory:
+    """The directory of an evaluation, in which `answers.jsonl` is the output of its job."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.answers, self.scores = path / "answers.jsonl", path / "scores.jsonl"
+        self.summary, self.report = path / "evaluation.json", path / "report.html"
+
+    def read(self) -> Evaluation:
+        """Return the finished evaluation. Raises BatchError `evaluation_not_found`, `evaluation_damaged`."""
+        found = self.read_any()
+        if found is None or not found.finished:
+            raise BatchError(
+                f"there is no finished evaluation at {self.path}; make it with `inflight evaluate run`",
+                "evaluation_not_found",
+            )
+        return found
+
+    def read_any(self) -> Evaluation | None:
+        """Return the evaluation, finished or not, or None. Raises BatchError `evaluation_damaged`."""
+        try:
+            return Evaluation.model_validate_json(self.summary.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValidationError) as error:
+            raise BatchError(
+                f"{self.summary} is not an evaluation ({str(error).splitlines()[0]}); run the evaluation again",
+                "evaluation_damaged",
+            ) from None
+
+    def read_scores(self, evaluation: Evaluation) -> Iterator[RowScore]:
+        """Yield the scores of the rows. Raises BatchError `evaluation_damaged` if they are not as they were written."""
+        digest = hashlib.sha256()
+        try:
+            with self.scores.open("rb") as file:
+                for line in file:
+                    digest.update(line)
+                    yield RowScore(**orjson.loads(line))
+        except (OSError, ValueError, TypeError) as error:
+            raise self._changed(str(error)) from None
+        if digest.hexdigest() != evaluation.scores_sha256:
+            raise self._changed("its hash is not that of evaluation.json")
+
+    def _changed(self, why: str) -> BatchError:
+        return BatchError(
+            f"{self.scores} is not as the evaluation wrote it ({why}); repeat `inflight evaluate run` with the same"
+            " --out, which writes it again",
+            "evaluation_damaged",
+        )

@@ -1,0 +1,82 @@
+"""A golden set: the rows of an input with their references, in order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job.rows import InvalidRow
+from inflight.batch.job.spec import Job
+from inflight.batch.row_formats.factory import read_rows
+from inflight.batch.row_formats.lines import column_names, decode_binary, to_json
+from inflight.batch.sources.factory import open_source
+
+
+@dataclass(frozen=True)
+class GoldenRow:
+    """A row: its `digest` is the SHA-256 of its id and all its values, in which their order does not matter."""
+
+    line: int
+    id: str
+    digest: str
+    references: tuple[str, ...]
+
+
+def read_golden(job: Job, reference: str | None, most: float) -> Iterator[GoldenRow]:
+    """Yield the rows of a job's input. `reference`: the column with the references, of which a row has one or, in a
+    list, up to `most`.
+
+    Raises BatchError `input_invalid` for a row that can't be sent or has no reference, and those of the input.
+    """
+    for record, row in read_rows(job, open_source(job.input)):
+        where = f"line {row.line} of {job.input.shown}"
+        if record.values is None or row.id is None or isinstance(row, InvalidRow):
+            assert isinstance(row, InvalidRow)
+            raise BatchError(
+                f"{where} is not a row of a golden set: {row.message}; correct it, or remove it", "input_invalid"
+            )
+        values = decode_binary(record.values)
+        text = orjson.dumps([row.id, to_json(values)], option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+        references = () if reference is None else _references(values, reference, most, where)
+        yield GoldenRow(row.line, row.id, hashlib.sha256(text).hexdigest(), references)
+
+
+def _references(values: Mapping[str, Any], column: str, most: float, where: str) -> tuple[str, ...]:
+    value = values.get(column)
+    if value is None:
+        raise BatchError(
+            f"{where} has no reference: its column {column!r} is missing or null, and it has {column_names(values)};"
+            " add it, or name another with --reference",
+            "input_invalid",
+        )
+    found = tuple(map(_text, value if isinstance(value, list | tuple) else [value]))
+    if not 0 < len(found) <= most:
+        raise BatchError(
+            f"{where} has {len(found)} references; it must have one{' or more' * (most > 1)} for these metrics",
+            "input_invalid",
+        )
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(to_json(value)).decode()
+
+
+class GoldenSet:
+    """The hash of a golden set, row by row: of ids, values and order."""
+
+    def __init__(self) -> None:
+        self.rows, self._hash = 0, hashlib.sha256()
+
+    def add(self, row: GoldenRow) -> None:
+        self.rows += 1
+        self._hash.update(f"{row.digest}\n".encode())
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()

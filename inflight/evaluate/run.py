@@ -1,0 +1,165 @@
+"""An evaluation: a batch job over a golden set, whose answers are scored once all rows are done."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from inflight import __version__
+from inflight.batch.errors import BatchError, map_disk_errors
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
+from inflight.batch.job.spec import Job
+from inflight.batch.outputs.answer_record import AnswerRecord, read_answer_records
+from inflight.batch.reporting.manifest import JobManifest
+from inflight.batch.state.line_file import read_lines
+from inflight.common.atomic_files import atomic_writer, make_directory, write_atomic
+from inflight.evaluate.evaluation import Evaluation, EvaluationDirectory, GoldenSummary, MetricSummary, RowScore
+from inflight.evaluate.golden import GoldenRow, GoldenSet, read_golden
+from inflight.evaluate.metrics import Metric, Statistics
+from inflight.evaluate.statistics import total, value_interval
+
+SEED = 0
+"""Of the samples of each bootstrap, so that the same rows have the same interval."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What an evaluation measures, of which job."""
+
+    directory: EvaluationDirectory
+    job: Job
+    metrics: Sequence[Metric]
+    reference: str | None
+
+    def golden(self) -> Iterator[GoldenRow]:
+        """Yield the rows of the golden set. Raises BatchError, as `read_golden` does."""
+        return read_golden(self.job, self.reference, min(metric.references or np.inf for metric in self.metrics))
+
+    def begin(self) -> None:
+        """Check the golden set, and bind the directory to it.
+
+        Raises BatchError `input_invalid`, `input_changed` if the directory is that of another golden set, and those of
+        the input.
+        """
+        if self.reference is None and (needy := [metric.name for metric in self.metrics if metric.references]):
+            raise BatchError(
+                f"the metric {needy[0]} needs --reference COLUMN, the column of the golden set with the right answers",
+                "input_invalid",
+            )
+        found = GoldenSet()
+        for row in self.golden():
+            found.add(row)
+        before = self.directory.read_any()
+        if before is not None and before.golden.sha256 != found.sha256:
+            raise BatchError(
+                f"{self.directory.path} holds answers to another golden set than {self.job.input.shown} is now; restore"
+                " it, or give another --out",
+                "input_changed",
+            )
+        if before is None:
+            with map_disk_errors(self.directory.path):
+                make_directory(self.directory.path)
+            self._write(Evaluation(version=__version__, golden=self._summary(found), metrics=self._metrics({})))
+
+    def score(self) -> Evaluation:
+        """Score the answers of the finished job; write the scores and the evaluation. Raises BatchError."""
+        found, codes = GoldenSet(), Counter[str]()
+        measured: dict[str, list[Statistics]] = {metric.name: [] for metric in self.metrics}
+        digest = hashlib.sha256()
+        with map_disk_errors(self.directory.path), atomic_writer(self.directory.scores) as file:
+            for row, scored in self._rows():
+                found.add(row)
+                if scored.statistics is None:
+                    codes[scored.code] += 1
+                for name, statistics in (scored.statistics or {}).items():
+                    measured[name].append(statistics)
+                line = orjson.dumps(scored._asdict()) + b"\n"
+                digest.update(line)
+                file.write(line)
+        manifest = JobManifest.model_validate_json(self._job_directory.manifest.read_bytes())
+        evaluation = Evaluation(
+            version=__version__,
+            golden=self._summary(found),
+            metrics=self._metrics(measured),
+            finished=True,
+            scored=found.rows - codes.total(),
+            codes=dict(sorted(codes.items())),
+            scores_sha256=digest.hexdigest(),
+            model=manifest.fingerprints.model,
+            job=manifest.job,
+            seconds=manifest.times.seconds,
+        )
+        self._write(evaluation)
+        return evaluation
+
+    @property
+    def _job_directory(self) -> JobDirectory:
+        return JobDirectory.from_output(self.job.output)
+
+    def _rows(self) -> Iterator[tuple[GoldenRow, RowScore]]:
+        """Yield each row of the golden set with its scores. Raises BatchError `job_damaged` if a row has no record."""
+        files = self._job_directory.result_files()
+        answers = read_answer_records(files.get(RowStatus.OK), self.job.task)  # in the order of the input
+        failures = dict(_failures(files))
+        answer = next(answers, None)
+        for row in self.golden():
+            if answer is not None and str(answer.id) == row.id:
+                yield row, self._score(row, answer)
+                answer = next(answers, None)
+            elif (code := failures.get(row.id)) is not None:
+                yield row, RowScore(row.id, row.digest, None, None, None, list(row.references), code)
+            else:
+                raise BatchError(
+                    f"the row {row.id} has no record in {self.directory.path}; check the job with `inflight batch"
+                    " verify`",
+                    "job_damaged",
+                )
+
+    def _score(self, row: GoldenRow, answer: AnswerRecord) -> RowScore:
+        content = "" if answer.content is None else answer.content
+        measured = {metric.name: [*metric.measure(content, row.references)] for metric in self.metrics}
+        scores = {metric.name: metric.row_value(measured[metric.name]) for metric in self.metrics}
+        return RowScore(row.id, row.digest, scores, measured, content, list(row.references))
+
+    def _summary(self, found: GoldenSet) -> GoldenSummary:
+        return GoldenSummary(
+            address=self.job.input.shown, sha256=found.sha256, rows=found.rows, reference=self.reference
+        )
+
+    def _metrics(self, measured: dict[str, list[Statistics]]) -> tuple[MetricSummary, ...]:
+        return tuple(_summarize(metric, measured.get(metric.name, ())) for metric in self.metrics)
+
+    def _write(self, evaluation: Evaluation) -> None:
+        with map_disk_errors(self.directory.path):
+            write_atomic(self.directory.summary, evaluation.model_dump_json(indent=2).encode() + b"\n")
+
+
+def _summarize(metric: Metric, measured: Sequence[Statistics]) -> MetricSummary:
+    if not measured:
+        return MetricSummary(name=metric.name, signature=metric.signature)
+    table = np.array(measured)
+    interval = value_interval(metric, table, SEED)
+    return MetricSummary(
+        name=metric.name,
+        signature=metric.signature,
+        rows=len(table),
+        value=metric.aggregate(total(table)),
+        low=interval.low,
+        high=interval.high,
+    )
+
+
+def _failures(files: dict[RowStatus, Path]) -> Iterator[tuple[str, str]]:
+    """Yield the ids and codes of rows without an answer."""
+    for status in (RowStatus.ERROR, RowStatus.DEAD):
+        for line in read_lines(files.get(status)):
+            values = orjson.loads(line)
+            error = values.get("error") or (values.get("response") or {}).get("body", {}).get("error") or {}
+            yield str(values.get("custom_id", values.get("id"))), str(values.get("code") or error.get("code"))

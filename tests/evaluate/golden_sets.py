@@ -1,0 +1,50 @@
+"""Small golden sets, and evaluations of them whose answers a test decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inflight_client import InflightError
+
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.spec import InputSpec, Job, OutputSpec, RunOptions
+from inflight.batch.runner import JobRunner
+from inflight.evaluate.evaluation import EvaluationDirectory
+from inflight.evaluate.metrics import load_metrics
+from inflight.evaluate.run import Scoring
+from tests.batch.scripted_backend import ScriptedBackend
+
+Answers = Mapping[str, str | InflightError]
+
+
+def golden(folder: Path, rows: Sequence[Mapping[str, Any]], name: str = "golden.jsonl") -> Path:
+    path = folder / name
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def scoring(
+    source: Path, out: Path, metrics: Sequence[str] = ("exact",), reference: str | None = "answer", **asked: Any
+) -> Scoring:
+    directory = EvaluationDirectory(out)
+    job = Job(
+        input=InputSpec(address=str(source), **({"id": "id"} | asked)),
+        output=OutputSpec(address=str(directory.answers)),
+        run_options=RunOptions(servers=("gpu1:8001",), checkpoint_seconds=0.05, max_attempts=1),
+    )
+    return Scoring(directory, job, load_metrics(metrics), reference)
+
+
+def evaluate(wanted: Scoring, answers: Answers) -> EvaluationDirectory:
+    """Run an evaluation; a prompt that `answers` does not have is its own answer."""
+
+    async def answer(server: ScriptedBackend, prompt: str) -> str | InflightError:
+        return answers.get(prompt, prompt)
+
+    wanted.begin()
+    JobRunner(wanted.job, JobDirectory.from_output(wanted.job.output), backends=[ScriptedBackend(answer)]).run()
+    wanted.score()
+    return wanted.directory
