@@ -25,7 +25,11 @@ from inflight.evaluate.judge import (
 )
 from tests.batch.scripted_backend import ScriptedBackend
 
-PAIRS = [Pair(0, "one?", "long answer", "short", {}), Pair(3, "two?", "no", "a longer one", {}), Pair(5, "three?", "x", "x", {})]
+PAIRS = [
+    Pair(0, "one?", "long answer", "short", {}),
+    Pair(3, "two?", "no", "a longer one", {}),
+    Pair(5, "three?", "x", "x", {}),
+]
 
 
 def longer(a: str, b: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from inflight_client import InflightError
@@ -17,6 +17,10 @@ from inflight.commands.batch.options import evaluated_job, evaluated_job_options
 from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.terminal.standard_streams import ignore_closed_output
 from inflight.evaluate.evaluation import Evaluation, EvaluationDirectory
+
+if TYPE_CHECKING:
+    from inflight.batch.runner import JobResult
+    from inflight.evaluate.run import Scoring
 
 
 @click.command(cls=SectionedCommand, short_help="Score a model's answers to a golden set.")
@@ -65,20 +69,35 @@ def command(golden: str, out: Path, reference: str | None, names: tuple[str, ...
     directory = EvaluationDirectory(out)
     job = evaluated_job(golden, directory.answers, "generate", options)
     scoring = Scoring(directory, job, metrics, reference)
-    scoring.begin()
     job_directory = JobDirectory.from_output(job.output)
     with ignore_closed_output():
-        end, code = run_job(job, job_directory, options)
-        finished = end.state is JobState.FINISHED
-        if not finished and not options["as_json"]:
-            click.echo("\n".join(end_messages(end, job_directory)), err=True)
-        evaluation = scoring.score() if finished else None
+        end, code, evaluation = _evaluate(scoring, options)
         if options["as_json"]:
             values = {} if evaluation is None else {"evaluation": evaluation.model_dump(mode="json")}
             click.echo(json.dumps(result_values(end, job_directory, code) | values))
         elif evaluation is not None:
             click.echo(summary(evaluation, directory))
     sys.exit(code)
+
+
+def _evaluate(scoring: Scoring, options: dict[str, Any]) -> tuple[JobResult, int, Evaluation | None]:
+    """Run the job of an evaluation and score it; return how it ended, its exit code, and the evaluation if the job is
+    finished. Raises BatchError."""
+    scoring.begin()
+    directory = JobDirectory.from_output(scoring.job.output)
+    end, code = run_job(scoring.job, directory, options)
+    if end.state is JobState.FINISHED:
+        return end, code, scoring.score()
+    if not options.get("as_json"):
+        click.echo("\n".join(end_messages(end, directory)), err=True)
+    return end, code, None
+
+
+def finished_evaluation(scoring: Scoring, options: dict[str, Any]) -> Evaluation:
+    """Run an evaluation and return it; exit with the job's exit code if that ends early. Raises BatchError."""
+    with ignore_closed_output():
+        _, code, evaluation = _evaluate(scoring, options)
+    return evaluation or sys.exit(code)
 
 
 def summary(evaluation: Evaluation, directory: EvaluationDirectory) -> str:
