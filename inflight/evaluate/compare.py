@@ -11,7 +11,7 @@ import numpy as np
 
 from inflight.batch.errors import BatchError
 from inflight.evaluate.evaluation import Evaluation, EvaluationDirectory, RowScore
-from inflight.evaluate.metrics import Metric, Statistics, load_metrics
+from inflight.evaluate.metrics import Metric, Statistics, likeliest, load_metrics
 from inflight.evaluate.statistics import Change, Verdict, adjust, change, overall, verdict
 
 Pair = tuple[RowScore, RowScore]
@@ -28,8 +28,8 @@ class MetricComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two evaluations, of which `before` is the baseline. `changed_texts` is the number of rows whose text differs, of
-    the `rows` that both answered; `notes` say what else differs."""
+    """Two evaluations, of which `before` is the baseline. `changed_answers` is the number of rows whose text, or
+    choice, differs, of the `rows` that both answered; `notes` say what else differs."""
 
     before: EvaluationDirectory
     after: EvaluationDirectory
@@ -37,7 +37,7 @@ class Comparison:
     metrics: tuple[MetricComparison, ...]
     rows: int
     failed: int
-    changed_texts: int
+    changed_answers: int
     notes: tuple[str, ...]
 
     @property
@@ -61,7 +61,7 @@ class Comparison:
             "margin": self.margin,
             "rows": self.rows,
             "failed": self.failed,
-            "changed_texts": self.changed_texts,
+            "changed_answers": self.changed_answers,
             "metrics": metrics,
             "notes": self.notes,
         }
@@ -79,7 +79,7 @@ def compare(before: EvaluationDirectory, after: EvaluationDirectory, margin: flo
         if old.statistics is None or new.statistics is None:
             failed += 1
             continue
-        rows, changed = rows + 1, changed + (old.text != new.text)
+        rows, changed = rows + 1, changed + (_shown(old) != _shown(new))
         for name, (olds, news) in statistics.items():
             olds.append(old.statistics[name])
             news.append(new.statistics[name])
@@ -94,6 +94,11 @@ def compare(before: EvaluationDirectory, after: EvaluationDirectory, margin: flo
         for metric, each in zip(metrics, found, strict=True)
     )
     return Comparison(before, after, margin, judged, rows, failed, changed, tuple(_notes(first, second)))
+
+
+def _shown(row: RowScore) -> Any:
+    """Return the answer as people see it: a text, or the likeliest choice."""
+    return row.answer if isinstance(row.answer, str) else likeliest(row.answer)
 
 
 def _check_metrics(first: Evaluation, second: Evaluation) -> None:

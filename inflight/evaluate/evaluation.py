@@ -56,13 +56,13 @@ class Evaluation(_Record):
 
 class RowScore(NamedTuple):
     """A line of `scores.jsonl`. `scores` and `statistics` are by metric, None for a row without an answer, whose `code`
-    says why."""
+    says why. `answer`: a text, or what a job of the task `score` wrote."""
 
     id: str
     row: str
     scores: dict[str, float] | None
     statistics: dict[str, list[float]] | None
-    text: Any
+    answer: Any
     references: list[str]
     code: str = ""
 

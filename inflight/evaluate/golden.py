@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from inflight_client.validation import shorten
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import InvalidRow
@@ -27,9 +30,11 @@ class GoldenRow:
     references: tuple[str, ...]
 
 
-def read_golden(job: Job, reference: str | None, most: float) -> Iterator[GoldenRow]:
+def read_golden(
+    job: Job, reference: str | None, most: float = math.inf, choices: str | None = None
+) -> Iterator[GoldenRow]:
     """Yield the rows of a job's input. `reference`: the column with the references, of which a row has one or, in a
-    list, up to `most`.
+    list, up to `most`; with `choices`, the column of a row's choices, references are the places of right ones there.
 
     Raises BatchError `input_invalid` for a row that can't be sent or has no reference, and those of the input.
     """
@@ -43,6 +48,8 @@ def read_golden(job: Job, reference: str | None, most: float) -> Iterator[Golden
         values = decode_binary(record.values)
         text = orjson.dumps([row.id, to_json(values)], option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
         references = () if reference is None else _references(values, reference, most, where)
+        if choices is not None:
+            references = tuple(_place(reference, values.get(choices), choices, where) for reference in references)
         yield GoldenRow(row.line, row.id, hashlib.sha256(text).hexdigest(), references)
 
 
@@ -61,6 +68,27 @@ def _references(values: Mapping[str, Any], column: str, most: float, where: str)
             "input_invalid",
         )
     return found
+
+
+def _place(reference: str, choices: Any, column: str, where: str) -> str:
+    """Return the place of the right choice, which is given as such or as the choice itself."""
+    if isinstance(choices, str):
+        with suppress(orjson.JSONDecodeError):
+            choices = orjson.loads(choices)
+    if isinstance(choices, list) and len(choices) > 1:
+        if reference in choices:
+            return str(choices.index(reference))
+        if reference in map(str, range(len(choices))):
+            return reference
+        raise BatchError(
+            f"{where} has the reference {shorten(reference)}; it must be one of its {len(choices)} choices, or a place"
+            f" from 0 to {len(choices) - 1}",
+            "input_invalid",
+        )
+    raise BatchError(
+        f"{where} has {shorten(choices)} in its column {column!r}; it must be a list of two or more texts",
+        "input_invalid",
+    )
 
 
 def _text(value: Any) -> str:

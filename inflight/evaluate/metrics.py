@@ -10,16 +10,18 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inflight_client import InflightError
 
 from inflight.batch.errors import package_missing
+from inflight.batch.job.spec import Task
 from inflight.batch.row_formats.answer_check import is_json
 from inflight.common.suggestions import nearest
 
+CHOICE_METRICS = ("choice-accuracy", "choice-accuracy-norm")
 Statistics = Sequence[float]
 """What a metric measures in a row, or the sums over rows."""
 
@@ -39,11 +41,11 @@ def _unchanged(value: float) -> float:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric. `measure` gets an answer's content and the row's references.
+    """A metric. `measure` gets the text of an answer, or what a job of the task `score` wrote, and the references.
 
     `points` turns a value into points, the unit of margins and changes: 0 to 100 for a metric that is `bounded`.
-    `binary`: a row is right or wrong. `references`: how many a row must have, at most (0: none needed). `signature`:
-    what must be equal for two values to be comparable.
+    `binary`: a row is right or wrong. `references`: how many a row has, at most; `needs_reference`: at least one.
+    `signature`: what must be equal for two values to be comparable.
     """
 
     name: str
@@ -52,7 +54,9 @@ class Metric:
     aggregate: Callable[[Statistics], float] = mean
     row_value: Callable[[Statistics], float] = mean
     points: Callable[[float], float] = _percent
+    task: Task = "generate"
     references: float = math.inf
+    needs_reference: bool = True
     binary: bool = False
     bounded: bool = True
     higher_is_better: bool = True
@@ -65,12 +69,26 @@ class Metric:
 
 def load_metrics(names: Sequence[str]) -> list[Metric]:
     """Return the metrics: names of `METRICS`, several with commas between them, and `regex:PATTERN`, which may have
-    commas itself. Raises InflightError `invalid_parameter`, and BatchError `package_missing`."""
+    commas itself. They are all of one task, since an evaluation is one job.
+
+    Raises InflightError `invalid_parameter`, and BatchError `package_missing`.
+    """
     found = []
     for name in names:
         listed, colon, pattern = name.partition("regex:")
         found += [part.strip() for part in listed.split(",") if part.strip()] + [f"regex:{pattern}"] * bool(colon)
-    return [_metric(name) for name in dict.fromkeys(found)]
+    metrics = [_metric(name) for name in dict.fromkeys(found)]
+    for other in metrics:
+        if other.task != metrics[0].task:
+            raise InflightError(
+                f"{metrics[0].name} and {other.name} need different jobs, one that generates and one that scores; make"
+                " an evaluation for each",
+                "invalid_parameter",
+            )
+    names_ = {metric.name for metric in metrics}
+    if "perplexity" in names_ and not names_.isdisjoint(CHOICE_METRICS):
+        raise InflightError("perplexity is not one of choices; make an evaluation for each", "invalid_parameter")
+    return metrics
 
 
 def _metric(name: str) -> Metric:
@@ -95,7 +113,7 @@ def _exact(name: str, _: str) -> Metric:
 
 
 def _json_valid(name: str, _: str) -> Metric:
-    return Metric(name, name, lambda text, _: (float(is_json(text)), 1.0), references=0, binary=True)
+    return Metric(name, name, lambda text, _: (float(is_json(text)), 1.0), needs_reference=False, binary=True)
 
 
 def _regex(name: str, pattern: str) -> Metric:
@@ -106,7 +124,9 @@ def _regex(name: str, pattern: str) -> Metric:
             f"{pattern!r} is not a regular expression ({error}); correct it", "invalid_parameter"
         ) from None
     if pattern:
-        return Metric(name, name, lambda text, _: (float(bool(compiled.search(text))), 1.0), references=0, binary=True)
+        return Metric(
+            name, name, lambda text, _: (float(bool(compiled.search(text))), 1.0), needs_reference=False, binary=True
+        )
     return Metric(name, name, _best(lambda text, wanted: float(bool(re.search(wanted, text)))), binary=True)
 
 
@@ -184,6 +204,42 @@ def _errors(name: str, _: str) -> Metric:
     return Metric(name, f"{name}|version:{version('jiwer')}", measure, references=1, higher_is_better=False)
 
 
+def _perplexity(name: str, _: str) -> Metric:
+    def measure(answer: Mapping[str, Any], _: Sequence[str]) -> Statistics:
+        return (-math.fsum(answer["log_probs"]), float(sum(answer["tokens"])))
+
+    def value(sums: Statistics) -> float:
+        return math.exp(sums[0] / sums[1])
+
+    return Metric(
+        *(name, "perplexity|tokens", measure, value, value),
+        points=lambda perplexity: 100 * math.log(perplexity),
+        task="score",
+        references=1,
+        needs_reference=False,
+        bounded=False,
+        higher_is_better=False,
+    )
+
+
+def likeliest(answer: Mapping[str, Any], by_byte: bool = False) -> int:
+    """Return the place of the likeliest choice, the first of equal ones; `by_byte`: without regard to lengths."""
+    scores = [
+        score / max(1, size) if by_byte else score
+        for score, size in zip(answer["log_probs"], answer["bytes"], strict=True)
+    ]
+    return max(range(len(scores)), key=scores.__getitem__)
+
+
+def _choice(name: str, _: str) -> Metric:
+    by_byte = name.endswith("-norm")
+
+    def measure(answer: Mapping[str, Any], references: Sequence[str]) -> Statistics:
+        return (float(str(likeliest(answer, by_byte)) in references), 1.0)
+
+    return Metric(name, f"choice|{'byte' if by_byte else 'sum'}", measure, task="score", binary=True)
+
+
 METRICS: dict[str, Callable[[str, str], Metric]] = {
     "bleu": _bleu,
     "chrf": _chrf,
@@ -193,5 +249,7 @@ METRICS: dict[str, Callable[[str, str], Metric]] = {
     **dict.fromkeys(("wer", "cer"), _errors),
     "json-valid": _json_valid,
     "regex": _regex,
+    "perplexity": _perplexity,
+    **dict.fromkeys(CHOICE_METRICS, _choice),
 }
 """The metrics by name; each function gets the name as given, and what follows a colon in it."""

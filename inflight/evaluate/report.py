@@ -13,14 +13,14 @@ _HEAD = ("metric", "verdict", "before", "after", "points", "95%", "p", "harmful"
 def as_markdown(found: Comparison) -> str:
     """Return the verdict, a table of the metrics, and what else is to be known."""
     rows = [_HEAD, ("---",) * len(_HEAD), *map(_cells, found.metrics)]
-    changed = found.changed_texts / found.rows
+    changed = found.changed_answers / found.rows
     lines = [
         f"**{str(found.verdict).capitalize()}**: {found.after.path} against {found.before.path}, {found.rows:,} rows,"
         f" margin {found.margin:g} points.",
         "",
         *(f"| {' | '.join(row)} |" for row in rows),
         "",
-        f"- {found.changed_texts:,} of {found.rows:,} texts changed ({changed:.1%}).",
+        f"- {found.changed_answers:,} of {found.rows:,} answers changed ({changed:.1%}).",
         *([f"- {found.failed:,} rows have no answer in both."] if found.failed else []),
         *(f"- Note: {note}." for note in found.notes),
     ]

@@ -37,10 +37,13 @@ class Scoring:
     job: Job
     metrics: Sequence[Metric]
     reference: str | None
+    choices: str | None = None
+    """The column with a row's choices, for metrics of choices."""
 
     def golden(self) -> Iterator[GoldenRow]:
         """Yield the rows of the golden set. Raises BatchError, as `read_golden` does."""
-        return read_golden(self.job, self.reference, min(metric.references or np.inf for metric in self.metrics))
+        most = min(metric.references for metric in self.metrics)
+        return read_golden(self.job, self.reference, most, self.choices)
 
     def begin(self) -> None:
         """Check the golden set, and bind the directory to it.
@@ -48,7 +51,7 @@ class Scoring:
         Raises BatchError `input_invalid`, `input_changed` if the directory is that of another golden set, and those of
         the input.
         """
-        if self.reference is None and (needy := [metric.name for metric in self.metrics if metric.references]):
+        if self.reference is None and (needy := [metric.name for metric in self.metrics if metric.needs_reference]):
             raise BatchError(
                 f"the metric {needy[0]} needs --reference COLUMN, the column of the golden set with the right answers",
                 "input_invalid",
@@ -70,7 +73,7 @@ class Scoring:
 
     def score(self) -> Evaluation:
         """Score the answers of the finished job; write the scores and the evaluation. Raises BatchError."""
-        found, codes = GoldenSet(), Counter[str]()
+        found, codes, alike = GoldenSet(), Counter[str](), self.choices is not None
         measured: dict[str, list[Statistics]] = {metric.name: [] for metric in self.metrics}
         digest = hashlib.sha256()
         with map_disk_errors(self.directory.path), atomic_writer(self.directory.scores) as file:
@@ -78,11 +81,19 @@ class Scoring:
                 found.add(row)
                 if scored.statistics is None:
                     codes[scored.code] += 1
+                elif alike:
+                    alike = len({*scored.answer["log_probs"]}) == 1
                 for name, statistics in (scored.statistics or {}).items():
                     measured[name].append(statistics)
                 line = orjson.dumps(scored._asdict()) + b"\n"
                 digest.update(line)
                 file.write(line)
+            if alike and found.rows > codes.total():
+                raise BatchError(
+                    f"all choices of all rows in {self.directory.path} have the same score, so the server's log"
+                    " probabilities are not those of the choices; evaluate at another server",
+                    "scores_alike",
+                )
         manifest = JobManifest.model_validate_json(self._job_directory.manifest.read_bytes())
         evaluation = Evaluation(
             version=__version__,
@@ -123,7 +134,7 @@ class Scoring:
                 )
 
     def _score(self, row: GoldenRow, answer: AnswerRecord) -> RowScore:
-        content = "" if answer.content is None else answer.content
+        content = answer.values if self.job.task == "score" else answer.content or ""
         measured = {metric.name: [*metric.measure(content, row.references)] for metric in self.metrics}
         scores = {metric.name: metric.row_value(measured[metric.name]) for metric in self.metrics}
         return RowScore(row.id, row.digest, scores, measured, content, list(row.references))

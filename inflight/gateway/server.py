@@ -15,6 +15,7 @@ import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from inflight.common.garbage import freeze_loaded
 from inflight.gateway.app import Gateway
 from inflight.gateway.settings import SETTINGS_VARIABLE, GatewaySettings
 from inflight.openai_api.errors import error_body
@@ -183,6 +184,10 @@ class GatewayServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: Any) -> None:
         self._gateway.drain()
         super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        freeze_loaded()
 
     async def run_here(self) -> None:
         await self.serve(sockets=[self._socket])

@@ -10,7 +10,7 @@ from typing import Any
 from inflight_client import InflightError
 
 from inflight.batch.job.directory import JobDirectory
-from inflight.batch.job.spec import InputSpec, Job, OutputSpec, RunOptions
+from inflight.batch.job.spec import EncodeSpec, InputSpec, Job, OutputSpec, RunOptions
 from inflight.batch.runner import JobRunner
 from inflight.evaluate.evaluation import EvaluationDirectory
 from inflight.evaluate.metrics import load_metrics
@@ -27,15 +27,22 @@ def golden(folder: Path, rows: Sequence[Mapping[str, Any]], name: str = "golden.
 
 
 def scoring(
-    source: Path, out: Path, metrics: Sequence[str] = ("exact",), reference: str | None = "answer", **asked: Any
+    source: Path,
+    out: Path,
+    metrics: Sequence[str] = ("exact",),
+    reference: str | None = "answer",
+    choices: str | None = None,
+    **asked: Any,
 ) -> Scoring:
-    directory = EvaluationDirectory(out)
+    directory, loaded = EvaluationDirectory(out), load_metrics(metrics)
+    encode = EncodeSpec(task="score", continuations=choices or reference or "continuations")
     job = Job(
         input=InputSpec(address=str(source), **({"id": "id"} | asked)),
         output=OutputSpec(address=str(directory.answers)),
+        encode=encode if loaded[0].task == "score" else None,
         run_options=RunOptions(servers=("gpu1:8001",), checkpoint_seconds=0.05, max_attempts=1),
     )
-    return Scoring(directory, job, load_metrics(metrics), reference)
+    return Scoring(directory, job, loaded, reference, choices)
 
 
 def evaluate(wanted: Scoring, answers: Answers) -> EvaluationDirectory:

@@ -39,7 +39,7 @@ def test_scores_are_in_order_with_texts_references_and_the_codes_of_failed_rows(
         ("c", 1.0, ""),
         ("d", None, "prompt_too_long"),
     ]
-    assert (scores[1].text, scores[1].references) == ("milk", ["cream", "milk "])
+    assert (scores[1].answer, scores[1].references) == ("milk", ["cream", "milk "])
     assert (found.golden.rows, found.scored, found.codes) == (4, 3, {"prompt_too_long": 1})
     exact = found.metrics[0]
     assert (exact.name, exact.rows, exact.value) == ("exact", 3, 1.0)
@@ -112,7 +112,7 @@ def test_the_commands_run_and_compare(tmp_path: Path, command: CommandRunner) ->
     same = command("compare", "one", "two", "--json")
     assert (same.code, same.objects[0]["verdict"]) == (0, "equivalent")
     worse = command("compare", "one", "three", "--junit", "v.xml", "--markdown", "v.md", "--json")
-    assert (worse.code, worse.objects[0]["verdict"], worse.objects[0]["changed_texts"]) == (1, "worse", 150)
+    assert (worse.code, worse.objects[0]["verdict"], worse.objects[0]["changed_answers"]) == (1, "worse", 150)
     assert any("template" in note for note in worse.objects[0]["notes"])
     assert 'failures="1"' in (tmp_path / "v.xml").read_text()
     assert "| exact | worse |" in (tmp_path / "v.md").read_text()

@@ -63,7 +63,7 @@ def test_a_few_equal_rows_do_not_show_equivalence(metric: Any, rows: int, expect
 
 def test_interval_of_paired_shares() -> None:
     none = paired_share_interval(0, 0, 100, 0.1)  # z² / (n + z²)
-    assert none.high == pytest.approx(100 * 1.6449**2 / (100 + 1.6449**2), abs=1e-3) == pytest.approx(-none.low)
+    assert (-none.low, none.high) == pytest.approx((2.63427,) * 2, abs=1e-4)
     both, mirrored = paired_share_interval(9, 3, 50, 0.05), paired_share_interval(3, 9, 50, 0.05)
     assert (both.low, both.high) == pytest.approx((-mirrored.high, -mirrored.low))
     random, covered = np.random.default_rng(0), 0
@@ -78,16 +78,17 @@ def test_flips_and_the_loss_that_rows_can_show() -> None:
     before, after = np.ones(400), np.ones(400)
     before[:3], after[3:11] = 0, 0
     found = change(EXACT, table(before), table(after), 0)
-    assert (found.harmful, found.beneficial, found.points, found.churn) == (8, 3, pytest.approx(-1.25), 11 / 400)
+    assert (found.harmful, found.beneficial, found.churn) == (8, 3, 11 / 400)
+    assert found.points == pytest.approx(-1.25)
     seen = 0
-    for seed in range(200):  # a loss of that size, with the same churn
+    for seed in range(100):  # a loss of that size, with the same churn
         random = np.random.default_rng(seed)
         lost = found.detectable / 100
         harmful, beneficial, _ = random.multinomial(400, [11 / 800 + lost / 2, 11 / 800 - lost / 2, 1 - 11 / 400])
         tried = np.ones(400), np.ones(400)
         tried[0][:beneficial], tried[1][beneficial : beneficial + harmful] = 0, 0
         seen += change(EXACT, table(tried[0]), table(tried[1]), 0).p < 0.05
-    assert 130 <= seen <= 190
+    assert 65 <= seen <= 95
 
 
 def test_more_metrics_need_stronger_signs() -> None:

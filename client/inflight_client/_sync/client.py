@@ -200,6 +200,15 @@ class Client:
         classifications: Classifications = self._encode("classify", texts, options)
         return classifications
 
+    def tokenize(self, text: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> tuple[int, ...]:
+        """Return the token ids of a text, as the deployment tokenizes prompts; it may be longer than the model's
+        context. Raises InflightError.
+
+        >>> len(client.tokenize("Tell me about tea.")) > 1
+        True
+        """
+        return self._connection.tokenize(text, Deadline.from_timeout(timeout, "the token ids"))
+
     def cancel(self, request_id: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> None:
         """Cancel the requests with this id, from any client; an unknown id is not an error.
 

@@ -21,7 +21,12 @@ from inflight_client.deployments.deployment import Deployment
 from inflight_client.deployments.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
 from inflight_client.deployments.detection import detect, list_models
 from inflight_client.deployments.encoder_detection import EncoderDeployment, find_encoders
-from inflight_client.deployments.requests import answer_decoder, build_request, build_stop_request
+from inflight_client.deployments.requests import (
+    answer_decoder,
+    build_request,
+    build_stop_request,
+    build_tokenize_request,
+)
 from inflight_client.deployments.server_query import ServerQuery
 from inflight_client.encoder_call import MODELS as ENCODER_MODELS
 from inflight_client.encoder_call import EncoderOptions, is_encoder
@@ -113,6 +118,18 @@ class Connection:
                 raise
         finally:
             responses.close()
+
+    def tokenize(self, text: str, deadline: Deadline) -> tuple[int, ...]:
+        """Return the token ids of a text as those of a prompt. Raises InflightError."""
+        request = build_tokenize_request(self.find_deployment(deadline), text)
+        responses = self.transport.infer(request, deadline, deadline)
+        try:
+            for response in responses:
+                if (ids := response.integers("INPUT_ID")) is not None:
+                    return ids
+        finally:
+            responses.close()
+        raise InflightError(f"the answer of {request.model} has no INPUT_ID; send the text again", "answer_damaged")
 
     def health(self, deadline: Deadline) -> Health:
         live = ready = False

@@ -16,11 +16,14 @@ from inflight_client.deployments.tensor_names import BIAS_VALUES, GUIDE_TEXT, TI
 from inflight_client.errors import InflightError
 from inflight_client.sampling import Sampling
 from inflight_client.transport import InferRequest, Tensor
+from inflight_client.validation import check_utf8, invalid_value
 from inflight_client.versions import client_version
 
 if TYPE_CHECKING:
     from inflight_client.chat_template import ChatTemplate
 
+PREPROCESSING = "preprocessing"
+"""The model of a deployment that tokenizes texts."""
 _SAMPLING = tuple(field.name for field in fields(Sampling) if field.name != "guide")
 
 
@@ -67,6 +70,17 @@ def build_stop_request(deployment: Deployment, request_id: str) -> InferRequest:
     needed = {name: Tensor("INT32", shape, (1,)) for name in ("input_lengths", "request_output_len")}
     stop = {"input_ids": Tensor("INT32", shape, (0,)), **needed, "stop": Tensor("BOOL", shape, (True,))}
     return InferRequest(deployment.stop_model, request_id, stop)
+
+
+def build_tokenize_request(deployment: Deployment, text: str) -> InferRequest:
+    """Return a request for the token ids of a text. Raises Unsupported, and InflightError for what is no text."""
+    if deployment.kind not in ("inflight", "tensorrtllm"):
+        raise deployment.unsupported("tokenize", f"it has no model {PREPROCESSING}; send token ids")
+    if not isinstance(text, str):
+        raise invalid_value("text", text, "a text")
+    check_utf8("text", text)
+    inputs = {"QUERY": Tensor("BYTES", (1, 1), (text,)), "REQUEST_OUTPUT_LEN": Tensor("INT32", (1, 1), (0,))}
+    return InferRequest(PREPROCESSING, "", inputs, ("INPUT_ID",))
 
 
 def _requested_outputs(deployment: Deployment, call: Call, inputs: Mapping[str, Tensor]) -> tuple[str, ...]:

@@ -16,16 +16,7 @@ from inflight.batch.dispatch.poison_rows import PoisonRowFinder, SuspectGroup
 from inflight.batch.dispatch.row_queue import RowQueue
 from inflight.batch.dispatch.server_health import ServerHealth
 from inflight.batch.dispatch.task_slots import TaskSlots
-from inflight.batch.job.rows import (
-    ClassifyRequest,
-    EmbedRequest,
-    GenerateRequest,
-    RerankRequest,
-    Row,
-    RowAnswer,
-    RowRequest,
-    answer_tokens,
-)
+from inflight.batch.job.rows import GenerateRequest, Row, RowAnswer, RowRequest, answer_tokens
 from inflight.batch.job.spec import EncodeSpec, RunOptions
 from inflight.batch.reporting.progress import ServerStatus
 from inflight.batch.row_formats.answer_check import answer_problem
@@ -41,7 +32,7 @@ _AFTER_CRASH_SECONDS = 0.5
 """Seconds after a crash during which a server may still report that it is ready."""
 _RETRY_WAIT_INITIAL, _RETRY_WAIT_MAX = 0.5, 60.0
 _INITIAL_REQUESTS, _MAX_REQUESTS = 4, 256
-"""Requests in flight of tasks other than `generate`, where each has many texts: first, and at most by default."""
+"""Requests in flight of encoders' tasks, where each has many texts: first, and at most by default."""
 _SLOW_SECONDS = 1.0
 """A server that takes this long for a row without an error is busy with it."""
 _MAX_QUICK_CRASHES = 3
@@ -100,13 +91,15 @@ class Endpoint:
         encode: EncodeSpec | None = None,
         check_dimensions: Callable[[int], None] | None = None,
     ) -> None:
-        self.health = ServerHealth(backend, _probe_of(encode), run_id, check_build, check_dimensions, on_message)
+        probe = GenerateRequest("Hello", 1, is_probe=True) if encode is None else encode.sample()
+        self.health = ServerHealth(backend, probe, run_id, check_build, check_dimensions, on_message)
         self._backend, self._queue, self._poison_rows, self._options = backend, queue, poison_rows, options
         self._is_unavailable, self._run_id = is_unavailable, run_id
         together = encode is not None and encode.task in ("embed", "classify")
+        generates = encode is None or encode.task == "score"  # by the same engine
         self._limit = AdaptiveLimit(
-            options.concurrency or (MAX_LIMIT if encode is None else _MAX_REQUESTS),
-            INITIAL_LIMIT if encode is None else _INITIAL_REQUESTS,
+            options.concurrency or (MAX_LIMIT if generates else _MAX_REQUESTS),
+            INITIAL_LIMIT if generates else _INITIAL_REQUESTS,
         )
         self._rows_per_request = options.texts_per_request if together else 1
         """Rows in a full request."""
@@ -365,15 +358,6 @@ class Endpoint:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _probe_of(encode: EncodeSpec | None) -> RowRequest:
-    """Return a simple request of the task."""
-    if encode is None:
-        return GenerateRequest("Hello", 1, is_probe=True)
-    if encode.task == "embed":
-        return EmbedRequest(("Hello",), encode.input_type, encode.dimensions, encode.truncate)
-    return ClassifyRequest("Hello") if encode.task == "classify" else RerankRequest("Hello", ("Hello",))
 
 
 def _may_differ(request: RowRequest) -> bool:

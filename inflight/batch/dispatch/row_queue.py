@@ -12,7 +12,7 @@ from typing import Protocol
 from inflight_client import InflightError
 
 from inflight.batch.dispatch.poison_rows import PoisonRowFinder
-from inflight.batch.job.rows import GenerateRequest, RerankRequest, Row, RowAnswer, Tokens, add_tokens
+from inflight.batch.job.rows import ClassifyRequest, EmbedRequest, Row, RowAnswer, Tokens, add_tokens
 
 MAX_READY = 256
 """Rows that are prefetched before a server has room for them."""
@@ -117,10 +117,10 @@ class RowQueue:
     def _may_join(self, first: Row, row: Row) -> bool:
         """Return whether the rows can be in one request."""
         request, other = first.request, row.request
-        if isinstance(request, GenerateRequest | RerankRequest) or isinstance(other, GenerateRequest | RerankRequest):
+        if not isinstance(request, EmbedRequest | ClassifyRequest) or type(request) is not type(other):
             return False
         together = first.number not in self._alone and row.number not in self._alone
-        return together and type(request) is type(other) and request.shared == other.shared
+        return together and request.shared == other.shared
 
     def _take(self) -> Row:
         row = self._ready.popleft()
@@ -251,4 +251,4 @@ class RowQueue:
 
 def _texts(row: Row) -> int:
     request = row.request
-    return 1 if isinstance(request, GenerateRequest | RerankRequest) else len(request.texts)
+    return len(request.texts) if isinstance(request, EmbedRequest | ClassifyRequest) else 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inflight_client import NO_RETRY, Address, AsyncClient, InflightError, ModelConfig
-from inflight_client.call import CallOptions
+from inflight_client.call import CallOptions, TokenIds
 from inflight_client.deployments.server_query import REFUSAL_CODES
 from inflight_client.encoder_call import MODELS
 from inflight_client.encodings import Classifications, Embeddings
@@ -16,6 +16,7 @@ from inflight_client.validation import shorten
 
 from inflight.batch.dispatch.backend import ServerLoad
 from inflight.batch.dispatch.choices import ModelTemplate, complete, row_parsers
+from inflight.batch.dispatch.scoring import PromptToken, check_scores, score
 from inflight.batch.job.rows import (
     ClassifyRequest,
     EmbedRequest,
@@ -23,6 +24,7 @@ from inflight.batch.job.rows import (
     RerankRequest,
     RowAnswer,
     RowRequest,
+    ScoreRequest,
 )
 from inflight.batch.job.spec import RunOptions, Task, fingerprint
 from inflight.batch.storage.secret_address import masked
@@ -56,8 +58,10 @@ class TritonBackend:
     ) -> None:
         server, page = split_address(address)
         self.name = masked(server)
-        self._encoder = None if task == "generate" else options.model or MODELS[task]
-        """The name of the model on the server, of tasks other than `generate`."""
+        self._encoder = None if task == "generate" or task == "score" else options.model or MODELS[task]
+        """The name of the model on the server, of tasks that are not its generator's."""
+        self._unchecked = task == "score"
+        """Whether it must be seen yet that the server can score."""
         self._client = AsyncClient(
             server,
             options.model if Address.parse(server).openai else options.model or self._encoder,
@@ -81,6 +85,8 @@ class TritonBackend:
             return [await self._generate(first, request_id)]
         if isinstance(first, EmbedRequest):
             return await self._embed(first, [request for request in requests if isinstance(request, EmbedRequest)])
+        if isinstance(first, ScoreRequest):
+            return [await score(first, self)]
         if isinstance(first, ClassifyRequest):
             return await self._classify([request for request in requests if isinstance(request, ClassifyRequest)])
         return [
@@ -159,6 +165,23 @@ class TritonBackend:
             )
         ]
 
+    async def tokenize(self, text: str) -> Sequence[int]:
+        return await self._client.tokenize(text)
+
+    async def max_prompt_tokens(self) -> int | None:
+        most = (await self._client.deployment()).served.get("max_seq_len")
+        return None if most is None else int(most) - 1  # one is generated
+
+    async def score_prompt(self, ids: Sequence[int]) -> Sequence[PromptToken]:
+        options: CallOptions = {"max_tokens": 1, "return_prompt_log_probs": True, "top_log_probs": 1}
+        if self._priority and await self._supports_priority():
+            options["priority"] = self._priority
+        answer = await self._client.generate(TokenIds(tuple(ids)), **options)
+        return [
+            PromptToken(float(each), token in each.top)
+            for token, each in zip(ids, answer.prompt_log_probs or (), strict=False)
+        ]
+
     async def _warn_other_model(self, named: str) -> None:
         """Warn once that rows name another model: their answers repeat that name."""
         if self._encoder is None:
@@ -214,6 +237,9 @@ class TritonBackend:
     async def build(self) -> str:
         """Return the build name of our own deployments; for others a fingerprint of what they report."""
         if (model := self._encoder) is None:
+            if self._unchecked:
+                await check_scores(self, self.name)
+                self._unchecked = False
             deployment = await self._client.deployment()
             tensors = _tensors(deployment.inputs, deployment.outputs)
             return deployment.build or fingerprint([deployment.kind, deployment.model, deployment.version, *tensors])

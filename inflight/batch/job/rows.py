@@ -151,7 +151,26 @@ class RerankRequest:
         return len(self.query) * len(self.documents) + sum(map(len, self.documents))
 
 
-RowRequest = GenerateRequest | EmbedRequest | ClassifyRequest | RerankRequest
+@dataclass(frozen=True)
+class ScoreRequest:
+    """A context and the continuations to score after it; without any, the context is a text that is scored itself.
+
+    All are texts, or all are token ids. `truncate`: a context that is too long loses its beginning, instead of being
+    refused. `max_length`: the most tokens that are scored together; None: as many as the server takes.
+    """
+
+    context: Text
+    continuations: tuple[Text, ...] = ()
+    truncate: bool = False
+    max_length: int | None = None
+    model: str | None = None
+
+    @property
+    def characters(self) -> int:
+        return len(self.context) * max(1, len(self.continuations)) + sum(map(len, self.continuations))
+
+
+RowRequest = GenerateRequest | EmbedRequest | ClassifyRequest | RerankRequest | ScoreRequest
 """The request of a row, by its task."""
 
 
@@ -164,7 +183,28 @@ class Completion:
     rest: Mapping[str, Any] = field(default_factory=dict)
 
 
-RowAnswer = Generation | Completion | Embeddings | Classifications | Reranking
+@dataclass(frozen=True)
+class Score:
+    """How likely a text is: the sum of the natural logarithms of its tokens' probabilities, and how many these are.
+
+    `is_greedy`: each token is the likeliest one at its place. `bytes`: of the text in UTF-8; None for token ids.
+    """
+
+    log_prob: float
+    tokens: int
+    bytes: int | None
+    is_greedy: bool
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a row: of each continuation, or of its one text. `total_tokens`: those that were computed."""
+
+    scores: tuple[Score, ...]
+    total_tokens: int
+
+
+RowAnswer = Generation | Completion | Embeddings | Classifications | Reranking | Scores
 """The answer to a row, by its task, for the texts of the row alone."""
 
 

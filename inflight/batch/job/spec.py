@@ -10,14 +10,27 @@ from inflight_client.sampling import PARAMETERS
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from inflight.batch.job.deadline import absolute_time
-from inflight.batch.job.rows import REFINED_FIELDS
+from inflight.batch.job.rows import (
+    REFINED_FIELDS,
+    ClassifyRequest,
+    EmbedRequest,
+    RerankRequest,
+    RowRequest,
+    ScoreRequest,
+)
 from inflight.batch.storage.addresses import absolute_address, absolute_path, is_local, local_path
 from inflight.batch.storage.secret_address import masked
 
 RowFormatName = Literal["openai", "plain"]
 FileFormat = Literal["jsonl", "csv", "parquet", "sql"]
-Task = Literal["generate", "embed", "classify", "rerank"]
-TEXT_COLUMNS: dict[Task, str] = {"generate": "prompt", "embed": "text", "classify": "text", "rerank": "query"}
+Task = Literal["generate", "embed", "classify", "rerank", "score"]
+TEXT_COLUMNS: dict[Task, str] = {
+    "generate": "prompt",
+    "embed": "text",
+    "classify": "text",
+    "rerank": "query",
+    "score": "prompt",
+}
 """The default of `InputSpec.prompt` by task."""
 SOURCES = "sources"
 """The value of an answer with the ids and scores of its passages."""
@@ -79,7 +92,7 @@ class InputSpec(_Addressed):
     prompt: str = _field(
         "prompt",
         "Column with the prompts, or with lists of messages for conversations; the texts or queries of other tasks."
-        "  [default: prompt; embed, classify: text; rerank: query]",
+        "  [default: prompt; embed, classify: text; rerank: query; score: prompt]",
     )
     template: str | None = _field(
         None, "Prompt template (Jinja) over the columns: 'Describe {{ name }}.'; @FILE reads it from a file."
@@ -145,15 +158,40 @@ class GenerationDefaults(_StrictModel):
 class EncodeSpec(_StrictModel):
     """What is done with rows that are not generated, and the index over their vectors in a table."""
 
-    task: Literal["embed", "classify", "rerank"]
+    task: Literal["embed", "classify", "rerank", "score"]
     documents: str = _field("documents", "Column with the list of documents of a rerank row.")
+    continuations: str = _field(
+        "continuations", "Column with the text, or list of texts, to score after a row's prompt; else the prompt is."
+    )
+    max_length: int | None = _field(
+        None,
+        "Score texts in windows of this many tokens; engines to compare need the same.  [default: the model's context]",
+        ge=2,
+    )
     input_type: str | None = _field(None, "Name of the model's prompt for embed: query, document, or one of its own.")
     dimensions: int | None = _field(None, "Use only the first N values of each embedding.", ge=1)
-    truncate: bool = _field(False, "Cut texts that are too long, instead of refusing them.")
+    truncate: bool = _field(
+        False, "Cut texts that are too long (score: the beginning of prompts), instead of refusing them."
+    )
     index: Literal["hnsw", "ivfflat", "none"] = _field(
         "hnsw", "Index to build over the embeddings in a table once all rows are done."
     )
     metric: Literal["cosine", "l2", "ip"] = _field("cosine", "Distance of that index; ip: inner product.")
+
+    def sample(self) -> RowRequest:
+        """Return a simple request of the task, with these options."""
+        if self.task == "embed":
+            return EmbedRequest(("Hello",), self.input_type, self.dimensions, self.truncate)
+        if self.task == "classify":
+            return ClassifyRequest("Hello", self.truncate)
+        if self.task == "rerank":
+            return RerankRequest("Hello", ("Hello",), self.truncate)
+        return ScoreRequest((0,), ((0,),))
+
+    def binding(self) -> dict[str, Any]:
+        """Return what is bound to the state of a job; jobs from before there were scores bind nothing of them."""
+        unbound = _INDEX_FIELDS if self.task == "score" else {*_INDEX_FIELDS, "continuations", "max_length"}
+        return self.model_dump(mode="json", exclude=unbound)
 
 
 _INDEX_FIELDS = {"index", "metric"}
@@ -294,7 +332,7 @@ class Job(_StrictModel):
             "input": {**self.input.model_dump(mode="json"), "address": name},
             "output": self.output.model_dump(mode="json"),
             "defaults": self.defaults.model_dump(mode="json", exclude=_unset(self.defaults, "answer_schema")),
-            **({} if self.encode is None else {"encode": self.encode.model_dump(mode="json", exclude=_INDEX_FIELDS)}),
+            **({} if self.encode is None else {"encode": self.encode.binding()}),
             **({} if self.retrieval is None else {"retrieval": self.retrieval.model_dump(mode="json")}),
             **({} if self.refine is None else {"refine": self.refine.model_dump(mode="json")}),
         }

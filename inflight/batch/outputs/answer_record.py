@@ -23,6 +23,7 @@ ANSWER_FIELDS: dict[Task, tuple[str, ...]] = {
     "embed": ("id", "embedding", "input_tokens", "truncated"),
     "classify": ("id", "label", "score", "scores", "input_tokens", "truncated"),
     "rerank": ("id", "scores", "ranking", "input_tokens", "truncated"),
+    "score": ("id", "log_probs", "tokens", "bytes", "is_greedy", "input_tokens"),
 }
 """The columns of every answer by task, in order; the second is the answer itself. Kept columns follow."""
 

@@ -176,7 +176,7 @@ class CsvOutputFormat:
                 if next(rows, None) != self._columns:
                     raise ValueError("its header is another")
                 for id_, content, *_ in rows:  # the answer itself as in its record
-                    yield id_, orjson.loads(content) if self._task in ("embed", "rerank") else content
+                    yield id_, orjson.loads(content) if self._task in ("embed", "rerank", "score") else content
             except csv.Error as error:
                 raise ValueError(str(error)) from error
             finally:

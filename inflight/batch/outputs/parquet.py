@@ -16,12 +16,14 @@ from inflight.batch.storage.files import StoredFile
 _GROUP_ROWS = 16_384
 _GROUP_CHARACTERS = 16 << 20
 _WHOLE, _LARGE, _NUMBER, _TRUTH, _TEXT = "whole", "large", "number", "truth", "text"
-_VECTOR, _NUMBERS, _NUMBER_BY_NAME, _PLACES = "vector", "numbers", "number by name", "places"
+_VECTOR, _NUMBERS, _NUMBER_BY_NAME = "vector", "numbers", "number by name"
+_PLACES, _TRUTHS = "places", "truths"
 _KINDS: dict[Task, tuple[str, ...]] = {
     "generate": (_TEXT, _TEXT, _WHOLE, _WHOLE),
     "embed": (_VECTOR, _WHOLE, _TRUTH),
     "classify": (_TEXT, _NUMBER, _NUMBER_BY_NAME, _WHOLE, _TRUTH),
     "rerank": (_NUMBERS, _PLACES, _WHOLE, _TRUTH),
+    "score": (_NUMBERS, _PLACES, _PLACES, _TRUTHS, _WHOLE),
 }
 """The kinds of the columns of a task after the id, in the order of ANSWER_FIELDS."""
 _EXACT = 2**53
@@ -59,7 +61,7 @@ class ParquetOutputFormat:
 
         kinds = self._kinds(read_answer_records(answers, self._task))
         types = {_WHOLE: pa.int64(), _NUMBER: pa.float64(), _TRUTH: pa.bool_(), _TEXT: pa.string()}
-        types |= {_NUMBERS: pa.list_(pa.float64()), _PLACES: pa.list_(pa.int32())}
+        types |= {_NUMBERS: pa.list_(pa.float64()), _PLACES: pa.list_(pa.int32()), _TRUTHS: pa.list_(pa.bool_())}
         types |= {_NUMBER_BY_NAME: pa.map_(pa.string(), pa.float64())}
         if self._task == "embed":
             first = next(read_answer_records(answers, self._task), None)

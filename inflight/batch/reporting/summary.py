@@ -14,7 +14,7 @@ from inflight.batch.reporting.manifest import JobManifest
 _RETRYABLE_CODES = ("deadline_exceeded", "cancelled", "row_crashed_engine")
 """Codes that another attempt may resolve, besides those that the error table marks."""
 
-_DONE = {"embed": "embedded", "classify": "classified", "rerank": "reranked"}
+_DONE = {"embed": "embedded", "classify": "classified", "rerank": "reranked", "score": "scored"}
 
 
 def format_summary(manifest: JobManifest) -> str:

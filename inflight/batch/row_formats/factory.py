@@ -11,17 +11,7 @@ from inflight_client.encoder_call import MODELS
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.file_formats import resolve_format
-from inflight.batch.job.rows import (
-    REFINED_FIELDS,
-    ClassifyRequest,
-    EmbedRequest,
-    GenerateRequest,
-    InputRecord,
-    InvalidRow,
-    RerankRequest,
-    Row,
-    RowRequest,
-)
+from inflight.batch.job.rows import REFINED_FIELDS, GenerateRequest, InputRecord, InvalidRow, Row, RowRequest
 from inflight.batch.job.spec import TEXT_COLUMNS, FileFormat, InputSpec, Job
 from inflight.batch.row_formats.answer_check import Condition
 from inflight.batch.row_formats.detection import first_record, is_request
@@ -33,6 +23,7 @@ from inflight.batch.row_formats.plain import (
     sampling_from_defaults,
 )
 from inflight.batch.row_formats.request_bodies import is_openai_address, sampling_fields
+from inflight.batch.row_formats.score import ScoreRowFormat
 from inflight.batch.sources.interface import RowSource
 
 
@@ -60,7 +51,7 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
                 " url and body",
                 "input_invalid",
             )
-        if job.task in ("classify", "rerank"):
+        if job.task in ("classify", "rerank", "score"):
             raise BatchError(f"OpenAI's format has no requests for the task {job.task}", "input_invalid")
         from inflight.batch.row_formats.openai import OpenAIRowFormat
 
@@ -82,7 +73,7 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
         )
     form: PlainRowFormat
     if job.encode is not None:
-        form = EncodeRowFormat(spec, job.encode, compact)
+        form = (ScoreRowFormat if job.task == "score" else EncodeRowFormat)(spec, job.encode, compact)
     elif job.retrieval is None:
         own = () if job.refine is None else REFINED_FIELDS
         form = GenerateRowFormat(spec, job.defaults, overrides=source.format == "jsonl", own=own)
@@ -113,12 +104,7 @@ def read_rows(job: Job, source: RowSource) -> Iterator[tuple[InputRecord, Row | 
 def sample_request(job: Job) -> RowRequest:
     """Return a request with the job's own options, for servers to say whether they can do it. Raises BatchError."""
     if job.encode is not None:
-        encode = job.encode
-        if encode.task == "embed":
-            return EmbedRequest(("Hello",), encode.input_type, encode.dimensions, encode.truncate)
-        if encode.task == "classify":
-            return ClassifyRequest("Hello", encode.truncate)
-        return RerankRequest("Hello", ("Hello",), encode.truncate)
+        return job.encode.sample()
     defaults = job.defaults
     request = GenerateRequest("Hello", defaults.max_tokens, sampling_from_defaults(defaults))
     as_model = defaults.generation_config == "model"

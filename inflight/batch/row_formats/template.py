@@ -84,7 +84,7 @@ _ALWAYS = frozenset(("custom_id", "method", "url", "body", "messages"))
 def wanted_columns(job: Job) -> frozenset[str] | None:
     """Return the columns that a job's rows may need; None: any."""
     spec = job.input
-    columns = set() if job.encode is None else {job.encode.documents}
+    columns = set() if job.encode is None else {job.encode.documents, job.encode.continuations}
     columns |= set() if job.retrieval is None else {job.retrieval.query}
     columns |= {spec.prompt, *spec.keep, *_ALWAYS} | ({spec.id} if spec.id is not None else set())
     for text in filter(None, (spec.template, spec.system)):

@@ -59,7 +59,8 @@ _TASK_OPTIONS = (
         type=click.Choice(get_args(Task)),
         default="generate",
         show_default=True,
-        help="What the model does with a row: generate an answer, embed or classify a text, rerank documents.",
+        help="What the model does with a row: generate an answer, embed or classify a text, rerank documents, or score"
+        " how likely texts are.",
     ),
     model_options(EncodeSpec),
 )
@@ -83,7 +84,10 @@ job_options = section(
 """Adds the options that define a job; `job_from_options` reads them."""
 
 
-evaluated_job_options = section("Input", *_SOURCE_OPTIONS, *_GENERATE_OPTIONS, starts=_STARTS)
+_SCORE_OPTIONS = [option.add_to for option in field_options(EncodeSpec) if option.key in ("max_length", "truncate")]
+evaluated_job_options = section(
+    "Input", *_SOURCE_OPTIONS, *_SCORE_OPTIONS, *_GENERATE_OPTIONS, starts=_STARTS | {"max_length": "Scores"}
+)
 """Those of a job whose task and output follow from something else; `evaluated_job` reads them."""
 
 
@@ -163,9 +167,13 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
         raise usage_error(error, {**_INPUT, **_OUTPUT}) from None
 
 
-def evaluated_job(address: str, out: Path, task: Task, options: dict[str, Any]) -> Job:
-    """Return the job that `evaluated_job_options` describe, and remove them from `options`."""
+def evaluated_job(
+    address: str, out: Path, task: Task, options: dict[str, Any], continuations: str | None = None
+) -> Job:
+    """Return the job that `evaluated_job_options` describe; `continuations`: their column, for the task `score`."""
     left_out = {option.key: None for model in (OutputSpec, EncodeSpec) for option in field_options(model, _OUTPUT)}
+    if task == "score":
+        left_out["continuations"] = continuations
     return job_from_options(address, left_out | options | {"out": str(out), "write": (), "task": task})
 
 
@@ -214,6 +222,7 @@ _ENCODE_OPTIONS: dict[Task, tuple[str, ...]] = {
     "embed": ("input_type", "dimensions", "truncate", "index", "metric"),
     "classify": ("truncate",),
     "rerank": ("truncate", "documents"),
+    "score": ("truncate", "continuations", "max_length"),
 }
 
 

@@ -11,7 +11,6 @@ import click
 from inflight.batch.errors import BatchError
 from inflight.evaluate.evaluation import EvaluationDirectory
 
-
 margin_option = click.option(
     "--margin",
     type=click.FloatRange(0, min_open=True),

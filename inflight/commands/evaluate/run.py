@@ -36,13 +36,16 @@ if TYPE_CHECKING:
         multiple=True,
         metavar="LIST",
         help="Metrics, with commas between them (repeatable): bleu, chrf, rouge1, rouge2, rougeL, exact, f1, wer, cer,"
-        " json-valid, regex or regex:PATTERN.",
+        " json-valid, regex or regex:PATTERN; or perplexity; or choice-accuracy, choice-accuracy-norm.",
     ),
+    click.option("--choices", metavar="COLUMN", help="Column with the list of a row's choices, for choice-accuracy."),
 )
 @evaluated_job_options
 @running_options
 @result_options
-def command(golden: str, out: Path, reference: str | None, names: tuple[str, ...], **options: Any) -> None:
+def command(
+    golden: str, out: Path, reference: str | None, names: tuple[str, ...], choices: str | None, **options: Any
+) -> None:
     """Send every row of GOLDEN to a model as a batch job, and score its answers.
 
     GOLDEN is what `inflight batch run` reads: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table. The
@@ -57,9 +60,11 @@ def command(golden: str, out: Path, reference: str | None, names: tuple[str, ...
     \b
       inflight evaluate run golden.jsonl --reference answer --metric bleu,chrf,rougeL --out baseline/
       inflight evaluate run golden.csv --template '{{ question }}' --reference answer --metric exact,f1 --out a/
+      inflight evaluate run texts.jsonl --prompt text --metric perplexity --out p/
+      inflight evaluate run quiz.jsonl --choices options --reference right --metric choice-accuracy --out c/
       inflight evaluate run golden.jsonl --metric json-valid --metric 'regex:^\\{' --out a/ --ephemeral my-engine
     """  # fmt: skip
-    from inflight.evaluate.metrics import load_metrics
+    from inflight.evaluate.metrics import CHOICE_METRICS, load_metrics
     from inflight.evaluate.run import Scoring
 
     try:
@@ -67,8 +72,10 @@ def command(golden: str, out: Path, reference: str | None, names: tuple[str, ...
     except InflightError as error:
         raise click.UsageError(f"--metric: {error}") from None
     directory = EvaluationDirectory(out)
-    job = evaluated_job(golden, directory.answers, "generate", options)
-    scoring = Scoring(directory, job, metrics, reference)
+    if (choices is None) is any(metric.name in CHOICE_METRICS for metric in metrics):
+        raise click.UsageError(f"{CHOICE_METRICS[0]} and --choices COLUMN need each other; give both, or neither")
+    job = evaluated_job(golden, directory.answers, metrics[0].task, options, choices or reference)
+    scoring = Scoring(directory, job, metrics, reference, choices)
     job_directory = JobDirectory.from_output(job.output)
     with ignore_closed_output():
         end, code, evaluation = _evaluate(scoring, options)

@@ -237,8 +237,6 @@ def _configure_generator(
     target = backend if manifest.target == "tensorrt-llm" else python_backend
     target.configure_models(configs, engine, manifest, replace(options, parameters=own))
     configs[ENGINE_MODEL].model_transaction_policy.decoupled = options.decoupled
-    if options.max_queue_size is not None:
-        configs[ENGINE_MODEL].dynamic_batching.default_queue_policy.max_queue_size = options.max_queue_size
     shown = engine if show_directories else None
     name = engines.model_names["generate"]
     about = json.loads(served_model_info(name, manifest, configs, shown)) | _model_defaults(engine, manifest, options)

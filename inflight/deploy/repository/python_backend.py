@@ -27,6 +27,10 @@ _LLMAPI_UNSUPPORTED = {
 }
 
 
+_NUMBERS = ("stream_interval", "itl_bound", "threads", "num_draft_tokens", "max_queue_size")
+"""Options that are parameters of the same name."""
+
+
 class PythonBackendParameters(TypedParameters):
     """Parameters that can be set by upstream's names; None keeps the committed value."""
 
@@ -95,7 +99,7 @@ def _engine_values(engine: Path, options: DeploymentOptions) -> dict[str, str]:
         values["lora_directory"] = str(options.adapter_directory.resolve())
     if options.draft_engine is not None:
         values["draft_model_path"] = str(options.draft_engine.resolve())
-    numbers = {name: getattr(options, name) for name in ("stream_interval", "itl_bound", "threads", "num_draft_tokens")}
+    numbers = {name: getattr(options, name) for name in _NUMBERS}
     return values | {name: str(number) for name, number in numbers.items() if number is not None}
 
 

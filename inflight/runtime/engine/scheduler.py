@@ -125,7 +125,7 @@ class Scheduler:
         if steps or not self._self_scheduling:
             self._step_times.add(started_ns, time.monotonic_ns())
             self._steps += 1
-        for progress in steps:
+        for progress in sorted(steps, key=self._is_later):  # first tokens first, since someone waits for each
             self._process_output(progress)
 
     def stats(self) -> EngineStats:
@@ -190,6 +190,11 @@ class Scheduler:
             self._running_deadlines[entry.handle] = request.deadline_ns
         self._sequences += request.sampling.beam_width
         self._kv_blocks_reserved += entry.kv_blocks
+
+    def _is_later(self, output: StepOutput) -> bool:
+        """Return whether a request has had tokens before those of this step."""
+        entry = self._running.get(output.handle)
+        return entry is None or entry.first_token_ns > 0
 
     def _process_output(self, output: StepOutput) -> None:
         """Emit a step's output for one request, cut at a stop word."""

@@ -7,7 +7,6 @@ inflight.runtime.engine.worker FD`, with FD a socket to the parent; it ends when
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import signal
@@ -21,6 +20,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 
 from inflight.common.cpu_affinity import use_engine_cores
+from inflight.common.garbage import freeze_loaded
 from inflight.common.process_tree import kill_descendants
 from inflight.common.request_error import RequestError
 from inflight.runtime.engine.interface import (
@@ -108,8 +108,7 @@ def serve(connection: Connection) -> None:
         runner = load_model_runner(options)
         load = partial(_load_detokenizer, options)
         engine = Scheduler(runner, options.max_queue_size, load, options.stream_interval)
-        gc.collect()
-        gc.freeze()  # a later collection passes over what was loaded
+        freeze_loaded()
     except Exception as error:
         connection.send(" ".join(f"{type(error).__name__}: {error}".split()))
         raise

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.common.garbage import freeze_loaded
 from inflight.common.request_error import RequestError
 from inflight.runtime.engine.supervisor import EngineProcess
 from inflight.runtime.messages import GenerationRequest, RequestMetadata, TokenEvent
@@ -48,7 +49,7 @@ class EngineModel:
         self._model = args["model_name"]
         self._decoupled = decoupled(args)
         self._exclude_input = flag(settings, "exclude_input_in_output", default=False)
-        options = engine_options(settings, args)
+        options = engine_options(settings)
         self._adapters = Adapters(len(options.adapters), settings.get("lora_directory", ""))
         self._engine_name = options.engine
         self._engine = EngineProcess(
@@ -76,6 +77,7 @@ class EngineModel:
         self._client_versions = ClientVersions(pb_utils.Logger.log_warn)
         log = os.environ.get(PATH_VARIABLE)
         self._log = RequestLog(log, pb_utils.Logger.log_error) if log else None
+        freeze_loaded()
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:

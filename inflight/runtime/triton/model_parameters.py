@@ -76,9 +76,8 @@ def decoupled(args: dict[str, str]) -> bool:
     return bool(_config(args).get("model_transaction_policy", {}).get("decoupled", False))
 
 
-def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOptions:
-    """Return the engine's options from the model's parameters and its queue policy."""
-    policy = _config(args).get("dynamic_batching", {}).get("default_queue_policy", {})
+def engine_options(settings: dict[str, str]) -> EngineOptions:
+    """Return the engine's options from the model's parameters."""
     return EngineOptions(
         engine=settings["inflight_engine"],
         model_dir=settings["gpt_model_path"],
@@ -89,7 +88,7 @@ def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOpti
         stats_period_s=milliseconds(settings, "stats_check_period_ms") / 1000,
         stream_interval=positive(settings, "stream_interval", EngineOptions.stream_interval, "tokens"),
         threads=int(settings.get("threads", EngineOptions.threads)),
-        max_queue_size=int(policy.get("max_queue_size", 0)),
+        max_queue_size=int(settings.get("max_queue_size", EngineOptions.max_queue_size)),
         skip_special_tokens=flag(settings, "skip_special_tokens", default=True),
         kv_cache_reuse=flag(settings, "enable_kv_cache_reuse", default=True),
         share_prefixes=flag(settings, "share_prefixes", default=False),

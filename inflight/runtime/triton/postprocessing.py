@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.common.garbage import freeze_loaded
 from inflight.common.request_error import RequestError
 from inflight.runtime.engine.request_values import check_ids, read_sequences
 from inflight.runtime.streams.chunk_header import ChunkHeader
@@ -60,6 +61,7 @@ class Postprocessing:
         self._chunk_acks = ChunkAckSender(settings["engine_model_name"])
         cache_context = flag(settings, "cache_context", default=False)
         self._context_cache = ContextCache(self._detokenizer.special_token_ids) if cache_context else None
+        freeze_loaded()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Decode all chunks of the batch in one call, and acknowledge those that have a key.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.common.garbage import freeze_loaded
 from inflight.common.request_error import RequestError
 from inflight.runtime.streams.sequence_ids import sequence_id_factory
 from inflight.runtime.triton.bounded_strings import bound_strings
@@ -98,6 +99,7 @@ class Preprocessing:
         # Many models have no padding token; the ids after a prompt's length are never read.
         self._pad_id = max(self._end_id, 0) if manifest["pad_id"] is None else manifest["pad_id"]
         self._long_requests = RoundRobinExecutor(_MAX_PENDING_BYTES, pb_utils.Logger.log_error)
+        freeze_loaded()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Respond to short requests; return None for longer ones, which respond later through their senders."""
@@ -145,7 +147,8 @@ class Preprocessing:
         max_tokens = inputs.array("REQUEST_OUTPUT_LEN")
         if max_tokens is None:
             raise RequestError("max_tokens is missing; send how many tokens the answer may have", "invalid_request")
-        rows = yield from self._prompts.read(inputs, add_special_tokens)
+        answered = bool(np.any(max_tokens))  # without, the caller wants to know the tokens
+        rows = yield from self._prompts.read(inputs, add_special_tokens, fits=answered)
         prompts = len(rows)
         pad_ids = [[inputs.scalar("PAD_ID", row, self._pad_id)] for row in range(prompts)]
         bad_words = yield from self._words(inputs, "BAD_WORDS_DICT", "bad_words", prompts)

@@ -14,6 +14,8 @@ from inflight.text.prompt_encoder import IncrementalWork, PromptEncoder, Rendere
 from inflight.text.template_limits import bounded
 from inflight.text.tokenizer import check_size, decoded_text
 
+_MAX_TEXT_BYTES = 2**22
+"""Size of a text that is tokenized without being a prompt."""
 _JSON_BYTES = 64
 """Bytes of a message besides its content, which become at least one token."""
 
@@ -39,11 +41,13 @@ class PromptReader:
         self._max_tokens, self._vocabulary_size = max_tokens, vocabulary_size
         self._add_special_tokens = add_special_tokens
 
-    def read(self, inputs: Inputs, add_special_tokens: bool | None = None) -> IncrementalWork:
+    def read(self, inputs: Inputs, add_special_tokens: bool | None = None, fits: bool = True) -> IncrementalWork:
         """Return the token ids of each prompt. Raises RequestError for an invalid or too long prompt.
 
         `add_special_tokens` replaces the model's setting. Rendered messages include special tokens, so none are added.
+        `fits`: a prompt that is longer than the engine's sequences is too long.
         """
+        most = self._max_tokens if fits else None
         if add_special_tokens is None:
             add_special_tokens = self._add_special_tokens
         token_ids = inputs.array("PROMPT_TOKEN_IDS")
@@ -57,8 +61,8 @@ class PromptReader:
             conversations = [self._conversation(inputs, row, bool(raw)) for row, raw in enumerate(raw_texts)]
         ids = []
         for raw, chat in zip(raw_texts, conversations, strict=True):
-            text = self._checked(raw, None if chat is None else chat.text.encode())
-            ids.append((yield from self._encoder.encode(chat or text, add_special_tokens, self._max_tokens)))
+            text = self._checked(raw, None if chat is None else chat.text.encode(), most)
+            ids.append((yield from self._encoder.encode(chat or text, add_special_tokens, most)))
         return ids
 
     def _given(self, token_ids: Any, inputs: Inputs) -> list[list[int]]:
@@ -70,9 +74,9 @@ class PromptReader:
             check_ids(row, "prompt_token_ids", self._vocabulary_size)
         return rows
 
-    def _checked(self, raw: bytes, chat: bytes | None) -> str:
+    def _checked(self, raw: bytes, chat: bytes | None, most: int | None) -> str:
         name, raw = ("text_input", raw) if chat is None else ("the rendered messages", chat)
-        check_size(raw, name, self._longest_token, self._max_tokens)
+        check_size(raw, name, *((self._longest_token, most) if most is not None else (1, _MAX_TEXT_BYTES)))
         return decoded_text(raw, name)
 
     def _conversation(self, inputs: Inputs, row: int, has_text: bool) -> RenderedChat | None:

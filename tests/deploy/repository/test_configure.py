@@ -58,7 +58,7 @@ def test_every_option_reaches_the_parameter_that_it_is_for(tmp_path: Path) -> No
     assert engine["stream_interval"] == "8"
     assert engine["threads"] == "3"
     assert json.loads(engine["lora_adapters"]) == ["/adapters/one.safetensors", "/adapters/two.safetensors"]
-    assert configs["tensorrt_llm"].dynamic_batching.default_queue_policy.max_queue_size == 7
+    assert engine["max_queue_size"] == "7"
     assert parameters(configs["preprocessing"])["tokenizer_dir"] == "/engines/demo"
     assert parameters(configs["postprocessing"])["tokenizer_dir"] == "/engines/demo"
 
@@ -73,7 +73,12 @@ def test_without_options_what_is_committed_stays(tmp_path: Path) -> None:
     assert engine["draft_model_path"] == ""
     assert engine["stream_interval"] == "1"
     assert json.loads(engine["lora_adapters"]) == []
-    assert configs["tensorrt_llm"].dynamic_batching.default_queue_policy.max_queue_size > 0
+    assert int(engine["max_queue_size"]) > 0
+
+
+def test_no_model_has_a_queue_policy_with_which_triton_holds_back_requests_of_the_same_moment(tmp_path: Path) -> None:
+    configs = deployed(tmp_path / "out", DeploymentOptions(max_queue_size=7))
+    assert not any(config.dynamic_batching.HasField("default_queue_policy") for config in configs.values())
 
 
 @pytest.mark.parametrize("decoupled", [True, False])

@@ -45,9 +45,9 @@ def test_the_engine_gets_what_the_model_was_given() -> None:
         "skip_special_tokens": "false",
         "enable_kv_cache_reuse": "false",
         "inflight_engine_options": '{"step_seconds": "0.01"}',
+        "max_queue_size": "7",
     }
-    config = {"dynamic_batching": {"default_queue_policy": {"max_queue_size": 7}}}
-    assert engine_options(settings, {"model_config": json.dumps(config)}) == EngineOptions(
+    assert engine_options(settings) == EngineOptions(
         "fake",
         "/engines/demo",
         4096,
