@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +15,10 @@ from inflight.batch.errors import BatchError, map_disk_errors
 from inflight.batch.job.spec import Job
 from inflight.common.atomic_files import write_atomic
 from inflight.evaluate.compare import Comparison, compare
+from inflight.evaluate.engines import engine_scoring
 from inflight.evaluate.evaluation import Evaluation, EvaluationDirectory
 from inflight.evaluate.golden import GoldenSet
-from inflight.evaluate.metrics import load_metrics
+from inflight.evaluate.metrics import CHOICE_METRICS, load_metrics
 from inflight.evaluate.report import as_markdown
 from inflight.evaluate.run import Scoring
 
@@ -35,9 +35,8 @@ class Gate:
     folder: Path
 
     def scoring(self) -> Scoring:
-        """Return the evaluation of the engine, asked as the baseline was.
+        """Return the evaluation of the engine, which is asked what the baseline was asked.
 
-        It has a directory of its own for each build of the engine, so that answers of an earlier one are never judged.
         Raises BatchError `evaluations_differ` for another golden set, `output_unwritable` if the verdict has no place.
         """
         before = self._before
@@ -47,22 +46,20 @@ class Gate:
                 " write",
                 "output_unwritable",
             )
-        asked = orjson.dumps([before.golden.sha256, self._job(Path("answers.jsonl")).binding()])
-        build = hashlib.sha256((self.engine / "engine.json").read_bytes() + asked).hexdigest()[:16]
-        directory = EvaluationDirectory(self.folder / build)
-        metrics = load_metrics([each.name for each in before.metrics])
-        scoring = Scoring(directory, self._job(directory.answers), metrics, before.golden.reference)
+        metrics, job = load_metrics([each.name for each in before.metrics]), self._job()
+        choices = job.encode.continuations if job.encode and metrics[0].name in CHOICE_METRICS else None
+        scoring = Scoring(self.baseline, job, metrics, before.golden.reference, choices)
         found = GoldenSet()
         for row in scoring.golden():
             found.add(row)
         if found.sha256 != before.golden.sha256:
             raise BatchError(
-                f"{scoring.job.input.shown} has {found.rows:,} rows and the hash {found.sha256[:12]}, and"
-                f" {self.baseline.path} evaluated {before.golden.rows:,} rows with the hash {before.golden.sha256[:12]};"
-                " give the golden set of the baseline, or evaluate the baseline again",
+                f"{scoring.job.input.shown} has {found.rows:,} rows and the hash {found.sha256[:12]}, and the baseline"
+                f" {self.baseline.path} {before.golden.rows:,} rows and the hash {before.golden.sha256[:12]}; give the"
+                " golden set of the baseline, or evaluate the baseline again",
                 "evaluations_differ",
             )
-        return scoring
+        return engine_scoring(scoring, self.engine, self.folder)
 
     def judge(self, candidate: EvaluationDirectory, margin: float) -> Comparison:
         """Compare the evaluations, and write the verdict into the engine's directory. Raises BatchError."""
@@ -79,17 +76,11 @@ class Gate:
     def _before(self) -> Evaluation:
         return self.baseline.read()
 
-    def _job(self, answers: Path) -> Job:
-        """Return the baseline's job with the engine in place of its servers."""
+    def _job(self) -> Job:
+        """Return the baseline's job over the golden set that is here."""
         job = self._before.job
-        running = {**job["run_options"], "ephemeral": str(self.engine)}
-        parts = {
-            "input": {**job["input"], "address": self.golden},
-            "output": {**job["output"], "address": str(answers)},
-            "run_options": {name: value for name, value in running.items() if name != "servers"},
-        }
         try:
-            return Job.model_validate({**job, **parts})
+            return Job.model_validate({**job, "input": {**job["input"], "address": self.golden}})
         except ValidationError as error:
             raise BatchError(
                 f"the job of {self.baseline.path} is of another version of inflight ({error.errors()[0]['msg']});"

@@ -71,7 +71,8 @@ class Judgement:
 
 
 def judge_rubric(text: str) -> Template:
-    """Return the rubric: a template over `request`, `a`, `b` and the row's columns. Raises BatchError `input_invalid`."""
+    """Return the rubric, a template over `request`, `a`, `b` and the row's columns. Raises BatchError
+    `input_invalid`."""
     rubric = Template(text, "the rubric")
     if missing := {"a", "b"} - rubric.columns:
         raise BatchError(
