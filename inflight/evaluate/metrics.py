@@ -73,11 +73,7 @@ def load_metrics(names: Sequence[str]) -> list[Metric]:
 
     Raises InflightError `invalid_parameter`, and BatchError `package_missing`.
     """
-    found = []
-    for name in names:
-        listed, colon, pattern = name.partition("regex:")
-        found += [part.strip() for part in listed.split(",") if part.strip()] + [f"regex:{pattern}"] * bool(colon)
-    metrics = [_metric(name) for name in dict.fromkeys(found)]
+    metrics = parse_metrics(names)
     for other in metrics:
         if other.task != metrics[0].task:
             raise InflightError(
@@ -89,6 +85,15 @@ def load_metrics(names: Sequence[str]) -> list[Metric]:
     if "perplexity" in names_ and not names_.isdisjoint(CHOICE_METRICS):
         raise InflightError("perplexity is not one of choices; make an evaluation for each", "invalid_parameter")
     return metrics
+
+
+def parse_metrics(names: Sequence[str]) -> list[Metric]:
+    """Return the metrics, of any tasks. Raises as `load_metrics` does."""
+    found = []
+    for name in names:
+        listed, colon, pattern = name.partition("regex:")
+        found += [part.strip() for part in listed.split(",") if part.strip()] + [f"regex:{pattern}"] * bool(colon)
+    return [_metric(name) for name in dict.fromkeys(found)]
 
 
 def _metric(name: str) -> Metric:

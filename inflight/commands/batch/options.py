@@ -91,6 +91,13 @@ evaluated_job_options = section(
 """Those of a job whose task and output follow from something else; `evaluated_job` reads them."""
 
 
+GENERATE_ONLY = (
+    *(option.key for model in (GenerationDefaults, RefineSpec) for option in field_options(model, _REFINE)),
+    *("schema", "system", "chat", "raw"),
+)
+"""Options that other tasks do not have."""
+
+
 running_options = section(
     "Servers",
     model_options(RunOptions, _RUNNING),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,26 +14,28 @@ from inflight_client import InflightError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.reporting.progress import JobState
 from inflight.commands.batch.execute import end_messages, result_options, result_values, run_job
-from inflight.commands.batch.options import evaluated_job, evaluated_job_options, running_options
+from inflight.commands.batch.options import (
+    GENERATE_ONLY,
+    evaluated_job,
+    evaluated_job_options,
+    running_options,
+)
 from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.terminal.standard_streams import ignore_closed_output
 from inflight.evaluate.evaluation import Evaluation, EvaluationDirectory
 
 if TYPE_CHECKING:
     from inflight.batch.runner import JobResult
+    from inflight.evaluate.metrics import Metric
     from inflight.evaluate.run import Scoring
 
 
-@click.command(cls=SectionedCommand, short_help="Score a model's answers to a golden set.")
-@click.argument("golden", metavar="GOLDEN")
-@section(
+evaluation_options = section(
     "Evaluation",
-    click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory of the evaluation."),
     click.option("--reference", metavar="COLUMN", help="Column with a row's right answer, or with a list of them."),
     click.option(
         "--metric",
         "names",
-        required=True,
         multiple=True,
         metavar="LIST",
         help="Metrics, with commas between them (repeatable): bleu, chrf, rouge1, rouge2, rougeL, exact, f1, wer, cer,"
@@ -40,12 +43,20 @@ if TYPE_CHECKING:
     ),
     click.option("--choices", metavar="COLUMN", help="Column with the list of a row's choices, for choice-accuracy."),
 )
+"""Adds the options that say what is measured; `scorings_from` reads them."""
+
+
+@click.command(cls=SectionedCommand, short_help="Score a model's answers to a golden set.")
+@click.argument("golden", metavar="GOLDEN")
+@section(
+    "Evaluation",
+    click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory of the evaluation."),
+)
+@evaluation_options
 @evaluated_job_options
 @running_options
 @result_options
-def command(
-    golden: str, out: Path, reference: str | None, names: tuple[str, ...], choices: str | None, **options: Any
-) -> None:
+def command(golden: str, out: Path, **options: Any) -> None:
     """Send every row of GOLDEN to a model as a batch job, and score its answers.
 
     GOLDEN is what `inflight batch run` reads: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table. The
@@ -64,19 +75,11 @@ def command(
       inflight evaluate run quiz.jsonl --choices options --reference right --metric choice-accuracy --out c/
       inflight evaluate run golden.jsonl --metric json-valid --metric 'regex:^\\{' --out a/ --ephemeral my-engine
     """  # fmt: skip
-    from inflight.evaluate.metrics import CHOICE_METRICS, load_metrics
-    from inflight.evaluate.run import Scoring
+    from inflight.evaluate.metrics import load_metrics
 
-    try:
-        metrics = load_metrics(names)
-    except InflightError as error:
-        raise click.UsageError(f"--metric: {error}") from None
     directory = EvaluationDirectory(out)
-    if (choices is None) is any(metric.name in CHOICE_METRICS for metric in metrics):
-        raise click.UsageError(f"{CHOICE_METRICS[0]} and --choices COLUMN need each other; give both, or neither")
-    job = evaluated_job(golden, directory.answers, metrics[0].task, options, choices or reference)
-    scoring = Scoring(directory, job, metrics, reference, choices)
-    job_directory = JobDirectory.from_output(job.output)
+    (scoring,) = scorings_from(golden, directory, options, load_metrics)
+    job_directory = JobDirectory.from_output(scoring.job.output)
     with ignore_closed_output():
         end, code, evaluation = _evaluate(scoring, options)
         if options["as_json"]:
@@ -85,6 +88,40 @@ def command(
         elif evaluation is not None:
             click.echo(summary(evaluation, directory))
     sys.exit(code)
+
+
+def scorings_from(
+    golden: str,
+    directory: EvaluationDirectory,
+    options: dict[str, Any],
+    load: Callable[[Sequence[str]], Sequence[Metric]],
+) -> list[Scoring]:
+    """Return an evaluation for each task of the metrics. If there are several, sampling is that of the one that
+    generates."""
+    from inflight.evaluate.metrics import CHOICE_METRICS
+    from inflight.evaluate.run import Scoring
+
+    reference, choices = options["reference"], options["choices"]
+    if not options["names"]:
+        raise click.UsageError("give --metric, such as --metric exact,f1")
+    try:
+        metrics = load(options["names"])
+    except InflightError as error:
+        raise click.UsageError(f"--metric: {error}") from None
+    if (choices is None) is any(metric.name in CHOICE_METRICS for metric in metrics):
+        raise click.UsageError(f"{CHOICE_METRICS[0]} and --choices COLUMN need each other; give both, or neither")
+    tasks = dict.fromkeys(metric.task for metric in metrics)
+    scorings = []
+    for task in tasks:
+        left_out = dict.fromkeys(GENERATE_ONLY) if task != "generate" and len(tasks) > 1 else {}
+        asked = {name: value for name, value in options.items() if name not in _OWN}
+        job = evaluated_job(golden, directory.answers, task, asked | left_out, choices or reference)
+        of_task = [metric for metric in metrics if metric.task == task]
+        scorings.append(Scoring(directory, job, of_task, reference, choices if task == "score" else None))
+    return scorings
+
+
+_OWN = ("names", "reference", "choices")
 
 
 def _evaluate(scoring: Scoring, options: dict[str, Any]) -> tuple[JobResult, int, Evaluation | None]:
