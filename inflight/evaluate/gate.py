@@ -18,6 +18,7 @@ from inflight.evaluate.compare import Comparison, compare
 from inflight.evaluate.engines import engine_scoring
 from inflight.evaluate.evaluation import Evaluation, EvaluationDirectory
 from inflight.evaluate.golden import GoldenSet
+from inflight.evaluate.judge import Judge
 from inflight.evaluate.metrics import CHOICE_METRICS, load_metrics
 from inflight.evaluate.report import as_markdown
 from inflight.evaluate.run import Scoring
@@ -48,7 +49,7 @@ class Gate:
             )
         metrics, job = load_metrics([each.name for each in before.metrics]), self._job()
         choices = job.encode.continuations if job.encode and metrics[0].name in CHOICE_METRICS else None
-        scoring = Scoring(self.baseline, job, metrics, before.golden.reference, choices)
+        scoring = Scoring(self.baseline, job, metrics, before.golden.reference, choices, self._judge())
         found = GoldenSet()
         for row in scoring.golden():
             found.add(row)
@@ -76,11 +77,21 @@ class Gate:
     def _before(self) -> Evaluation:
         return self.baseline.read()
 
+    def _judge(self) -> Judge | None:
+        """Return the baseline's judge."""
+        if (judge := self._before.judge) is None:
+            return None
+        job = self._parsed(judge.job)
+        return Judge(job.run_options, judge.rubric, job.defaults.max_tokens)
+
     def _job(self) -> Job:
         """Return the baseline's job over the golden set that is here."""
         job = self._before.job
+        return self._parsed({**job, "input": {**job["input"], "address": self.golden}})
+
+    def _parsed(self, job: dict[str, Any]) -> Job:
         try:
-            return Job.model_validate({**job, "input": {**job["input"], "address": self.golden}})
+            return Job.model_validate(job)
         except ValidationError as error:
             raise BatchError(
                 f"the job of {self.baseline.path} is of another version of inflight ({error.errors()[0]['msg']});"

@@ -245,6 +245,14 @@ def _choice(name: str, _: str) -> Metric:
     return Metric(name, f"choice|{'byte' if by_byte else 'sum'}", measure, task="score", binary=True)
 
 
+JUDGE = "judge"
+
+
+def _judge(name: str, _: str) -> Metric:
+    """What it measures is the judge's value for the row (`inflight.evaluate.judge`), in place of an answer."""
+    return Metric(name, name, lambda value, _: (value, 1.0), references=1)
+
+
 METRICS: dict[str, Callable[[str, str], Metric]] = {
     "bleu": _bleu,
     "chrf": _chrf,
@@ -256,5 +264,6 @@ METRICS: dict[str, Callable[[str, str], Metric]] = {
     "regex": _regex,
     "perplexity": _perplexity,
     **dict.fromkeys(CHOICE_METRICS, _choice),
+    JUDGE: _judge,
 }
 """The metrics by name; each function gets the name as given, and what follows a colon in it."""

@@ -10,20 +10,12 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import RunOptions
 from inflight.batch.runner import JobRunner
-from inflight.evaluate.judge import (
-    RUBRIC,
-    Judgement,
-    Pair,
-    judge_job,
-    judge_rubric,
-    judge_summary,
-    judgements,
-    write_pairs,
-)
+from inflight.evaluate.evaluation import JudgeSummary
+from inflight.evaluate.judge import Judge, Judgement, Pair
 from tests.batch.scripted_backend import ScriptedBackend
+from tests.fixtures.errors import raises
 
 PAIRS = [
     Pair(0, "one?", "long answer", "short", {}),
@@ -36,44 +28,42 @@ def longer(a: str, b: str) -> str:
     return "tie" if len(a) == len(b) else "A" if len(a) > len(b) else "B"
 
 
-def judged(folder: Path, verdict: Callable[[str, str], str]) -> dict[int, Judgement]:
+def judged(folder: Path, verdict: Callable[[str, str], str]) -> tuple[dict[int, Judgement], JudgeSummary]:
     async def answer(server: ScriptedBackend, prompt: str) -> str | InflightError:
         a, _, b = prompt.partition("|")
         found = verdict(a, b)
         return json.dumps({"verdict": found}) if found else InflightError("the time was over", "deadline_exceeded")
 
-    assert write_pairs(PAIRS, judge_rubric("{{ a }}|{{ b }}"), folder / "rows.jsonl") == 2 * len(PAIRS)
-    job = judge_job(folder / "rows.jsonl", folder / "verdicts.jsonl", RunOptions(max_attempts=1), 16)
-    directory = JobDirectory.from_output(job.output)
-    JobRunner(job, directory, backends=[ScriptedBackend(answer)]).run()
-    return judgements(directory)
+    judge = Judge(RunOptions(max_attempts=1), "{{ a }}|{{ b }}")
+    job = judge.job(PAIRS, folder)
+    JobRunner(job, judge.directory(folder), backends=[ScriptedBackend(answer)]).run()
+    found = judge.judgements(folder)
+    return found, judge.summary(folder, found.values())
 
 
 def test_an_answer_that_is_better_in_both_orders_gets_1_and_one_that_is_worse_0(tmp_path: Path) -> None:
-    found = judged(tmp_path, longer)
+    found, summary = judged(tmp_path, longer)
     assert {number: each.value for number, each in found.items()} == {0: 1.0, 3: 0.0, 5: 0.5}
-    assert judge_summary(found) == {"pairs": 3, "agreement": 1.0, "prefers_first": 0.5}
+    assert (summary.pairs, summary.agreement, summary.prefers_first) == (3, 1.0, 0.5)
 
 
 def test_a_judge_that_always_takes_the_first_answer_decides_nothing(tmp_path: Path) -> None:
-    found = judged(tmp_path, lambda a, b: "A")
+    found, summary = judged(tmp_path, lambda a, b: "A")
     assert {each.value for each in found.values()} == {0.5}
-    assert judge_summary(found) == {"pairs": 3, "agreement": 0.0, "prefers_first": 1.0}
+    assert (summary.pairs, summary.agreement, summary.prefers_first) == (3, 0.0, 1.0)
 
 
 def test_a_pair_without_both_verdicts_has_no_value(tmp_path: Path) -> None:
-    found = judged(tmp_path, lambda a, b: "" if a == "short" else longer(a, b))
-    assert (found[0].value, found[0].code) == (None, "deadline_exceeded")
-    assert judge_summary(found)["pairs"] == 2
+    found, summary = judged(tmp_path, lambda a, b: "" if a == "short" else longer(a, b))
+    assert (found[0].value, found[0].code, summary.pairs) == (None, "deadline_exceeded", 2)
 
 
 @pytest.mark.parametrize("text", ["{{ a }} is good?", "{{ request }}", "{{ a"])
 def test_a_rubric_must_show_both_answers(text: str) -> None:
-    with pytest.raises(BatchError) as raised:
-        judge_rubric(text)
-    assert raised.value.code == "input_invalid"
+    with raises(BatchError, "input_invalid"):
+        Judge(RunOptions(), text).template()
 
 
 def test_the_rubric_of_the_product_shows_the_request_and_both_answers() -> None:
-    text = judge_rubric(RUBRIC).render({"request": "why?", "a": "{{ b }}", "b": "because"})
+    text = Judge(RunOptions()).template().render({"request": "why?", "a": "{{ b }}", "b": "because"})
     assert all(each in text for each in ("why?", "{{ b }}", "because"))
