@@ -17,7 +17,6 @@ from inflight.common.atomic_files import write_atomic
 from inflight.evaluate.compare import Comparison, compare
 from inflight.evaluate.engines import engine_scoring
 from inflight.evaluate.evaluation import Evaluation, EvaluationDirectory
-from inflight.evaluate.golden import GoldenSet
 from inflight.evaluate.judge import Judge
 from inflight.evaluate.metrics import CHOICE_METRICS, load_metrics
 from inflight.evaluate.report import as_markdown
@@ -50,9 +49,7 @@ class Gate:
         metrics, job = load_metrics([each.name for each in before.metrics]), self._job()
         choices = job.encode.continuations if job.encode and metrics[0].name in CHOICE_METRICS else None
         scoring = Scoring(self.baseline, job, metrics, before.golden.reference, choices, self._judge())
-        found = GoldenSet()
-        for row in scoring.golden():
-            found.add(row)
+        found = scoring.check_golden()
         if found.sha256 != before.golden.sha256:
             raise BatchError(
                 f"{scoring.job.input.shown} has {found.rows:,} rows and the hash {found.sha256[:12]}, and the baseline"

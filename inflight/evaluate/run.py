@@ -57,12 +57,9 @@ class Scoring:
         most = min(metric.references for metric in self.metrics)
         return read_golden(self.job, self.reference, most, self.choices)
 
-    def begin(self) -> None:
-        """Check the golden set, and bind the directory to it.
-
-        Raises BatchError `input_invalid`, `input_changed` if the directory is that of another golden set, and those of
-        the input.
-        """
+    def check_golden(self) -> GoldenSet:
+        """Return the golden set, all of whose rows can be sent and scored. Raises BatchError `input_invalid`, and those
+        of the input."""
         if self.reference is None and (needy := [metric.name for metric in self.metrics if metric.needs_reference]):
             raise BatchError(
                 f"the metric {needy[0]} needs --reference COLUMN, the column of the golden set with the right answers",
@@ -73,6 +70,14 @@ class Scoring:
         found = GoldenSet()
         for row in self.golden():
             found.add(row)
+        return found
+
+    def begin(self) -> None:
+        """Check the golden set, and bind the directory to it.
+
+        Raises BatchError as `check_golden` does, and `input_changed` if the directory is that of another golden set.
+        """
+        found = self.check_golden()
         before = self.directory.read_any()
         if before is not None and before.golden.sha256 != found.sha256:
             raise BatchError(
