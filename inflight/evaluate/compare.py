@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from inflight.batch.errors import BatchError
-from inflight.evaluate.evaluation import Evaluation, EvaluationDirectory, RowScore
+from inflight.evaluate.evaluation import Evaluation, EvaluationDirectory, RowScore, Token
 from inflight.evaluate.metrics import Metric, Statistics, likeliest, load_metrics
 from inflight.evaluate.statistics import Change, Verdict, adjust, change, overall, verdict
 
@@ -27,6 +28,38 @@ class MetricComparison:
 
 
 @dataclass(frozen=True)
+class Drift:
+    """Where answers part, in the `rows` that have other tokens: medians of the number of equal tokens before that, and
+    of the `gap`, how much likelier the first model's own token was there than the other one, as log probabilities of
+    the first model. `ties`: the rows with a gap below 0.1, where either token was about as likely."""
+
+    rows: int
+    equal_tokens: float
+    gap: float
+    ties: int
+
+    @classmethod
+    def of(cls, partings: Sequence[tuple[int, float]]) -> Drift | None:
+        if not partings:
+            return None
+        gaps = [gap for _, gap in partings]
+        ties = sum(gap < _TIE for gap in gaps)
+        return cls(len(partings), median(place for place, _ in partings), median(gaps), ties)
+
+
+_TIE = 0.1
+
+
+def parting(before: Sequence[Token], after: Sequence[Token]) -> tuple[int, float] | None:
+    """Return how many tokens are equal, and the gap at the next one; None if one answer begins with the other. A token
+    that is not among the likeliest counts as the last of them."""
+    for place, ((token, log_prob, top), (other, *_)) in enumerate(zip(before, after, strict=False)):
+        if token != other:
+            return place, log_prob - top.get(str(other), min(top.values(), default=log_prob))
+    return None
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Two evaluations, of which `before` is the baseline. `changed_answers` is the number of rows whose text, or
     choice, differs, of the `rows` that both answered; `notes` say what else differs."""
@@ -38,6 +71,7 @@ class Comparison:
     rows: int
     failed: int
     changed_answers: int
+    drift: Drift | None
     notes: tuple[str, ...]
 
     @property
@@ -62,6 +96,7 @@ class Comparison:
             "rows": self.rows,
             "failed": self.failed,
             "changed_answers": self.changed_answers,
+            "drift": None if self.drift is None else asdict(self.drift),
             "metrics": metrics,
             "notes": self.notes,
         }
@@ -75,25 +110,29 @@ def compare(before: EvaluationDirectory, after: EvaluationDirectory, margin: flo
     metrics = load_metrics([each.name for each in first.metrics])
     statistics: dict[str, tuple[list[Statistics], list[Statistics]]] = {metric.name: ([], []) for metric in metrics}
     rows = failed = changed = 0
+    partings: list[tuple[int, float]] = []
     for old, new in _pairs(before.read_scores(first), after.read_scores(second)):
         if old.statistics is None or new.statistics is None:
             failed += 1
             continue
         rows, changed = rows + 1, changed + (_shown(old) != _shown(new))
+        if old.tokens and new.tokens and (found := parting(old.tokens, new.tokens)) is not None:
+            partings.append(found)
         for name, (olds, news) in statistics.items():
             olds.append(old.statistics[name])
             news.append(new.statistics[name])
     if not rows:
         raise BatchError("no row has an answer in both evaluations; send the failed rows again", "evaluations_differ")
     tables = [[np.array(side) for side in statistics[metric.name]] for metric in metrics]
-    found = [change(metric, old, new, seed) for metric, (old, new) in zip(metrics, tables, strict=True)]
-    ps = adjust([each.p for each in found])
-    found = [replace(each, p=p) for each, p in zip(found, ps, strict=True)]
+    changes = [change(metric, old, new, seed) for metric, (old, new) in zip(metrics, tables, strict=True)]
+    ps = adjust([each.p for each in changes])
+    changes = [replace(each, p=p) for each, p in zip(changes, ps, strict=True)]
     judged = tuple(
         MetricComparison(metric, each, verdict(metric, each, margin))
-        for metric, each in zip(metrics, found, strict=True)
+        for metric, each in zip(metrics, changes, strict=True)
     )
-    return Comparison(before, after, margin, judged, rows, failed, changed, tuple(_notes(first, second)))
+    drift, notes = Drift.of(partings), tuple(_notes(first, second))
+    return Comparison(before, after, margin, judged, rows, failed, changed, drift, notes)
 
 
 def _shown(row: RowScore) -> Any:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from inflight.batch.errors import BatchError
+from inflight.batch.errors import BatchError, map_disk_errors
+from inflight.common.atomic_files import write_atomic
 
 
 class _Record(BaseModel):
@@ -68,6 +69,10 @@ class Evaluation(_Record):
     judge: JudgeSummary | None = None
 
 
+Token = tuple[int, float, dict[str, float]]
+"""A token's id, its log probability, and those of the likeliest ones by id."""
+
+
 class RowScore(NamedTuple):
     """A line of `scores.jsonl`. `scores` and `statistics` are by metric, None for a row without an answer, whose `code`
     says why. `answer`: a text, or what a job of the task `score` wrote."""
@@ -79,6 +84,8 @@ class RowScore(NamedTuple):
     answer: Any
     references: list[str]
     code: str = ""
+    tokens: list[Token] | None = None
+    """With --top-log-probs."""
 
 
 class EvaluationDirectory:
@@ -123,6 +130,11 @@ class EvaluationDirectory:
             raise self._changed(str(error)) from None
         if digest.hexdigest() != evaluation.scores_sha256:
             raise self._changed("its hash is not that of evaluation.json")
+
+    def write_report(self, page: str) -> None:
+        """Raises BatchError `disk_full`, `job_failed`."""
+        with map_disk_errors(self.path):
+            write_atomic(self.report, page)
 
     def _changed(self, why: str) -> BatchError:
         return BatchError(

@@ -21,10 +21,21 @@ def as_markdown(found: Comparison) -> str:
         *(f"| {' | '.join(row)} |" for row in rows),
         "",
         f"- {found.changed_answers:,} of {found.rows:,} answers changed ({changed:.1%}).",
+        *_drift(found),
         *([f"- {found.failed:,} rows have no answer in both."] if found.failed else []),
         *(f"- Note: {note}." for note in found.notes),
     ]
     return "\n".join(lines)
+
+
+def _drift(found: Comparison) -> list[str]:
+    if (drift := found.drift) is None:
+        return []
+    return [
+        f"- Their first different token comes after {drift.equal_tokens:g} equal ones (median), where the first model's"
+        f" own token had a log probability {drift.gap:.3f} higher (median); in {drift.ties:,} of {drift.rows:,} rows it"
+        " was less than 0.1 higher, a tie."
+    ]
 
 
 def _cells(each: MetricComparison) -> tuple[str, ...]:

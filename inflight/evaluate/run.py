@@ -15,7 +15,7 @@ from inflight import __version__
 from inflight.batch.errors import BatchError, map_disk_errors
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowStatus
-from inflight.batch.job.spec import Job
+from inflight.batch.job.spec import TOKENS, Job
 from inflight.batch.outputs.answer_record import AnswerRecord, read_answer_records
 from inflight.batch.reporting.manifest import JobManifest
 from inflight.batch.state.line_file import read_lines
@@ -190,7 +190,8 @@ class Scoring:
             for metric in self.metrics
         }
         scores = {metric.name: metric.row_value(measured[metric.name]) for metric in self.metrics}
-        return RowScore(row.id, row.digest, scores, measured, content, list(row.references))
+        references, tokens = list(row.references), answer.kept.get(TOKENS)
+        return RowScore(row.id, row.digest, scores, measured, content, references, tokens=tokens)
 
     def _summary(self, found: GoldenSet) -> GoldenSummary:
         return GoldenSummary(

@@ -21,6 +21,9 @@ from inflight.batch.job.rows import (
     Row,
     RowAnswer,
     RowRequest,
+    Score,
+    ScoreRequest,
+    Scores,
 )
 from inflight.batch.job.spec import EncodeSpec, RunOptions
 
@@ -54,6 +57,10 @@ def answer_of(request: RowRequest, text: str, dimensions: int = DIMENSIONS) -> R
         vectors = np.stack([vector_of(str(text_), request.dimensions or dimensions) for text_ in request.texts])
         tokens = tuple(len(str(text_).split()) for text_ in request.texts)
         return Embeddings(vectors, input_tokens=tokens, truncated=(False,) * len(tokens))
+    if isinstance(request, ScoreRequest):  # the shorter, the likelier
+        texts = tuple(map(str, request.continuations or (request.context,)))
+        scored = tuple(Score(-float(len(each)), len(each.split()), len(each.encode()), False) for each in texts)
+        return Scores(scored, sum(len(each.split()) for each in texts))
     if isinstance(request, RerankRequest):
         scores = tuple(float(vector_of(text) @ vector_of(document)) for document in request.documents)
         ranked = sorted(enumerate(scores), key=lambda score: -score[1])
@@ -67,6 +74,8 @@ def answer_of(request: RowRequest, text: str, dimensions: int = DIMENSIONS) -> R
 def text_of(request: RowRequest) -> str:
     if isinstance(request, GenerateRequest):
         return str(request.prompt)
+    if isinstance(request, ScoreRequest):
+        return str(request.context)
     return request.query if isinstance(request, RerankRequest) else " ".join(map(str, request.texts))
 
 

@@ -9,7 +9,7 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.batch.errors import BatchError
-from inflight.evaluate.compare import compare
+from inflight.evaluate.compare import Drift, compare, parting
 from inflight.evaluate.evaluation import EvaluationDirectory
 from tests.evaluate.golden_sets import evaluate, golden, scoring
 from tests.fixtures.errors import raises
@@ -47,6 +47,16 @@ def test_rows_that_failed_in_both_are_left_out(tmp_path: Path) -> None:
     one, two = (evaluation(tmp_path, name, ROWS, answers=FAILED) for name in ("one", "two"))
     found = compare(one, two, 2)
     assert (found.rows, found.failed, found.verdict, found.exit_code) == (19, 1, "cannot tell", 75)
+
+
+def test_where_answers_part_and_how_close_the_tokens_were(tmp_path: Path) -> None:
+    before: list[Any] = [(5, -0.1, {"5": -0.1, "6": -3.0}), (7, -0.7, {"7": -0.7, "8": -0.75})]
+    later, first = parting(before, [before[0], (8, -0.6, {"8": -0.6})]), parting(before, [(9, -0.2, {"9": -0.2})])
+    assert later == pytest.approx((1, 0.05))
+    assert first == pytest.approx((0, 2.9))  # 9 was less likely than 6
+    assert parting(before, before[:1]) is None
+    found = Drift.of([(1, 0.05), (0, 2.9), (12, 0.01)])
+    assert found == Drift(rows=3, equal_tokens=1, gap=0.05, ties=2)
 
 
 def test_an_evaluation_that_is_not_finished_is_not_compared(tmp_path: Path) -> None:

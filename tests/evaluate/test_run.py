@@ -105,7 +105,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
 def test_the_commands_run_and_compare(tmp_path: Path, command: CommandRunner) -> None:
     golden(tmp_path, [{"id": number, "prompt": "tea", "answer": "tea"} for number in range(150)])
-    for name, template in (("one", "{{ prompt }}"), ("two", "{{ prompt }}"), ("three", "{{ prompt }}!")):
+    for name, template in (("one", "{{ prompt }}"), ("two", "{{ prompt }}"), ("three", "{{ prompt }}! <b>")):
         asked = ("golden.jsonl", "--id", "id", "--reference", "answer", "--metric", "exact", "--template", template)
         ran = command("run", *asked, "--out", name, "--quiet", "--json")
         assert (ran.code, ran.objects[0]["evaluation"]["scored"]) == (0, 150)
@@ -116,6 +116,9 @@ def test_the_commands_run_and_compare(tmp_path: Path, command: CommandRunner) ->
     assert any("template" in note for note in worse.objects[0]["notes"])
     assert 'failures="1"' in (tmp_path / "v.xml").read_text()
     assert "| exact | worse |" in (tmp_path / "v.md").read_text()
+    page = (tmp_path / "three" / "report.html").read_text()
+    assert "Worst rows by exact" in page
+    assert "tea! &lt;b&gt;" in page
     assert command("compare", "one", "nowhere").code == 1
     assert command("run", "golden.jsonl", "--metric", "blue", "--out", "four").code == 2
     assert not (tmp_path / "four").exists()

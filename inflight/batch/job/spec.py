@@ -34,6 +34,8 @@ TEXT_COLUMNS: dict[Task, str] = {
 """The default of `InputSpec.prompt` by task."""
 SOURCES = "sources"
 """The value of an answer with the ids and scores of its passages."""
+TOKENS = "tokens"
+"""The value of an answer with its tokens: for each its id, its log probability, and those of the likeliest by id."""
 PASSAGES = "passages"
 """The template's name for them."""
 
@@ -142,6 +144,12 @@ class GenerationDefaults(_StrictModel):
     adapter: int | None = _field(None, PARAMETERS["adapter"].help)
     stop: tuple[str, ...] = _field((), "Stop word that ends the answer (repeatable).")
     ignore_eos: bool = _field(False, "Continue past the model's end token, up to --max-tokens.")
+    top_log_probs: int | None = _field(
+        None,
+        "Also write the tokens of each answer with their log probabilities, and those of the N likeliest ones there.",
+        ge=1,
+        le=20,
+    )
     generation_config: Literal["model", "ignore"] = _field(
         "ignore",
         "Whether rows are sampled, and prompts sent as conversations, as the model's files say, if nothing else is"
@@ -318,7 +326,8 @@ class Job(_StrictModel):
         of retrieval, and what became of the first answer."""
         sources = () if self.retrieval is None else (SOURCES,)
         refined = () if self.refine is None else REFINED_FIELDS
-        return (*self.defaults.answer_properties, *self.input.keep, *sources, *refined)
+        tokens = () if self.defaults.top_log_probs is None else (TOKENS,)
+        return (*self.defaults.answer_properties, *tokens, *self.input.keep, *sources, *refined)
 
     def binding(self) -> dict[str, Any]:
         """Return the values that must be the same when the job is resumed.
@@ -331,11 +340,14 @@ class Job(_StrictModel):
         return {
             "input": {**self.input.model_dump(mode="json"), "address": name},
             "output": self.output.model_dump(mode="json"),
-            "defaults": self.defaults.model_dump(mode="json", exclude=_unset(self.defaults, "answer_schema")),
+            "defaults": self.defaults.model_dump(mode="json", exclude=_unset(self.defaults, *_LATER_DEFAULTS)),
             **({} if self.encode is None else {"encode": self.encode.binding()}),
             **({} if self.retrieval is None else {"retrieval": self.retrieval.model_dump(mode="json")}),
             **({} if self.refine is None else {"refine": self.refine.model_dump(mode="json")}),
         }
+
+
+_LATER_DEFAULTS = ("answer_schema", "top_log_probs")
 
 
 def _unset(values: BaseModel, *names: str) -> set[str]:

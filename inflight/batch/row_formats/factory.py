@@ -71,6 +71,8 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
             " condition, such as invalid-json",
             "input_invalid",
         )
+    if job.defaults.top_log_probs is not None and any(map(is_openai_address, job.run_options.servers)):
+        raise BatchError("--top-log-probs needs token ids, which only Triton returns; leave it out", "input_invalid")
     form: PlainRowFormat
     if job.encode is not None:
         form = (ScoreRowFormat if job.task == "score" else EncodeRowFormat)(spec, job.encode, compact)
@@ -141,5 +143,6 @@ def _plain_options(job: Job, spec: InputSpec) -> str:
         "the columns to keep": bool(spec.keep),
         "the retrieval": job.retrieval is not None,
         "the schema": job.defaults.answer_schema is not None,
+        "--top-log-probs": job.defaults.top_log_probs is not None,
     }
     return ", ".join(name for name, is_set in options.items() if is_set)

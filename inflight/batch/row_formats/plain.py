@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 from inflight_client import InflightError
+from inflight_client.call import CallOptions
 from inflight_client.encodings import Classifications, Embeddings, Reranking
 from inflight_client.results import Generation
 from inflight_client.sampling import Sampling
@@ -30,7 +31,7 @@ from inflight.batch.job.rows import (
     RowResult,
     RowStatus,
 )
-from inflight.batch.job.spec import EncodeSpec, GenerationDefaults, InputSpec, Task
+from inflight.batch.job.spec import TOKENS, EncodeSpec, GenerationDefaults, InputSpec, Task
 from inflight.batch.outputs.answer_record import ANSWER_FIELDS
 from inflight.batch.row_formats.lines import column_names, dead_letter, decode_binary, dump_json, parse_id, to_json
 from inflight.batch.row_formats.template import Template
@@ -148,6 +149,8 @@ class GenerateRowFormat(PlainRowFormat):
     def __init__(
         self, spec: InputSpec, defaults: GenerationDefaults, overrides: bool = True, own: Collection[str] = ()
     ) -> None:
+        self._top = defaults.top_log_probs
+        own = (*own, TOKENS) if self._top is not None else own
         super().__init__(spec, "generate", (*own, *defaults.answer_properties))
         self._system = Template(spec.system, "the system message") if spec.system is not None else None
         self._chat = spec.chat or spec.system is not None
@@ -186,12 +189,14 @@ class GenerateRowFormat(PlainRowFormat):
 
     def answer_values(self, answer: RowAnswer) -> tuple[dict[str, Any], tuple[int, int], int]:
         assert isinstance(answer, Generation)
-        fields = {
+        fields: dict[str, Any] = {
             "text": answer.text,
             "finish_reason": answer.finish_reason,
             "input_tokens": answer.input_tokens,
             "output_tokens": answer.output_tokens,
         }
+        if self._top is not None:
+            fields[TOKENS] = _tokens(answer)
         if self._properties:
             values = orjson.loads(answer.text)  # it matches the schema
             fields |= {name: values.get(name) if isinstance(values, dict) else None for name in self._properties}
@@ -215,8 +220,11 @@ class GenerateRowFormat(PlainRowFormat):
 
     def _generate(self, prompt: str | list[dict[str, Any]], max_tokens: int, sampling: Sampling) -> GenerateRequest:
         as_chat = self._as_chat and isinstance(prompt, str)
+        options = CallOptions()
+        if self._top is not None:
+            options |= CallOptions(return_token_ids=True, return_log_probs=True, top_log_probs=self._top)
         return GenerateRequest(
-            prompt, max_tokens, sampling, as_model=self._as_model, as_chat=as_chat, schema=self._schema
+            prompt, max_tokens, sampling, options, as_model=self._as_model, as_chat=as_chat, schema=self._schema
         )
 
     def _prompt_of(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:
@@ -300,6 +308,14 @@ class EncodeRowFormat(PlainRowFormat):
         tokens = answer.total_tokens
         fields |= {"input_tokens": tokens, "truncated": any(answer.truncated)}
         return fields, (tokens, 0), len(answer.input_tokens)
+
+
+def _tokens(answer: Generation) -> list[tuple[int, float, dict[str, float]]]:
+    ids, log_probs = answer.token_ids or (), answer.log_probs or ()
+    return [
+        (id_, float(each), {str(other): value for other, value in each.top.items()})
+        for id_, each in zip(ids, log_probs, strict=False)
+    ]
 
 
 def _documents(name: str, value: Any) -> tuple[str, ...]:

@@ -178,7 +178,8 @@ def evaluated_job(
     address: str, out: Path, task: Task, options: dict[str, Any], continuations: str | None = None
 ) -> Job:
     """Return the job that `evaluated_job_options` describe; `continuations`: their column, for the task `score`."""
-    left_out = {option.key: None for model in (OutputSpec, EncodeSpec) for option in field_options(model, _OUTPUT)}
+    outputs = (*field_options(OutputSpec, _OUTPUT), *field_options(EncodeSpec))
+    left_out: dict[str, Any] = {option.key: None for option in outputs}
     if task == "score":
         left_out["continuations"] = continuations
     return job_from_options(address, left_out | options | {"out": str(out), "write": (), "task": task})

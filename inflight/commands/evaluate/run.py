@@ -83,8 +83,9 @@ def command(golden: str, out: Path, **options: Any) -> None:
     GOLDEN is what `inflight batch run` reads: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table. The
     column of --reference has the right answers.
 
-    --out holds the job, scores.jsonl with a line for each row, and evaluation.json with the value and the 95% interval
-    of each metric. The command may be killed at any moment: run it again to continue.
+    --out holds the job, scores.jsonl with a line for each row, evaluation.json with the value and the 95% interval of
+    each metric, and report.html with distributions and the worst rows. The command may be killed at any moment: run it
+    again to continue.
 
     Exit codes: 0 all rows answered and scored; 3 scored, but some rows failed; 4 cancelled; 75 stopped early, run it
     again; 1 the evaluation cannot continue; 2 wrong usage.
@@ -171,12 +172,18 @@ def judge_from(options: dict[str, Any], judges: bool) -> Judge | None:
 def _evaluate(scoring: Scoring, options: dict[str, Any]) -> tuple[JobResult, int, Evaluation | None]:
     """Run the jobs of an evaluation and score it; return how the last one ended, the exit code, and the evaluation if
     all are finished. Raises BatchError."""
+    from inflight.evaluate.page import evaluation_page
+
     scoring.begin()
     end, code = _run_job(scoring.job, options)
     if end.state is JobState.FINISHED and (job := scoring.judge_job()) is not None:
         end, judge_code = _run_job(job, options)
         code = code or judge_code
-    return end, code, scoring.score() if end.state is JobState.FINISHED else None
+    if end.state is not JobState.FINISHED:
+        return end, code, None
+    evaluation = scoring.score()
+    scoring.directory.write_report(evaluation_page(scoring.directory))
+    return end, code, evaluation
 
 
 def _run_job(job: Job, options: dict[str, Any]) -> tuple[JobResult, int]:
@@ -204,4 +211,4 @@ def summary(evaluation: Evaluation, directory: EvaluationDirectory) -> str:
     if (judge := evaluation.judge) is not None and judge.agreement is not None:
         lines.append(f"  {judge.pairs:,} pairs judged; the same verdict in both orders: {judge.agreement:.1%}")
     lines += [f"  {count:,} rows without an answer: {code}" for code, count in evaluation.codes.items()]
-    return "\n".join([*lines, f"Scores: {directory.scores}"])
+    return "\n".join([*lines, f"Report: {directory.report}"])

@@ -140,6 +140,6 @@ def test_a_quiet_job_that_finishes_prints_nothing(started: Started) -> None:
 def test_a_mistake_is_not_to_be_repeated(tmp_path: Path, state: JobState, code: str, option: str) -> None:
     directory = JobDirectory(tmp_path)
     (tmp_path / "job.json").touch()
-    *_, last = execute._end_messages(JobResult(state, Counts(), "it is so", code), directory)
+    *_, last = execute.end_messages(JobResult(state, Counts(), "it is so", code), directory)
     assert last.endswith(f"{resume_command(directory)}{option}")
     assert last.startswith("Correct") is bool(option)
