@@ -45,13 +45,21 @@ def scoring(
     return Scoring(directory, job, loaded, reference, choices)
 
 
-def evaluate(wanted: Scoring, answers: Answers) -> EvaluationDirectory:
+def evaluate(wanted: Scoring, answers: Answers, judge: ScriptedBackend | None = None) -> EvaluationDirectory:
     """Run an evaluation; a prompt that `answers` does not have is its own answer."""
 
     async def answer(server: ScriptedBackend, prompt: str) -> str | InflightError:
         return answers.get(prompt, prompt)
 
     wanted.begin()
-    JobRunner(wanted.job, JobDirectory.from_output(wanted.job.output), backends=[ScriptedBackend(answer)]).run()
+    _run(wanted.job, ScriptedBackend(answer))
+    if judge is not None:
+        job = wanted.judge_job()
+        assert job is not None
+        _run(job, judge)
     wanted.score()
     return wanted.directory
+
+
+def _run(job: Job, backend: ScriptedBackend) -> None:
+    JobRunner(job, JobDirectory.from_output(job.output), backends=[backend]).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from inflight.batch.runner import JobRunner
 from inflight.evaluate.evaluation import JudgeSummary
 from inflight.evaluate.judge import Judge, Judgement, Pair
 from tests.batch.scripted_backend import ScriptedBackend
+from tests.evaluate.golden_sets import evaluate, golden, scoring
 from tests.fixtures.errors import raises
 
 PAIRS = [
@@ -56,6 +58,27 @@ def test_a_judge_that_always_takes_the_first_answer_decides_nothing(tmp_path: Pa
 def test_a_pair_without_both_verdicts_has_no_value(tmp_path: Path) -> None:
     found, summary = judged(tmp_path, lambda a, b: "" if a == "short" else longer(a, b))
     assert (found[0].value, found[0].code, summary.pairs) == (None, "deadline_exceeded", 2)
+
+
+def test_an_evaluation_has_the_judges_value_of_each_row_and_why_one_has_none(tmp_path: Path) -> None:
+    rows = [{"id": n, "prompt": f"p{n}", "answer": "tea", "hint": "black" if n else None} for n in range(3)]
+    judge = Judge(RunOptions(max_attempts=1), "{{ request }}{{ hint }}|{{ a }}|{{ b }}")
+    wanted = replace(scoring(golden(tmp_path, rows), tmp_path / "out", ("judge", "exact")), judge=judge)
+
+    async def prefers_tea(server: ScriptedBackend, prompt: str) -> str | InflightError:
+        _, a, b = prompt.split("|")
+        return json.dumps({"verdict": "tie" if a == b else "A" if a == "tea" else "B"})
+
+    evaluate(wanted, {"p1": "coffee", "p2": "tea"}, ScriptedBackend(prefers_tea))
+    evaluation = wanted.directory.read()
+    scored = [*wanted.directory.read_scores(evaluation)]
+    assert [row.scores and row.scores["judge"] for row in scored] == [None, 0.0, 0.5]
+    assert (scored[0].code, evaluation.scored) == ("row_invalid", 2), "its hint is null, so the rubric can't show it"
+    assert evaluation.judge is not None
+    assert (evaluation.judge.pairs, evaluation.judge.agreement) == (2, 1.0)
+    values = {metric.name: (metric.value, metric.signature) for metric in evaluation.metrics}
+    assert values["judge"][0] == 0.25
+    assert f"model:{evaluation.judge.model}" in values["judge"][1]
 
 
 @pytest.mark.parametrize("text", ["{{ a }} is good?", "{{ request }}", "{{ a"])
