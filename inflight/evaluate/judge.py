@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from inflight.batch.job.spec import GenerationDefaults, InputSpec, Job, OutputSp
 from inflight.batch.reporting.manifest import JobManifest
 from inflight.batch.row_formats.template import Template
 from inflight.batch.state.line_file import read_lines
-from inflight.common.atomic_files import write_atomic
+from inflight.common.atomic_files import make_directory, write_atomic
 from inflight.evaluate.evaluation import JudgeSummary
 
 RUBRIC = """\
@@ -34,7 +35,6 @@ Answer B:
 {{ b }}
 
 Which answer is better? Reply with JSON: {"verdict": "A"}, {"verdict": "B"}, or {"verdict": "tie"}."""
-_ROWS, _VERDICTS = "judge_rows.jsonl", "verdicts.jsonl"
 _POINTS = {"ab": {"A": 1.0, "B": 0.0, "tie": 0.5}, "ba": {"A": 0.0, "B": 1.0, "tie": 0.5}}
 """What a verdict gives the answer, which is A in the first order and B in the second."""
 _SCHEMA = {
@@ -92,29 +92,34 @@ class Judge:
             )
         return rubric
 
-    def directory(self, folder: Path) -> JobDirectory:
-        return JobDirectory.from_output(OutputSpec(address=str(folder / _VERDICTS)))
-
-    def job(self, pairs: Iterable[Pair], folder: Path) -> Job:
+    def job(self, pairs: Iterable[Pair], folder: Path) -> Job | None:
         """Write two rows for each pair, and return the job in which the judge reads them: greedily, with a verdict that
-        matches a schema. A pair that the rubric can't show is left out. Raises BatchError."""
-        rows = folder / _ROWS
+        matches a schema. A pair that the rubric can't show is left out; None: all are. Raises BatchError.
+
+        Other pairs, rubrics and judges have other directories in `folder`, so that no verdict is another's.
+        """
+        rows = b"".join(_rows(pairs, self.template()))
+        if not rows:
+            return None
+        asked = orjson.dumps([self.running.servers, self.running.ephemeral, self.max_tokens])
+        place = folder / f"judge-{hashlib.sha256(asked + rows).hexdigest()[:16]}"
         with map_disk_errors(folder):
-            write_atomic(rows, b"".join(_rows(pairs, self.template())))
+            make_directory(place)
+            write_atomic(place / "rows.jsonl", rows)
         return Job(
-            input=InputSpec(address=str(rows), id="id", row_format="plain"),
-            output=OutputSpec(address=str(folder / _VERDICTS)),
+            input=InputSpec(address=str(place / "rows.jsonl"), id="id", row_format="plain"),
+            output=OutputSpec(address=str(place / "verdicts.jsonl")),
             defaults=GenerationDefaults(
                 max_tokens=self.max_tokens, temperature=0.0, generation_config="model", answer_schema=_SCHEMA
             ),
             run_options=self.running,
         )
 
-    def judgements(self, folder: Path) -> dict[int, Judgement]:
+    def judgements(self, job: Job) -> dict[int, Judgement]:
         """Return the judgements of the finished job by the pairs' numbers."""
         points: dict[int, dict[str, float]] = {}
         codes: dict[int, str] = {}
-        for status, path in self.directory(folder).result_files().items():
+        for status, path in JobDirectory.from_output(job.output).result_files().items():
             for line in read_lines(path):
                 record = orjson.loads(line)
                 number, _, order = record["id"].partition(":")
@@ -124,9 +129,9 @@ class Judge:
                     codes[int(number)] = record["code"]
         return {number: Judgement(points.get(number, {}), codes.get(number, "")) for number in {*points, *codes}}
 
-    def summary(self, folder: Path, judged: Iterable[Judgement]) -> JudgeSummary:
+    def summary(self, job: Job, judged: Iterable[Judgement]) -> JudgeSummary:
         """Return how far the judge can be believed."""
-        manifest = JobManifest.model_validate_json(self.directory(folder).manifest.read_bytes())
+        manifest = JobManifest.model_validate_json(JobDirectory.from_output(job.output).manifest.read_bytes())
         whole = [each for each in judged if not each.code]
         first = sum(each.points["ab"] + 1 - each.points["ba"] for each in whole) / 2
         return JudgeSummary(

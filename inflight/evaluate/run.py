@@ -92,7 +92,7 @@ class Scoring:
 
     def judge_job(self) -> Job | None:
         """Return the job in which the judge compares the answers of the finished job with the references, if there is a
-        judge; its rows are written. Raises BatchError."""
+        judge, and an answer; its rows are written. Raises BatchError."""
         if self.judge is None:
             return None
         pairs = (
@@ -105,8 +105,11 @@ class Scoring:
     def score(self) -> Evaluation:
         """Score the answers of the finished job, and of the judge's; write the scores and the evaluation. Raises
         BatchError."""
-        judged = {} if self.judge is None else self.judge.judgements(self.directory.path)
-        judge = None if self.judge is None else self.judge.summary(self.directory.path, judged.values())
+        judged: dict[int, Judgement] = {}
+        judge = None
+        if self.judge is not None and (job := self.judge_job()) is not None:
+            judged = self.judge.judgements(job)
+            judge = self.judge.summary(job, judged.values())
         found, codes, alike = GoldenSet(), Counter[str](), self.choices is not None
         measured: dict[str, list[Statistics]] = {metric.name: [] for metric in self.metrics}
         digest = hashlib.sha256()

@@ -11,6 +11,7 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.batch.errors import BatchError
+from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import RunOptions
 from inflight.batch.runner import JobRunner
 from inflight.evaluate.evaluation import JudgeSummary
@@ -38,9 +39,10 @@ def judged(folder: Path, verdict: Callable[[str, str], str]) -> tuple[dict[int, 
 
     judge = Judge(RunOptions(max_attempts=1), "{{ a }}|{{ b }}")
     job = judge.job(PAIRS, folder)
-    JobRunner(job, judge.directory(folder), backends=[ScriptedBackend(answer)]).run()
-    found = judge.judgements(folder)
-    return found, judge.summary(folder, found.values())
+    assert job is not None
+    JobRunner(job, JobDirectory.from_output(job.output), backends=[ScriptedBackend(answer)]).run()
+    found = judge.judgements(job)
+    return found, judge.summary(job, found.values())
 
 
 def test_an_answer_that_is_better_in_both_orders_gets_1_and_one_that_is_worse_0(tmp_path: Path) -> None:
@@ -79,6 +81,17 @@ def test_an_evaluation_has_the_judges_value_of_each_row_and_why_one_has_none(tmp
     values = {metric.name: (metric.value, metric.signature) for metric in evaluation.metrics}
     assert values["judge"][0] == 0.25
     assert f"model:{evaluation.judge.model}" in values["judge"][1]
+
+
+def test_another_rubric_or_judge_does_not_take_over_verdicts(tmp_path: Path) -> None:
+    judges = [
+        Judge(RunOptions(), "{{ a }}|{{ b }}"),
+        Judge(RunOptions(), "{{ a }} or {{ b }}"),
+        Judge(RunOptions(servers=("other:1",)), "{{ a }}|{{ b }}"),
+    ]
+    jobs = [judge.job(PAIRS, tmp_path) for judge in (*judges, judges[0])]
+    assert len({job.output.address for job in jobs if job is not None}) == 3
+    assert judges[0].job([], tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["{{ a }} is good?", "{{ request }}", "{{ a"])

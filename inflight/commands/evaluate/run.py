@@ -133,7 +133,7 @@ def scorings_from(
         raise click.UsageError(f"--metric: {error}") from None
     if (choices is None) is any(metric.name in CHOICE_METRICS for metric in metrics):
         raise click.UsageError(f"{CHOICE_METRICS[0]} and --choices COLUMN need each other; give both, or neither")
-    judge = judge_from(options, any(metric.name == JUDGE for metric in metrics))
+    judge = _judge_from(options, any(metric.name == JUDGE for metric in metrics))
     tasks = dict.fromkeys(metric.task for metric in metrics)
     scorings = []
     for task in tasks:
@@ -152,7 +152,7 @@ _JUDGE = ("judge_server", "judge_ephemeral", "judge_rubric", "judge_max_tokens")
 _OWN = ("names", "reference", "choices", *_JUDGE)
 
 
-def judge_from(options: dict[str, Any], judges: bool) -> Judge | None:
+def _judge_from(options: dict[str, Any], judges: bool) -> Judge | None:
     """Return the judge that the options describe. `judges`: whether the metric judge is asked for."""
     from inflight.evaluate.judge import RUBRIC, Judge
 
