@@ -11,7 +11,15 @@ import orjson
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
-from inflight.batch.job.spec import EncodeSpec, GenerationDefaults, InputSpec, Job, OutputSpec, RunOptions
+from inflight.batch.job.spec import (
+    TEXT_COLUMNS,
+    EncodeSpec,
+    GenerationDefaults,
+    InputSpec,
+    Job,
+    OutputSpec,
+    RunOptions,
+)
 from inflight.batch.reporting.progress import JobState
 from inflight.batch.runner import JobRunner
 from inflight.evaluate.evaluation import Evaluation, EvaluationDirectory
@@ -43,12 +51,11 @@ def greedy_scorings(golden: str, reference: str | None, metrics: Sequence[Metric
     scorings = []
     for task in dict.fromkeys(metric.task for metric in metrics):
         of_task = [metric for metric in metrics if metric.task == task]
-        spec = {} if reference is None else {"continuations": reference}
         job = Job(
-            input=InputSpec(address=golden),
+            input=InputSpec(address=golden, prompt=TEXT_COLUMNS[task]),
             output=OutputSpec(address="answers.jsonl"),
             defaults=GenerationDefaults(temperature=0.0 if task == "generate" else None, generation_config="model"),
-            encode=None if task == "generate" else EncodeSpec(task="score", **spec),
+            encode=None if task == "generate" else EncodeSpec(task="score", continuations=reference or "continuations"),
         )
         scorings.append(Scoring(EvaluationDirectory(Path()), job, of_task, reference))
     return scorings
