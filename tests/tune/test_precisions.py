@@ -10,6 +10,7 @@ import pytest
 from tests.evaluate.golden_sets import golden
 from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.engines import TinyCheckpoint
+from tests.fixtures.exports import forked_exports
 
 
 @pytest.mark.slow
@@ -17,21 +18,11 @@ def test_each_precision_has_a_size_a_speed_and_metrics_of_both_tasks(
     tiny_checkpoint: TinyCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"id": n, "prompt": f"tea {n}", "answer": f"{n} cups"} for n in range(8)]
-    options = ["--golden", str(golden(tmp_path, rows)), "--id", "id", "--reference", "answer", "--max-tokens", "4"]
-    options += [
-        "--metric",
-        "exact,perplexity",
-        "--raw",
-        "--users",
-        "2",
-        "--seconds",
-        "1",
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    options += ["--out", str(tmp_path / "out"), "-q", "--json"]
-    run = CommandRunner(monkeypatch, capsys, "evaluate")
-    done = run("precisions", str(tiny_checkpoint("qwen2")), "--precision", "fp32,int8", *options)
+    options = "--id id --reference answer --metric exact,perplexity --raw --max-tokens 4 --users 2 --seconds 1"
+    asked = ["--precision", "fp32,int8", "--golden", str(golden(tmp_path, rows)), *options.split(), "-q", "--json"]
+    asked += ["--out", str(tmp_path / "out")]
+    with forked_exports():
+        done = CommandRunner(monkeypatch, capsys, "evaluate")("precisions", str(tiny_checkpoint("qwen2")), *asked)
     assert done.code == 0, done.err
     (values,) = done.objects
     assert values == json.loads((tmp_path / "out" / "precisions.json").read_bytes())
