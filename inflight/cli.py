@@ -13,6 +13,7 @@ from inflight.lazy_group import LazyGroup, name_source
 
 COMMANDS = {
     "assemble": ("inflight.commands.assemble", "Export a model repository for another Triton server."),
+    "audit": ("inflight.commands.audit", "The audit log of the gateway: verify, summarize."),
     "batch": ("inflight.commands.batch.group", "Offline batch jobs: run, status, resume, retry, verify, cancel."),
     "build": ("inflight.commands.build.command", "Compile a Hugging Face checkpoint into an engine directory."),
     "chat": ("inflight.commands.chat.command", "Chat with the model of a server."),
@@ -38,7 +39,7 @@ COMMANDS = {
 }
 
 COMMAND_SECTIONS = {
-    "Serve": ("serve", "gateway", "routes", "key", "status"),
+    "Serve": ("serve", "gateway", "routes", "key", "audit", "status"),
     "Use": ("chat", "generate", "embed", "rerank", "classify", "batch", "evaluate", "load"),
     "Models": ("pull", "list", "rm", "build", "plan", "tune", "assemble"),
     "Try out": ("demo", "doctor", "checkpoint"),

@@ -13,6 +13,7 @@ from inflight_client.errors_docs import render
 
 from inflight.deploy.repository.configure import committed_repository
 from inflight.deploy.repository.model_configs import load
+from inflight.gateway.audit.line import field_table
 from inflight.openai_api import fields_docs
 from inflight.option_hints import table
 
@@ -42,6 +43,11 @@ def test_the_page_of_the_gateways_fields_is_that_of_the_tables() -> None:
 def test_the_page_of_error_codes_is_that_of_the_table() -> None:
     """`python -m inflight_client.errors_docs > docs/errors.md` writes it anew."""
     assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == render()
+
+
+def test_the_page_of_the_audit_log_has_the_table_of_its_fields() -> None:
+    """`python -m inflight.gateway.audit.line` writes it."""
+    assert f"\n{field_table()}\n" in (ROOT / "docs/audit.md").read_text(encoding="utf-8")
 
 
 def test_the_page_of_other_servers_has_the_tables_of_dialects() -> None:

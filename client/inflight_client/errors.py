@@ -108,6 +108,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "package_missing": ErrorCode("a package that the command needs is not installed", "install the extra that the message names"),
     "gpu_missing": ErrorCode("this machine lacks the GPUs that the engine needs", "serve it on such a machine, or build it for fewer GPUs"),
     "keys_invalid": ErrorCode("the file of API keys does not have the expected content", "correct what the message names, or restore the file from a backup"),
+    "audit_unusable": ErrorCode("the audit log can't be written, or another gateway writes it", "do what the message says, or pass another --audit"),
     "storage_denied": ErrorCode("the storage or the file denies access", "check its permissions, or pass credentials that have access"),
     "storage_not_found": ErrorCode("the bucket does not exist", "create it, or name another"),
     "storage_unreachable": ErrorCode("the storage does not answer as expected", "check its address, or try again later", retry=True),

@@ -41,7 +41,7 @@ def _drift(found: Comparison) -> list[str]:
 def _cells(each: MetricComparison) -> tuple[str, ...]:
     change = each.change
     return (
-        each.metric.name,
+        each.metric.name.replace("|", "\\|"),
         each.verdict,
         f"{change.before:.4f}",
         f"{change.after:.4f}",

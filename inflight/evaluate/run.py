@@ -78,14 +78,7 @@ class Scoring:
         Raises BatchError as `check_golden` does, and `input_changed` if the directory is that of another golden set.
         """
         found = self.check_golden()
-        before = self.directory.read_any()
-        if before is not None and before.golden.sha256 != found.sha256:
-            raise BatchError(
-                f"{self.directory.path} holds answers to another golden set than {self.job.input.shown} is now; restore"
-                " it, or give another --out",
-                "input_changed",
-            )
-        if before is None:
+        if not self._is_bound(found):
             with map_disk_errors(self.directory.path):
                 make_directory(self.directory.path)
             self._write(Evaluation(version=__version__, golden=self._summary(found), metrics=self._metrics({})))
@@ -103,8 +96,10 @@ class Scoring:
         return self.judge.job(pairs, self.directory.path)
 
     def score(self) -> Evaluation:
-        """Score the answers of the finished job, and of the judge's; write the scores and the evaluation. Raises
-        BatchError."""
+        """Score the answers of the finished job, and of the judge's; write the scores and the evaluation.
+
+        Raises BatchError: `job_running` if another process does this, `input_changed`, `scores_alike`, `job_damaged`.
+        """
         judged: dict[int, Judgement] = {}
         judge = None
         if self.judge is not None and (job := self.judge_job()) is not None:
@@ -113,7 +108,11 @@ class Scoring:
         found, codes, alike = GoldenSet(), Counter[str](), self.choices is not None
         measured: dict[str, list[Statistics]] = {metric.name: [] for metric in self.metrics}
         digest = hashlib.sha256()
-        with map_disk_errors(self.directory.path), atomic_writer(self.directory.scores) as file:
+        with (
+            self._job_directory.locked(),
+            map_disk_errors(self.directory.path),
+            atomic_writer(self.directory.scores, temporary=self.directory.path / ".scores.jsonl") as file,
+        ):
             for row, scored in self._scored(judged):
                 found.add(row)
                 if scored.statistics is None:
@@ -125,6 +124,7 @@ class Scoring:
                 line = orjson.dumps(scored._asdict()) + b"\n"
                 digest.update(line)
                 file.write(line)
+            self._is_bound(found)  # it may have been edited while the job ran
             if alike and found.rows > codes.total():
                 raise BatchError(
                     f"all choices of all rows in {self.directory.path} have the same score, so the server's log"
@@ -147,6 +147,17 @@ class Scoring:
         )
         self._write(evaluation)
         return evaluation
+
+    def _is_bound(self, found: GoldenSet) -> bool:
+        """Return whether the directory is that of this golden set, or a new one. Raises BatchError `input_changed`."""
+        before = self.directory.read_any()
+        if before is not None and before.golden.sha256 != found.sha256:
+            raise BatchError(
+                f"{self.directory.path} holds answers to another golden set than {self.job.input.shown} is now; restore"
+                " it, or give another --out",
+                "input_changed",
+            )
+        return before is not None
 
     @property
     def _job_directory(self) -> JobDirectory:

@@ -38,13 +38,23 @@ class Access:
         self._settings = settings
         self._keys = KeyRing.load(settings.keys)
 
+    @property
+    def policy(self) -> str | None:
+        """The SHA-256 of the key file without the keys' digests; None: there is no usable one."""
+        return self._keys.policy
+
+    @staticmethod
+    def is_open(request: Request) -> bool:
+        """Return whether a request needs no key, since it asks for health or a page."""
+        return request.path in _OPEN_PATHS and request.method in ("GET", "HEAD")
+
     def authenticate(self, request: Request) -> Caller:
         """Return who calls. Raises ApiError 401, which says the same for every wrong key."""
         if not self._keys.required:
             if request.path not in _HEALTH_PATHS:
                 self._refuse_foreign_pages(request)
             return Caller()
-        if request.path in _OPEN_PATHS and request.method in ("GET", "HEAD"):
+        if self.is_open(request):
             return Caller()
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         key = self._keys.authenticate(token.strip()) if scheme.lower() == "bearer" else None

@@ -17,6 +17,8 @@ from inflight_client import InflightError
 from inflight import __version__
 from inflight.gateway.access import Access
 from inflight.gateway.adapters import AdapterRequest
+from inflight.gateway.audit.line import line_of
+from inflight.gateway.audit.log import UNAVAILABLE, AuditLog
 from inflight.gateway.batch_routes import BatchRoutes
 from inflight.gateway.http import (
     BodyMemory,
@@ -71,8 +73,9 @@ class Gateway:
         self.metrics = GatewayMetrics(lambda: self.pool.ready)
         self._spans = Spans(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self._access = Access(settings)
+        self._audit = AuditLog(settings.audit_options) if settings.audit_options else None
         self._quotas = KeyQuotas(settings.state_path / "quotas.sqlite")
-        self._requests = ModelRequests(settings, self.pool, self._quotas, self.metrics)
+        self._requests = ModelRequests(settings, self.pool, self._quotas, self.metrics, self._write_audit)
         self._batches = BatchRoutes(
             settings, lambda endpoint: self.pool.for_batches(_TASKS.get(endpoint, "generate")), self._quotas
         )
@@ -117,6 +120,8 @@ class Gateway:
                 await self._requests.close()
                 self._quotas.close()
                 await self.pool.close()
+                if self._audit is not None:
+                    await asyncio.to_thread(self._audit.close)
                 if self._spans is not None:
                     self._spans.close()
                 await send({"type": "lifespan.shutdown.complete"})
@@ -137,6 +142,8 @@ class Gateway:
                 await request.respond(Response(b"", 204))
                 return
             caller = self._access.authenticate(request)
+            if self._audit is not None and not self._access.is_open(request):
+                self._audit.check_room()
             route, handler = self._route(request)
             await handler(request, caller)
         except DisconnectedError:
@@ -159,10 +166,23 @@ class Gateway:
             request.close()
             seconds = time.monotonic() - began
             self.metrics.record(route, request.status, caller.tenant, seconds, began, request.outcome)
+            if request.outcome.error != UNAVAILABLE and not self._access.is_open(request):
+                self._write_audit("request", request, caller, route, seconds)
             if self.settings.log_requests:
                 log_request(request, caller.tenant, seconds, began)
             if request.span is not None:
                 request.span.end(request.status, request.outcome)
+
+    def _write_audit(
+        self, event: str, request: Request, caller: Caller, route: str = "", seconds: float | None = None
+    ) -> None:
+        """Add the line of a request that has ended to the audit log, if there is one."""
+        if self._audit is None:
+            return
+        line = line_of(event, request, caller, route or request.path, seconds)
+        line.route = line.model if line.model in self.pool.routes.current else None
+        line.routes_sha256, line.keys_sha256 = self.pool.routes.sha256, self._access.policy
+        self._audit.add(line.body())
 
     async def _fail(self, request: Request, error: ApiError) -> None:
         request.outcome.error, request.outcome.param = error.body()["error"]["code"], error.param

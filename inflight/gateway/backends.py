@@ -25,6 +25,8 @@ class BackendServer:
     """Takes requests for the model that its address names, or else for each model that it lists."""
 
     max_seq_len: int | None = None
+    build: str | None = None
+    precision: str | None = None
     sequences = 0
     places = 256
     """How many answers the gateway has in flight there: how many it computes at once is unknown."""

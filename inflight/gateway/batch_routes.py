@@ -194,6 +194,7 @@ class BatchRoutes:
                 *(self._batches, files, self._settings.servers),
                 models=self._models,
                 accounts=(self._settings.keys, self._quotas.path),
+                audit=self._settings.audit_options,
                 on_message=logger.warning,
             )
             self._runner.start()

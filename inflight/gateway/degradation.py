@@ -65,7 +65,7 @@ class Degradation:
         for rung in rungs:
             why = ""
             if rung.refuse:
-                request.response_headers[HEADER] = rung.name
+                request.response_headers[HEADER] = request.outcome.rung = rung.name
                 self._metrics.degraded.labels(route, rung.name).inc()
                 admission = self._admission(_model(targets[0]), targets[0].address)
                 raise admission.refusal(parsed.choices, caller.tenant)
@@ -81,7 +81,7 @@ class Degradation:
             if not why:
                 self._metrics.degraded.labels(route, rung.name).inc()
         if notes:
-            request.response_headers[HEADER] = ", ".join(notes)
+            request.response_headers[HEADER] = request.outcome.rung = ", ".join(notes)
         return parsed, targets
 
     def _rungs(self, parsed: GenerationRequest, targets: Targets, route: Route, spec: LadderSpec) -> Sequence[Rung]:

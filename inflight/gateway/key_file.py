@@ -168,10 +168,14 @@ class FileStamp:
 
 @dataclass(frozen=True)
 class KeyFile:
-    """The content of a file of keys; `stamp` changes with the file."""
+    """The content of a file of keys; `stamp` changes with the file, and `policy` with all but the keys' digests.
+
+    `policy` is the SHA-256 of the file's JSON without these, with sorted names and without blanks.
+    """
 
     entries: tuple[KeyEntry, ...]
     stamp: FileStamp
+    policy: str
 
 
 def default_key_file() -> Path:
@@ -221,7 +225,8 @@ def read_key_file(path: Path) -> KeyFile | None:
         raise _unreadable(path, error) from None
     finally:
         os.close(descriptor)
-    return KeyFile(_parse(path, content), FileStamp.of(status))
+    entries, policy = _parse(path, content)
+    return KeyFile(entries, FileStamp.of(status), policy)
 
 
 def parse_time(text: str) -> datetime:
@@ -287,7 +292,8 @@ def _check_access(path: Path, status: os.stat_result) -> None:
         )
 
 
-def _parse(path: Path, content: bytes) -> tuple[KeyEntry, ...]:
+def _parse(path: Path, content: bytes) -> tuple[tuple[KeyEntry, ...], str]:
+    """Return the keys, and the policy's SHA-256."""
     try:
         parsed = json.loads(content, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
@@ -301,7 +307,10 @@ def _parse(path: Path, content: bytes) -> tuple[KeyEntry, ...]:
     for what, values in (("id", [entry.key.id for entry in entries]), ("sha256", [entry.sha256 for entry in entries])):
         if len(set(values)) < len(values):
             raise _invalid(path, f"has two keys with the same {what}")
-    return entries
+    for value in parsed["keys"]:
+        del value["sha256"]
+    policy = json.dumps(parsed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return entries, hashlib.sha256(policy.encode()).hexdigest()
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -90,6 +90,8 @@ class KeyRing:
         self._lock = threading.Lock()
         self._keys: tuple[tuple[bytes, ApiKey], ...] = ()
         self._stamp: FileStamp | None = None
+        self.policy: str | None = None
+        """The SHA-256 of the file without the keys' digests; None while there is no usable one."""
         self._problem = ""
         self._existed = False
         if file is not None:
@@ -154,8 +156,9 @@ class KeyRing:
             _log.info("The key file %s is usable again.", self._path)
         self._keys = tuple((bytes.fromhex(entry.sha256), entry.key) for entry in file.entries if entry.revoked is None)
         self._stamp, self._problem, self._existed = file.stamp, "", True
+        self.policy = file.policy
 
     def _deny(self, problem: str) -> None:
         if problem != self._problem:
             _log.error("Every API key is refused: %s", problem)
-        self._keys, self._stamp, self._problem = (), None, problem
+        self._keys, self._stamp, self._problem, self.policy = (), None, problem, None

@@ -15,6 +15,7 @@ from inflight_client.model_defaults import with_model_defaults
 from inflight_client.sampling import Sampling
 
 from inflight.gateway.admission_queue import Admission
+from inflight.gateway.audit.line import prompt_of
 from inflight.gateway.backends import BackendServer
 from inflight.gateway.degradation import Degradation
 from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
@@ -61,12 +62,20 @@ def _in_turn(first: Candidate, again: Callable[[], Sequence[Candidate]]) -> Iter
 class ModelRequests:
     """The handlers of one process by their routes."""
 
-    def __init__(self, settings: GatewaySettings, pool: ServerPool, quotas: KeyQuotas, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        pool: ServerPool,
+        quotas: KeyQuotas,
+        metrics: GatewayMetrics,
+        on_copy: Callable[[str, Request, Caller], None],
+    ) -> None:
+        """`on_copy` is called for each copy of a request to a shadow that has ended."""
         self._settings, self._pool, self._quotas, self._metrics = settings, pool, quotas, metrics
         self._admissions: dict[tuple[ServedTask, str, str | None], Admission] = {}
         self._text_admission = self._new_admission(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
         self._degradation = Degradation(pool, metrics, partial(self._admission, "generate"))
-        self._shadows = Shadows(metrics.shadows, metrics.waiting)
+        self._shadows = Shadows(metrics.shadows, metrics.waiting, on_copy)
         self.draining = False
         self.routes: dict[str, dict[str, Handler]] = {
             "/v1/chat/completions": {"POST": partial(self._complete, True)},
@@ -104,8 +113,9 @@ class ModelRequests:
         responses: Mapping[str, Any] | None = None,
     ) -> None:
         """Answer a request whose body for chat completions or completions is `body`."""
+        request.outcome.tier = parsed.service_tier
+        self._begin(request, caller, parsed.model, parsed.no_effect, body)
         caller.check_priority(parsed.priority, "service_tier")
-        self._begin(request, caller, parsed.model, parsed.no_effect)
         until = time.monotonic() + request.timeout(self._settings.request_timeout)
         traceparent = request.headers.get("traceparent", "")
         if request.span is not None:
@@ -266,9 +276,9 @@ class ModelRequests:
 
     async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
         parsed, body = await request.json(lambda body: (parse_encoding(task, body), body), _MAX_TOKEN_IDS)
-        caller.check_priority(parsed.priority, "priority")
         model = parsed.model or self._pool.only_encoder(task, caller.visible)
-        self._begin(request, caller, model, parsed.no_effect)
+        self._begin(request, caller, model, parsed.no_effect, body)
+        caller.check_priority(parsed.priority, "priority")
         request.outcome.task = task
         if request.span is not None:
             request.span.describe(model, None)
@@ -315,7 +325,11 @@ class ModelRequests:
             parsed.priority,
         )
 
-    def _begin(self, request: Request, caller: Caller, model: str, no_effect: Sequence[str]) -> None:
+    def _begin(
+        self, request: Request, caller: Caller, model: str, no_effect: Sequence[str], body: Mapping[str, Any]
+    ) -> None:
+        if self._settings.audit is not None and self._settings.audit_prompts:
+            request.outcome.prompt = prompt_of(body)
         if self.draining:
             raise ApiError(
                 "the gateway is shutting down; send the request again",

@@ -33,12 +33,24 @@ class Outcome:
     param: str | None = None
     error: str = ""
     """The code of the error with which it ended."""
+    target: str = ""
+    """The label of the target to which it was sent, or would have been sent if that were ready."""
+    engine: str | None = None
+    """The build of what answers there, with its `precision`, as far as they are known."""
+    precision: str | None = None
+    failed: list[str] = field(default_factory=list)
+    """The targets that failed before that one, each with the code of its error."""
+    tier: str | None = None
+    rung: str = ""
+    """What a ladder did to it, as the response's header says it."""
+    prompt: str | None = None
+    """Its prompts, if the audit log has them."""
 
     def restart(self) -> None:
         """Forget what a target has answered that failed before anything was sent to the client."""
         fresh = Outcome()
-        self.sent = False
-        for name in ("answered", "input_tokens", "output_tokens", "streamed", "first_token_at", "finish_reasons"):
+        names = ("sent", "answered", "input_tokens", "output_tokens", "streamed", "first_token_at", "finish_reasons")
+        for name in (*names, "target", "engine", "precision"):
             setattr(self, name, getattr(fresh, name))
 
 

@@ -49,6 +49,7 @@ class GatewayProcesses:
         self._stopping = threading.Event()
         self._supervisor: threading.Thread | None = None
         self._socket: socket.socket | None = None
+        self._audit_lock = -1
         self.port = 0
         self._text = ""
 
@@ -75,7 +76,12 @@ class GatewayProcesses:
         return f"OpenAI API at {self.url}; {needs}."
 
     def bind(self) -> None:
-        """Take the port. Raises InflightError `port_in_use`, `invalid_parameter`."""
+        """Take the port and the audit log.
+
+        Raises InflightError `port_in_use`, `invalid_parameter`, `audit_unusable`.
+        """
+        if self._settings.audit_options is not None:
+            self._audit_lock = self._settings.audit_options.lock()
         host, port = self._settings.host, self._settings.port
         try:
             self._socket = listen(host, port)
@@ -123,6 +129,9 @@ class GatewayProcesses:
             for worker in self._workers:
                 worker.kill()
             self._supervisor.join(_KILL_SECONDS)
+        if self._audit_lock >= 0:
+            os.close(self._audit_lock)
+            self._audit_lock = -1
 
     def _supervise(self) -> None:
         with tempfile.TemporaryDirectory(prefix="inflight-gateway-") as directory:

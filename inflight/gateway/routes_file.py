@@ -139,17 +139,23 @@ def _rank(request_id: str, target: WeightedTarget) -> float:
 
 def read_routes(path: Path) -> Mapping[str, Route]:
     """Return the routes of a file by their names. Raises InflightError (`invalid_parameter`) with one sentence."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Mapping[str, Route], str]:
+    """Return the routes of a file, and its SHA-256."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise _invalid(f"the routes file {path} has more than {_MAX_BYTES} bytes; shorten it")
-        values = load_values(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        values = load_values(content.decode())
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise _invalid(f"the routes file {path} can't be read ({why}); check the path") from None
     except (yaml.YAMLError, ValueError) as error:
         raise _invalid(f"the routes file {path} is not valid YAML: {' '.join(str(error).split())}") from None
     try:
-        return RoutesFile.model_validate(values).routes
+        return RoutesFile.model_validate(values).routes, hashlib.sha256(content).hexdigest()
     except (ValidationError, InflightError) as error:
         raise _invalid(f"in the routes file {path}, {_sentence(error)}") from None
 
@@ -179,7 +185,11 @@ class Routes:
     def __init__(self, path: Path | None) -> None:
         """Read the file; None: no routes. Raises InflightError."""
         self.path = path
-        self._routes: Mapping[str, Route] = read_routes(path) if path else {}
+        self._routes: Mapping[str, Route] = {}
+        self.sha256: str | None = None
+        """Of the file that has the current routes."""
+        if path:
+            self._routes, self.sha256 = _read(path)
         self._stamp = self._stamp_of_file()
         self._next_check = time.monotonic() + CHECK_SECONDS
 
@@ -199,7 +209,7 @@ class Routes:
 
     def _read(self, path: Path) -> None:
         try:
-            self._routes = read_routes(path)
+            self._routes, self.sha256 = _read(path)
             logger.info("%s was read again: %d routes.", path, len(self._routes))
         except InflightError as error:
             logger.error("The routes stay as they were: %s", error)

@@ -46,6 +46,13 @@ class Target(Protocol):
     @property
     def model(self) -> str: ...
 
+    @property
+    def build(self) -> str | None:
+        """The hash of its engine's manifest; None: unknown, as the `precision` of the engine's weights."""
+
+    @property
+    def precision(self) -> str | None: ...
+
 
 @dataclass(eq=False)
 class Encoder:
@@ -68,6 +75,14 @@ class Encoder:
     @property
     def suspect(self) -> bool:
         return self.server.suspect
+
+    @property
+    def build(self) -> str | None:
+        return self.deployment.build
+
+    @property
+    def precision(self) -> str | None:
+        return str(self.deployment.served["precision"]) if "precision" in self.deployment.served else None
 
     @property
     def max_seq_len(self) -> int | None:
@@ -131,6 +146,14 @@ class UpstreamServer:
         if self.deployment is None:
             return self._expected
         return str(self.deployment.served.get("model") or self.deployment.model)
+
+    @property
+    def build(self) -> str | None:
+        return self.deployment.build if self.deployment else None
+
+    @property
+    def precision(self) -> str | None:
+        return self.deployment.served.get("precision") if self.deployment else None
 
     @property
     def places(self) -> int:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from inflight_client import Address, InflightError
 
+from inflight.gateway.audit.chain import AuditOptions
 from inflight.gateway.key_file import default_key_file, read_key_file
 from inflight.gateway.routes_file import read_routes
 
@@ -52,6 +53,10 @@ class GatewaySettings:
     tls_key: str | None = None
     workers: int = 1
     log_requests: bool = False
+    audit: str | None = None
+    audit_max_bytes: int = 100_000_000
+    audit_keep: int | None = None
+    audit_prompts: bool = False
     otlp_endpoint: str | None = None
     routes: str | None = None
     fleet: str = ""
@@ -69,6 +74,13 @@ class GatewaySettings:
         configured = os.environ.get("XDG_STATE_HOME", "")
         base = Path(configured) if configured.startswith("/") else Path.home() / ".local" / "state"
         return base / "inflight" / f"gateway-{self.port}"
+
+    @property
+    def audit_options(self) -> AuditOptions | None:
+        """Where the audit log is written; None: nowhere."""
+        if self.audit is None:
+            return None
+        return AuditOptions(Path(self.audit), self.audit_max_bytes, self.audit_keep, self.audit_prompts)
 
     @classmethod
     def from_json(cls, text: str) -> GatewaySettings:

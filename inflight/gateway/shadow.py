@@ -34,9 +34,17 @@ logger = logging.getLogger("inflight.gateway")
 class Shadows:
     """The copies of one process."""
 
-    def __init__(self, copies: Counter, waiting: Gauge) -> None:
-        """`copies` counts them by route and result: answered, failed, or dropped without being sent."""
-        self._copies, self._waiting = copies, waiting
+    def __init__(
+        self,
+        copies: Counter,
+        waiting: Gauge,
+        on_end: Callable[[str, Request, Caller], None] = lambda event, copy, caller: None,
+    ) -> None:
+        """`copies` counts them by route and result: answered, failed, or dropped without being sent.
+
+        `on_end` is called for each that was sent, with the event `shadow`.
+        """
+        self._copies, self._waiting, self._on_end = copies, waiting, on_end
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -94,6 +102,8 @@ class Shadows:
             logger.exception("a copy of request %s failed", request.request_id)
             error = {"message": "the copy failed; see the gateway's log", "code": "internal_error"}
         self._copies.labels(route, result).inc()
+        copy.outcome.model, copy.outcome.error = route, error["code"] if error else ""
+        self._on_end("shadow", copy, caller)
         target = copy.response_headers.get("x-inflight-target")
 
         def keep() -> None:

@@ -61,11 +61,13 @@ class Attempt:
             )
         finally:
             waiting.dec()
-        request.outcome.admitted = True
+        outcome, target = request.outcome, self.target
+        outcome.admitted, outcome.target = True, self.label
+        outcome.engine, outcome.precision = target.build, target.precision
         request.response_headers["x-inflight-target"] = self.label
-        request.answered = _Places(self, request.outcome, caller.tenant).give_back
+        request.answered = _Places(self, outcome, caller.tenant).give_back
         try:
-            if not self.target.ready:
+            if not target.ready:
                 raise ApiError(
                     "the server is not ready any more; send the request again later",
                     "model_not_ready",
@@ -110,6 +112,8 @@ async def run_work(
             is_as_full = begun is not None and second is not None and second.admission is begun.admission
             if second is None or (is_as_full and not request.outcome.admitted):
                 raise
+            if request.outcome.target:
+                request.outcome.failed.append(f"{request.outcome.target}: {error.code}")
             request.outcome.restart()
             await second.run(request, caller, until, waiting)
 

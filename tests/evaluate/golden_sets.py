@@ -45,14 +45,17 @@ def scoring(
     return Scoring(directory, job, loaded, reference, choices)
 
 
-def evaluate(wanted: Scoring, answers: Answers, judge: ScriptedBackend | None = None) -> EvaluationDirectory:
-    """Run an evaluation; a prompt that `answers` does not have is its own answer."""
+def evaluate(
+    wanted: Scoring, answers: Answers, retry: Sequence[str] | None = None, judge: ScriptedBackend | None = None
+) -> EvaluationDirectory:
+    """Run an evaluation; a prompt that `answers` does not have is its own answer. `retry`: codes of rows to send again,
+    of a job that is finished."""
 
     async def answer(server: ScriptedBackend, prompt: str) -> str | InflightError:
         return answers.get(prompt, prompt)
 
     wanted.begin()
-    _run(wanted.job, ScriptedBackend(answer))
+    _run(wanted.job, ScriptedBackend(answer), retry)
     if judge is not None:
         job = wanted.judge_job()
         assert job is not None
@@ -61,5 +64,5 @@ def evaluate(wanted: Scoring, answers: Answers, judge: ScriptedBackend | None = 
     return wanted.directory
 
 
-def _run(job: Job, backend: ScriptedBackend) -> None:
-    JobRunner(job, JobDirectory.from_output(job.output), backends=[backend]).run()
+def _run(job: Job, backend: ScriptedBackend, retry: Sequence[str] | None = None) -> None:
+    JobRunner(job, JobDirectory.from_output(job.output), backends=[backend]).run(retry)

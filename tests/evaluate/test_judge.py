@@ -71,7 +71,7 @@ def test_an_evaluation_has_the_judges_value_of_each_row_and_why_one_has_none(tmp
         _, a, b = prompt.split("|")
         return json.dumps({"verdict": "tie" if a == b else "A" if a == "tea" else "B"})
 
-    evaluate(wanted, {"p1": "coffee", "p2": "tea"}, ScriptedBackend(prefers_tea))
+    evaluate(wanted, {"p1": "coffee", "p2": "tea"}, judge=ScriptedBackend(prefers_tea))
     evaluation = wanted.directory.read()
     scored = [*wanted.directory.read_scores(evaluation)]
     assert [row.scores and row.scores["judge"] for row in scored] == [None, 0.0, 0.5]

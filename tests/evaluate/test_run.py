@@ -57,6 +57,22 @@ def test_metrics_can_be_added_to_a_finished_run_and_give_the_same_file_each_time
     assert directory.scores.read_bytes() == first
 
 
+def test_rows_that_failed_can_be_sent_again(tmp_path: Path) -> None:
+    wanted = scoring(golden(tmp_path, ROWS), tmp_path / "run")
+    assert evaluate(wanted, {"milk": TOO_LONG, "42": TOO_LONG}).read().scored == 2
+    found = evaluate(wanted, {"42": "43"}, retry=["prompt_too_long"])
+    scores = {row.id: row.scores for row in found.read_scores(found.read())}
+    assert scores == {"a": {"exact": 1.0}, "b": {"exact": 1.0}, "c": {"exact": 0.0}, "d": {"exact": 0.0}}
+
+
+def test_a_golden_set_that_is_edited_while_the_job_runs_is_refused(tmp_path: Path) -> None:
+    wanted = scoring(golden(tmp_path, ROWS), tmp_path / "run")
+    evaluate(wanted, {})
+    golden(tmp_path, [ROWS[0] | {"answer": "coffee"}, *ROWS[1:]])
+    with raises(BatchError, "input_changed"):
+        wanted.score()
+
+
 @pytest.mark.parametrize(
     "row", [{"id": "a", "prompt": "tea", "answer": "coffee"}, {"id": "a", "prompt": "tea!", "answer": "tea"}]
 )
@@ -119,7 +135,7 @@ def test_the_commands_run_and_compare(tmp_path: Path, command: CommandRunner) ->
     page = (tmp_path / "three" / "report.html").read_text()
     assert "Worst rows by exact" in page
     assert "tea! &lt;b&gt;" in page
-    assert command("compare", "one", "nowhere").code == 1
+    assert command("compare", "one", "nowhere").code == 2
     assert command("run", "golden.jsonl", "--metric", "blue", "--out", "four").code == 2
     assert not (tmp_path / "four").exists()
 

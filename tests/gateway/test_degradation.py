@@ -78,6 +78,7 @@ class Gateway:
             parsed, targets = self._degradation.apply(parsed, targets, request, caller)
         finally:
             self.degraded = request.response_headers.get(HEADER, "")
+            assert request.outcome.rung == self.degraded
         return parsed.max_tokens, targets[0].target.model
 
 

@@ -128,7 +128,10 @@ def test_the_tokens_of_a_client_that_leaves_count(tmp_path: Path) -> None:
 
         scope = {"method": "POST", "path": "/", "headers": []}
         request = Request(scope, receive, None, "id", 1, BodyMemory(1))  # type: ignore[arg-type]
-        gauge, target = Gauge("places", "", registry=None), SimpleNamespace(in_flight=0, ready=True)
+        gauge, target = (
+            Gauge("places", "", registry=None),
+            SimpleNamespace(in_flight=0, ready=True, build=None, precision=None),
+        )
         attempt = Attempt(target, "tea", Admission(lambda: 1, 1), gauge, 1, 10, 50, respond)
         return await run_work(iter([attempt]), request, Caller(key=app), time.monotonic() + 60, quotas, gauge)
 

@@ -53,7 +53,7 @@ def attempt(label: str, ready: bool = True, error: ApiError | None = None) -> At
         else:
             await request.respond(Response(label.encode()))
 
-    target: Any = SimpleNamespace(in_flight=0, ready=ready)
+    target: Any = SimpleNamespace(in_flight=0, ready=ready, build=label, precision="fp32")
     return Attempt(target, label, Admission(lambda: 1, 1), GAUGE, 1, 1, 1, respond)
 
 
@@ -89,7 +89,9 @@ def test_a_target_that_fails_before_it_answers_is_followed_by_another(tmp_path: 
         "failed": attempt("first", error=not_ready()),
     }
     answer = answer_of(iter([firsts[kind], held(attempt("second"))]), request, sent, tmp_path)
-    assert answer == (b"first" if kind == "loaded" else b"second")
+    outcome, expected = request.outcome, "first" if kind == "loaded" else "second"
+    assert (answer, outcome.target, outcome.engine) == (expected.encode(), expected, expected)
+    assert outcome.failed == (["first: model_not_ready"] if kind in ("lost while it waited", "failed") else [])
 
 
 def test_the_next_target_is_looked_for_once_the_first_has_failed(tmp_path: Path) -> None:

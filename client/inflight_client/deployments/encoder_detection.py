@@ -17,6 +17,7 @@ class EncoderDeployment:
     """A model that embeds, reranks or classifies texts.
 
     `served` has the name for applications (`model`) and limits, empty if unknown; `ready` whether it takes requests.
+    `build`: equal for the same engine and tokenizer.
     """
 
     task: Task
@@ -24,6 +25,7 @@ class EncoderDeployment:
     ready: bool
     version: str | None = None
     served: Mapping[str, str | int] = field(default_factory=dict)
+    build: str | None = None
 
     @property
     def dimensions(self) -> int | None:
@@ -57,7 +59,8 @@ def find_encoders() -> Generator[ServerQuery, Any, tuple[EncoderDeployment, ...]
         if config.known and served.get("task") != task:
             continue  # another repository's model of that name
         ready = yield ServerQuery("model_ready", model)
-        encoders.append(EncoderDeployment(task, model, ready, config.parameter("inflight_version") or None, served))
+        version, build = (config.parameter(name) or None for name in ("inflight_version", "inflight_build"))
+        encoders.append(EncoderDeployment(task, model, ready, version, served, build))
     return tuple(encoders)
 
 

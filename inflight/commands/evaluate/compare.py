@@ -33,7 +33,7 @@ def command(before: Path, after: Path, margin: float, markdown: Path | None, jun
     A metric is equivalent if its change is smaller than --margin with 95% confidence, worse or better if it changed
     significantly, and otherwise these rows can't tell. What loss they can show is in the table.
 
-    Exit codes: 0 better or equivalent; 1 worse; 75 cannot tell; 2 the evaluations are not comparable.
+    Exit codes: 0 better or equivalent; 1 worse; 75 cannot tell; 2 the evaluations can't be compared.
 
     \b
       inflight evaluate compare baseline/ candidate/
@@ -45,8 +45,6 @@ def command(before: Path, after: Path, margin: float, markdown: Path | None, jun
     try:
         found = compare(EvaluationDirectory(before), EvaluationDirectory(after), margin)
     except BatchError as error:
-        if error.code != "evaluations_differ":
-            raise
         click.echo(f"Error: {error} [{error.code}]", err=True)
         sys.exit(2)
     for path, text in ((markdown, as_markdown), (junit, as_junit)):

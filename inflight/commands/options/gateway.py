@@ -88,6 +88,10 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
             "Processes of the gateway; each admits its share of --max-in-flight and --max-waiting.",
         ),
         click.option("--log-requests", is_flag=True, help="Write a line of JSON for each request to stderr."),
+        _setting("--audit", click.Path(), "File of the audit log: a line for each request (docs/audit.md)."),
+        _setting("--audit-max-bytes", click.IntRange(1), "Size of its files; a full one is renamed."),
+        _setting("--audit-keep", click.IntRange(1), "Full files that are kept.  [default: all]"),
+        click.option("--audit-prompts", is_flag=True, help="Write the prompts into the audit log too."),
         click.option(
             "--otlp-endpoint",
             metavar="URL",

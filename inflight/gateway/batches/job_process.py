@@ -21,7 +21,10 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import GenerationDefaults, InputSpec, Job, OutputSpec, RunOptions
 from inflight.batch.runner import TEMPORARY_CODES, JobRunner
 from inflight.common.process_guard import die_with_parent
+from inflight.gateway.audit.chain import AuditOptions
+from inflight.gateway.audit.log import AuditLog
 from inflight.gateway.batches.models import BatchModel
+from inflight.gateway.batches.row_audit import RowAudit
 from inflight.gateway.batches.row_gate import GatedBackend, RowQuotas
 from inflight.gateway.batches.store import input_path, job_directory
 from inflight.gateway.batches.validation import encode_spec, read_validation, validate_input, write_validation
@@ -40,6 +43,7 @@ class Task(BaseModel):
     """What to do with the batch in directory `path`. `closing`: the code of rows that are not sent any more.
 
     `models`: those that a request may name; None: any. `key`: the id of the API key whose quotas its rows count to.
+    `audit`: where they have their lines.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -51,6 +55,7 @@ class Task(BaseModel):
     key: str = ""
     key_file: Path | None = None
     ledger: Path | None = None
+    audit: AuditOptions | None = None
     headers: dict[str, str] = {}  # `run_options` leaves them out of its JSON
     closing: Literal["cancelled", "job_expired", "job_failed"] | None = None
 
@@ -92,6 +97,7 @@ def job_of(task: Task, model: str | None) -> tuple[Job, JobDirectory]:
 
 def perform(task: Task) -> Outcome:
     """Run or close the job once. A run that was cancelled is `stopped`: the batch's state says what comes next."""
+    log = AuditLog(task.audit) if task.audit is not None and task.closing is None else None
     try:
         validation = read_validation(task.path)
         if validation is None:
@@ -101,7 +107,9 @@ def perform(task: Task) -> Outcome:
         if validation.errors:
             return Outcome(state="invalid")
         job, directory = job_of(task, validation.model)
-        runner = JobRunner(job, directory, backends=_gated(task, job) if task.closing is None else None)
+        runner = JobRunner(
+            job, directory, backends=_gated(task, job, log, validation.model) if task.closing is None else None
+        )
         if task.closing is None:
             result = runner.run()
         else:
@@ -110,6 +118,9 @@ def perform(task: Task) -> Outcome:
         # The process of a gateway that was just killed may hold the job for a moment.
         temporary = error.code in (*TEMPORARY_CODES, "job_running")
         return Outcome(state="stopped" if temporary else "failed", code=error.code, message=str(error))
+    finally:
+        if log is not None:
+            log.close()
     state = str(result.state)
     return Outcome(
         state=state if state in ("finished", "failed") else "stopped",  # type: ignore[arg-type]
@@ -118,7 +129,7 @@ def perform(task: Task) -> Outcome:
     )
 
 
-def _gated(task: Task, job: Job) -> list[Backend]:
+def _gated(task: Task, job: Job, log: AuditLog | None, model: str | None) -> list[Backend]:
     """Return the servers of a job, each behind the gate of its rows."""
     quotas = None
     if task.key and task.key_file is not None and task.ledger is not None:
@@ -126,7 +137,8 @@ def _gated(task: Task, job: Job) -> list[Backend]:
             quotas = RowQuotas(task.key_file, task.key, task.ledger)
     options = job.run_options
     backends = (connect(each, options, lambda sentence: None, job.task) for each in options.servers)
-    return [GatedBackend(each, quotas, task.path) for each in backends]
+    audit = RowAudit(log, task.endpoint, model, task.audit.prompts) if log and task.audit else None
+    return [GatedBackend(each, quotas, task.path, audit) for each in backends]
 
 
 def main(parent: int) -> int:

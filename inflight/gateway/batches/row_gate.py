@@ -19,7 +19,10 @@ from inflight_client import InflightError
 from inflight.batch.dispatch.backend import Backend, ServerLoad
 from inflight.batch.job.rows import GenerateRequest, RowAnswer, RowRequest, answer_tokens
 from inflight.common.atomic_files import write_atomic
+from inflight.gateway.audit.line import AuditLine
+from inflight.gateway.batches.row_audit import RowAudit
 from inflight.gateway.key_file import ApiKey, read_key_file
+from inflight.gateway.key_ring import Caller
 from inflight.gateway.quotas import QuotaLedger, Reservation
 from inflight.openai_api.errors import ApiError
 
@@ -39,6 +42,8 @@ class RowQuotas:
         self._ledger = QuotaLedger(ledger)
         self._key: ApiKey | None = None
         self._looked = -_LOOK_SECONDS
+        self.policy: str | None = None
+        """The SHA-256 of the key file without the keys' digests."""
 
     def reserve(self, requests: Sequence[RowRequest]) -> Reservation | None:
         """Reserve what the rows may use; None: the key has no quotas.
@@ -50,7 +55,7 @@ class RowQuotas:
             with suppress(InflightError):
                 file = read_key_file(self._key_file)
                 found = [entry.key for entry in file.entries if entry.key.id == self._key_id] if file else []
-                self._key = found[0] if found else self._key
+                self._key, self.policy = found[0] if found else self._key, file.policy if file else None
         if self._key is None:
             raise InflightError(
                 f"{self._key_file} does not have the API key that created the batch, or can't be read; restore it",
@@ -64,6 +69,11 @@ class RowQuotas:
         prompt = sum(map(_prompt_tokens, requests))
         answers = sum(each.n * each.max_tokens for each in requests if isinstance(each, GenerateRequest))
         return self._ledger.reserve(key, prompt, answers)
+
+    @property
+    def caller(self) -> Caller:
+        """The key, as far as it was read."""
+        return Caller() if self._key is None else Caller(self._key.tenant, key=self._key)
 
     def release(self, reservation: Reservation | None, tokens: int | None) -> None:
         if reservation is not None:
@@ -86,10 +96,11 @@ def _used_tokens(request: RowRequest, answer: RowAnswer | InflightError) -> int:
 class GatedBackend:
     """A server that a batch shares: its rows wait at the gate, in order, and nothing else changes."""
 
-    def __init__(self, backend: Backend, quotas: RowQuotas | None, batch: Path) -> None:
+    def __init__(self, backend: Backend, quotas: RowQuotas | None, batch: Path, audit: RowAudit | None = None) -> None:
         """`batch` is the directory of the batch, with its share of the server."""
         self.name = backend.name
-        self._backend, self._quotas, self._batch = backend, quotas, batch
+        self._backend, self._quotas, self._batch, self._audit = backend, quotas, batch, audit
+        self._build: str | None = None
         self._turn, self._freed = asyncio.Lock(), asyncio.Event()
         self._open = 0
         self._most: int | None = None
@@ -100,25 +111,32 @@ class GatedBackend:
         async with self._turn:
             reservation = await self._admitted(requests)
             self._open += 1
-        tokens = None
+        tokens, began = None, time.monotonic()
+        answers: Sequence[RowAnswer | InflightError] = ()
         try:
             answers = await self._backend.send(requests, request_id)
             tokens = sum(map(_used_tokens, requests, answers))
             return answers
         except InflightError as error:
+            answers = [error] * len(requests)
             tokens = sum(_used_tokens(each, error) for each in requests) or None
             raise
         finally:
             self._open -= 1
             if self._quotas is not None:
                 self._quotas.release(reservation, tokens)
+            if self._audit is not None:
+                line = AuditLine("batch_row", request_id=request_id, target=self.name, engine=self._build)
+                line.keys_sha256 = self._quotas.policy if self._quotas else None
+                self._audit.add(requests, answers, line, self._quotas.caller if self._quotas else Caller(), began)
             self._freed.set()
 
     async def _admitted(self, requests: Sequence[RowRequest]) -> Reservation | None:
         """Return what the rows hold, once they may be sent. Raises InflightError for those that never may."""
         while True:
             self._freed.clear()
-            if self._most is None or self._open < self._most:
+            has_room = self._audit is None or self._audit.log.has_room
+            if has_room and (self._most is None or self._open < self._most):
                 try:
                     return None if self._quotas is None else self._quotas.reserve(requests)
                 except ApiError as refusal:
@@ -140,7 +158,8 @@ class GatedBackend:
         return await self._backend.ready()
 
     async def build(self) -> str:
-        return await self._backend.build()
+        self._build = await self._backend.build()
+        return self._build
 
     def prioritize(self, priority: int) -> bool:
         return self._backend.prioritize(priority)

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from inflight.batch.job.spec import GenerationDefaults, RunOptions
 from inflight.common.atomic_files import open_private
 from inflight.common.child_process import kill_group, python_module
+from inflight.gateway.audit.chain import AuditOptions
 from inflight.gateway.batches.database import map_disk_errors
 from inflight.gateway.batches.files import FileStore
 from inflight.gateway.batches.job_process import MODULE, Outcome, Task
@@ -47,7 +48,7 @@ class BatchRunner:
     takes over when it ends. `servers` are Triton's gRPC addresses, as for `inflight batch run --server`;
     `run_options` and `defaults` are the job's other options. `models` returns the models for an endpoint, or None
     while they are unknown; None: any model. `accounts` are the key file and the ledger of the keys' quotas.
-    `on_message` gets sentences for the operator.
+    `audit` is where rows have their lines. `on_message` gets sentences for the operator.
     """
 
     def __init__(
@@ -61,13 +62,14 @@ class BatchRunner:
         defaults: GenerationDefaults | None = None,
         models: Callable[[str], Mapping[str, BatchModel] | None] | None = None,
         accounts: tuple[Path, Path] | None = None,
+        audit: AuditOptions | None = None,
         on_message: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._store, self._files, self._max_running = store, files, max_running
         self._options = (run_options or RunOptions()).model_copy(update={"servers": tuple(servers)})
         self._defaults = defaults or GenerationDefaults(generation_config="model")
         self._models = models
-        self._accounts = accounts or (None, None)
+        self._accounts, self._audit = accounts or (None, None), audit
         self._on_message = on_message
         self._children: dict[Path, _Child] = {}
         self._retries: dict[tuple[Path, bool], _Retry] = {}
@@ -227,6 +229,7 @@ class BatchRunner:
                 "key": record.key,
                 "key_file": self._accounts[0],
                 "ledger": self._accounts[1],
+                "audit": self._audit,
             }
         )
         self._children[record.path] = _Child(task, record.tenant)
