@@ -6,10 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from inflight_client import InflightError
 from rich.console import Console
 from rich.table import Table
 
@@ -25,11 +27,14 @@ from inflight.common.atomic_files import DISK_FULL_ERRORS
 from inflight.common.schema.cli_options import Lines
 from inflight.deploy.errors import DeployError
 from inflight.tune.plan import AUTO, OPENVINO, TunePlan
-from inflight.tune.results import TuneResult
+from inflight.tune.results import EQUAL_BEGINNING, TuneResult
 from inflight.tune.settings import EngineBuild, Grid
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.run.plan_check import check_workload
+
+if TYPE_CHECKING:
+    from inflight.evaluate.run import Scoring
 
 _PIPE_WIDTH = 160
 _PRECISIONS = {OPENVINO: ("int8", "bf16"), "tensorrt-llm": ("fp8", "bf16"), "llmapi": (AUTO,)}
@@ -122,6 +127,15 @@ _COUNT = click.IntRange(1, 1_000_000)
     " added.",
 )
 @click.option("--exhaustive", is_flag=True, help="Measure all candidates through the server.")
+@click.option(
+    "--golden",
+    metavar="INPUT",
+    help="Golden set; its metrics are shown in place of the comparison with the checkpoint in fp32.",
+)
+@click.option("--reference", metavar="COLUMN", help="Column of --golden with the right answers.")
+@click.option(
+    "--metric", multiple=True, metavar="LIST", help="Metrics of --golden, as `inflight evaluate run` has them."
+)
 @click.option("--no-quality", is_flag=True, help="Do not compare answers with the checkpoint in fp32.")
 @click.option("--dry-run", is_flag=True, help="Print the command lines of all candidates, and measure nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
@@ -133,7 +147,8 @@ def command(
 
     Engines are built for each precision. Each combination of limits is measured without a server; of many, the better
     half is measured again for twice as long. The best few are measured through the server by load tests. Answers are
-    compared with the checkpoint in fp32. With ENGINE, an engine directory, only its limits are tried.
+    compared with the checkpoint in fp32, or scored by --golden. With ENGINE, an engine directory, only its limits are
+    tried.
 
     The results are a table, report.html, tune.json and serve.yaml in --out. Repeat the command to go on with an
     interrupted run. Exit code 1 if no setting met the SLO.
@@ -145,17 +160,28 @@ def command(
       inflight tune ./my-checkpoint --target tensorrt-llm --dry-run
       inflight serve --config tuned/serve.yaml
     """  # fmt: skip
-    plan = _plan(source, target, no_quality, dry_run, options)
+    scorings = _scorings(options)
+    plan = _plan(source, target, no_quality or bool(scorings), dry_run, options)
+    if scorings:
+        hashes = [scoring.check_golden().sha256 for scoring in scorings]
+        names = (metric.signature for scoring in scorings for metric in scoring.metrics)
+        plan = replace(plan, golden=(hashes[0], str(options["reference"]), *names))
     if dry_run:
         for line in dict.fromkeys(line for each in plan.grid.settings() for line in plan.commands(each, str(out))):
             click.echo(line)
         return
+    from inflight.evaluate.engines import evaluate_engine
     from inflight.tune.page import tune_page
     from inflight.tune.tuner import Tuner, write_results, write_serve_file
 
     try:
         with show_build_progress(quiet) as progress, exclusive_writer(out, progress.step):
-            result = Tuner(plan, out, progress).run()
+
+            def evaluate(engine: Path) -> dict[str, float | None]:
+                found = evaluate_engine(scorings, engine, out / "evaluations", progress.step)
+                return {metric.name: metric.value for each in found for metric in each.metrics}
+
+            result = Tuner(plan, out, progress, evaluate if scorings else None).run()
             write_results(result, out / "tune.json")
             write_serve_file(result, out / "serve.yaml", target)
             (out / "report.html").write_text(tune_page(result, Path(source).resolve().name), encoding="utf-8")
@@ -176,6 +202,28 @@ def command(
     click.echo(f"Report: {out / 'report.html'}", err=as_json)
     click.echo(f"Serve the best with: inflight serve --config {out / 'serve.yaml'}", err=as_json)
     sys.exit(0 if result.meets_slo else 1)
+
+
+def _scorings(options: dict[str, Any]) -> list[Scoring]:
+    """Return the evaluations of --golden. Raises UsageError, and BatchError for a golden set that can't be read."""
+    if options["golden"] is None or not options["metric"]:
+        if given := [name for name in ("golden", "reference", "metric") if options[name]]:
+            raise click.UsageError(
+                f"--{given[0]} needs {'--metric' if options['golden'] else '--golden'} too; give both"
+            )
+        return []
+    from inflight.evaluate.engines import greedy_scorings
+    from inflight.evaluate.metrics import CHOICE_METRICS, JUDGE, parse_metrics
+
+    try:
+        metrics = parse_metrics(options["metric"])
+    except InflightError as error:
+        raise click.UsageError(f"--metric: {error}") from None
+    if others := [metric.name for metric in metrics if metric.name in (JUDGE, *CHOICE_METRICS)]:
+        raise click.UsageError(
+            f"{others[0]} needs options of `inflight evaluate run`; evaluate the chosen engine there"
+        )
+    return greedy_scorings(options["golden"], options["reference"], metrics)
 
 
 def _plan(source: str, target: str, no_quality: bool, dry_run: bool, options: dict[str, Any]) -> TunePlan:
@@ -264,15 +312,8 @@ def _show(result: TuneResult) -> None:
     table = Table(title="Through the server")
     has_slo = result.best.meets_slo is not None
     table.add_column("settings")
-    for name in (
-        "tokens/s",
-        "alone",
-        "TTFT p99",
-        "TPOT p99",
-        "equal tokens",
-        "log prob gap",
-        *(("SLO",) if has_slo else ()),
-    ):
+    names = [name for name in (result.quality[0].figures if result.quality else ()) if name != EQUAL_BEGINNING]
+    for name in ("tokens/s", "alone", "TTFT p99", "TPOT p99", *names, *(("SLO",) if has_slo else ())):
         table.add_column(name, justify="right")
     alone = {(trial.settings.build, *_limits(trial)): trial.tokens_per_second for trial in result.alone}
     for trial in result.served:
@@ -284,8 +325,7 @@ def _show(result: TuneResult) -> None:
             "" if speed is None else f"{speed:.1f}",
             _milliseconds(trial.p99.get("ttft")),
             _milliseconds(trial.p99.get("tpot")),
-            "" if quality is None else f"{quality.equal_tokens:.1%}",
-            "" if quality is None or quality.log_prob_gap is None else f"{quality.log_prob_gap:.4f}",
+            *("" if quality is None else quality.shown(name) for name in names),
         ]
         if has_slo:
             row.append("met" if trial.meets_slo else "[red]MISSED[/red]")

@@ -38,6 +38,19 @@ class MetricSummary(_Record):
     high: float | None = None
 
 
+class JudgeSummary(_Record):
+    """A judge, and how far it can be believed. `model`: the build that judged. `agreement`: the share of the `pairs`
+    with the same verdict in both orders. `prefers_first`: its mean verdict for the answer shown first, from 0 to 1; at
+    0.5 it has no preference for a place."""
+
+    job: dict[str, Any]
+    rubric: str
+    model: str | None
+    pairs: int
+    agreement: float | None
+    prefers_first: float | None
+
+
 class Evaluation(_Record):
     """`evaluation.json`. `model` is the fingerprint of the build that answered, `job` the job as in its
     manifest; `codes` are the rows without an answer by code. Not `finished`: the job has rows left."""
@@ -53,6 +66,7 @@ class Evaluation(_Record):
     job: dict[str, Any] = {}
     seconds: float = 0.0
     """Of the job."""
+    judge: JudgeSummary | None = None
 
 
 Token = tuple[int, float, dict[str, float]]

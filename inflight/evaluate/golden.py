@@ -6,14 +6,14 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from inflight_client.validation import shorten
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job.rows import InvalidRow
+from inflight.batch.job.rows import GenerateRequest, InvalidRow
 from inflight.batch.job.spec import Job
 from inflight.batch.row_formats.factory import read_rows
 from inflight.batch.row_formats.lines import column_names, decode_binary, to_json
@@ -22,12 +22,15 @@ from inflight.batch.sources.factory import open_source
 
 @dataclass(frozen=True)
 class GoldenRow:
-    """A row: its `digest` is the SHA-256 of its id and all its values, in which their order does not matter."""
+    """A row: its `digest` is the SHA-256 of its id and all its values, in which their order does not matter. `request`
+    is its prompt, or its conversation as JSON; `values` are its columns."""
 
     line: int
     id: str
     digest: str
     references: tuple[str, ...]
+    request: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_golden(
@@ -50,7 +53,8 @@ def read_golden(
         references = () if reference is None else _references(values, reference, most, where)
         if choices is not None:
             references = tuple(_place(reference, values.get(choices), choices, where) for reference in references)
-        yield GoldenRow(row.line, row.id, hashlib.sha256(text).hexdigest(), references)
+        request = row.request.text if isinstance(row.request, GenerateRequest) else ""
+        yield GoldenRow(row.line, row.id, hashlib.sha256(text).hexdigest(), references, request, values)
 
 
 def _references(values: Mapping[str, Any], column: str, most: float, where: str) -> tuple[str, ...]:

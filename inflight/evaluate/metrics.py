@@ -73,11 +73,7 @@ def load_metrics(names: Sequence[str]) -> list[Metric]:
 
     Raises InflightError `invalid_parameter`, and BatchError `package_missing`.
     """
-    found = []
-    for name in names:
-        listed, colon, pattern = name.partition("regex:")
-        found += [part.strip() for part in listed.split(",") if part.strip()] + [f"regex:{pattern}"] * bool(colon)
-    metrics = [_metric(name) for name in dict.fromkeys(found)]
+    metrics = parse_metrics(names)
     for other in metrics:
         if other.task != metrics[0].task:
             raise InflightError(
@@ -89,6 +85,15 @@ def load_metrics(names: Sequence[str]) -> list[Metric]:
     if "perplexity" in names_ and not names_.isdisjoint(CHOICE_METRICS):
         raise InflightError("perplexity is not one of choices; make an evaluation for each", "invalid_parameter")
     return metrics
+
+
+def parse_metrics(names: Sequence[str]) -> list[Metric]:
+    """Return the metrics, of any tasks. Raises as `load_metrics` does."""
+    found = []
+    for name in names:
+        listed, colon, pattern = name.partition("regex:")
+        found += [part.strip() for part in listed.split(",") if part.strip()] + [f"regex:{pattern}"] * bool(colon)
+    return [_metric(name) for name in dict.fromkeys(found)]
 
 
 def _metric(name: str) -> Metric:
@@ -240,6 +245,14 @@ def _choice(name: str, _: str) -> Metric:
     return Metric(name, f"choice|{'byte' if by_byte else 'sum'}", measure, task="score", binary=True)
 
 
+JUDGE = "judge"
+
+
+def _judge(name: str, _: str) -> Metric:
+    """What it measures is the judge's value for the row (`inflight.evaluate.judge`), in place of an answer."""
+    return Metric(name, name, lambda value, _: (value, 1.0), references=1)
+
+
 METRICS: dict[str, Callable[[str, str], Metric]] = {
     "bleu": _bleu,
     "chrf": _chrf,
@@ -251,5 +264,6 @@ METRICS: dict[str, Callable[[str, str], Metric]] = {
     "regex": _regex,
     "perplexity": _perplexity,
     **dict.fromkeys(CHOICE_METRICS, _choice),
+    JUDGE: _judge,
 }
 """The metrics by name; each function gets the name as given, and what follows a colon in it."""

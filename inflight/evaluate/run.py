@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +20,21 @@ from inflight.batch.outputs.answer_record import AnswerRecord, read_answer_recor
 from inflight.batch.reporting.manifest import JobManifest
 from inflight.batch.state.line_file import read_lines
 from inflight.common.atomic_files import atomic_writer, make_directory, write_atomic
-from inflight.evaluate.evaluation import Evaluation, EvaluationDirectory, GoldenSummary, MetricSummary, RowScore
+from inflight.evaluate.evaluation import (
+    Evaluation,
+    EvaluationDirectory,
+    GoldenSummary,
+    JudgeSummary,
+    MetricSummary,
+    RowScore,
+)
 from inflight.evaluate.golden import GoldenRow, GoldenSet, read_golden
-from inflight.evaluate.metrics import Metric, Statistics
+from inflight.evaluate.judge import Judge, Judgement, Pair
+from inflight.evaluate.metrics import JUDGE, Metric, Statistics
 from inflight.evaluate.statistics import total, value_interval
 
+_NOT_SHOWN = Judgement({}, "row_invalid")
+"""Of a row that the rubric can't show."""
 SEED = 0
 """Of the samples of each bootstrap, so that the same rows have the same interval."""
 
@@ -39,36 +49,62 @@ class Scoring:
     reference: str | None
     choices: str | None = None
     """The column with a row's choices, for metrics of choices."""
+    judge: Judge | None = None
+    """Who judges, for the metric of that name."""
 
     def golden(self) -> Iterator[GoldenRow]:
         """Yield the rows of the golden set. Raises BatchError, as `read_golden` does."""
         most = min(metric.references for metric in self.metrics)
         return read_golden(self.job, self.reference, most, self.choices)
 
-    def begin(self) -> None:
-        """Check the golden set, and bind the directory to it.
-
-        Raises BatchError `input_invalid`, `input_changed` if the directory is that of another golden set, and those of
-        the input.
-        """
+    def check_golden(self) -> GoldenSet:
+        """Return the golden set, all of whose rows can be sent and scored. Raises BatchError `input_invalid`, and those
+        of the input."""
         if self.reference is None and (needy := [metric.name for metric in self.metrics if metric.needs_reference]):
             raise BatchError(
                 f"the metric {needy[0]} needs --reference COLUMN, the column of the golden set with the right answers",
                 "input_invalid",
             )
+        if self.judge is not None:
+            self.judge.template()
         found = GoldenSet()
         for row in self.golden():
             found.add(row)
+        return found
+
+    def begin(self) -> None:
+        """Check the golden set, and bind the directory to it.
+
+        Raises BatchError as `check_golden` does, and `input_changed` if the directory is that of another golden set.
+        """
+        found = self.check_golden()
         if not self._is_bound(found):
             with map_disk_errors(self.directory.path):
                 make_directory(self.directory.path)
             self._write(Evaluation(version=__version__, golden=self._summary(found), metrics=self._metrics({})))
 
+    def judge_job(self) -> Job | None:
+        """Return the job in which the judge compares the answers of the finished job with the references, if there is a
+        judge, and an answer; its rows are written. Raises BatchError."""
+        if self.judge is None:
+            return None
+        pairs = (
+            Pair(number, row.request, answer.content or "", row.references[0], row.values)
+            for number, (row, answer) in enumerate(self._answers())
+            if isinstance(answer, AnswerRecord)
+        )
+        return self.judge.job(pairs, self.directory.path)
+
     def score(self) -> Evaluation:
-        """Score the answers of the finished job; write the scores and the evaluation.
+        """Score the answers of the finished job, and of the judge's; write the scores and the evaluation.
 
         Raises BatchError: `job_running` if another process does this, `input_changed`, `scores_alike`, `job_damaged`.
         """
+        judged: dict[int, Judgement] = {}
+        judge = None
+        if self.judge is not None and (job := self.judge_job()) is not None:
+            judged = self.judge.judgements(job)
+            judge = self.judge.summary(job, judged.values())
         found, codes, alike = GoldenSet(), Counter[str](), self.choices is not None
         measured: dict[str, list[Statistics]] = {metric.name: [] for metric in self.metrics}
         digest = hashlib.sha256()
@@ -77,7 +113,7 @@ class Scoring:
             map_disk_errors(self.directory.path),
             atomic_writer(self.directory.scores, temporary=self.directory.path / ".scores.jsonl") as file,
         ):
-            for row, scored in self._rows():
+            for row, scored in self._scored(judged):
                 found.add(row)
                 if scored.statistics is None:
                     codes[scored.code] += 1
@@ -99,7 +135,7 @@ class Scoring:
         evaluation = Evaluation(
             version=__version__,
             golden=self._summary(found),
-            metrics=self._metrics(measured),
+            metrics=self._metrics(measured, judge),
             finished=True,
             scored=found.rows - codes.total(),
             codes=dict(sorted(codes.items())),
@@ -107,6 +143,7 @@ class Scoring:
             model=manifest.fingerprints.model,
             job=manifest.job,
             seconds=manifest.times.seconds,
+            judge=judge,
         )
         self._write(evaluation)
         return evaluation
@@ -126,18 +163,33 @@ class Scoring:
     def _job_directory(self) -> JobDirectory:
         return JobDirectory.from_output(self.job.output)
 
-    def _rows(self) -> Iterator[tuple[GoldenRow, RowScore]]:
-        """Yield each row of the golden set with its scores. Raises BatchError `job_damaged` if a row has no record."""
+    def _scored(self, judged: Mapping[int, Judgement]) -> Iterator[tuple[GoldenRow, RowScore]]:
+        """Yield each row of the golden set with its scores. Raises BatchError as `_answers` does."""
+        for number, (row, answer) in enumerate(self._answers()):
+            code, verdict = "", None
+            if not isinstance(answer, AnswerRecord):
+                code = answer
+            elif self.judge is not None:
+                judgement = judged.get(number, _NOT_SHOWN)
+                code, verdict = judgement.code, judgement.value
+            if isinstance(answer, AnswerRecord) and not code:
+                yield row, self._score(row, answer, verdict)
+            else:
+                yield row, RowScore(row.id, row.digest, None, None, None, list(row.references), code)
+
+    def _answers(self) -> Iterator[tuple[GoldenRow, AnswerRecord | str]]:
+        """Yield each row of the golden set with its answer, or the code of why it has none. Raises BatchError
+        `job_damaged` if a row has no record."""
         files = self._job_directory.result_files()
         answers = read_answer_records(files.get(RowStatus.OK), self.job.task)  # in the order of the input
         failures = dict(_failures(files))
         answer = next(answers, None)
         for row in self.golden():
             if answer is not None and str(answer.id) == row.id:
-                yield row, self._score(row, answer)
+                yield row, answer
                 answer = next(answers, None)
             elif (code := failures.get(row.id)) is not None:
-                yield row, RowScore(row.id, row.digest, None, None, None, list(row.references), code)
+                yield row, code
             else:
                 raise BatchError(
                     f"the row {row.id} has no record in {self.directory.path}; check the job with `inflight batch"
@@ -145,9 +197,12 @@ class Scoring:
                     "job_damaged",
                 )
 
-    def _score(self, row: GoldenRow, answer: AnswerRecord) -> RowScore:
+    def _score(self, row: GoldenRow, answer: AnswerRecord, verdict: float | None) -> RowScore:
         content = answer.values if self.job.task == "score" else answer.content or ""
-        measured = {metric.name: [*metric.measure(content, row.references)] for metric in self.metrics}
+        measured = {
+            metric.name: [*metric.measure(verdict if metric.name == JUDGE else content, row.references)]
+            for metric in self.metrics
+        }
         scores = {metric.name: metric.row_value(measured[metric.name]) for metric in self.metrics}
         references, tokens = list(row.references), answer.kept.get(TOKENS)
         return RowScore(row.id, row.digest, scores, measured, content, references, tokens=tokens)
@@ -157,8 +212,14 @@ class Scoring:
             address=self.job.input.shown, sha256=found.sha256, rows=found.rows, reference=self.reference
         )
 
-    def _metrics(self, measured: dict[str, list[Statistics]]) -> tuple[MetricSummary, ...]:
-        return tuple(_summarize(metric, measured.get(metric.name, ())) for metric in self.metrics)
+    def _metrics(
+        self, measured: dict[str, list[Statistics]], judge: JudgeSummary | None = None
+    ) -> tuple[MetricSummary, ...]:
+        found = (_summarize(metric, measured.get(metric.name, ())) for metric in self.metrics)
+        if judge is None:
+            return tuple(found)
+        signature = f"judge|rubric:{hashlib.sha256(judge.rubric.encode()).hexdigest()[:12]}|model:{judge.model}"
+        return tuple(each.model_copy(update={"signature": signature}) if each.name == JUDGE else each for each in found)
 
     def _write(self, evaluation: Evaluation) -> None:
         with map_disk_errors(self.directory.path):

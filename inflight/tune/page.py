@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from inflight.tune.results import AloneTrial, Quality, ServedTrial, TuneResult
+from inflight.tune.results import EQUAL_TOKENS, AloneTrial, ServedTrial, TuneResult
 from loadtests.report.chart import Chart, axis, legend, legend_below, line, rounded, time_unit
 from loadtests.report.document import document
-from loadtests.report.formats import number, percent, seconds, text
+from loadtests.report.formats import number, seconds, text
 from loadtests.report.headline import Tile
 from loadtests.report.tables import Cell, Row, Table, as_sentence
 
@@ -83,22 +83,20 @@ def _latency_chart(result: TuneResult, quantity: str) -> Chart:
 
 
 def _quality_chart(result: TuneResult) -> Chart:
-    trials = [trial for trial in result.served if result.quality_of(trial.settings.build)]
-    shares = [_quality(result, trial).equal_tokens for trial in trials]
-    data = _points(result, trials, [rounded(100 * share) for share in shares], "%{y:,.3~r}% equal tokens")
+    name = next(iter(result.quality[0].figures))
+    scale, unit = (100, "% of greedy tokens as in fp32") if name == EQUAL_TOKENS else (1, name)
+    found = [(trial, result.quality_of(trial.settings.build)) for trial in result.served]
+    known = [(trial, scale * value) for trial, each in found if each and (value := each.figures[name]) is not None]
+    data = _points(
+        result, [trial for trial, _ in known], [rounded(value) for _, value in known], f"%{{y:,.3~r}} {name}"
+    )
     layout = {
         "hovermode": "closest",
         "xaxis": axis("output tokens/s"),
-        "yaxis": axis("% of greedy tokens as in fp32", rangemode="tozero"),
+        "yaxis": axis(unit, rangemode="tozero"),
         "legend": legend(),
     }
     return Chart("tune-quality", "Quality", data, layout, 320, legend_below(320, len(data)))
-
-
-def _quality(result: TuneResult, trial: ServedTrial) -> Quality:
-    quality = result.quality_of(trial.settings.build)
-    assert quality is not None
-    return quality
 
 
 def _points(
@@ -142,7 +140,10 @@ def _tiles(result: TuneResult) -> list[Tile]:
         Tile(f"p99 {quantity}", seconds(best.p99[quantity])) for quantity in ("ttft", "tpot") if quantity in best.p99
     ]
     if quality := result.quality_of(best.settings.build):
-        tiles.append(Tile("Equal tokens", percent(quality.equal_tokens), "with greedy answers in fp32"))
+        name = next(iter(quality.figures))
+        tiles.append(
+            Tile(name.capitalize(), quality.shown(name), "with greedy answers in fp32" * (name == EQUAL_TOKENS))
+        )
     tiles.append(Tile("Time", seconds(result.seconds), f"{len(result.alone)} engines, {len(result.served)} servers"))
     return tiles
 
@@ -167,16 +168,9 @@ def _served_table(result: TuneResult) -> Table:
 
 
 def _quality_table(result: TuneResult) -> Table:
-    rows: list[Row] = [
-        [
-            str(quality.build),
-            percent(quality.equal_tokens),
-            f"{quality.equal_beginning:.1f}",
-            "" if quality.log_prob_gap is None else f"{quality.log_prob_gap:.4f}",
-        ]
-        for quality in result.quality
-    ]
-    return Table(("engine", "equal tokens", "equal tokens at the beginning", "gap of log probabilities"), rows)
+    names = [*result.quality[0].figures]
+    rows: list[Row] = [[str(each.build), *map(each.shown, names)] for each in result.quality]
+    return Table(("engine", *names), rows)
 
 
 def _alone_table(alone: Sequence[AloneTrial]) -> Table:

@@ -24,7 +24,8 @@ class TunePlan:
     `source` is the checkpoint, or with `is_engine` an engine, whose precisions are then the only ones. Each candidate
     is measured alone for `trial_seconds`, the better half twice as long, and so on until `finalists` are left; these
     are measured through the server, as `load` says. With `exhaustive` all candidates are. Answers are compared with
-    the reference for `quality_prompts` prompts and `quality_tokens` tokens each; 0 prompts: not at all.
+    the reference for `quality_prompts` prompts and `quality_tokens` tokens each; 0 prompts: not at all. `golden`: the
+    golden set with its hash, reference and metrics that are evaluated in place of that.
     """
 
     source: str
@@ -38,6 +39,7 @@ class TunePlan:
     exhaustive: bool = False
     quality_prompts: int = 16
     quality_tokens: int = 32
+    golden: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return everything that the measurements depend on: a run goes on only with the same."""

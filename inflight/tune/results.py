@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from inflight.common.atomic_files import write_atomic
 from inflight.deploy.errors import DeployError
@@ -18,6 +21,31 @@ from inflight.tune.settings import EngineBuild, Settings
 MAX_FOREIGN_SHARE = 0.05
 """Fraction of the machine that other programs may use before figures are doubted."""
 _PLAN, _TRIALS = "plan.json", "trials.jsonl"
+
+
+_IDLE = ("idle", "iowait", "guest", "guest_nice")
+"""Times that are no work, or that others contain."""
+
+
+@dataclass(frozen=True)
+class ProcessorTimes:
+    """Seconds of processor time of the machine, and of this process with those of its children that have ended."""
+
+    at: float
+    machine: float
+    own: float
+
+    @classmethod
+    def now(cls) -> ProcessorTimes:
+        machine = sum(value for name, value in psutil.cpu_times()._asdict().items() if name not in _IDLE)
+        used = os.times()
+        own = used.user + used.system + used.children_user + used.children_system
+        return cls(time.monotonic(), machine, own)
+
+    def foreign_share(self, since: ProcessorTimes, cores: int) -> float:
+        """Return the fraction of the machine's cores that others used since then."""
+        foreign = (self.machine - since.machine) - (self.own - since.own)
+        return max(0.0, foreign) / max(1e-9, self.at - since.at) / cores
 
 
 @dataclass(frozen=True)
@@ -67,19 +95,26 @@ class ServedTrial:
         )
 
 
+EQUAL_TOKENS, EQUAL_BEGINNING, GAP = "equal tokens", "equal tokens at the beginning", "log prob gap"
+
+
 @dataclass(frozen=True)
 class Quality:
-    """How the answers of an engine differ from those of the fp32 checkpoint.
+    """What is known of an engine's answers: figures by name, of which the first one is charted; None: there is no such
+    figure.
 
-    `equal_tokens` is the fraction of greedy tokens that are equal at the same place of the answer. `equal_beginning` is
-    the mean number of tokens before the first other one. `log_prob_gap` is the mean difference of the log
-    probabilities of these beginnings' tokens, without its sign; None without any.
+    They are metrics of a golden set, or else how the answers differ from those of the fp32 checkpoint: the fraction of
+    greedy tokens that are equal at the same place of the answer, the mean number of tokens before the first other one,
+    and the mean difference of the log probabilities of these beginnings' tokens, without its sign.
     """
 
     build: EngineBuild
-    equal_tokens: float
-    equal_beginning: float
-    log_prob_gap: float | None
+    figures: Mapping[str, float | None]
+
+    def shown(self, name: str) -> str:
+        """Return a figure for people."""
+        value = self.figures.get(name)
+        return "" if value is None else f"{value:.1%}" if name == EQUAL_TOKENS else f"{value:.4f}"
 
 
 def compare_answers(build: EngineBuild, ours: GreedyAnswers, reference: GreedyAnswers) -> Quality:
@@ -93,8 +128,12 @@ def compare_answers(build: EngineBuild, ours: GreedyAnswers, reference: GreedyAn
         equal, total, beginnings = equal + sum(same), total + max(len(tokens), len(theirs)), beginnings + beginning
         pairs = zip(log_probs[:beginning], their_log_probs[:beginning], strict=True)
         gaps += [abs(ours_at - theirs_at) for ours_at, theirs_at in pairs]
-    gap = math.fsum(gaps) / len(gaps) if gaps else None
-    return Quality(build, equal / total if total else 1.0, beginnings / max(1, len(ours.tokens)), gap)
+    figures = {
+        EQUAL_TOKENS: equal / total if total else 1.0,
+        EQUAL_BEGINNING: beginnings / max(1, len(ours.tokens)),
+        GAP: math.fsum(gaps) / len(gaps) if gaps else None,
+    }
+    return Quality(build, figures)
 
 
 class TrialRecords:

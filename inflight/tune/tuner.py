@@ -9,15 +9,13 @@ import math
 import os
 import random
 import shutil
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import yaml
 from inflight_client import InflightError
 
@@ -37,7 +35,15 @@ from inflight.deploy.server.server import Server
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.tune.engine_alone import EngineAlone, GreedyAnswers, TokenizedRequest, load_engine
 from inflight.tune.plan import OPENVINO, REFERENCE, TunePlan
-from inflight.tune.results import AloneTrial, Quality, ServedTrial, TrialRecords, TuneResult, compare_answers
+from inflight.tune.results import (
+    AloneTrial,
+    ProcessorTimes,
+    Quality,
+    ServedTrial,
+    TrialRecords,
+    TuneResult,
+    compare_answers,
+)
 from inflight.tune.settings import EngineBuild, Settings
 from inflight.tune.workload import tokenized_requests
 from loadtests.analysis.slo import Slo, parse_slos
@@ -47,31 +53,6 @@ from loadtests.report.write_reports import write_run_report
 from loadtests.run.controller import run_load_test
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
-
-_IDLE = ("idle", "iowait", "guest", "guest_nice")
-"""Times that are no work, or that others contain."""
-
-
-@dataclass(frozen=True)
-class ProcessorTimes:
-    """Seconds of processor time of the machine, and of this process with those of its children that have ended."""
-
-    at: float
-    machine: float
-    own: float
-
-    @classmethod
-    def now(cls) -> ProcessorTimes:
-        machine = sum(value for name, value in psutil.cpu_times()._asdict().items() if name not in _IDLE)
-        used = os.times()
-        own = used.user + used.system + used.children_user + used.children_system
-        return cls(time.monotonic(), machine, own)
-
-    def foreign_share(self, since: ProcessorTimes, cores: int) -> float:
-        """Return the fraction of the machine's cores that others used since then."""
-        foreign = (self.machine - since.machine) - (self.own - since.own)
-        return max(0.0, foreign) / max(1e-9, self.at - since.at) / cores
-
 
 _REQUESTS_PER_USER = 16
 _PACKAGES = ("inflight", "openvino")
@@ -84,8 +65,15 @@ _WITH_OTHER_INTERVALS = 2
 class Tuner:
     """Runs a plan in a directory; what an interrupted run there measured is not measured again."""
 
-    def __init__(self, plan: TunePlan, directory: Path, progress: BuildProgress) -> None:
-        """Raises DeployError as `TrialRecords` does."""
+    def __init__(
+        self,
+        plan: TunePlan,
+        directory: Path,
+        progress: BuildProgress,
+        evaluate: Callable[[Path], Mapping[str, float | None]] | None = None,
+    ) -> None:
+        """`evaluate` returns an engine's metrics. Raises DeployError as `TrialRecords` does."""
+        self._evaluate = evaluate
         self._plan, self._directory, self._progress = plan, directory, progress
         self._records = TrialRecords(directory, {**plan.as_json(), **_conditions(plan)})
         self._slo = parse_slos(plan.load.slo)
@@ -106,7 +94,7 @@ class Tuner:
         served = self._serve_all(finalists)
         repeated = self._repeat(served[:_REPEATED])
         served = sorted([*repeated, *served[_REPEATED:]], key=_rank, reverse=True)
-        quality = self._compare(list(dict.fromkeys(trial.settings.build for trial in served)))
+        quality = self._compare(list({trial.settings.build: trial.settings for trial in served}.values()))
         best = max(repeated, key=_rank)
         best = served[0] if _rank(served[0])[:2] > _rank(best)[:2] else best
         engine = self._engine(best.settings)
@@ -280,15 +268,27 @@ class Tuner:
 
     # Quality
 
-    def _compare(self, builds: Sequence[EngineBuild]) -> list[Quality]:
-        """Compare the answers of each build with those of the checkpoint in fp32; nothing if that isn't here."""
+    def _compare(self, builds: Sequence[Settings]) -> list[Quality]:
+        """Evaluate each build, or compare its answers with those of the checkpoint in fp32; nothing if that isn't
+        here."""
+        if self._evaluate is not None:
+            return [Quality(settings.build, self._metrics(settings, self._evaluate)) for settings in builds]
         if self._plan.target != OPENVINO or not self._plan.quality_prompts:
             return []
         if self._checkpoint() is None:
             self._progress.step("Answers are not compared: the engine's checkpoint is not here, or has no fp32")
             return []
         reference = self._greedy(REFERENCE)
-        return [compare_answers(build, self._greedy(build), reference) for build in builds]
+        return [compare_answers(each.build, self._greedy(each.build), reference) for each in builds]
+
+    def _metrics(
+        self, settings: Settings, evaluate: Callable[[Path], Mapping[str, float | None]]
+    ) -> Mapping[str, float | None]:
+        if (record := self._records.get("evaluated", settings.build)) is None:
+            self._progress.step(f"Evaluation of {settings.build}")
+            record = dict(evaluate(self._engine(settings)))
+            self._records.add("evaluated", settings.build, value=record)
+        return record
 
     def _greedy(self, build: EngineBuild) -> GreedyAnswers:
         if (record := self._records.get("greedy", build)) is None:

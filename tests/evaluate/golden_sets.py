@@ -45,7 +45,9 @@ def scoring(
     return Scoring(directory, job, loaded, reference, choices)
 
 
-def evaluate(wanted: Scoring, answers: Answers, retry: Sequence[str] | None = None) -> EvaluationDirectory:
+def evaluate(
+    wanted: Scoring, answers: Answers, retry: Sequence[str] | None = None, judge: ScriptedBackend | None = None
+) -> EvaluationDirectory:
     """Run an evaluation; a prompt that `answers` does not have is its own answer. `retry`: codes of rows to send again,
     of a job that is finished."""
 
@@ -53,6 +55,14 @@ def evaluate(wanted: Scoring, answers: Answers, retry: Sequence[str] | None = No
         return answers.get(prompt, prompt)
 
     wanted.begin()
-    JobRunner(wanted.job, JobDirectory.from_output(wanted.job.output), backends=[ScriptedBackend(answer)]).run(retry)
+    _run(wanted.job, ScriptedBackend(answer), retry)
+    if judge is not None:
+        job = wanted.judge_job()
+        assert job is not None
+        _run(job, judge)
     wanted.score()
     return wanted.directory
+
+
+def _run(job: Job, backend: ScriptedBackend, retry: Sequence[str] | None = None) -> None:
+    JobRunner(job, JobDirectory.from_output(job.output), backends=[backend]).run(retry)

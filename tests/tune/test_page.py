@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.tune.page import frontier, tune_page
-from inflight.tune.results import AloneTrial, Quality, ServedTrial, TuneResult
+from inflight.tune.results import EQUAL_TOKENS, GAP, AloneTrial, Quality, ServedTrial, TuneResult
 from inflight.tune.settings import EngineBuild, Settings
 
 BUILD = EngineBuild("int8", "u8")
@@ -32,13 +33,19 @@ def test_no_trial_beats_one_of_the_frontier_and_each_other_one_is_beaten(points:
             assert as_good == [trial]
 
 
-def test_the_page_shows_all_candidates_and_their_quality() -> None:
+@pytest.mark.parametrize(
+    ("figures", "shown"),
+    [({EQUAL_TOKENS: 0.25, GAP: 0.012}, ("25.0%", "0.0120")), ({"bleu": 31.25, "exact": None}, ("31.2500", "bleu"))],
+)
+def test_the_page_shows_all_candidates_and_their_quality(
+    figures: dict[str, float | None], shown: tuple[str, ...]
+) -> None:
     best, other = served(450, 0.5, tokens=96, meets_slo=True), served(500, 2.0, tokens=256, meets_slo=False)
     alone = [AloneTrial(trial.settings, 6.0, 510.0, 0.1) for trial in (best, other)]
-    result = TuneResult(alone, [best, other], [Quality(BUILD, 0.25, 8.0, 0.012)], best, "engines/x", 90.0)
+    result = TuneResult(alone, [best, other], [Quality(BUILD, figures)], best, "engines/x", 90.0)
     page = tune_page(result, "<script>hostile</script>")
     assert "<script>hostile" not in page
     for trial in (best, other):
         assert str(trial.settings) in page
-    for figure in ("450", "500", "25", "0.0120", "missed"):
+    for figure in ("450", "500", "missed", *shown):
         assert figure in page

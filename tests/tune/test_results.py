@@ -6,9 +6,8 @@ import pytest
 
 from inflight.deploy.errors import DeployError
 from inflight.tune.engine_alone import GreedyAnswers
-from inflight.tune.results import ServedTrial, TrialRecords, TuneResult, compare_answers
+from inflight.tune.results import GAP, ProcessorTimes, ServedTrial, TrialRecords, TuneResult, compare_answers
 from inflight.tune.settings import EngineBuild, Settings
-from inflight.tune.tuner import ProcessorTimes
 from tests.fixtures.errors import raises
 
 BUILD = EngineBuild("int8", "u8")
@@ -17,18 +16,18 @@ REFERENCE = GreedyAnswers([[1, 2, 3, 4], [5, 6]], [[-1.0, -1.0, -1.0, -1.0], [-2
 
 def test_equal_answers_differ_in_nothing() -> None:
     quality = compare_answers(BUILD, REFERENCE, REFERENCE)
-    assert (quality.equal_tokens, quality.equal_beginning, quality.log_prob_gap) == (1.0, 3.0, 0.0)
+    assert [*quality.figures.values()] == [1.0, 3.0, 0.0]
 
 
 def test_a_gap_is_of_the_tokens_before_the_first_other_one() -> None:
     ours = GreedyAnswers([[1, 2, 9, 4], [7, 6]], [[-1.5, -1.0, -9.0, -9.0], [-9.0, -9.0]])
     quality = compare_answers(BUILD, ours, REFERENCE)
-    assert (quality.equal_tokens, quality.equal_beginning, quality.log_prob_gap) == (4 / 6, 1.0, 0.25)
+    assert [*quality.figures.values()] == [4 / 6, 1.0, 0.25]
 
 
 def test_without_an_equal_beginning_there_is_no_gap() -> None:
     ours = GreedyAnswers([[9, 9, 9, 9], [9, 9]], REFERENCE.log_probs)
-    assert compare_answers(BUILD, ours, REFERENCE).log_prob_gap is None
+    assert compare_answers(BUILD, ours, REFERENCE).figures[GAP] is None
 
 
 def test_trials_are_kept_and_one_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:

@@ -91,6 +91,13 @@ evaluated_job_options = section(
 """Those of a job whose task and output follow from something else; `evaluated_job` reads them."""
 
 
+GENERATE_ONLY = (
+    *(option.key for model in (GenerationDefaults, RefineSpec) for option in field_options(model, _REFINE)),
+    *("schema", "system", "chat", "raw"),
+)
+"""Options that other tasks do not have."""
+
+
 running_options = section(
     "Servers",
     model_options(RunOptions, _RUNNING),
@@ -131,7 +138,7 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
             f"--raw and --{'chat' if source.get('chat') else 'system'} exclude each other; leave out one"
         )
     if "template" in source:
-        source["template"] = _text(source["template"])
+        source["template"] = text_or_file(source["template"])
     output = collect_options(OutputSpec, options, _OUTPUT)
     output["columns"] = dict(_pair(pair, "--write") for pair in options.pop("write"))
     if is_database(options["out"]) and not is_database(address) and "table" in source:
@@ -302,14 +309,14 @@ def run_options_from(options: dict[str, Any], base: RunOptions) -> RunOptions:
         raise usage_error(error, _RUNNING) from None
 
 
-def _text(text: str) -> str:
+def text_or_file(text: str, option: str = "--template") -> str:
     """Return the text, or the content of FILE for @FILE."""
     if not text.startswith("@"):
         return text
     try:
         return Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{text[1:]} cannot be read: {error}", param_hint="'--template'") from None
+        raise click.BadParameter(f"{text[1:]} cannot be read: {error}", param_hint=f"'{option}'") from None
 
 
 def _pair(pair: str, option: str) -> tuple[str, str]:

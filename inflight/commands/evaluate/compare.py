@@ -11,17 +11,19 @@ import click
 from inflight.batch.errors import BatchError
 from inflight.evaluate.evaluation import EvaluationDirectory
 
-
-@click.command(short_help="Compare two evaluations row by row; fail on a regression.")
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
-@click.option(
+margin_option = click.option(
     "--margin",
     type=click.FloatRange(0, min_open=True),
     default=2.0,
     show_default=True,
     help="Largest change that is no change, in points: of 100, or percent of a perplexity.",
 )
+
+
+@click.command(short_help="Compare two evaluations row by row; fail on a regression.")
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@margin_option
 @click.option("--markdown", type=click.Path(path_type=Path), help="Also write the comparison as Markdown.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Also write it as JUnit XML, for CI servers.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON object.")

@@ -8,6 +8,8 @@ from inflight.lazy_group import LazyGroup
 
 COMMANDS = {
     "run": ("inflight.commands.evaluate.run", "Score a model's answers to a golden set."),
+    "gate": ("inflight.commands.evaluate.gate", "Evaluate an engine as a baseline was, and fail on a regression."),
+    "precisions": ("inflight.commands.evaluate.precisions", "Compare engines of a checkpoint at several precisions."),
     "compare": ("inflight.commands.evaluate.compare", "Compare two evaluations row by row; fail on a regression."),
 }
 
