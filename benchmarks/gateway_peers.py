@@ -7,8 +7,8 @@ are stopped meanwhile (SIGSTOP). Each prompt is new, so no prefix is cached. Req
 temperature 0.8 and top_p 0.95.
 
 Since the precisions differ, answers are compared too: greedy answers of inflight and vLLM to the same prompts with
-those of transformers in fp32, on the small model that the tests train. The weights of the checkpoint for the
-speeds are random, so that all its tokens are about as likely.
+those of transformers in fp32, on SmolLM2. The weights of the checkpoint for the speeds are random, so that all its
+tokens are about as likely.
 
 The peers run in their own environments if they are installed (`python -m benchmarks.batch.peers --install-vllm`,
 `python -m benchmarks.gateway_peers --install-llama-cpp`).
@@ -42,21 +42,31 @@ from benchmarks.batch.peers import LIKE
 from benchmarks.batch.vllm_peer import ENVIRONMENT, PYTHON, installed
 from benchmarks.completion_client import TRAFFIC, CompletionClient
 from benchmarks.figures import Figure, out_option, report
-from benchmarks.fixtures import BENCH_DIRECTORY, TOY, bench_checkpoint, bench_engine
+from benchmarks.fixtures import BENCH_DIRECTORY, SMOLLM2, bench_checkpoint, bench_engine
 from benchmarks.gateway_cost import gateway
 from benchmarks.prompts import Prompts
 from build_engines.cpu_precision import find_processor
 from build_engines.manifest import Manifest
 from inflight.deploy.server.server import Server
 from inflight.gateway.processes import listen
-from tests.fixtures.toy import example_prompts
-from tests.fixtures.toy.quality import MAX_NEW_TOKENS, greedy_answers, measure_quality
 
 _START_SECONDS = 600
 _SPEED_GOALS = {True: {1: ">= 2", 64: ">= 1.35"}, False: {1: ">= 3.5", 64: ">= 4"}}
 """By whether the processor has AMX, and by streams."""
 _FIRST_TOKEN_GOAL = "<= 0.5"
-_QUALITY_PROMPTS = 100
+_MAX_NEW_TOKENS = 64
+_TOPICS = ("tea", "the sea", "old maps", "bicycles", "winter", "a lighthouse", "copper", "Kyoto", "bread", "the moon")
+_QUALITY_PROMPTS = [
+    f"{beginning} {topic}"
+    for beginning in (
+        "The history of",
+        "Three facts about",
+        "A short story of",
+        "What most people think of",
+        "Here is why",
+    )
+    for topic in _TOPICS
+]
 
 Speed = tuple[float, float]
 """Tokens per second, and the median time to the first token in seconds."""
@@ -138,33 +148,42 @@ def _speed_figures(
 
 
 def _answers() -> dict[str, list[str]]:
-    """Return the greedy answers of fp32, inflight and vLLM, in this order, to the same prompts of the toy model."""
-    checkpoint, engine = bench_checkpoint(TOY), bench_engine(TOY, "auto")
-    prompts = example_prompts(_QUALITY_PROMPTS)
+    """Return the greedy answers of fp32, inflight and vLLM, in this order, to the same prompts of SmolLM2."""
+    checkpoint, engine = bench_checkpoint(SMOLLM2), bench_engine(SMOLLM2, "auto")
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        answers = {"transformers (fp32)": pool.apply(greedy_answers, (checkpoint, prompts))}
+        answers = {"transformers (fp32)": pool.apply(_reference_answers, (checkpoint,))}
     with _inflight(engine) as ours:
-        answers[f"inflight ({Manifest.read(engine).precision})"] = _complete(ours.client, prompts)
+        answers[f"inflight ({Manifest.read(engine).precision})"] = _complete(ours.client)
     with _vllm(checkpoint) as theirs:
-        answers["vLLM (bf16)"] = _complete(theirs.client, prompts)
+        answers["vLLM (bf16)"] = _complete(theirs.client)
     return answers
 
 
 def _quality_figures(answers: dict[str, list[str]]) -> list[Figure]:
-    tokenizer = Tokenizer.from_file(str(bench_checkpoint(TOY) / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(bench_checkpoint(SMOLLM2) / "tokenizer.json"))
     tokens = {who: [tokenizer.encode(text).ids for text in texts] for who, texts in answers.items()}
     reference, *others = answers
-    figures = [
+    return [
         Figure(
-            f"greedy tokens of the toy model equal to fp32, {who}",
+            f"greedy tokens of SmolLM2 equal to fp32, {who}",
             [equal_tokens(list(zip(tokens[who], tokens[reference], strict=True)))],
         )
         for who in others
     ]
-    for who, texts in answers.items():
-        quality = measure_quality(lambda _, texts=texts: texts, tokenizer, count=len(texts))  # type: ignore[misc]
-        figures.append(Figure(f"good answers of the toy model, {who}", [quality.passed / quality.asked]))
-    return figures
+
+
+def _reference_answers(checkpoint: Path) -> list[str]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    answers = []
+    for prompt in _QUALITY_PROMPTS:
+        given = tokenizer(prompt, return_tensors="pt")
+        output = model.generate(**given, max_new_tokens=_MAX_NEW_TOKENS, do_sample=False)
+        answers.append(tokenizer.decode(output[0, given["input_ids"].shape[1] :], skip_special_tokens=True))
+    return answers
 
 
 def equal_tokens(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
@@ -173,9 +192,9 @@ def equal_tokens(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
     return equal / sum(max(map(len, pair)) for pair in pairs)
 
 
-def _complete(client: CompletionClient, prompts: Sequence[str]) -> list[str]:
+def _complete(client: CompletionClient) -> list[str]:
     """Return greedy answers to all prompts, in one request."""
-    body = {"model": client.model, "prompt": prompts, "max_tokens": MAX_NEW_TOKENS, "temperature": 0}
+    body = {"model": client.model, "prompt": _QUALITY_PROMPTS, "max_tokens": _MAX_NEW_TOKENS, "temperature": 0}
     request = Request(
         f"http://127.0.0.1:{client.port}/v1/completions",
         json.dumps(body).encode(),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import theilslopes
 
-_MAX_POINTS = 600
 _WINDOW = 0.15
 """Fraction of the measurements whose median is the start, and the end."""
 
@@ -53,16 +53,8 @@ def growth(measurements: Sequence[Measurement], warm_up_seconds: float = 0.0) ->
     window = max(3, round(len(rest) * _WINDOW))
     begin = float(np.median([one.size for one in rest[:window]]))
     end = float(np.median([one.size for one in rest[-window:]]))
-    slope, level = _line(rest)
-    trend = slope * (rest[-1].seconds - rest[0].seconds) / level
+    slope, level, *_ = theilslopes(
+        [one.size for one in rest], [one.seconds - rest[0].seconds for one in rest], method="joint"
+    )
+    trend = float(slope * (rest[-1].seconds - rest[0].seconds) / level)
     return Growth(begin, end, (end - begin) / begin, trend)
-
-
-def _line(measurements: Sequence[Measurement]) -> tuple[float, float]:
-    """Return the bytes per second, and the bytes at the start, of the line through the measurements."""
-    thinned = measurements[:: -(-len(measurements) // _MAX_POINTS)]
-    seconds = np.array([one.seconds for one in thinned]) - thinned[0].seconds
-    sizes = np.array([one.size for one in thinned])
-    first, second = np.triu_indices(len(thinned), k=1)
-    slope = float(np.median((sizes[second] - sizes[first]) / (seconds[second] - seconds[first])))
-    return slope, float(np.median(sizes - slope * seconds))

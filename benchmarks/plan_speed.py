@@ -14,7 +14,7 @@ import click
 
 from benchmarks.completion_client import GREEDY
 from benchmarks.figures import Figure, out_option, report
-from benchmarks.fixtures import BENCH_DIRECTORY, TOY, bench_engine
+from benchmarks.fixtures import BENCH_DIRECTORY, SMOLLM2, bench_engine
 from build_engines.manifest import Manifest, Precision
 from build_engines.plan.formats import OPENVINO_KV, OPENVINO_WEIGHTS
 from build_engines.plan.machine_speed import measure_machine
@@ -32,7 +32,7 @@ _KV_CACHE_TOKENS = IN_FLIGHT[-1] * 2 * (PROMPT_TOKENS + ANSWER_TOKENS)
 
 
 @click.command(help=__doc__)
-@click.option("--model", "models", multiple=True, default=("qwen2.5-0.5b", TOY), show_default=True)
+@click.option("--model", "models", multiple=True, default=("qwen2.5-0.5b", SMOLLM2), show_default=True)
 @click.option("--precision", "precisions", multiple=True, default=PRECISIONS, show_default=True)
 @click.option(
     "--input-tokens", default=16, show_default=True, help="Tokens per prompt; longer ones need longer warm-ups."

@@ -1,14 +1,16 @@
 """The gain of speculative decoding for a single stream, and how many draft tokens are accepted.
 
-`python -m benchmarks.speculation` creates the toy checkpoint and pads it with layers that change nothing, so that it
-costs many times as much. It measures the padded model alone, with a draft model of the toy's size that was trained
-apart, and with prompt lookup: on prompts that repeat themselves, as their answers then do, and on prompts that contain
-a good answer, which so small a model seldom copies. Runs are interleaved; each figure is a ratio of one run on one
-machine.
+`python -m benchmarks.speculation` pads a tiny synthetic Llama with layers that change nothing, so that it costs many
+times as much. It measures the padded model alone, with the model itself as its draft, and with prompt lookup: on
+prompts that repeat themselves, and on prompts that hold the answer. Runs are interleaved; each figure is a ratio of one
+run on one machine.
 """
 
 from __future__ import annotations
 
+import copy
+import random
+import shutil
 import statistics
 import time
 from dataclasses import dataclass, replace
@@ -17,26 +19,23 @@ from pathlib import Path
 from typing import get_args
 
 import click
-from tokenizers import Tokenizer
 
-from benchmarks.fixtures import BENCH_DIRECTORY, OTHER_TOY, TOY, bench_checkpoint, bench_engine
-from benchmarks.pad_layers import pad_layers
+from benchmarks.fixtures import BENCH_DIRECTORY, bench_checkpoint, bench_engine
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.make_checkpoint import make_checkpoint
 from build_engines.manifest import Manifest, Precision
 from build_engines.progress import NoBuildProgress
 from inflight.runtime.engine.interface import EngineOptions, ModelRunner
 from inflight.runtime.messages import GenerationRequest, SpeculationStats
-from tests.fixtures.toy import example_prompts
 
+LIKE = "tiny-llama"
 PADDED_LAYERS = 62
-"""Layers added to the toy's two: 64, of which two do work."""
 
 DRAFT_TOKENS = 8
 PROMPTS = 4
 ROUNDS = 3
 MAX_TOKENS = 120
-REPEATED = ("tea", "Ride on. ", "a b c ", "1 2 3 4 5 6 7 8 9 ")
+PROMPT_TOKENS = 32
 
 _HANDLES = count(1)
 
@@ -65,11 +64,28 @@ class Gain:
 
 def engines(precision: Precision) -> tuple[Path, Path]:
     """Return the engines of the padded checkpoint and of its draft model, built once."""
-    toy, deep = bench_checkpoint(TOY), BENCH_DIRECTORY / f"toy-{PADDED_LAYERS}-deeper"
+    shallow, deep = bench_checkpoint(LIKE), BENCH_DIRECTORY / f"{LIKE}-{PADDED_LAYERS}-deeper"
     if not deep.exists():
-        make_checkpoint(deep, lambda directory: pad_layers(toy, directory, PADDED_LAYERS), NoBuildProgress())
+        make_checkpoint(deep, lambda directory: pad_layers(shallow, directory, PADDED_LAYERS), NoBuildProgress())
     build_engine(str(deep), engine := BENCH_DIRECTORY / f"{deep.name}-{precision}", BuildOptions(precision=precision))
-    return engine, bench_engine(OTHER_TOY, precision)
+    return engine, bench_engine(LIKE, precision)
+
+
+def pad_layers(source: Path, out: Path, layers: int) -> None:
+    """Write the Llama `source` into `out` with more layers that add nothing to the hidden states."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    shutil.copytree(source, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.safetensors", ".inflight-*"))
+    model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
+    for _ in range(layers):
+        layer = copy.deepcopy(model.model.layers[-1])
+        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+        torch.nn.init.zeros_(layer.mlp.down_proj.weight)
+        layer.self_attn.layer_idx += 1
+        model.model.layers.append(layer)
+    model.config.num_hidden_layers += layers
+    model.save_pretrained(out)
 
 
 def measure(deep: Path, draft: Path, rounds: int = ROUNDS) -> dict[str, Gain]:
@@ -80,16 +96,16 @@ def measure(deep: Path, draft: Path, rounds: int = ROUNDS) -> dict[str, Gain]:
     plain = _stepper(options)
     drafting = _stepper(replace(options, draft_dir=str(draft)))
     looking_up = _stepper(replace(options, prompt_lookup=True))
-    tokenizer = Tokenizer.from_file(str(deep / "tokenizer.json"))
-    (end,) = Manifest.read(deep).end_ids
-    prompts = [tuple(tokenizer.encode(text).ids) for text in example_prompts(PROMPTS)]
+    manifest, source = Manifest.read(deep), random.Random(0)
+    end = manifest.end_ids[0]
+    prompts = [tuple(source.choices(range(3, manifest.vocab_size), k=PROMPT_TOKENS)) for _ in range(PROMPTS)]
     answers = [_generate(plain, prompt, end).token_ids for prompt in prompts]
     holding = [(*prompt, *answer, *prompt) for prompt, answer in zip(prompts, answers, strict=True)]
-    repeating = [tuple(tokenizer.encode(text * 12).ids) for text in REPEATED]
+    repeating = [prompt[: number + 1] * PROMPT_TOKENS for number, prompt in enumerate(prompts)]
     return {
-        "draft model of 2 layers": _gain(plain, drafting, prompts, end, rounds),
+        "the model itself as its draft": _gain(plain, drafting, prompts, end, rounds),
         "prompt lookup, prompts that repeat themselves": _gain(plain, looking_up, repeating, end, rounds),
-        "prompt lookup, prompts that hold a good answer": _gain(plain, looking_up, holding, end, rounds),
+        "prompt lookup, prompts that hold the answer": _gain(plain, looking_up, holding, end, rounds),
     }
 
 
@@ -136,7 +152,7 @@ def _generate(stepper: ModelRunner, prompt: tuple[int, ...], end: int) -> TimedA
 @click.option("--rounds", default=ROUNDS, show_default=True, type=click.IntRange(1))
 def main(precision: Precision, rounds: int) -> None:
     gains = measure(*engines(precision), rounds)
-    print(f"a single stream on a target of {PADDED_LAYERS + 2} layers, at most {DRAFT_TOKENS} draft tokens per step")
+    print(f"a single stream on a target with {PADDED_LAYERS} layers more, at most {DRAFT_TOKENS} draft tokens per step")
     for name, gain in gains.items():
         print(f"  {name}: {gain}")
 

@@ -289,11 +289,6 @@ def verify(directory: Path, *, hashes: bool | None = None) -> Manifest:
     return _of_kind(verify_engine(directory, hashes=hashes), Manifest, directory)
 
 
-def verify_encoder(directory: Path, *, hashes: bool | None = None) -> EncoderManifest:
-    """Read the manifest of an encoder, and compare the directory with it, as `verify_engine` does."""
-    return _of_kind(verify_engine(directory, hashes=hashes), EncoderManifest, directory)
-
-
 def verify_engine(directory: Path, *, hashes: bool | None = None) -> Manifest | EncoderManifest:
     """Read the manifest and compare the directory with it; return the manifest.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from build_engines.checkpoints.checkpoint import read_json
 from build_engines.checkpoints.config_file import ConfigFile
@@ -14,10 +14,10 @@ _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "n_embed")
 _INNER = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
-_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 # The default of transformers' Falcon, and the training length of BLOOM: ALiBi itself has no limit.
 _DEFAULT_POSITIONS = {"falcon": 2048, "bloom": 2048}
-_MAX_LAYERS = 1000
+MAX_LAYERS = 1000
 _MAX_SCALING = 10_000
 _ANSWER = "An answer."
 _DTYPES = ("bfloat16", "float16", "float32")
@@ -57,21 +57,11 @@ def read_facts(directory: Path, config: dict[str, Any]) -> ModelFacts:
     Raises BuildError (`not_a_checkpoint`) if a value is missing or impossible.
     """
     file = ConfigFile(config, str(directory), "used")
-    heads, hidden = file.size(*_HEADS), file.size(*_HIDDEN)
-    kv_heads = _kv_heads(file, heads)
-    if heads % kv_heads:
-        raise file.error(f"{heads} attention heads don't share {kv_heads} KV heads evenly")
-    head_dim = file.optional("head_dim") or hidden // heads
-    if not head_dim:
-        raise file.error(f"{hidden} numbers can't be shared by {heads} heads")
+    sizes = read_sizes(file)
     return ModelFacts(
+        **sizes._asdict(),
         architecture=str(config["architectures"][0]),
-        layers=file.size(*_LAYERS, most=_MAX_LAYERS),
-        hidden=hidden,
-        inner=file.optional(*_INNER) or (file.optional("expansion_ratio") or 4) * hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
+        inner=file.optional(*_INNER) or (file.optional("expansion_ratio") or 4) * sizes.hidden,
         vocab_size=file.size("vocab_size"),
         positions=_positions(file),
         dtype=_dtype(config),
@@ -93,17 +83,33 @@ def read_special_ids(directory: Path, config: dict[str, Any], tokenizer: Any) ->
     )
 
 
-def _kv_heads(file: ConfigFile, heads: int) -> int:
+class LayerSizes(NamedTuple):
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+def read_sizes(file: ConfigFile) -> LayerSizes:
+    """Return the sizes of the layers and their attention. Raises BuildError as `read_facts` does."""
+    layers, hidden, heads = file.size(*_LAYERS, most=MAX_LAYERS), file.size(*_HIDDEN), file.size(*_HEADS)
+    kind = str(file.content.get("model_type"))
+    kv_heads = file.optional("num_key_value_heads", "num_kv_heads") or heads
     # Falcon 7B and GPT BigCode have one, even if Falcon's config says otherwise; Falcon 40B does not.
-    kind = file.content.get("model_type")
     if file.flag("multi_query", kind in ("falcon", "gpt_bigcode")) and not file.flag("new_decoder_architecture", False):
-        return 1
-    return file.optional("num_key_value_heads", "num_kv_heads") or heads
+        kv_heads = 1
+    if heads % kv_heads:
+        raise file.error(f"{heads} attention heads don't share {kv_heads} KV heads evenly")
+    head_dim = file.optional("head_dim") or (256 if kind.startswith("gemma") else hidden // heads)
+    if not head_dim:
+        raise file.error(f"{hidden} numbers can't be shared by {heads} heads")
+    return LayerSizes(layers, hidden, heads, kv_heads, head_dim)
 
 
 def _positions(file: ConfigFile) -> int:
-    positions = file.optional(*_POSITIONS) or _DEFAULT_POSITIONS.get(str(file.content.get("model_type")))
-    positions = positions or file.size(*_POSITIONS)
+    positions = file.optional(*POSITIONS) or _DEFAULT_POSITIONS.get(str(file.content.get("model_type")))
+    positions = positions or file.size(*POSITIONS)
     name = "rope_parameters" if "rope_parameters" in file.content else "rope_scaling"  # transformers 5, and 4
     scaling = file.part(name)
     # With YaRN, max_position_embeddings is the length before scaling in some configs, and after it in others.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from build_engines.checkpoints.config_file import ConfigFile
+from build_engines.checkpoints.model_facts import MAX_LAYERS, POSITIONS, read_sizes
 from build_engines.errors import BuildError
 from build_engines.plan.families import (
     FAMILIES,
@@ -17,14 +18,7 @@ from build_engines.plan.families import (
     family_from_config,
 )
 
-_MAX_LAYERS = 1000
 _HYBRID = ("lfm2", "lfm2_moe")
-# The same field has different names in some families.
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
-_HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
-_HEADS = ("num_attention_heads", "n_head", "n_heads")
-_INNER = ("intermediate_size", "ffn_dim")
-_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
 @dataclass(frozen=True)
@@ -98,33 +92,22 @@ def read_shape(config: dict[str, Any], where: str) -> ModelShape:
         raise BuildError(f"{where} has a config.json without a model_type, so it is not a model.", "not_a_checkpoint")
     _refuse_others(config, kind, where)
     family = family_from_config(file, kind)
-    layers = file.size(*_LAYERS, most=_MAX_LAYERS)
-    hidden, heads = file.size(*_HIDDEN), file.size(*_HEADS)
-    kv_heads = _kv_heads(file, kind, heads)
-    if heads % kv_heads:
-        raise file.error(f"{heads} attention heads don't share {kv_heads} KV heads evenly")
-    head_dim = file.optional("head_dim") or (256 if kind.startswith("gemma") else hidden // heads)
-    if not head_dim:
-        raise file.error(f"{hidden} numbers can't be shared by {heads} heads")
+    sizes = read_sizes(file)
     return ModelShape(
+        **sizes._asdict(),
         model_type=kind,
         architecture=file.first_identifier("architectures") or family.name,
         family=family,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        inner=_inner(file, kind, hidden),
+        inner=_inner(file, kind, sizes.hidden),
         vocab=file.size("vocab_size"),
-        positions=file.optional(*_POSITIONS) or family.positions or file.size(*_POSITIONS),
+        positions=file.optional(*POSITIONS) or family.positions or file.size(*POSITIONS),
         tied=file.flag("tie_word_embeddings", family.tied),
         attention_bias=file.flag("attention_bias", kind in ("gpt_neox", "gpt_oss")),
         mlp_bias=file.flag("mlp_bias", False),
-        windows=_windows(file, family.windows, layers),
-        experts=_experts(file, kind, layers),
-        conv_layers=_conv_layers(file, kind, layers),
-        conv_state=hidden * (file.optional("conv_L_cache") or 3) if kind in _HYBRID else 0,
+        windows=_windows(file, family.windows, sizes.layers),
+        experts=_experts(file, kind, sizes.layers),
+        conv_layers=_conv_layers(file, kind, sizes.layers),
+        conv_state=sizes.hidden * (file.optional("conv_L_cache") or 3) if kind in _HYBRID else 0,
         quantized=_quantized(file),
     )
 
@@ -153,14 +136,6 @@ def _refuse_others(config: dict[str, Any], kind: str, where: str) -> None:
         )
 
 
-def _kv_heads(file: ConfigFile, kind: str, heads: int) -> int:
-    """Return the number of KV heads; the old Falcon architecture and GPT BigCode have one by default."""
-    first = kind == "falcon" and not file.flag("new_decoder_architecture", False)
-    if first or kind == "gpt_bigcode":
-        return 1 if file.flag("multi_query", True) else heads
-    return file.optional("num_key_value_heads", "num_kv_heads") or heads
-
-
 def _inner(file: ConfigFile, kind: str, hidden: int) -> int:
     if kind == "mpt":
         return (file.optional("expansion_ratio") or 4) * hidden
@@ -170,7 +145,7 @@ def _inner(file: ConfigFile, kind: str, hidden: int) -> int:
     if kind != "lfm2" or not file.flag("block_auto_adjust_ff_dim", True):
         return inner
     step, factor = file.optional("block_multiple_of") or 256, file.content.get("block_ffn_dim_multiplier", 1.0)
-    if isinstance(factor, bool) or not isinstance(factor, int | float | None) or not 0 < (factor or 1) < _MAX_LAYERS:
+    if isinstance(factor, bool) or not isinstance(factor, int | float | None) or not 0 < (factor or 1) < MAX_LAYERS:
         raise file.error("block_ffn_dim_multiplier is not a number above 0")
     return -(-int((factor or 1) * (2 * inner // 3)) // step) * step
 
@@ -215,7 +190,7 @@ def _experts(file: ConfigFile, kind: str, layers: int) -> Experts | None:
         return Experts(
             count=file.optional("num_local_experts") or {"mixtral": 8, "phimoe": 16, "granitemoe": 8}.get(kind, 128),
             per_token=file.optional("num_experts_per_tok") or 2,
-            inner=file.size(*_INNER),
+            inner=file.size("intermediate_size", "ffn_dim"),
             shared_inner=0,
             layers=layers,
             biased=kind == "gpt_oss",

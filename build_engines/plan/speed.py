@@ -22,7 +22,7 @@ from build_engines.plan.shape import ModelShape
 PROMPT_TOKENS, ANSWER_TOKENS = 64, 64
 
 # Costs that the matrices don't explain, in operations that compute almost nothing (MachineSpeed.operation). Fitted to
-# the toy checkpoint on two cores of an AMD EPYC 9004; docs/plan.md explains them.
+# a small trained Llama on two cores of an AMD EPYC 9004; docs/plan.md explains them.
 _STEP_OPERATIONS = 20
 _LAYER_OPERATIONS = 12
 _TOKEN_OPERATIONS = 15

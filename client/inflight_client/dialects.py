@@ -61,7 +61,9 @@ DIALECTS: Mapping[str, Dialect] = {
     "vllm": Dialect(
         "vLLM",
         owner="vllm",
-        paths=_routes("embeddings", "rerank", "classify", "responses", classify="/classify"),
+        paths=_routes(
+            *("embeddings", "rerank", "classify", "responses", "tokenize"), classify="/classify", tokenize="/tokenize"
+        ),
         health="/health",
         about="/version",
         checks_model=True,
@@ -146,7 +148,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "inflight": Dialect(
         "inflight",
         owner="inflight",
-        paths=_routes("embeddings", "rerank", "classify", "responses"),
+        paths=_routes("embeddings", "rerank", "classify", "responses", "tokenize", tokenize="/tokenize"),
         health="/ready",
         about="/version",
         checks_model=True,

@@ -33,6 +33,7 @@ from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, ChoiceWri
 from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest
 from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of, response_body
 from inflight.openai_api.responses import ResponsesWriter
+from inflight.openai_api.seeds import choice_seed, is_reproducible
 from inflight.openai_api.token_text import NAMELESS_TOKENS, TokenLogprob
 
 _CHECKS_PER_KEEP_ALIVE = 4
@@ -173,7 +174,8 @@ class Generation:
     def _options(self, index: int, max_tokens: int) -> CallOptions:
         parsed, context = self._parsed, self._context
         sampling = self._parsers.guided(parsed.sampling)
-        seed = secrets.randbits(63) if sampling.seed is None else (sampling.seed + index % parsed.n) % 2**64
+        place, choice = divmod(index, parsed.n)
+        seed = choice_seed(parsed.prompts[place], sampling, choice, is_reproducible(self._server.deployment))
         options: CallOptions = {
             "max_tokens": max_tokens,
             "sampling": replace(sampling, seed=seed) if sampling.temperature != 0 else sampling,
@@ -191,7 +193,7 @@ class Generation:
             options["return_token_ids"] = True
         if self._server.speaks_tokens:
             options["token_text"] = self._server.text.answer_text(
-                self._encoded[index // parsed.n].ids, self._word_ids, self._parsers.kept
+                self._encoded[place].ids, self._word_ids, self._parsers.kept
             )
         elif parsed.chat and (kwargs := self._template_kwargs()):
             options["chat_template_kwargs"] = kwargs
@@ -381,4 +383,5 @@ def _fingerprint(server: UpstreamServer) -> str | None:
     deployment = server.deployment
     if deployment is None or not deployment.build:
         return None
-    return "fp_" + hashlib.sha256(f"{deployment.build} {deployment.version}".encode()).hexdigest()[:16]
+    mode = "fp_reproducible_" if is_reproducible(deployment) else "fp_"
+    return mode + hashlib.sha256(f"{deployment.build} {deployment.version}".encode()).hexdigest()[:16]

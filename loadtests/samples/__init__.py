@@ -1,1 +1,1 @@
-"""Small sample files for workloads, written by `loadtests.samples.generate`."""
+"""Small sample files for workloads."""

@@ -46,6 +46,7 @@ def test_sentences(tmp_path: Path) -> None:
         partial(parse_location, tmp_path / "a\udcff"),
         options(draft_engine=Path("draft"), prompt_lookup=True),
         options(num_draft_tokens=4),
+        options(reproducible=True),
         options(adapters=(Path("nothing.safetensors"),)),
         options(draft_engine=tmp_path / "draft"),
         gpu_options(draft_engine=Path("draft")),

@@ -47,10 +47,7 @@ def test_sentences(tmp_path: Path) -> None:
         *(partial(RateSearch, start) for start in (0.0, -1.0, float("inf"))),
         *(partial(RateSearch, 1.0, **options) for options in ({"tolerance": 0.0}, {"max_runs": 0})),
         partial(compare, [], []),
-        *(
-            partial(compare, [run], [run], **wrong)
-            for wrong in ({"threshold": -0.1}, {"points": -1}, {"confidence": 1})
-        ),
+        partial(compare, [run], [run], threshold=-0.1),
         partial(compare, [run], [run]),
         partial(read_figures, tmp_path / "gone.json", Summary),
         report("list.json", "[]"),

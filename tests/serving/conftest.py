@@ -11,17 +11,9 @@ from build_engines.manifest import GpuLimits
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from tests.fixtures.crashes import shared_server
-from tests.fixtures.engines import EngineAtPrecision
 from tests.fixtures.tensorrtllm import GpuEngine, stand_in_backend
 from tests.serving.tensorrtllm.echo import ENDLESS, QUEUE, TOKENIZER
 from tests.text.example_tokenizers import ADDED, SPECIAL
-
-
-@pytest.fixture(scope="package")
-def demo_server(young_toy_engine: EngineAtPrecision) -> Iterator[Server]:
-    """The demo model at fp32, which was hardly trained; shared, so no test may harm it."""
-    with shared_server(young_toy_engine("fp32"), DeploymentOptions(kv_cache_tokens=65536)) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

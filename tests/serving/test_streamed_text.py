@@ -66,10 +66,8 @@ def test_requests_of_one_grpc_stream_run_at_once_and_are_told_apart_by_their_ids
         assert ids.index(str(number)) < len(ids) / 2
 
 
-@pytest.mark.parametrize("name", ["server", "demo_server"])
-def test_what_a_model_says_is_the_decoding_of_its_tokens(serving: Callable[[str], Server], name: str) -> None:
+def test_what_a_model_says_is_the_decoding_of_its_tokens(server: Server) -> None:
     """Random weights say anything, broken characters included."""
-    server = serving(name)
     tokenizer = tokenizer_of(server)
     with GrpcConnection(server.grpc_address) as connection:
         for prompt in PROMPTS:
@@ -79,7 +77,7 @@ def test_what_a_model_says_is_the_decoding_of_its_tokens(serving: Callable[[str]
             assert joined(connection.text(prompt, 64, end_id=-1)) == tokenizer.decode(tokens, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("name", ["paced_server", "demo_server"])
+@pytest.mark.parametrize("name", ["paced_server", "server"])
 def test_the_whole_answer_is_the_streamed_one(serving: Callable[[str], Server], name: str) -> None:
     server = serving(name)
     with GrpcConnection(server.grpc_address) as connection:

@@ -204,7 +204,7 @@ class AsyncClient:
         classifications: Classifications = await self._encode("classify", texts, options)
         return classifications
 
-    async def tokenize(self, text: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> tuple[int, ...]:
+    async def tokenize(self, text: str, timeout: float | None = DEFAULT_QUERY_TIMEOUT) -> tuple[int, ...]:
         """Return the token ids of a text, as the deployment tokenizes prompts; it may be longer than the model's
         context. Raises InflightError.
 

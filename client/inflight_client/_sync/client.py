@@ -200,7 +200,7 @@ class Client:
         classifications: Classifications = self._encode("classify", texts, options)
         return classifications
 
-    def tokenize(self, text: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> tuple[int, ...]:
+    def tokenize(self, text: str, timeout: float | None = DEFAULT_QUERY_TIMEOUT) -> tuple[int, ...]:
         """Return the token ids of a text, as the deployment tokenizes prompts; it may be longer than the model's
         context. Raises InflightError.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,6 +19,7 @@ from inflight.common.request_error import RequestError
 from inflight.openai_api.choice_parsers import ParserChoice
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.response import Choice, finish_reason_of, usage_body
+from inflight.openai_api.seeds import choice_seed, is_reproducible
 from inflight.openai_api.token_text import NAMELESS_TOKENS
 from inflight.text.chat_template import ChatRenderer
 
@@ -96,11 +96,12 @@ async def complete(
             raise InflightError(str(error), error.code) from None
         if kwargs := _template_kwargs(request):
             options = {**options, "chat_template_kwargs": kwargs}
+    reproducible = is_reproducible(await client.deployment())
     if request.n > 1 and not isinstance(prompt, str):
         prompt = CheckedMessages(prompt)
 
     async def one(index: int) -> Generation:
-        seed = secrets.randbits(63) if sampling.seed is None else (sampling.seed + index) % 2**64
+        seed = choice_seed(request.prompt, sampling, index, reproducible)
         own = replace(sampling, seed=seed) if request.n > 1 and sampling.temperature != 0 else sampling
         call: CallOptions = {**options, "sampling": own, "request_id": f"{options['request_id']}-{index}"}
         return await client.generate(prompt, **call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from inflight_client import InflightError
+from inflight_client import Address, InflightError
 
 from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.openai_backend import OpenAIBackend
@@ -24,7 +24,7 @@ def connect(
 ) -> Backend:
     """Return the backend of a server; see OpenAIBackend for `samples`. Raises BatchError for an invalid address."""
     try:
-        if is_openai_address(address):
+        if is_openai_address(address) or (task == "score" and Address.parse(address.partition(",")[0]).openai):
             return OpenAIBackend(address, options, on_message, task, samples)
         return TritonBackend(address, options, on_message, task)
     except InflightError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import nan
 from typing import Any
 
 from inflight_client import Address, AsyncClient, AsyncOpenAIServer, InflightError
@@ -12,6 +13,7 @@ from inflight_client.encodings import Classification, Classifications, Embedding
 from inflight_client.results import UNKNOWN, Generation, LogProb, Timings, Usage
 
 from inflight.batch.dispatch.backend import ServerLoad
+from inflight.batch.dispatch.scoring import PromptToken, check_scores, score
 from inflight.batch.job.rows import (
     ClassifyRequest,
     Completion,
@@ -20,10 +22,17 @@ from inflight.batch.job.rows import (
     RerankRequest,
     RowAnswer,
     RowRequest,
+    ScoreRequest,
 )
 from inflight.batch.job.spec import FACTS, RunOptions, Task
 from inflight.batch.row_formats.answer_check import log_probs
-from inflight.batch.row_formats.request_bodies import CHAT, encode_body, generate_body
+from inflight.batch.row_formats.request_bodies import (
+    CHAT,
+    TOKENIZE,
+    encode_body,
+    generate_body,
+    score_body,
+)
 from inflight.batch.storage.secret_address import masked
 
 _LOADS = {
@@ -36,6 +45,7 @@ _LOADS = {
 _METRICS_TIMEOUT = 5.0
 _MAX_PRIORITY = 1000
 """That of a gateway's requests to encode texts, and with a minus the least."""
+_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 _OWN = ("id", "object", "created", "model", "choices")
 """Fields of an answer that its record has of the job."""
 
@@ -60,13 +70,18 @@ class OpenAIBackend:
         self._dialect = ""
         self._chats = True
         """Whether probes are conversations, as the rows are: a server may have one of the two routes alone."""
+        self._unchecked = task == "score"
+        """Whether it must be seen yet that the server can score."""
+        self._max_prompt_tokens: int | None = None
         self._pages: AsyncClient | None = None
-        if task == "generate":
+        if task == "generate" or task == "score":
             self._pages = AsyncClient(address, headers=options.headers)
 
     async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
         first = requests[0]
         await self._server.facts()
+        if isinstance(first, ScoreRequest):
+            return [await score(first, self)]
         route, body = self._adapted(requests)
         answer = await self._server.post(route, body, request_id=request_id)
         try:
@@ -77,18 +92,43 @@ class OpenAIBackend:
             if isinstance(first, RerankRequest):
                 return [_reranking(answer, len(first.documents))]
             return _classifications(answer, [each for each in requests if isinstance(each, ClassifyRequest)])
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise InflightError(
-                f"the answer of {self.name} is not of OpenAI's protocol ({type(error).__name__}: {error})",
-                "answer_damaged",
-            ) from None
+        except _MALFORMED as error:
+            raise self._damaged(error) from None
+
+    async def tokenize(self, text: str) -> Sequence[int]:
+        answer = await self._server.post(TOKENIZE, self._server.adapted(TOKENIZE, {"prompt": text}))
+        try:
+            if (most := answer.get("max_model_len")) is not None:
+                self._max_prompt_tokens = int(most) - 1  # one is generated
+            return list(map(int, answer["tokens"]))
+        except _MALFORMED as error:
+            raise self._damaged(error) from None
+
+    async def max_prompt_tokens(self) -> int | None:
+        if self._max_prompt_tokens is None:
+            await self.tokenize("a")
+        return self._max_prompt_tokens
+
+    async def score_prompt(self, ids: Sequence[int]) -> Sequence[PromptToken]:
+        answer = await self._server.post(*self._addressed(*score_body(ids), generates=True))
+        try:
+            places = answer["choices"][0].get("prompt_logprobs") or ()
+            return [_prompt_token(place, token) for place, token in zip(places, ids, strict=False)]
+        except _MALFORMED as error:
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: Exception) -> InflightError:
+        return InflightError(
+            f"the answer of {self.name} is not of OpenAI's protocol ({type(error).__name__}: {error})",
+            "answer_damaged",
+        )
 
     def _adapted(self, requests: Sequence[RowRequest]) -> tuple[str, dict[str, Any]]:
         """Return the route and the body as the server spells it. Raises InflightError, which names a field that the
         server does not have."""
         try:
             return self._spelt(requests)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except _MALFORMED as error:
             raise InflightError(
                 f"the request can't be written for {self.name} ({type(error).__name__}: {error}); correct its fields",
                 "unsupported_input",
@@ -101,9 +141,13 @@ class OpenAIBackend:
             route, body = generate_body(first)
             self._chats = route == CHAT
         else:
-            route, body = encode_body(requests)
+            route, body = score_body((0, 0)) if isinstance(first, ScoreRequest) else encode_body(requests)
+        return self._addressed(route, body, isinstance(first, GenerateRequest | ScoreRequest))
+
+    def _addressed(self, route: str, body: dict[str, Any], generates: bool) -> tuple[str, dict[str, Any]]:
+        """Return the body with the model and the priority, as the server spells it."""
         if self._dialect == "inflight" and self._priority:
-            if isinstance(first, GenerateRequest):
+            if generates:
                 body.setdefault("service_tier", "flex" if self._priority < 0 else "priority")
             else:
                 body["priority"] = max(-_MAX_PRIORITY, min(self._priority, _MAX_PRIORITY))
@@ -147,6 +191,9 @@ class OpenAIBackend:
                 raise InflightError(
                     f"{self.name} can't do what the job asks for: {error}", "unsupported_deployment"
                 ) from None
+        if self._unchecked:
+            await check_scores(self, self.name)
+            self._unchecked = False
         parts = (facts.dialect, self._model or facts.model, facts.version, facts.fingerprint)
         return FACTS.join(part.replace(FACTS, "") for part in parts)
 
@@ -158,6 +205,14 @@ class OpenAIBackend:
         await self._server.close()
         if self._pages is not None:
             await self._pages.close()
+
+
+def _prompt_token(place: Mapping[str, Any] | None, token: int) -> PromptToken:
+    """Return a token of a prompt, which is among those at its place; the first token has none."""
+    if place is None:
+        return PromptToken(nan, False)
+    value = place[str(token)]
+    return PromptToken(nan if value["logprob"] is None else float(value["logprob"]), value["rank"] == 1)
 
 
 def _usage(answer: Mapping[str, Any]) -> Usage | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from inflight_client import NO_RETRY, Address, AsyncClient, InflightError, ModelConfig
-from inflight_client.call import CallOptions, TokenIds
+from inflight_client.call import CallOptions, Prompt, TokenIds
 from inflight_client.deployments.server_query import REFUSAL_CODES
 from inflight_client.encoder_call import MODELS
 from inflight_client.encodings import Classifications, Embeddings
 from inflight_client.engine_load import EngineLoad
 from inflight_client.model_defaults import as_conversation, with_model_defaults
+from inflight_client.results import Delta
 from inflight_client.validation import shorten
 
 from inflight.batch.dispatch.backend import ServerLoad
@@ -70,7 +71,7 @@ class TritonBackend:
             retry=NO_RETRY,
             metrics_url=page,
         )
-        self._priority = options.priority or 0
+        self._priority, self._row_timeout = options.priority or 0, options.row_timeout
         self._takes_priority = True
         self._on_message = on_message
         self._warned_metrics = self._warned_model = False
@@ -100,11 +101,29 @@ class TritonBackend:
     async def _generate(self, request: GenerateRequest, request_id: str) -> RowAnswer:
         """Request one unary response, which is less work for both sides. An answer that was cancelled elsewhere is an
         error."""
-        prompt, sampling = request.prompt, request.sampling
+        prompt, options = await self._call(request, request_id)
         parsers = None
         if request.chat:
             directory = (await self._client.deployment()).served.get("engine_dir")
             parsers = row_parsers(request, prompt, ModelTemplate.load(str(directory)) if directory else None)
+        if request.n > 1 or (parsers is not None and parsers.parser() is not None):
+            return await complete(self._client, prompt, request, options, parsers)
+        answer = await self._client.generate(prompt, **options)
+        if answer.finish_reason == "cancelled":
+            raise InflightError("another client cancelled the request on the server", "cancelled")
+        return answer
+
+    async def deltas(self, request: GenerateRequest, request_id: str) -> AsyncIterator[Delta]:
+        """Yield the answer to a request as it comes, with the log probabilities of its likeliest tokens."""
+        prompt, options = await self._call(request, request_id)
+        options = {**options, "return_log_probs": True, "top_log_probs": 2, "return_token_ids": True}
+        async with self._client.stream(prompt, **options) as stream:
+            async for delta in stream:
+                yield delta
+
+    async def _call(self, request: GenerateRequest, request_id: str) -> tuple[Prompt, CallOptions]:
+        """Return the prompt and the options of a request, as this server's model takes them."""
+        prompt, sampling = request.prompt, request.sampling
         if request.as_model:
             served = (await self._client.deployment()).served
             sampling = with_model_defaults(sampling, served)
@@ -124,12 +143,7 @@ class TritonBackend:
             options["priority"] = self._priority
         if request.wants_scores:
             options["return_log_probs"] = True
-        if request.n > 1 or (parsers is not None and parsers.parser() is not None):
-            return await complete(self._client, prompt, request, options, parsers)
-        answer = await self._client.generate(prompt, **options)
-        if answer.finish_reason == "cancelled":
-            raise InflightError("another client cancelled the request on the server", "cancelled")
-        return answer
+        return prompt, options
 
     async def _embed(
         self, shared: EmbedRequest, requests: Sequence[EmbedRequest]
@@ -166,7 +180,7 @@ class TritonBackend:
         ]
 
     async def tokenize(self, text: str) -> Sequence[int]:
-        return await self._client.tokenize(text)
+        return await self._client.tokenize(text, self._row_timeout)
 
     async def max_prompt_tokens(self) -> int | None:
         most = (await self._client.deployment()).served.get("max_seq_len")

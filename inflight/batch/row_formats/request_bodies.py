@@ -11,7 +11,7 @@ from inflight_client.sampling import PARAMETERS, Guide, Sampling
 
 from inflight.batch.job.rows import ClassifyRequest, EmbedRequest, GenerateRequest, RerankRequest, RowRequest
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/v1/tokenize"
 ROUTES = {"embed": "/v1/embeddings", "rerank": "/v1/rerank", "classify": "/v1/classify"}
 
 
@@ -72,6 +72,11 @@ def generate_body(request: GenerateRequest) -> tuple[str, dict[str, Any]]:
     if request.wants_scores and not body.get("logprobs"):
         body["logprobs"] = True if chat else 0
     return CHAT if chat else COMPLETIONS, body
+
+
+def score_body(ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
+    """Return the route and the body of a request for the log probabilities of a prompt, and the likeliest tokens."""
+    return COMPLETIONS, {"prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 1}
 
 
 def encode_body(requests: Sequence[RowRequest]) -> tuple[str, dict[str, Any]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -152,14 +153,9 @@ def verify(directory: JobDirectory) -> VerificationResult:
     `input_changed`, and those of the input.
     """
     job = directory.job()
-    original, finished = _recorded_state(directory)
-    source = open_source(job.input, original, wanted_columns(job))
-    if original and source.fingerprint != original:
-        raise BatchError(
-            f"the input of the job at {directory.path} is not the one that it started with; restore it to verify the "
-            f"job",
-            "input_changed",
-        )
+    recorded = recorded_state(directory)
+    finished = bool(recorded.get("finished"))
+    source = original_source(directory, job, recorded)
     with closing(RecordIndex()) as tally:
         indexed = (_index_records(tally, kind, directory.result_file(kind), finished=finished) for kind in RowStatus)
         unreadable = Findings.from_items(chain.from_iterable(indexed))
@@ -204,6 +200,19 @@ def record_key(kind: RowStatus, line: bytes) -> str | int:
     return str(id_)
 
 
+def original_source(directory: JobDirectory, job: Job, recorded: Mapping[str, Any]) -> RowSource:
+    """Open the input of a job. Raises BatchError `input_changed` if it is not the one that it started with."""
+    original = recorded.get("input", "")
+    source = open_source(job.input, original, wanted_columns(job))
+    if original and source.fingerprint != original:
+        raise BatchError(
+            f"the input of the job at {directory.path} is not the one that it started with; restore it to verify the "
+            f"job",
+            "input_changed",
+        )
+    return source
+
+
 def _rows_without_record(job: Job, source: RowSource, tally: RecordIndex) -> Iterator[str]:
     """Match each row of the input with its record; yield the rows without one."""
     for _, row in read_rows(job, source):
@@ -224,18 +233,17 @@ def _output(job: Job, directory: JobDirectory) -> tuple[Findings, str]:
         destination.close()
 
 
-def _recorded_state(directory: JobDirectory) -> tuple[str, bool]:
-    """Return the fingerprint of the job's original input, and whether the job is finished, from its state.
+def recorded_state(directory: JobDirectory) -> dict[str, Any]:
+    """Return what the job's state has on the whole job: `input`, the fingerprint, `finished`, and `build`, the model's.
 
-    A job that is running locks its state, and is not finished.
+    It is empty for a job that is running, which locks its state.
     """
     if not directory.state.exists():
-        return "", False
+        return {}
     try:
         with closing(sqlite3.connect(f"{directory.state.absolute().as_uri()}?mode=ro", uri=True, timeout=1)) as state:
-            recorded = {name: json.loads(value) for name, value in state.execute("SELECT name, value FROM meta")}
+            return {name: json.loads(value) for name, value in state.execute("SELECT name, value FROM meta")}
     except sqlite3.OperationalError:
-        return "", False
+        return {}
     except (sqlite3.DatabaseError, ValueError) as error:
         raise BatchError(f"{directory.state} is damaged ({error}); start a new job", "job_damaged") from None
-    return recorded.get("input", ""), bool(recorded.get("finished"))

@@ -86,6 +86,11 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             help="Threads of the engine on the CPU.  [default: one for each core]",
         ),
         click.option(
+            "--reproducible",
+            is_flag=True,
+            help="Give the same request the same answer, whatever runs beside it; needs an engine at fp32.",
+        ),
+        click.option(
             "--wrap-token-ids", is_flag=True, help="Accept prompts of random token ids, as benchmarks send them."
         ),
         *(

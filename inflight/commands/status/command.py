@@ -101,7 +101,8 @@ def _lines(report: ServerReport) -> Iterator[tuple[str, str]]:
             yield "sampling", ", ".join(f"{name} {value}" for name, value in sampling.items()) + " by default"
         for note in report.deployment.served.get("notes", ()):
             yield "note", str(note)
-        yield "deployment", f"{report.deployment.kind}{version}{engine}; text goes to {report.deployment.model}"
+        mode = ", reproducible" if report.deployment.served.get("reproducible") else ""
+        yield "deployment", f"{report.deployment.kind}{version}{engine}{mode}; text goes to {report.deployment.model}"
     for encoder in report.encoders:
         yield "encoder", ", ".join(_encoder_facts(encoder))
     if report.server is not None:

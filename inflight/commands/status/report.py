@@ -78,6 +78,7 @@ class ServerReport:
                 "served_model": deployment.served.get("model"),
                 "sampling": deployment.served.get("sampling"),
                 "notes": deployment.served.get("notes"),
+                "reproducible": bool(deployment.served.get("reproducible")),
                 "version": deployment.version,
                 "engine": self.engine.name if self.engine else None,
                 "engine_version": (self.engine.version or None) if self.engine else None,

@@ -252,7 +252,7 @@ def _engine(location: str | Path) -> Iterator[Finding]:
     if not fit:
         return
     for manifest in source.engines.all:
-        facts = "".join(f", {fact}" for fact in _encoder_facts(manifest))
+        facts = "".join(f", {fact}" for fact in _facts(manifest))
         yield Finding(
             "engine", "ok", f"{location}: {manifest.name} for {manifest.target}{facts}, whole, and fit for this machine"
         )
@@ -260,9 +260,11 @@ def _engine(location: str | Path) -> Iterator[Finding]:
         yield _missing_on_error("encoder", lambda: _encode_a_text(location))
 
 
-def _encoder_facts(manifest: AnyManifest) -> Iterator[str]:
-    """Yield what an encoder does, in words."""
+def _facts(manifest: AnyManifest) -> Iterator[str]:
+    """Yield what an encoder does, in words, and whether an engine can be served with --reproducible."""
     if manifest.task == "generate":
+        if (manifest.target, manifest.precision, manifest.kv_cache_precision) == ("openvino", "fp32", "f32"):
+            yield "fit for --reproducible"
         return
     yield f"task {manifest.task}"
     yield f"{len(manifest.labels)} labels" if manifest.task == "classify" else f"{manifest.dimensions} dimensions"

@@ -22,6 +22,8 @@ from inflight.deploy.repository.tensorrt_llm import backend
 _FILE = "generation_config.json"
 _NAMES = ("temperature", "top_k", "top_p", "repetition_penalty")
 _SAMPLES = _NAMES[:3]
+_REPRODUCIBLE = "-reproducible"
+"""Behind the build of such a deployment: its answers are not those of another one to the last bit."""
 
 
 def model_sampling(engine: Path) -> dict[str, Any]:
@@ -244,8 +246,11 @@ def _configure_generator(
         about["adapters"] = adapter_names(options.adapters, name)
     if options.adapter_directory is not None:
         about["loads_adapters"] = True
+    if options.reproducible:
+        about["reproducible"] = True
     info = json.dumps(about)
-    _add_identity(configs, manifest, {name: configs[name] for name in TEXT_MODELS if name in configs}, info)
+    texts = {name: configs[name] for name in TEXT_MODELS if name in configs}
+    _add_identity(configs, manifest, texts, info, _REPRODUCIBLE if options.reproducible else "")
 
 
 def _model_defaults(engine: Path, manifest: Manifest, options: DeploymentOptions) -> dict[str, Any]:
@@ -259,9 +264,13 @@ def _model_defaults(engine: Path, manifest: Manifest, options: DeploymentOptions
 
 
 def _add_identity(
-    configs: model_configs.Configs, manifest: Manifest | EncoderManifest, texts: model_configs.Configs, info: str
+    configs: model_configs.Configs,
+    manifest: Manifest | EncoderManifest,
+    texts: model_configs.Configs,
+    info: str,
+    mode: str = "",
 ) -> None:
     """Add what clients read: the versions and the build to all models of an engine, and `info` to those for texts."""
     versions = {"inflight_version": __version__, "inflight_engine_version": manifest.versions.get("inflight", "")}
-    model_configs.add_parameters(configs, {**versions, "inflight_build": build_id(manifest)})
+    model_configs.add_parameters(configs, {**versions, "inflight_build": build_id(manifest) + mode})
     model_configs.add_parameters(texts, {"inflight_served": info})

@@ -88,6 +88,25 @@ def check_options(options: DeploymentOptions, engines: EngineSet) -> None:
         )
 
 
+_NOT_REPRODUCIBLE = {
+    "draft_engine": "several tokens are computed at once then, which are rounded in another way",
+    "prompt_lookup": "several tokens are computed at once then, which are rounded in another way",
+    "adapter_directory": "an adapter that is loaded later changes how the others are computed",
+}
+
+
+def _check_reproducible(options: DeploymentOptions, manifest: Manifest) -> None:
+    if (manifest.precision, manifest.kv_cache_precision) != ("fp32", "f32"):
+        raise invalid(
+            f"The option --reproducible needs an engine at fp32, and {manifest.name} has weights at"
+            f" {manifest.precision} and a KV cache at {manifest.kv_cache_precision}; build it with --precision fp32, or"
+            " leave the option out."
+        )
+    for name, why in _NOT_REPRODUCIBLE.items():
+        if getattr(options, name):
+            raise invalid(f"The option {option_name(name)} can't be used with --reproducible: {why}; leave one out.")
+
+
 def _check_generator_options(options: DeploymentOptions, engine: Path, manifest: Manifest) -> None:
     if options.draft_engine is not None and options.prompt_lookup:
         raise invalid("A draft engine and prompt lookup were both given; leave one of them out.")
@@ -104,6 +123,8 @@ def _check_generator_options(options: DeploymentOptions, engine: Path, manifest:
             raise invalid(
                 f"There is no LoRA adapter at {path}; give a directory that PEFT wrote, or its safetensors file."
             )
+    if options.reproducible and manifest.target == "openvino":
+        _check_reproducible(options, manifest)
     if manifest.target == "tensorrt-llm":
         read_parameters(options, engine, manifest)
     else:

@@ -56,7 +56,8 @@ class DeploymentOptions:
     time. `adapters` are LoRA files, which requests select by their number from 1; those in `adapter_directory` are
     loaded when a request first names one. Streamed responses have `stream_interval` tokens each, after an answer's
     first ones. The engine computes on `threads` threads of the processor. With `wrap_token_ids`, prompt ids outside
-    the vocabulary are taken modulo its size; otherwise they are refused. `served_model_name` is the model's name for
+    the vocabulary are taken modulo its size; otherwise they are refused. If it is `reproducible`, the same request has
+    the same answer, whatever runs beside it. `served_model_name` is the model's name for
     applications, by default the engine's. `settings` are parameters by upstream's names (`TensorRtLlmParameters`;
     `PythonBackendParameters` of other targets), in the user's form. `parameters` sets further ones, by model and key:
     {"tensorrt_llm": {"inflight_engine": "fake"}}.
@@ -81,6 +82,7 @@ class DeploymentOptions:
     generation_config: Literal["model", "ignore"] = "model"
     threads: int | None = None
     wrap_token_ids: bool = False
+    reproducible: bool = False
     served_model_name: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

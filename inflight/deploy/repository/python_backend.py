@@ -16,6 +16,8 @@ from inflight.deploy.repository.model_names import ENGINE_MODEL, option_name, pb
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.repository.typed_parameters import Instances, Positive, TypedParameters
 
+_FLAGS = ("share_prefixes", "prompt_lookup", "wrap_token_ids", "reproducible")
+"""Options that are parameters of the engine's model by their own names."""
 _LLMAPI_SPECULATION = "the engine directory's model.yaml configures speculation"
 _LLMAPI_UNSUPPORTED = {
     "draft_engine": _LLMAPI_SPECULATION,
@@ -23,6 +25,7 @@ _LLMAPI_UNSUPPORTED = {
     "num_draft_tokens": _LLMAPI_SPECULATION,
     "threads": "it computes on the GPU",
     "itl_bound": "the library plans its steps",
+    "reproducible": "its kernels depend on what runs beside a request",
     "share_prefixes": "the library's prefixes are shared by all",
 }
 
@@ -92,7 +95,7 @@ def _engine_values(engine: Path, options: DeploymentOptions) -> dict[str, str]:
         "gpt_model_path": str(engine),
         "enable_kv_cache_reuse": pbtxt_bool(options.kv_cache_reuse),
         "enable_chunked_context": pbtxt_bool(options.chunked_context),
-        **{name: pbtxt_bool(getattr(options, name)) for name in ("share_prefixes", "prompt_lookup", "wrap_token_ids")},
+        **{name: pbtxt_bool(getattr(options, name)) for name in _FLAGS},
         "lora_adapters": json.dumps([str(path.resolve()) for path in options.adapters]),
     }
     if options.adapter_directory is not None:

@@ -175,7 +175,6 @@ def server_command(
     admin_key: str,
     exit_seconds: int,
     grpc_tls: GrpcTls | None = None,
-    log_level: int = 0,
 ) -> list[str]:
     """Return the command line; `hosts` are numeric addresses.
 
@@ -184,7 +183,7 @@ def server_command(
     """
     key = f"model-repository,logging,trace,shared-memory:inflight-admin-key={admin_key}"
     return [
-        *_common_arguments(installation, repository, shm_prefix, exit_seconds, log_level),
+        *_common_arguments(installation, repository, shm_prefix, exit_seconds),
         "--load-model=*",
         f"--http-restricted-api={key}",
         f"--grpc-restricted-protocol={key}",
@@ -210,7 +209,7 @@ def follower_command(
 ) -> list[str]:
     """Return the command line of a rank other than the first: it loads only `model`, and serves no requests."""
     return [
-        *_common_arguments(installation, repository, shm_prefix, exit_seconds, 0),
+        *_common_arguments(installation, repository, shm_prefix, exit_seconds),
         f"--load-model={model}",
         "--allow-http=false",
         "--allow-grpc=false",
@@ -219,7 +218,7 @@ def follower_command(
 
 
 def _common_arguments(
-    installation: TritonInstallation, repository: Path | str, shm_prefix: str, exit_seconds: int, log_level: int
+    installation: TritonInstallation, repository: Path | str, shm_prefix: str, exit_seconds: int
 ) -> list[str]:
     arguments = [
         str(installation.program),
@@ -228,7 +227,7 @@ def _common_arguments(
         "--disable-auto-complete-config",
         f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
         f"--exit-timeout-secs={exit_seconds}",
-        f"--log-verbose={log_level}",
+        "--log-verbose=0",
     ]
     if installation.wheel:
         arguments += [

@@ -130,7 +130,8 @@ class EngineOptions:
     directory of a draft engine, or `prompt_lookup`, the engine speculates with `num_draft_tokens` at a time. It
     computes on `threads` threads (0: one for each core). `adapters` are the files of the LoRA adapters, which requests
     select by number from 1. A working engine sends its statistics every `stats_period_s`, and after an answer's first
-    tokens only every `stream_interval` tokens an event.
+    tokens only every `stream_interval` tokens an event. If it is `reproducible`, an answer is the same to the last bit
+    whatever runs beside it.
     """
 
     engine: str
@@ -151,6 +152,7 @@ class EngineOptions:
     stream_interval: int = 1
     threads: int = 0
     adapters: tuple[str, ...] = ()
+    reproducible: bool = False
     extra: dict[str, str] = field(default_factory=dict)
 
 

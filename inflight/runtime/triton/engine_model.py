@@ -31,6 +31,7 @@ from inflight.runtime.triton.request import (
     check_parameters,
     generation_requests,
     response_options,
+    with_content_seed,
 )
 from inflight.runtime.triton.request_log import PATH_VARIABLE, RequestLine, RequestLog
 from inflight.runtime.triton.request_metadata import ClientVersions, metadata_from
@@ -61,6 +62,7 @@ class EngineModel:
         self._vocabulary_size = self._engine.limits.vocabulary_size
         self._end_ids = tuple(end_id for end_id in end_ids if end_id < self._vocabulary_size)
         self._special_token_ids = frozenset(self._end_ids if options.skip_special_tokens else ())
+        self._reproducible = options.reproducible
         self._wrap_token_ids = flag(settings, "wrap_token_ids", default=False)
         self._metrics = EngineMetrics(
             self._engine,
@@ -122,6 +124,8 @@ class EngineModel:
         )
         if self._wrap_token_ids:
             prompts = [_with_wrapped_ids(prompt, self._vocabulary_size) for prompt in prompts]
+        if self._reproducible:
+            prompts = [with_content_seed(prompt) for prompt in prompts]
         check_limits(inputs, prompts, self._engine.limits)
         if not self._decoupled:
             _check_one_response(options, len(prompts))

@@ -96,6 +96,7 @@ def engine_options(settings: dict[str, str]) -> EngineOptions:
         draft_dir=settings.get("draft_model_path", ""),
         prompt_lookup=flag(settings, "prompt_lookup", default=False),
         num_draft_tokens=int(settings.get("num_draft_tokens", EngineOptions.num_draft_tokens)),
+        reproducible=flag(settings, "reproducible", default=False),
         adapters=tuple(json.loads(settings.get("lora_adapters", "[]"))),
         extra=json.loads(settings.get("inflight_engine_options", "{}")),
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,16 @@ def _generation_request(
         deadline_ns=deadline_from(inputs.scalar("deadline_ms", row), time.monotonic_ns()),
         metadata=origin,
     )
+
+
+def with_content_seed(request: GenerationRequest) -> GenerationRequest:
+    """Return a request with a seed: its own, or one that follows from its prompt and sampling parameters."""
+    sampling = request.sampling
+    if sampling.seed is not None:
+        return request
+    content = repr((request.prompt_ids, sampling)).encode()
+    seed = int.from_bytes(hashlib.sha256(content).digest()[:8])
+    return replace(request, sampling=replace(sampling, seed=seed))
 
 
 def check_limits(inputs: Inputs, prompts: list[GenerationRequest], limits: EngineLimits) -> None:

@@ -122,7 +122,8 @@ LATENCIES = ("ttft", "itl", "tpot", "e2e")
 REPLICATES = 1000
 _MAX_BUNCHING_DIFFERENCE = 0.1
 """Difference between the sides' fractions of bunched gaps above which percentiles of gaps are not compared."""
-DEFAULT_POINTS = 0.01
+_CONFIDENCE = 0.95
+_POINTS = 0.01
 """Allowed rise of an error rate or fall of goodput: one percentage point."""
 
 
@@ -131,8 +132,6 @@ def compare(
     after: Sequence[RunDirectory],
     threshold: float | None = 0.05,
     *,
-    points: float = DEFAULT_POINTS,
-    confidence: float = 0.95,
     seed: int = 0,
     allow_different_plans: bool = False,
     names: tuple[str, str] = BEFORE_AND_AFTER,
@@ -145,20 +144,20 @@ def compare(
     sides. Raises LoadError `invalid_parameter` for a side without runs or a negative threshold, and as `summarize`
     does.
     """
-    _check(before, after, threshold, points, confidence)
+    _check(before, after, threshold)
     runs = [RunData.read(directory) for directory in before], [RunData.read(directory) for directory in after]
     sides = ComparisonSide(runs[0], REPLICATES), ComparisonSide(runs[1], REPLICATES)
     freedom = len(runs[0]) - 1, len(runs[1]) - 1
     refused = not allow_different_plans and any(plans_differ(runs[0][0], run) for side in runs for run in side)
     where = names if names == BEFORE_AND_AFTER else (f"by {names[0]}", f"by {names[1]}")
-    judge = _ChangeEvaluator(threshold, points, confidence, freedom, refused, where)
+    judge = _ChangeEvaluator(threshold, freedom, refused, where)
     changes = tuple(judge.change(pair) for pair in _pairs(sides, seed))
     return Comparison(
         before=tuple(run.name for run in runs[0]),
         after=tuple(run.name for run in runs[1]),
         threshold=threshold,
-        points=points,
-        confidence=confidence,
+        points=_POINTS,
+        confidence=_CONFIDENCE,
         changes=changes,
         warnings=(*comparison_warnings(*runs, changes), *_prompt_warnings(names, sides)),
         served=tuple(describe_served_model(run.metadata) for side in runs for run in side),
@@ -229,8 +228,6 @@ def _depends_on_bunching(quantity: str, level: float, *shares: float) -> bool:
 @dataclass(frozen=True)
 class _ChangeEvaluator:
     threshold: float | None
-    points: float
-    confidence: float
     degrees_of_freedom: tuple[int, int]
     plans_differ: bool
     where: tuple[str, str]
@@ -273,7 +270,7 @@ class _ChangeEvaluator:
         """Return the interval of one side's figure, never below 0."""
         if side is None:
             return None
-        low, high = interval(side.value, side.replicates, self.confidence, self.degrees_of_freedom[which])
+        low, high = interval(side.value, side.replicates, _CONFIDENCE, self.degrees_of_freedom[which])
         return max(0.0, low), high
 
     def _ends(self, relative: bool, before: Estimate, after: Estimate) -> tuple[float, float] | None:
@@ -286,7 +283,7 @@ class _ChangeEvaluator:
         return float(np.exp(low)), float(np.exp(high))
 
     def _interval(self, value: float, replicates: Floats) -> tuple[float, float]:
-        return interval(value, replicates, self.confidence, sum(self.degrees_of_freedom))
+        return interval(value, replicates, _CONFIDENCE, sum(self.degrees_of_freedom))
 
     def _verdict(self, pair: _MetricPair, ends: tuple[float, float] | None) -> tuple[ChangeVerdict, bool]:
         if pair.disappeared:
@@ -294,7 +291,7 @@ class _ChangeEvaluator:
         if ends is None:
             return ChangeVerdict.TOO_FEW, False
         none = 1.0 if pair.relative else 0.0
-        allowed = math.inf if self.threshold is None else self.threshold if pair.relative else self.points
+        allowed = math.inf if self.threshold is None else self.threshold if pair.relative else _POINTS
         low, high = ends
         if low <= none <= high:
             return ChangeVerdict.NOT_SHOWN, False
@@ -322,19 +319,10 @@ def _too_few(pair: _MetricPair, where: tuple[str, str]) -> str:
     return ""
 
 
-def _check(
-    before: Sequence[RunDirectory],
-    after: Sequence[RunDirectory],
-    threshold: float | None,
-    points: float,
-    confidence: float,
-) -> None:
+def _check(before: Sequence[RunDirectory], after: Sequence[RunDirectory], threshold: float | None) -> None:
     if not before or not after:
         raise LoadError("a comparison needs a run before and one after; name at least one of each", "invalid_parameter")
-    for name, value in (("threshold", threshold), ("points", points)):
-        if value is not None and not value >= 0:
-            raise LoadError(f"{name} {value:g} is below 0; give a fraction, such as 0.05 for 5%", "invalid_parameter")
-    if not 0.5 <= confidence < 1:
+    if threshold is not None and not threshold >= 0:
         raise LoadError(
-            f"a confidence of {confidence:g} is not between 0 and 1; give 0.95, for example", "invalid_parameter"
+            f"threshold {threshold:g} is below 0; give a fraction, such as 0.05 for 5%", "invalid_parameter"
         )

@@ -14,14 +14,14 @@ from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.checkpoint import read_config, read_json
 from build_engines.encoders.memory import plan_encoder, read_encoder_shape
 from build_engines.errors import BuildError
-from build_engines.manifest import EncoderManifest, EncoderTask, verify_encoder
+from build_engines.manifest import EncoderManifest, EncoderTask
 from build_engines.synthetic.encoder_shapes import FAMILIES
 from tests.fixtures.encoders import MinilmEngine, TinyEncoder, tiny_encoder_checkpoint
 from tests.fixtures.errors import raises
 
 
 def test_an_engine_says_what_it_computes(tiny_encoder: TinyEncoder, minilm_engine: MinilmEngine) -> None:
-    minilm = verify_encoder(minilm_engine(), hashes=True)
+    minilm = EncoderManifest.read(minilm_engine())
     assert (minilm.task, minilm.precision, minilm.dimensions, minilm.pooling, minilm.normalize) == (
         *("embed", "fp32", 384, "mean", True),
     )

@@ -15,7 +15,7 @@ from build_engines.checkpoints.checkpoint import read_json
 from build_engines.encoders.llmapi_target import model_yaml
 from build_engines.errors import BuildError
 from build_engines.llmapi.arguments import LlmArguments
-from build_engines.manifest import EncoderTask, verify_encoder
+from build_engines.manifest import EncoderManifest, EncoderTask, verify_engine
 from tests.fixtures.encoders import tiny_encoder_checkpoint
 from tests.fixtures.errors import raises
 
@@ -26,7 +26,8 @@ def test_the_engine_is_the_checkpoint_and_the_arguments(tmp_path: Path) -> None:
     checkpoint, out = tiny_encoder_checkpoint("embed", "qwen3"), tmp_path / "engine"
     options = BuildOptions("llmapi", task="embed", max_seq_len=100, settings=LlmArguments(extra={"attn_backend": "X"}))
     notes = build_engine(str(checkpoint), out, options).notes
-    built = verify_encoder(out, hashes=True)
+    verify_engine(out, hashes=True)
+    built = EncoderManifest.read(out)
     assert (built.target, built.precision, built.max_seq_len) == ("llmapi", "bf16", 100)
     assert (built.inputs, built.dimensions, built.pooling, built.normalize) == (
         ("input_ids",),
@@ -52,7 +53,7 @@ def test_the_engine_is_the_checkpoint_and_the_arguments(tmp_path: Path) -> None:
 def test_a_cross_encoder_has_segments_and_a_classifier_labels(tmp_path: Path) -> None:
     for task in ("rerank", "classify"):
         build_engine(str(tiny_encoder_checkpoint(task, "bert")), tmp_path / task, BuildOptions("llmapi"))
-    reranker, classifier = verify_encoder(tmp_path / "rerank"), verify_encoder(tmp_path / "classify")
+    reranker, classifier = EncoderManifest.read(tmp_path / "rerank"), EncoderManifest.read(tmp_path / "classify")
     assert (reranker.task, reranker.inputs) == ("rerank", ("input_ids", "token_type_ids"))
     assert (reranker.dimensions, reranker.activation, reranker.precision) == (1, "sigmoid", "fp16")
     assert (classifier.task, classifier.inputs, classifier.dimensions) == ("classify", ("input_ids",), 3)

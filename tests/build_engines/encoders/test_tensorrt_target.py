@@ -15,7 +15,7 @@ from build_engines.build import BuildOptions, build_engine
 from build_engines.encoders import tensorrt_target
 from build_engines.encoders.tensorrt_target import TensorRtSettings, profiles
 from build_engines.errors import BuildError
-from build_engines.manifest import EncoderLimits, verify_encoder
+from build_engines.manifest import EncoderLimits, EncoderManifest, verify_engine
 from inflight.cli import cli
 from inflight.runtime.encoders.batch_planner import padded_length
 from tests.fixtures.encoders import tiny_encoder_checkpoint
@@ -28,7 +28,8 @@ SCRIPT = Path(tensorrt_target.__file__).with_name("build_plan.py")
 
 def test_an_engine_says_what_it_was_built_for(tensorrt_encoder: TensorRtEncoder) -> None:
     directory = tensorrt_encoder("embed")
-    engine = verify_encoder(directory, hashes=True)
+    verify_engine(directory, hashes=True)
+    engine = EncoderManifest.read(directory)
     assert (engine.target, engine.task, engine.precision, engine.limits) == (
         "tensorrt",
         "embed",
@@ -163,7 +164,7 @@ def test_a_plan_is_built_in_a_container(tmp_path: Path, tensorrt_programs: Nvidi
     arguments = ["--target", "tensorrt", "--docker", "--max-num-tokens", "512"]
     done = CliRunner().invoke(cli, ["build", checkpoint, "--out", str(out), *arguments])
     assert done.exit_code == 0, done.output
-    manifest = verify_encoder(out, hashes=True)
+    manifest = EncoderManifest.read(out)
     assert (manifest.precision, manifest.limits) == ("fp16", EncoderLimits(max_batch_texts=256, max_batch_tokens=512))
     assert "container" in manifest.versions
     # Only the engine's directory is in the container.

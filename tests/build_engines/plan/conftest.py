@@ -40,7 +40,7 @@ def wide_checkpoint(monkeypatch: pytest.MonkeyPatch) -> Path:
     from build_engines.synthetic.write import write_synthetic_checkpoint
 
     monkeypatch.setitem(ALL_SHAPES, "plan-wide", WIDE)
-    return cached_checkpoint("plan-wide", "synthetic", lambda out: write_synthetic_checkpoint("plan-wide", out))
+    return cached_checkpoint("plan-wide", lambda out: write_synthetic_checkpoint("plan-wide", out))
 
 
 @pytest.fixture

@@ -8,74 +8,29 @@ import pytest
 from build_engines.plan.families import FAMILIES
 from build_engines.plan.parameters import count_parameters, count_stored_parameters, with_total
 from build_engines.plan.shape import read_shape
+from build_engines.synthetic.shapes import TINY, decoder_fields
 from tests.fixtures.engines import TinyCheckpoint
 
-_SIZES = {
-    "vocab_size": 320,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
-_OLD = {"vocab_size": 320, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128}
+# Beside those of the synthetic tiny models: fields that add or remove parameters, and families without such a model.
 _MORE: dict[str, dict[str, Any]] = {
     "llama": {"attention_bias": True, "mlp_bias": True},
-    "mixtral": {"num_local_experts": 4},
-    "qwen2_moe": {
-        "num_experts": 6,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 48,
-        "decoder_sparse_step": 2,
-        "mlp_only_layers": [3],
-    },
-    "granitemoe": {"num_local_experts": 4},
-    "gpt_oss": {"num_local_experts": 4, "head_dim": 16},
-    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "block_multiple_of": 32},
-    "lfm2_moe": {
-        "layer_types": ["conv", "full_attention", "conv", "conv"],
-        "num_experts": 6,
-        "moe_intermediate_size": 32,
-        "num_dense_layers": 1,
-    },
+    "qwen2_moe": {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
+    "lfm2": {"block_auto_adjust_ff_dim": True, "block_multiple_of": 32},
     "arcee": {"attention_bias": True, "mlp_bias": True},
     "olmo2": {"attention_bias": True},
-    "glm": {"head_dim": 16, "pad_token_id": 0},
-    "glm4": {"head_dim": 16, "pad_token_id": 0},
     "hunyuan_v1_dense": {"head_dim": 32, "attention_bias": True},
-    "smollm3": {"pad_token_id": 0},
-    "stablelm": {"use_qkv_bias": True, "qk_layernorm": True, "pad_token_id": 0},
-    "phi": {"pad_token_id": 0, "num_key_value_heads": 4},
-    "qwen3": {"head_dim": 32},
-    "qwen3_moe": {"num_experts": 6, "moe_intermediate_size": 32, "head_dim": 32},
-    "gemma": {"head_dim": 32},
-    "gemma2": {"head_dim": 32},
-    "gemma3_text": {"head_dim": 32},
-    "phi3": {"pad_token_id": 0},
-    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
+    "stablelm": {"use_qkv_bias": True, "qk_layernorm": True},
     "cohere": {"use_qk_norm": True, "attention_bias": True},
-    "nemotron": {"head_dim": 32, "attention_bias": True, "mlp_bias": True},
+    "nemotron": decoder_fields(2, 64, 160, 4, 2, 128, False, head_dim=32, attention_bias=True, mlp_bias=True),
+    "gpt_neox": {"num_key_value_heads": 4},
     "falcon": {"num_kv_heads": 2, "new_decoder_architecture": True},
-}
-# The same in the words of these.
-_WORDS = {
-    "mpt": {"vocab_size": 320, "d_model": 64, "n_layers": 3, "n_heads": 4, "max_seq_len": 128},
-    "bloom": {"vocab_size": 320, "hidden_size": 64, "n_layer": 3, "n_head": 4},
-    "gpt2": _OLD,
-    "gptj": _OLD | {"rotary_dim": 8},
-    "codegen": _OLD | {"rotary_dim": 8},
-    "gpt_bigcode": _OLD,
+    "mpt": {"d_model": 64, "n_layers": 3, "n_heads": 4, "max_seq_len": 128},
 }
 
 
 def sizes(model_type: str) -> dict[str, Any]:
-    if model_type in _WORDS:
-        return _WORDS[model_type]
-    fields = _SIZES | _MORE.get(model_type, {})
-    if model_type in ("opt", "gpt_neox", "falcon"):
-        fields.pop("num_key_value_heads")
-    return fields
+    tiny = TINY[f"tiny-{model_type}"].fields if f"tiny-{model_type}" in TINY else {}
+    return {"vocab_size": 320, "pad_token_id": 0} | tiny | _MORE.get(model_type, {})
 
 
 # transformers' module of GPT BigCode compiles a function as it is imported.
@@ -149,6 +104,6 @@ def test_masks_and_a_second_copy_of_a_tied_matrix_are_no_parameters(tmp_path: Pa
 
 
 def test_what_files_hold_beyond_the_shape_belongs_to_the_layers() -> None:
-    parameters = count_parameters(read_shape(_SIZES | {"model_type": "llama"}, "here"))
+    parameters = count_parameters(read_shape(sizes("llama") | {"model_type": "llama"}, "here"))
     assert with_total(parameters, parameters.total + 1000).linear == parameters.linear + 1000
     assert with_total(parameters, parameters.total + 1000).total == parameters.total + 1000

@@ -22,9 +22,7 @@ def refusal(architecture: str, path: Path, **more: Any) -> BuildError:
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=range(len(CORPUS)))
-def test_a_wrong_recipe_is_refused_in_one_sentence(
-    tmp_path: Path, case: tuple[str, str, str] | tuple[str, str, str, str]
-) -> None:
+def test_a_wrong_recipe_is_refused_in_one_sentence(tmp_path: Path, case: tuple[str, ...]) -> None:
     architecture, text, pattern, *code = case
     (tmp_path / "config.json").write_text("{}")
     path = tmp_path / "recipe.yaml"

@@ -71,13 +71,6 @@ class TestAnswers:
         assert _gathered(caller.responses(asked, _soon())) == expected
 
 
-def test_health(caller: TransportCaller) -> None:
-    assert caller.ask("live", _soon())
-    assert caller.ask("ready", _soon())
-    assert caller.ask("model_ready", "ensemble", _soon())
-    assert not caller.ask("model_ready", "nobody", _soon())
-
-
 @both_http
 def test_both_protocols_tell_the_same(way: TransportVariant, server: Server) -> None:
     grpc = GrpcTransport(Address.parse(server.grpc_address), {}, None)

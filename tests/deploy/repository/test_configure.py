@@ -107,6 +107,7 @@ def test_a_draft_engine_is_named_absolutely_and_its_cache_counts(
     [
         (DeploymentOptions(draft_engine=Path("draft"), prompt_lookup=True), "prompt lookup"),
         (DeploymentOptions(num_draft_tokens=4), "draft tokens (4)"),
+        (DeploymentOptions(reproducible=True), "weights at"),
         (DeploymentOptions(adapters=(Path("nothing.safetensors"),)), "nothing.safetensors"),
     ],
 )
@@ -206,3 +207,20 @@ def test_invented_names_are_refused_before_anything_is_written(
     with raises(DeployError, "invalid_parameter", naming="invented"):
         deployed(tmp_path / "out", DeploymentOptions(parameters=further))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("draft_engine", Path("draft")), ("prompt_lookup", True)])
+def test_reproducible_answers_exclude_speculation(option: str, value: Any) -> None:
+    engines = engine_set("/engines/demo", manifest("f32").model_copy(update={"precision": "fp32"}))
+    check_options(DeploymentOptions(reproducible=True), engines)
+    with raises(DeployError, "invalid_parameter", naming="--" + option.replace("_", "-")):
+        check_options(DeploymentOptions(reproducible=True, **{option: value}), engines)
+
+
+def test_a_reproducible_deployment_says_so_and_is_another_build(tmp_path: Path) -> None:
+    plain, exact = (deployed(tmp_path / str(on), DeploymentOptions(reproducible=on)) for on in (False, True))
+    builds = [parameters(configs["ensemble"])["inflight_build"] for configs in (plain, exact)]
+    assert builds[1] == f"{builds[0]}-reproducible"
+    served = [json.loads(parameters(configs["ensemble"])["inflight_served"]) for configs in (plain, exact)]
+    assert [each.get("reproducible") for each in served] == [None, True]
+    assert parameters(exact["tensorrt_llm"])["reproducible"] == "true"

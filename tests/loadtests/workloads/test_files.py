@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.errors import LoadError
-from loadtests.samples.generate import SAMPLES
-from loadtests.workloads import files
-from loadtests.workloads.files import load_files, sample_names
+from loadtests.workloads.files import load_files
 from loadtests.workloads.spec import WorkloadSpec
 
 
@@ -33,12 +31,6 @@ def test_every_file_is_read_once_under_the_name_it_has(tmp_path: Path) -> None:
 
 def test_nothing_is_read_for_prompts_that_are_made() -> None:
     assert load_files(WorkloadSpec()) == {}
-
-
-def test_the_samples_are_those_that_their_program_makes() -> None:
-    folder = Path(files.__file__).parent.parent / "samples"
-    assert {name: (folder / name).read_text() for name in SAMPLES} == {name: make() for name, make in SAMPLES.items()}
-    assert sample_names() == sorted(Path(name).stem for name in SAMPLES)
 
 
 @pytest.mark.parametrize(

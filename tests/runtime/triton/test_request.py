@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from inflight.common.request_error import RequestError
-from inflight.runtime.messages import EngineLimits
+from inflight.runtime.messages import EngineLimits, GenerationRequest, SamplingConfig
 from inflight.runtime.triton.adapters import Adapters
 from inflight.runtime.triton.request import (
     ResponseOptions,
@@ -16,6 +17,7 @@ from inflight.runtime.triton.request import (
     check_parameters,
     generation_requests,
     response_options,
+    with_content_seed,
 )
 from inflight.runtime.triton.word_tensors import pack
 from tests.fixtures.errors import raises
@@ -145,3 +147,19 @@ def test_the_answers_to_all_prompts_of_a_request_are_bounded_together() -> None:
     assert response_options(engine_inputs(4, num_return_sequences=[[64]] * 4), exclude_input=False).sequences == 64
     with raises(RequestError, "invalid_parameter"):
         response_options(engine_inputs(4, num_return_sequences=[[65]] * 4), exclude_input=False)
+
+
+def test_seeds_follow_from_the_prompt_and_the_sampling_parameters() -> None:
+    request = GenerationRequest((1, 2, 3), 5, sampling=SamplingConfig(temperature=0.7, top_p=0.9))
+    seeds = [
+        with_content_seed(each).sampling.seed
+        for each in (
+            request,
+            replace(request, max_tokens=9, priority=3),
+            replace(request, prompt_ids=(1, 2, 4)),
+            replace(request, sampling=replace(request.sampling, temperature=0.8)),
+        )
+    ]
+    assert seeds[0] == seeds[1]
+    assert len({*seeds}) == 3
+    assert with_content_seed(replace(request, sampling=SamplingConfig(seed=7))).sampling.seed == 7

@@ -98,11 +98,11 @@ def test_an_end_token_ends_the_answer_but_not_before_the_least_length(
     assert longer.number("num_output_tokens") == 7
 
 
-def test_the_older_name_of_the_seed(demo_server: Server) -> None:
+def test_the_older_name_of_the_seed(server: Server) -> None:
     values: dict[str, Any] = {"temperature": 3.0, "top_p": 1.0, "stream": True}
     seeds: list[dict[str, Any]] = [{"seed": 5}, {"random_seed": 5}, {"random_seed": 6}]
     by_newer, by_older, by_another = (
-        whole(ask(demo_server, ENSEMBLE, "Product:", 24, **values, **seed), ENSEMBLE) for seed in seeds
+        whole(ask(server, ENSEMBLE, "Product:", 24, **values, **seed), ENSEMBLE) for seed in seeds
     )
     assert by_newer == by_older
     assert by_newer != by_another
@@ -117,10 +117,10 @@ GUIDES = [
 
 
 @pytest.mark.parametrize(("guide_type", "guide", "pattern"), GUIDES)
-def test_a_guide_holds_the_answer_to_its_form(demo_server: Server, guide_type: str, guide: str, pattern: str) -> None:
+def test_a_guide_holds_the_answer_to_its_form(server: Server, guide_type: str, guide: str, pattern: str) -> None:
     guides = {"guided_decoding_guide_type": guide_type, "guided_decoding_guide": guide}
     body = {"text_input": "Product: ", "max_tokens": 60, "bad_words": "", "exclude_input_in_output": True, **guides}
-    status, answer = generate(demo_server.http_address, body)
+    status, answer = generate(server.http_address, body)
     assert status == 200
     assert re.fullmatch(pattern, answer["text_output"])
 

@@ -19,7 +19,7 @@ def completion(body: dict[str, Any], chat: bool, obey: bool) -> dict[str, Any]:
     words = [json.dumps(example(schema))] if schema is not None else f"Answer to {prompt}".split()
     reason = "length" if len(words) > limit else "stop"
     text = " ".join(words[:limit])
-    choices = [_choice(index, text, reason, body, chat) for index in range(body.get("n") or 1)]
+    choices = [_choice(index, text, reason, body, chat, obey) for index in range(body.get("n") or 1)]
     usage = {"prompt_tokens": len(str(prompt).split()), "completion_tokens": min(len(words), limit) * len(choices)}
     return {
         "id": "cmpl-1",
@@ -31,11 +31,13 @@ def completion(body: dict[str, Any], chat: bool, obey: bool) -> dict[str, Any]:
     }
 
 
-def _choice(index: int, text: str, reason: str, body: dict[str, Any], chat: bool) -> dict[str, Any]:
+def _choice(index: int, text: str, reason: str, body: dict[str, Any], chat: bool, obey: bool) -> dict[str, Any]:
     logs = [-0.5] * len(text.split()) if body.get("logprobs") not in (None, False) else None
     if not chat:
         tokens = {"token_logprobs": logs, "tokens": text.split()} if logs else None
-        return {"index": index, "text": text, "finish_reason": reason, "logprobs": tokens}
+        choice = {"index": index, "text": text, "finish_reason": reason, "logprobs": tokens}
+        scored = "prompt_logprobs" in body and obey
+        return choice | ({"prompt_logprobs": _prompt_logprobs(body["prompt"])} if scored else {})
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if body.get("tools") and body.get("tool_choice") != "none":
         called = {"name": body["tools"][0]["function"]["name"], "arguments": "{}"}
@@ -43,6 +45,20 @@ def _choice(index: int, text: str, reason: str, body: dict[str, Any], chat: bool
         message["tool_calls"][0]["function"], reason = called, "tool_calls"
     content = {"content": [{"token": "tea", "logprob": log, "top_logprobs": []} for log in logs]} if logs else None
     return {"index": index, "message": message, "finish_reason": reason, "logprobs": content}
+
+
+def token_ids(text: str) -> list[int]:
+    """Return a token for each word."""
+    return [zlib.crc32(word.encode()) % 1000 for word in text.split()]
+
+
+def log_prob(token: int) -> float:
+    """Return that of a token of a prompt, wherever it is; those with an even id are the likeliest ones."""
+    return -token / 1000
+
+
+def _prompt_logprobs(ids: list[int]) -> list[dict[str, Any] | None]:
+    return [None, *({str(each): {"logprob": log_prob(each), "rank": 1 + each % 2}} for each in ids[1:])]
 
 
 def frames(answer: dict[str, Any], chat: bool, with_usage: bool) -> list[dict[str, Any]]:

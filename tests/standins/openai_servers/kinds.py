@@ -20,7 +20,7 @@ _RERANK = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rer
 
 KINDS = {
     "openai": Kind("openai", {}, strict=("top_k", "min_p", "ignore_eos", "chat_template_kwargs", "truncate")),
-    "vllm": Kind("vllm", {**_HEALTH, "/version": {"version": "0.12.0"}}, (*_RERANK, "/classify")),
+    "vllm": Kind("vllm", {**_HEALTH, "/version": {"version": "0.12.0"}}, (*_RERANK, "/classify", "/tokenize")),
     "sglang": Kind("sglang", {**_HEALTH, "/server_info": {"version": "0.5.23"}}, _RERANK),
     "tgi": Kind(
         None,
@@ -42,7 +42,9 @@ KINDS = {
         "OVMS", {"/v2/health/ready": None, "/v2": {"name": "OpenVINO Model Server", "version": "2026.2"}}, _RERANK
     ),
     "inflight": Kind(
-        "inflight", {**_HEALTH, "/ready": None, "/version": {"version": "0.1.0"}}, (*_RERANK, "/v1/classify")
+        "inflight",
+        {**_HEALTH, "/ready": None, "/version": {"version": "0.1.0"}},
+        (*_RERANK, "/v1/classify", "/tokenize"),
     ),
     "other": Kind("Triton Inference Server", {}),
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from tests.standins.openai_servers.answers import completion, encoding, frames
+from tests.standins.openai_servers.answers import completion, encoding, frames, token_ids
 from tests.standins.openai_servers.kinds import KINDS, error_body
 
 
@@ -45,6 +45,7 @@ class StandIn:
     key: str
     delay: float
     port: int = 0
+    max_model_len: int = 64
     requests: list[Received] = field(default_factory=list)
     """The POST requests."""
     left: int = 0
@@ -104,6 +105,8 @@ class StandIn:
             return _write(writer, 200, "<html>")
         if fault.kind == "cut" and not body.get("stream"):
             raise ConnectionError
+        if path == "/tokenize":
+            return _write(writer, 200, {"tokens": token_ids(body["prompt"]), "max_model_len": self.max_model_len})
         if not path.endswith("completions"):
             return _write(writer, 200, encoding(path, body, as_list=self.kind == "sglang"))
         chat = path.endswith("chat/completions")

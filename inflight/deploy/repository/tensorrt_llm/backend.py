@@ -45,6 +45,7 @@ _UNSUPPORTED = {
     "itl_bound": "TensorRT-LLM plans its steps",
     "share_prefixes": "TensorRT-LLM's prefixes are shared by all",
     "stream_interval": "its backend sends a response for each step",
+    "reproducible": "its kernels depend on what runs beside a request",
     "wrap_token_ids": "TensorRT-LLM takes token ids as they are",
     "max_num_sequences": "the number of concurrent requests is fixed when the engine is built (max_batch_size)",
     "max_num_tokens": "the number of tokens per step is fixed when the engine is built",

@@ -73,7 +73,8 @@ class OpenVinoModelRunner:
             max_num_sequences=options.max_num_sequences,
         )
         self._options = options
-        self._load = partial(PagedModel, options.model_dir, blocks, _properties(manifest, options))
+        properties = _properties(manifest, options)
+        self._load = partial(PagedModel, options.model_dir, blocks, properties, reproducible=options.reproducible)
         self._adapters = options.adapters
         self._models = [self._load(options.adapters)]
         self.prefilled = 0
@@ -198,10 +199,12 @@ class OpenVinoModelRunner:
                 if (leader := planned.get(key)) is not None:
                     planned[key] = leader._replace(followers=(*leader.followers, sequence))
                     continue
-                sequence.find_known(self._pool)
+                sequence.find_known(self._pool, 2 if self._options.reproducible else 1)
             count = min(sequence.waiting, room) if self._options.chunked_context else sequence.waiting
             if sequence.scores:
                 count = min(count, MAX_SCORED_TOKENS)
+            if self._options.reproducible:
+                count = _whole_blocks(count, sequence.waiting)
             if room < 1 or (count > room and planned):
                 break
             begun = sequence.uncomputed(count)
@@ -312,7 +315,20 @@ class OpenVinoModelRunner:
 
     def _publish(self, sequence: Sequence) -> None:
         computed = sequence.computed if self._speculation is None else self._speculation.known(sequence)
+        if self._options.reproducible:  # what a prompt has is not computed one by one
+            computed = min(computed, len(sequence.request.prompt_ids))
         sequence.publish(self._pool, computed)
+
+
+def _whole_blocks(count: int, waiting: int) -> int:
+    """Return how many of the waiting tokens to compute, about `count`: whole blocks, and not all but one.
+
+    The library has other kernels for a single token, and for parts of blocks.
+    """
+    if count >= waiting:
+        return waiting
+    count = max(count // BLOCK_TOKENS, 1) * BLOCK_TOKENS
+    return count if waiting - count > 1 else count - BLOCK_TOKENS or waiting
 
 
 def _no_token(state: SamplingState) -> RequestError:

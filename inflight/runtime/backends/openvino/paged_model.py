@@ -50,8 +50,16 @@ class PagedModel:
         properties: Mapping[str, Any],
         adapters: Sequence[str] = (),
         caches: Sequence[Any] = (),
+        *,
+        reproducible: bool = False,
     ) -> None:
-        """`caches` are those of the same model with other adapters, which goes on in it."""
+        """`caches` are those of the same model with other adapters, which goes on in it.
+
+        With `reproducible`, what is computed for a chunk does not depend on the others: two more tokens, in a block of
+        their own, keep the library from the kernels that it has for single tokens and for few sequences.
+        """
+        self._company = (Chunk((0, 0), 0, (blocks,), 2),) if reproducible else ()
+        blocks += len(self._company)
         core = openvino.Core()
         model = core.read_model(f"{engine_dir}/{_MODEL}")
         paged_attention_transformation(model)
@@ -88,6 +96,8 @@ class PagedModel:
 
     def forward(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         """Compute the chunks; return the logits [sampled tokens, vocabulary], which the next call overwrites."""
+        wanted = sum(chunk.sampled for chunk in chunks)
+        chunks = [*chunks, *self._company]
         lengths = np.array([len(chunk.tokens) for chunk in chunks])
         past = np.array([chunk.past for chunk in chunks])
         ends = np.cumsum(lengths)
@@ -115,7 +125,7 @@ class PagedModel:
                 self._request.set_tensor(name, openvino.Tensor(value))
         self._request.infer()
         logits: NDArray[np.float32] = self._request.get_output_tensor(0).data
-        return logits.reshape(-1, logits.shape[-1])
+        return logits.reshape(-1, logits.shape[-1])[:wanted]
 
     def _state_places(
         self, chunks: Sequence[Chunk], used: Sequence[int], past: NDArray[np.int32]

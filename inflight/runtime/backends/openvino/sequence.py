@@ -56,10 +56,10 @@ class Sequence:
         begin = self.computed // BLOCK_TOKENS
         return self._hashes.hashes[begin : max(begin + 1, (self.computed + count) // BLOCK_TOKENS)]
 
-    def find_known(self, pool: BlockPool) -> None:
-        """Take over blocks that others have computed. At least one token is left, since its logits are needed."""
+    def find_known(self, pool: BlockPool, left: int = 1) -> None:
+        """Take over blocks that others have computed. Some tokens are `left`, since logits are needed."""
         if self.computed == len(self.blocks) * BLOCK_TOKENS:
-            last = (len(self.tokens) - 1) // BLOCK_TOKENS
+            last = max(len(self.tokens) - left, 0) // BLOCK_TOKENS
             self.blocks += pool.known(self._hashes.hashes[len(self.blocks) : last])
             tokens = len(self.blocks) * BLOCK_TOKENS
             self.reused += tokens - self.computed

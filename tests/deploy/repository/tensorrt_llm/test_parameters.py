@@ -140,6 +140,7 @@ def test_the_options_that_have_a_flag_are_the_same_parameters() -> None:
         ({"prompt_lookup": True}, "--prompt-lookup"),
         ({"adapters": (Path(__file__),)}, "--lora"),
         ({"wrap_token_ids": True}, "token ids"),
+        ({"reproducible": True}, "--reproducible"),
         ({"stream_interval": 8}, "--stream-interval"),
         ({"threads": 8}, "--threads"),
         ({"max_num_sequences": 8}, "engine is built"),
