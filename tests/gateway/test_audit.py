@@ -222,8 +222,8 @@ def test_a_full_log_grows_by_no_request_not_even_by_one_without_a_key(
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def ask() -> None:
-        paths = {"key_file": str(tmp_path / "keys.json"), "audit": str(tmp_path / "audit.jsonl")}
-        gateway = Gateway(GatewaySettings(("127.0.0.1:1",), **paths))
+        keys, log = str(tmp_path / "keys.json"), str(tmp_path / "audit.jsonl")
+        gateway = Gateway(GatewaySettings(("127.0.0.1:1",), key_file=keys, audit=log))
         for path in ("/v1/models", "/health"):
             await gateway({"type": "http", "method": "GET", "path": path, "headers": []}, receive, send)
         await gateway.pool.close()

@@ -151,10 +151,12 @@ class Chain:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
                     raise _unusable(self.path, "is no regular file; pass another --audit")
                 fcntl.flock(file, fcntl.LOCK_EX)
+                is_current = False
                 with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(file), os.stat(self.path)):
-                        yield file
-                        return
+                    is_current = os.path.samestat(os.fstat(file), os.stat(self.path))
+                if is_current:
+                    yield file
+                    return
             finally:
                 os.close(file)
 

@@ -167,6 +167,8 @@ def _read(path: Path) -> Iterator[bytes]:
         with path.open("rb") as file:
             while line := file.readline(MAX_LINE_BYTES):
                 yield line
+    except FileNotFoundError:  # a gateway has renamed it meanwhile, or removed it for --audit-keep
+        return
     except OSError as error:
         raise InflightError(
             f"the audit log {path} can't be read: {error.strerror}; check its permissions", "storage_denied"
