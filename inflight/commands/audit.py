@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import click
 
+from inflight.commands.terminal.standard_streams import printable
 from inflight.gateway.audit.check import summarize as summary_of
 from inflight.gateway.audit.check import verify as verdict_of
 from inflight.gateway.audit.line import TOKENS
@@ -22,9 +24,9 @@ def command() -> None:
 
 @command.command(short_help="Check that no line was edited, removed or reordered.")
 @_files
-@click.option("--contains", metavar="SHA256", default="", help="SHA-256 of a line that must be there.")
+@click.option("--contains", metavar="SHA256", help="SHA-256 of a line that must be there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def verify(files: tuple[Path, ...], contains: str, as_json: bool) -> None:
+def verify(files: tuple[Path, ...], contains: str | None, as_json: bool) -> None:
     """Check the chain of FILE, and of the full files before it.
 
     Name copies of its files in their order. Lines that were removed from the end, or a log that was written again as a
@@ -36,7 +38,9 @@ def verify(files: tuple[Path, ...], contains: str, as_json: bool) -> None:
       inflight audit verify audit.jsonl
       inflight audit verify audit.jsonl --json | jq -r .sha256
     """  # fmt: skip
-    verdict = verdict_of(files, contains)
+    if contains is not None and not re.fullmatch("[0-9a-f]{64}", contains):
+        raise click.UsageError("--contains must be the 64 hexadecimal digits of an SHA-256, as verify prints it.")
+    verdict = verdict_of(files, contains or "")
     if as_json:
         click.echo(json.dumps(verdict.as_record()))
     else:
@@ -63,4 +67,5 @@ def summarize(files: tuple[Path, ...], as_json: bool) -> None:
     for field, counts in summary.items():
         for value, numbers in sorted(counts.items(), key=lambda each: -each[1]["lines"]):
             tokens = ", ".join(f"{numbers[name]} {name.replace('_', ' ')}" for name in TOKENS)
-            click.echo(f"{field:<16} {value}: {numbers['lines']} lines, {tokens}")
+            shown = printable(json.dumps(value, ensure_ascii=False)[1:-1])
+            click.echo(f"{field:<16} {shown}: {numbers['lines']} lines, {tokens}")

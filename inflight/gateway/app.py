@@ -137,13 +137,13 @@ class Gateway:
             request.span = self._spans.begin(request.method, request.path, request.headers, request_id)
         caller, route = Caller(), "unknown"
         try:
+            if self._audit is not None and not self._access.is_open(request):
+                self._audit.check_room()
             self._access.allow_pages(request)
             if request.method == "OPTIONS" and "access-control-allow-origin" in request.response_headers:
                 await request.respond(Response(b"", 204))
                 return
             caller = self._access.authenticate(request)
-            if self._audit is not None and not self._access.is_open(request):
-                self._audit.check_room()
             route, handler = self._route(request)
             await handler(request, caller)
         except DisconnectedError:

@@ -118,6 +118,10 @@ class GatewaySettings:
             raise InflightError(
                 "TLS needs both --tls-certificate and --tls-key; pass the one that is missing", "invalid_parameter"
             )
+        if self.audit is None and (self.audit_prompts or self.audit_keep):
+            raise InflightError(
+                "--audit-prompts and --audit-keep are for an audit log; pass --audit too", "invalid_parameter"
+            )
         for option, name in (("certificate", self.tls_certificate), ("key", self.tls_key)):
             try:
                 if name is not None:

@@ -25,6 +25,8 @@ def test_verify_names_the_first_wrong_line(runner_of: Any, path: Path) -> None:
     assert (whole["valid"], whole["lines"]) == (True, 3)
     assert run("verify", str(path), "--contains", whole["sha256"]).code == 0
     assert run("verify", str(path), "--contains", "0" * 64).code == 1
+    for unusable in ("", whole["sha256"][:-1], whole["sha256"].upper()):
+        assert run("verify", str(path), "--contains", unusable).code == 2
     path.write_bytes(path.read_bytes().replace(b'"key":"b"', b'"key":"c"').replace(b'"key": "b"', b'"key": "c"'))
     done = run("verify", str(path))
     assert (done.code, done.out.startswith(f"{path}:2: ")) == (1, True)
@@ -38,5 +40,9 @@ def test_summarize_counts_values_and_tokens(runner_of: Any, path: Path) -> None:
     assert (summary["failed"]["a: overloaded"]["lines"], summary["tenant"]) == (3, {})
     assert (summary["from"], summary["to"]) == ("2026-07", "2026-09")
     assert "b: 2 lines" in run("summarize", str(path)).out
+    with path.open("ab") as file:
+        file.write(b'[]\n3\n{"time":3,"input_tokens":"x","model":{},"key":"\\u001b[2J\\nb"}\n\xff')
+    done = run("summarize", str(path))
+    assert (done.code, "\x1b" in done.out, "\nb" in done.out) == (0, False, False)
     missing = run("summarize", str(path.with_name("missing")))
     assert (missing.code, "[input_not_found]" in missing.err) == (1, True)

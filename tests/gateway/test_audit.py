@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inflight_client import InflightError
 
+from inflight.gateway.app import Gateway
+from inflight.gateway.audit import check
 from inflight.gateway.audit import log as audit_log
 from inflight.gateway.audit.chain import ROOT, AuditOptions, Chain, full_files, line_after
 from inflight.gateway.audit.check import verify
 from inflight.gateway.audit.log import AuditLog
+from inflight.gateway.key_editing import add_key
+from inflight.gateway.key_file import ApiKey
+from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
@@ -92,6 +99,8 @@ def test_a_chain_continues_over_full_files_and_kept_ones_are_named(tmp_path: Pat
     verdict = verify([at.path])
     assert (len(full), verdict.problem, verdict.last) == (2, "", verdict.first + verdict.lines - 1)
     assert 1 < verdict.first == verdict.removed_through + 1
+    (link := tmp_path / "link").symlink_to(at.path)
+    assert (verify([link]).problem, verify([link]).lines) == ("", verdict.lines)
     assert {path.stat().st_mode & 0o777 for path in (at.path, *(path for _, path in full))} == {0o600}
     full[0][1].unlink()  # by another than the gateway
     assert verify([at.path]).row == 1
@@ -106,21 +115,37 @@ def test_a_line_that_a_kill_cut_off_is_named_and_is_no_alarm(tmp_path: Path) -> 
     at.path.write_bytes(b"".join(lines)[:-40])
     verdict = verify([at.path])
     assert (verdict.problem, verdict.last, verdict.unfinished_bytes) == ("", 8, len(lines[-1]) - 40)
-    written(at, 1)
+    written(options(tmp_path, max_bytes=1), 2)
     verdict = verify([at.path])
-    assert (verdict.problem, verdict.recovered, verdict.last) == ("", [9], 10)
+    assert (verdict.problem, verdict.recovered, verdict.last) == ("", [9], 11)
+    assert full_files(at.path)[0][0] == 10
 
 
-@pytest.mark.parametrize("change", ["removed", "emptied", "replaced", "cut", "junk"])
+def test_a_file_that_is_renamed_while_it_is_read_is_no_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = options(tmp_path, max_bytes=1000)
+    written(at, 3)
+    read = check._read
+
+    def read_late(path: Path) -> Iterator[bytes]:
+        if not full_files(at.path):
+            written(at, 9)
+        return read(path)
+
+    monkeypatch.setattr(check, "_read", read_late)
+    verdict = verify([at.path])
+    assert (verdict.problem, verdict.lines) == ("", 12)
+
+
+@pytest.mark.parametrize("change", ["removed", "emptied", "replaced", "replaced alike", "cut", "junk"])
 def test_a_file_that_is_changed_while_a_process_writes_it_is_found(tmp_path: Path, change: str) -> None:
     at = options(tmp_path)
     chain = Chain(at)
     chain.append([b'{"n":%d}' % number for number in range(5)])
     content = at.path.read_bytes()
-    if change in ("removed", "replaced"):
+    if change.startswith("re"):
         at.path.unlink()
-    if change == "replaced":
-        written(at, 2)
+    if change.startswith("replaced"):
+        written(at, 5 if change == "replaced alike" else 2)
     elif change != "removed":
         lines = content.splitlines(keepends=True)
         at.path.write_bytes({"emptied": b"", "cut": b"".join(lines[:3]), "junk": content + b"tea\n"}[change])
@@ -181,6 +206,30 @@ def test_lines_are_kept_while_the_disk_is_full_and_then_requests_are_refused(
     log.close()
     assert verify([at.path]).lines == 3
     assert json.loads(at.path.read_bytes().splitlines()[-1])["requests"] == 1
+
+
+def test_a_full_log_grows_by_no_request_not_even_by_one_without_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_log, "MAX_HELD_BYTES", 0)
+    add_key(tmp_path / "keys.json", ApiKey.new("app"))
+    found = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        found.append(message.get("status"))
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def ask() -> None:
+        keys, log = str(tmp_path / "keys.json"), str(tmp_path / "audit.jsonl")
+        gateway = Gateway(GatewaySettings(("127.0.0.1:1",), key_file=keys, audit=log))
+        for path in ("/v1/models", "/health"):
+            await gateway({"type": "http", "method": "GET", "path": path, "headers": []}, receive, send)
+        await gateway.pool.close()
+
+    asyncio.run(ask())
+    assert [status for status in found if status] == [503, 200]
 
 
 def test_a_log_has_one_gateway_and_no_other_file_is_touched(tmp_path: Path) -> None:

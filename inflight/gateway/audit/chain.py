@@ -71,6 +71,7 @@ def event(name: str, **values: Any) -> bytes:
 
 def full_files(path: Path) -> list[tuple[int, Path]]:
     """Return the full files before the current one, the oldest first, with the number of the last line of each."""
+    path = Path(os.path.realpath(path))
     pattern = re.compile(re.escape(path.name) + r"\.(\d{12})")
     names = os.listdir(path.parent) if path.parent.is_dir() else ()
     return sorted((int(match[1]), path.parent / name) for name in names if (match := pattern.fullmatch(name)))
@@ -123,7 +124,7 @@ class Chain:
         while True:
             with self._locked() as file:
                 size, last, unfinished = self._end_of(file)
-                if size and size + sum(map(len, bodies)) > self._max_bytes:
+                if size and not unfinished and size + sum(map(len, bodies)) > self._max_bytes:
                     os.rename(self.path, f"{self.path}.{last.number:012d}")
                     sync(self.path.parent)
                     continue
@@ -150,10 +151,12 @@ class Chain:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
                     raise _unusable(self.path, "is no regular file; pass another --audit")
                 fcntl.flock(file, fcntl.LOCK_EX)
+                is_current = False
                 with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(file), os.stat(self.path)):
-                        yield file
-                        return
+                    is_current = os.path.samestat(os.fstat(file), os.stat(self.path))
+                if is_current:
+                    yield file
+                    return
             finally:
                 os.close(file)
 
@@ -174,7 +177,9 @@ class Chain:
             raise _unusable(
                 self.path, "has other lines than those of an audit log; move it away, or pass another --audit"
             )
-        return size - len(unfinished), max(parsed.link if parsed else ROOT, self._last), len(unfinished)
+        os.fchmod(file, 0o600)
+        last = parsed.link if parsed and parsed.link.number > self._last.number else self._last
+        return size - len(unfinished), last, len(unfinished)
 
     def _write(self, file: int, size: int, last: Link, bodies: Sequence[bytes]) -> None:
         lines = []
@@ -182,7 +187,6 @@ class Chain:
             last, line = line_after(last, body)
             lines.append(line)
         data = memoryview(b"".join(lines))
-        os.fchmod(file, 0o600)
         os.ftruncate(file, size)
         try:
             while data:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,8 +12,10 @@ from typing import Any
 import orjson
 from inflight_client import InflightError
 
-from inflight.gateway.audit.chain import ROOT, Link, ParsedLine, full_files, is_cut_line
+from inflight.gateway.audit.chain import MAX_LINE_BYTES, ROOT, Link, ParsedLine, full_files, is_cut_line
 from inflight.gateway.audit.line import COUNTED, TOKENS
+
+_REMOVED = re.compile(rb'"event":"removed","through":(\d{1,15})')
 
 
 @dataclass
@@ -39,9 +42,11 @@ class Verdict:
 
     def sentences(self) -> Iterator[str]:
         if self.problem:
-            yield f"{self.file}:{self.row}: {self.problem}."
+            yield f"{self.file}:{self.row}: {self.problem}." if self.row else f"{self.problem}."
         if self.lines:
             yield f"The lines {self.first} to {self.last} are whole; the last SHA-256 is {self.sha256}."
+        elif not self.problem:
+            yield "The log has no lines."
         if self.removed_through:
             yield f"Lines up to {self.removed_through} were removed by --audit-keep."
         if self.recovered:
@@ -67,15 +72,22 @@ def verify(paths: Sequence[Path], contains: str = "") -> Verdict:
 
     Raises InflightError.
     """
+    while True:
+        files = files_of(paths)
+        verdict = _verdict(files, contains)
+        if not verdict.problem or files == files_of(paths):  # else a gateway has renamed the file meanwhile
+            return verdict
+
+
+def _verdict(files: Sequence[Path], contains: str) -> Verdict:
     verdict, last, seen = Verdict(), None, not contains
-    files = files_of(paths)
     for path in files:
         for row, line in enumerate(_read(path), 1):
             verdict.file, verdict.row = str(path), row
             if not line.endswith(b"\n"):
                 if path == files[-1] and is_cut_line(line):
                     verdict.unfinished_bytes = len(line)
-                    continue
+                    break  # its writer may append the rest now
                 verdict.problem = "the line is cut off"
                 return verdict
             parsed = ParsedLine.of(line[:-1])
@@ -90,12 +102,15 @@ def verify(paths: Sequence[Path], contains: str = "") -> Verdict:
             last = parsed.link
             verdict.lines, verdict.last, verdict.sha256 = verdict.lines + 1, last.number, last.sha256
             seen = seen or last.sha256 == contains
-            if b'"event":"re' in line:
-                _note_event(verdict, orjson.loads(line))
+            if b'"event":"recovered"' in line:
+                verdict.recovered.append(last.number)
+            elif removed := _REMOVED.search(line):
+                verdict.removed_through = int(removed[1])
     if verdict.first > 1 and verdict.removed_through < verdict.first - 1:
         verdict.row, verdict.file = 1, str(files[0])
         verdict.problem = f"the lines before {verdict.first} are missing, and no line says that they were removed"
     elif not seen:
+        verdict.row, verdict.file = 0, ""
         verdict.problem = f"no line has the SHA-256 {contains}: lines were removed from the end, or all were replaced"
     return verdict
 
@@ -110,17 +125,10 @@ def _break(last: Link, parsed: ParsedLine) -> str:
     return "" if parsed.previous == last.sha256 else "the line before it was replaced"
 
 
-def _note_event(verdict: Verdict, values: Mapping[str, Any]) -> None:
-    if values["event"] == "recovered":
-        verdict.recovered.append(values["line"])
-    elif values["event"] == "removed":
-        verdict.removed_through = values["through"]
-
-
 def summarize(paths: Sequence[Path]) -> dict[str, Any]:
     """Return how many lines have each value of each counted field, with the sums of their tokens.
 
-    Lines that are no JSON are left to `verify`. Raises InflightError.
+    Lines that are no objects of JSON are left to `verify`. Raises InflightError.
     """
     counts: dict[str, defaultdict[str, list[int]]] = {
         name: defaultdict(lambda: [0] * (1 + len(TOKENS))) for name in COUNTED
@@ -128,13 +136,10 @@ def summarize(paths: Sequence[Path]) -> dict[str, Any]:
     begin = end = ""
     for path in files_of(paths):
         for line in _read(path):
-            try:
-                values = orjson.loads(line)
-            except ValueError:
-                continue
-            if time := values.get("time"):
+            values = _values(line)
+            if time := str(values.get("time", "")):
                 begin, end = min(begin or time, time), max(end, time)
-            tokens = [values.get(name) or 0 for name in TOKENS]
+            tokens = [count if isinstance(count := values.get(name), int) else 0 for name in TOKENS]
             for name, by_value in counts.items():
                 value = values.get(name)
                 for each in value if isinstance(value, list) else () if value is None else (value,):
@@ -149,10 +154,21 @@ def summarize(paths: Sequence[Path]) -> dict[str, Any]:
     return {"from": begin, "to": end, **named}
 
 
+def _values(line: bytes) -> Mapping[str, Any]:
+    try:
+        values = orjson.loads(line)
+    except ValueError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
 def _read(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
-            yield from file
+            while line := file.readline(MAX_LINE_BYTES):
+                yield line
+    except FileNotFoundError:  # a gateway has renamed it meanwhile, or removed it for --audit-keep
+        return
     except OSError as error:
         raise InflightError(
             f"the audit log {path} can't be read: {error.strerror}; check its permissions", "storage_denied"

@@ -59,7 +59,9 @@ class AuditLine:
     engine: str | None = _field(
         "hash of the engine's manifest: its files, precision, tokenizer and template", counted=True
     )
-    precision: str | None = _field("precision of the engine's weights", counted=True)
+    precision: str | None = _field(
+        "precision of the engine's weights; not of rows, whose `engine` has it", counted=True
+    )
     tier: str | None = _field("`service_tier` that it asked for", counted=True)
     rung: str | None = _field("`x-inflight-degraded`: rungs of a [ladder](ladder.md) that changed it", counted=True)
     finish_reasons: tuple[str, ...] = _field("how each answer ended", (), counted=True)

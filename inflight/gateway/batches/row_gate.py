@@ -1,4 +1,5 @@
-"""What the rows of a batch pass before they are sent: the quotas of the key that created it, and its share of a server.
+"""What the rows of a batch pass when they are sent: the quotas of the key that created it, its share of a server, and
+the audit log, since rows are no requests to the gateway.
 
 A row waits until the quotas permit it, as long as the batch's window lasts; rows that are embedded together are one
 request. The last of the requests that a key may have at a time is left to its other callers.
@@ -11,18 +12,19 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from inflight_client import InflightError
+from inflight_client.results import Generation
 
 from inflight.batch.dispatch.backend import Backend, ServerLoad
-from inflight.batch.job.rows import GenerateRequest, RowAnswer, RowRequest, answer_tokens
+from inflight.batch.job.rows import Completion, GenerateRequest, RowAnswer, RowRequest, answer_tokens
 from inflight.common.atomic_files import write_atomic
-from inflight.gateway.audit.line import AuditLine
-from inflight.gateway.batches.row_audit import RowAudit
+from inflight.gateway.audit.line import AuditLine, prompt_of
+from inflight.gateway.audit.log import AuditLog
 from inflight.gateway.key_file import ApiKey, read_key_file
-from inflight.gateway.key_ring import Caller
 from inflight.gateway.quotas import QuotaLedger, Reservation
 from inflight.openai_api.errors import ApiError
 
@@ -42,8 +44,7 @@ class RowQuotas:
         self._ledger = QuotaLedger(ledger)
         self._key: ApiKey | None = None
         self._looked = -_LOOK_SECONDS
-        self.policy: str | None = None
-        """The SHA-256 of the key file without the keys' digests."""
+        self._policy: str | None = None
 
     def reserve(self, requests: Sequence[RowRequest]) -> Reservation | None:
         """Reserve what the rows may use; None: the key has no quotas.
@@ -55,7 +56,7 @@ class RowQuotas:
             with suppress(InflightError):
                 file = read_key_file(self._key_file)
                 found = [entry.key for entry in file.entries if entry.key.id == self._key_id] if file else []
-                self._key, self.policy = found[0] if found else self._key, file.policy if file else None
+                self._key, self._policy = found[0] if found else self._key, file.policy if file else None
         if self._key is None:
             raise InflightError(
                 f"{self._key_file} does not have the API key that created the batch, or can't be read; restore it",
@@ -70,10 +71,11 @@ class RowQuotas:
         answers = sum(each.n * each.max_tokens for each in requests if isinstance(each, GenerateRequest))
         return self._ledger.reserve(key, prompt, answers)
 
-    @property
-    def caller(self) -> Caller:
-        """The key, as far as it was read."""
-        return Caller() if self._key is None else Caller(self._key.tenant, key=self._key)
+    def name_key(self, line: AuditLine) -> None:
+        """Name the key, as far as it was read, in a line of the audit log."""
+        line.keys_sha256 = self._policy
+        if (key := self._key) is not None:
+            line.key, line.key_id, line.tenant = key.name, key.id, key.tenant or None
 
     def release(self, reservation: Reservation | None, tokens: int | None) -> None:
         if reservation is not None:
@@ -91,6 +93,43 @@ def _used_tokens(request: RowRequest, answer: RowAnswer | InflightError) -> int:
     if isinstance(answer, InflightError):
         return _prompt_tokens(request) if answer.code == "deadline_exceeded" else 0
     return sum(answer_tokens(answer))
+
+
+@dataclass(frozen=True)
+class RowAudit:
+    """Where the rows have their lines. `model` is the one that they name, `prompts` whether the log has these."""
+
+    log: AuditLog
+    endpoint: str
+    model: str | None
+    prompts: bool
+
+    def add(
+        self, line: AuditLine, requests: Sequence[RowRequest], answers: Sequence[RowAnswer | InflightError]
+    ) -> None:
+        """Add a line for each row that was sent; without `answers`, its work was cancelled.
+
+        `line` has what the rows have in common.
+        """
+        line.endpoint = self.endpoint
+        for request, answer in zip_longest(requests, answers):
+            line.model = request.model or self.model
+            line.code, (line.input_tokens, line.output_tokens) = "cancelled", (0, 0)
+            if isinstance(answer, InflightError):
+                line.code = answer.code
+            elif answer is not None:
+                line.code, (line.input_tokens, line.output_tokens) = None, answer_tokens(answer)
+            line.finish_reasons = _finish_reasons(answer)
+            line.prompt = prompt_of(vars(request)) if self.prompts else None
+            self.log.add(line.body())
+
+
+def _finish_reasons(answer: RowAnswer | InflightError | None) -> tuple[str, ...]:
+    if isinstance(answer, Generation):
+        return (answer.finish_reason,)
+    if isinstance(answer, Completion):
+        return tuple(str(choice.get("finish_reason") or "stop") for choice in answer.choices)
+    return ()
 
 
 class GatedBackend:
@@ -127,8 +166,10 @@ class GatedBackend:
                 self._quotas.release(reservation, tokens)
             if self._audit is not None:
                 line = AuditLine("batch_row", request_id=request_id, target=self.name, engine=self._build)
-                line.keys_sha256 = self._quotas.policy if self._quotas else None
-                self._audit.add(requests, answers, line, self._quotas.caller if self._quotas else Caller(), began)
+                line.seconds = round(time.monotonic() - began, 6)
+                if self._quotas is not None:
+                    self._quotas.name_key(line)
+                self._audit.add(line, requests, answers)
             self._freed.set()
 
     async def _admitted(self, requests: Sequence[RowRequest]) -> Reservation | None:
