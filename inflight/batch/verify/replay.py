@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from inflight.batch.outputs.answer_record import is_openai_line, parse_answer, s
 from inflight.batch.row_formats.detection import first_record
 from inflight.batch.row_formats.factory import create_row_format, read_rows, sample_request
 from inflight.batch.state.line_file import read_lines
-from inflight.batch.verify.checker import original_source, recorded_state
+from inflight.batch.verify.checker import original_source, record_key, recorded_state
 
 _CONCURRENCY = 16
 _SHOWN = 10
@@ -68,8 +68,8 @@ class ReplayResult:
     def messages(self) -> list[str]:
         """Return sentences for people."""
         lines = [f"Sent {self.sent:,} rows again: {self.equal:,} have the same answer."]
-        if self.build_then != self.build_now:
-            lines.append(f"Another build answers: {self.build_then or 'unknown'} then, {self.build_now} now.")
+        if self.build_then not in (None, self.build_now):
+            lines.append(f"Another build answers: {self.build_then} then, {self.build_now} now.")
         lines += [f"Another answer: {each}." for each in self.differences[:_SHOWN]]
         if (more := len(self.differences) - _SHOWN) > 0:
             lines.append(f"{more:,} more have another answer.")
@@ -113,7 +113,7 @@ async def _replay(job: Job, directory: JobDirectory, share: float, backends: Seq
     state = recorded_state(directory)
     source = original_source(directory, job, state)
     form = create_row_format(job, source, first_record(source), 0)
-    answers = dict(_drawn_answers(directory, share))
+    answers = _drawn_answers(directory, share)
     rows = [row for _, row in read_rows(job, source) if isinstance(row, Row) and row.id in answers]
     differences: dict[str, Difference] = {}
     failed: dict[str, str] = {}
@@ -156,14 +156,22 @@ async def _replay(job: Job, directory: JobDirectory, share: float, backends: Seq
     return ReplayResult(len(rows), equal, inorder, failed, then, now)
 
 
-def _drawn_answers(directory: JobDirectory, share: float) -> Iterator[tuple[str, bytes]]:
-    """Yield id and line of the drawn answers, without those of another model."""
+def _drawn_answers(directory: JobDirectory, share: float) -> dict[str, bytes]:
+    """Return the lines of the drawn answers by id, at least one, without those of another model and damaged ones."""
+    drawn: dict[str, bytes] = {}
+    first = (2**64, "", b"")
     for line in read_lines(directory.result_file(RowStatus.OK)):
-        values = orjson.loads(line)
-        id_ = str(values["custom_id"] if is_openai_line(values) else values["id"])
+        try:
+            id_ = str(record_key(RowStatus.OK, line))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
         number = int.from_bytes(hashlib.sha256(id_.encode()).digest()[:8])
-        if number < share * 2**64 and not values.get("refined"):
-            yield id_, line
+        if orjson.loads(line).get("refined") or number >= max(share * 2**64, first[0]):
+            continue
+        first = min(first, (number, id_, line))
+        if number < share * 2**64:
+            drawn[id_] = line
+    return drawn or {id_: line for number, id_, line in [first] if line}
 
 
 def _same(then: bytes, now: bytes, job: Job) -> bool:
@@ -188,13 +196,14 @@ def _answer(line: bytes) -> Any:
 
 
 async def _difference(backend: Backend, row: Row, then: bytes, now: bytes, job: Job) -> Difference:
-    first, second = (parse_answer(line, job.task).content for line in (then, now))
-    if not (isinstance(first, str) and isinstance(second, str)):
-        return Difference(row.id, str(first), str(second))
+    first, second = (str(parse_answer(line, job.task).content) for line in (then, now))
+    told = first != second
+    if not told:  # what else the answers have: calls, reasons to finish
+        first, second = str(_answer(then)), str(_answer(now))
     pairs = enumerate(zip(first, second, strict=False))
     begin = next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
     token, gap = None, None
-    if isinstance(backend, TritonBackend) and isinstance(row.request, GenerateRequest) and row.request.n == 1:
+    if told and isinstance(backend, TritonBackend) and isinstance(row.request, GenerateRequest) and row.request.n == 1:
         token, gap = await _first_other_token(backend, row, first)
     return Difference(row.id, first[begin:], second[begin:], token, gap)
 

@@ -9,6 +9,7 @@ from inflight_client import InflightError
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
 from inflight.batch.job.spec import RunOptions
 from inflight.batch.runner import JobRunner
 from inflight.batch.verify.replay import ReplayResult, replay
@@ -43,6 +44,13 @@ def test_the_same_share_of_rows_is_sent_each_time(finished: JobDirectory) -> Non
     assert 20 <= first.sent == first.equal <= 60
     assert sorted(sent[: first.sent]) == sorted(sent[first.sent :])
     assert replayed(finished, 1.0, ScriptedBackend(echo)).sent == 200
+    assert replayed(finished, 1e-9, ScriptedBackend(echo)).sent == 1
+
+
+def test_damaged_answers_are_left_to_the_check(finished: JobDirectory) -> None:
+    with finished.result_file(RowStatus.OK).open("ab") as answers:
+        answers.write(b'{"id": \n[1]\n')
+    assert replayed(finished, 1.0, ScriptedBackend(echo)).equal == 200
 
 
 def test_other_answers_failures_and_builds_are_named(finished: JobDirectory) -> None:
