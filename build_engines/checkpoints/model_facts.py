@@ -96,9 +96,11 @@ def read_sizes(file: ConfigFile) -> LayerSizes:
     layers, hidden, heads = file.size(*_LAYERS, most=MAX_LAYERS), file.size(*_HIDDEN), file.size(*_HEADS)
     kind = str(file.content.get("model_type"))
     kv_heads = file.optional("num_key_value_heads", "num_kv_heads") or heads
-    # Falcon 7B and GPT BigCode have one, even if Falcon's config says otherwise; Falcon 40B does not.
-    if file.flag("multi_query", kind in ("falcon", "gpt_bigcode")) and not file.flag("new_decoder_architecture", False):
-        kv_heads = 1
+    # Falcon 7B and GPT BigCode have one, or all, even if Falcon's config says otherwise; Falcon 40B does not.
+    old = kind in ("falcon", "gpt_bigcode")
+    shares_all = file.flag("multi_query", old)
+    if (old or shares_all) and not file.flag("new_decoder_architecture", False):
+        kv_heads = 1 if shares_all else heads
     if heads % kv_heads:
         raise file.error(f"{heads} attention heads don't share {kv_heads} KV heads evenly")
     head_dim = file.optional("head_dim") or (256 if kind.startswith("gemma") else hidden // heads)

@@ -31,8 +31,7 @@ def test_it_says_what_it_wrote_and_that_a_second_time_nothing_is_to_do(engine: P
     assert first.exit_code == 0, first.output
     assert re.match(rf"Assembled {re.escape(str(out))} in \d+ s: tiny-llama, ", first.stdout)
     assert f"it requires the package inflight {__version__} in that Triton; --vendor includes it." in first.stderr
-    queue = model_configs.load(out)["tensorrt_llm"].dynamic_batching.default_queue_policy
-    assert queue.max_queue_size == 7
+    assert model_configs.load(out)["tensorrt_llm"].parameters["max_queue_size"].string_value == "7"
     again = assemble(engine, "--out", out, "--max-queue-size", 7)
     assert again.stdout == f"{out} is up to date: same engine, options and version (--force writes it again).\n"
     assert assemble(engine, "--out", out, "--max-queue-size", 7, "--force").stdout.startswith("Assembled")

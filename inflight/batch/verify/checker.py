@@ -178,6 +178,8 @@ def _index_records(tally: RecordIndex, kind: RowStatus, path: Path, finished: bo
             if not finished and not line.endswith(b"\n"):
                 break  # it is being written, or will be truncated when the job is resumed
             try:
+                if not line.endswith(b"\n"):
+                    raise ValueError("the line has no end")
                 keys.append(record_key(kind, line))
             except (ValueError, KeyError, TypeError):
                 yield f"{path}:{number}"
@@ -190,8 +192,6 @@ def _index_records(tally: RecordIndex, kind: RowStatus, path: Path, finished: bo
 def record_key(kind: RowStatus, line: bytes) -> str | int:
     """Return the key of a record: the line for a dead letter, otherwise the id."""
     values = orjson.loads(line)
-    if not line.endswith(b"\n"):
-        raise ValueError("the line has no end")
     if kind is RowStatus.DEAD:
         return int(values["line"])
     id_ = values["custom_id"] if is_openai_line(values) else values["id"]

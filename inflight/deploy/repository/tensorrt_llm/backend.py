@@ -91,8 +91,9 @@ def configure_models(configs: Configs, engine: Path, manifest: Manifest, options
             "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
         },
     )
-    if options.max_queue_size:
-        model.dynamic_batching.default_queue_policy.max_queue_size = options.max_queue_size
+    policy = model.dynamic_batching.default_queue_policy
+    policy.SetInParent()  # the backend reads it
+    policy.max_queue_size = options.max_queue_size or 0
     model_configs.drop_tensors(model, inputs=ADDED_INPUTS, outputs=ADDED_OUTPUTS)
     model_configs.prune(configs)
     model_configs.set_data_type(configs, _LOGITS, _logits_type(engine))
