@@ -148,7 +148,9 @@ DIFFERENCES = (
     ),
     Difference("tensorrt_llm", "parameter", "reproducible", "added", "ours: the kernels of a GPU depend on the batch"),
     Difference("tensorrt_llm", "parameter", "stream_interval", "added", "ours: its backend responds to each step"),
-    Difference("tensorrt_llm", "parameter", "max_queue_size", "added", "upstream: the queue policy, which stalls bursts"),
+    Difference(
+        "tensorrt_llm", "parameter", "max_queue_size", "added", "upstream: the queue policy, which stalls bursts"
+    ),
     Difference("tensorrt_llm", "parameter", "threads", "added", "ours: it computes on the GPU"),
     Difference("tensorrt_llm", "parameter", "lora_adapters", "added", _OTHER_ADAPTERS),
     Difference("tensorrt_llm", "parameter", "lora_directory", "added", _OTHER_ADAPTERS),
