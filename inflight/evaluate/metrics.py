@@ -88,6 +88,11 @@ def parse_metrics(names: Sequence[str]) -> list[Metric]:
     found = []
     for name in names:
         listed, colon, pattern = name.partition("regex:")
+        if (last := pattern.rpartition(",")[2].strip()) in METRICS and "," in pattern:
+            raise InflightError(
+                f"all of {pattern!r} is the pattern of regex; give {last} before it, or in a --metric of its own",
+                "invalid_parameter",
+            )
         found += [part.strip() for part in listed.split(",") if part.strip()] + [f"regex:{pattern}"] * bool(colon)
     if "perplexity" in found and not set(CHOICE_METRICS).isdisjoint(found):
         raise InflightError("perplexity is not one of choices; make an evaluation for each", "invalid_parameter")

@@ -169,7 +169,7 @@ class Scoring:
         if before is not None and before.golden.sha256 != found.sha256:
             raise BatchError(
                 f"{self.directory.path} holds answers to another golden set than {self.job.input.shown} is now; restore"
-                " it, or give another --out",
+                " it and its options, or give another --out",
                 "input_changed",
             )
         return before is not None

@@ -111,7 +111,7 @@ def change(metric: Metric, before: Table, after: Table, seed: int, metrics: int 
     judged = (
         _of_pairs(harmful, beneficial, len(before), metrics)
         if metric.binary
-        else _of_samples(_sampled_changes(metric, before, after, seed), harmful + beneficial, metrics)
+        else _of_samples(_sampled_changes(metric, before, after, seed), harmful + beneficial, len(before), metrics)
     )
     return Change(
         before=first,
@@ -139,8 +139,7 @@ def _of_pairs(harmful: int, beneficial: int, rows: int, metrics: int) -> _Judged
     p = float(binomtest(harmful, harmful + beneficial).pvalue) if harmful + beneficial else 1.0
     interval, equivalence = (paired_share_interval(harmful, beneficial, rows, level) for level in (LEVEL, 2 * LEVEL))
     spread = math.sqrt(harmful + beneficial + 1 - (harmful - beneficial) ** 2 / rows) / rows
-    least = 1 + math.ceil(math.log2(metrics / LEVEL))  # so many rows that differ, all to the worse, are significant
-    seen = percent(max(_detectable(spread, metrics), least / rows))
+    seen = percent(max(_detectable(spread, metrics), _least(metrics) / rows))
     return _Judged(interval, equivalence, p, "McNemar's exact test", seen)
 
 
@@ -174,13 +173,16 @@ def _sampled_changes(metric: Metric, before: Table, after: Table, seed: int) -> 
     return np.array([metric.sign * (metric.points(new) - metric.points(old)) for old, new in zip(*ends, strict=True)])
 
 
-def _of_samples(changes: NDArray[np.float64], differ: int, metrics: int) -> _Judged:
+def _of_samples(changes: NDArray[np.float64], differ: int, rows: int, metrics: int) -> _Judged:
     """A paired bootstrap: the share of samples whose change has the other sign, and at least the p value of so many
     rows that all `differ` to one side, since samples of few rows are all alike."""
     less = min(int((changes <= 0).sum()), int((changes >= 0).sum()))
     p = min(1.0, max(2 * (less + 1) / (len(changes) + 1), 2.0 ** (1 - differ)))
     interval, equivalence = (_percentiles(changes, level) for level in (LEVEL, 2 * LEVEL))
-    return _Judged(interval, equivalence, p, "paired bootstrap", _detectable(float(np.std(changes)), metrics))
+    seen = _detectable(float(np.std(changes)), metrics)
+    if differ < _least(metrics):  # their spread says nothing; so many rows that fall to 0 would be seen
+        seen = max(seen, percent(_least(metrics) / rows))
+    return _Judged(interval, equivalence, p, "paired bootstrap", seen)
 
 
 def adjust(changes: Sequence[float]) -> list[float]:
@@ -206,6 +208,11 @@ def overall(verdicts: Sequence[Verdict]) -> Verdict:
     """Return the verdict of all metrics: the worst of them."""
     order = (Verdict.WORSE, Verdict.UNKNOWN, Verdict.BETTER, Verdict.EQUIVALENT)
     return next(each for each in order if each in verdicts)
+
+
+def _least(metrics: int) -> int:
+    """Return how many rows that differ, all to the worse, are significant."""
+    return 1 + math.ceil(math.log2(metrics / LEVEL))
 
 
 def _detectable(spread: float, metrics: int) -> float:

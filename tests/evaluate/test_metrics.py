@@ -95,7 +95,7 @@ def test_a_pattern_may_have_commas_and_unknown_names_are_refused() -> None:
         "f1",
         "regex:^a{1,2}$",
     ]
-    for wrong in ("blue", "exact:3", "regex:("):
+    for wrong in ("blue", "exact:3", "regex:(", "regex:tea,f1"):
         with pytest.raises(InflightError) as caught:
             load_metrics([wrong])
         assert caught.value.code == "invalid_parameter"

@@ -69,6 +69,7 @@ def test_a_few_equal_rows_do_not_show_equivalence(metric: Any, rows: int, expect
     same = table(np.ones(rows))
     found = change(metric, same, same, 0)
     assert (verdict(metric, found, 2), found.p, found.churn) == (expected, 1.0, 0.0)
+    assert found.detectable >= 600 / rows
 
 
 def test_interval_of_paired_shares() -> None:
