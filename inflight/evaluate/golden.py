@@ -54,7 +54,7 @@ def read_golden(
         if choices is not None:
             references = tuple(_place(reference, values.get(choices), choices, where) for reference in references)
         shown = tuple(map(_text, references))
-        if choices is None and isinstance(row.request, ScoreRequest) and reference is not None:
+        if choices is None and isinstance(row.request, ScoreRequest):
             _check_continuation(row.request.continuations, shown, where)
         yield GoldenRow(row.line, row.id, hashlib.sha256(text).hexdigest(), shown, _shown(row.request), values)
 
@@ -69,8 +69,8 @@ def _shown(request: RowRequest) -> str:
 def _check_continuation(continuations: Sequence[Text], references: Sequence[str], where: str) -> None:
     if all(isinstance(each, str) for each in continuations) and continuations != references:
         raise BatchError(
-            f"{where} has the reference {shorten(references[0])}, which is read as a list; make it a list with that one"
-            " text",
+            f"{where} has texts to score that are not its reference, such as {shorten(continuations[0])}; make a"
+            " reference in brackets a list with that one text, or name the texts' column with --reference",
             "input_invalid",
         )
 

@@ -93,6 +93,7 @@ def test_a_directory_is_bound_to_its_golden_set(tmp_path: Path, row: dict[str, A
         ([*ROWS, ROWS[1]], "exact", "answer", ("line 5", "b")),
         ([*ROWS, {"id": "e", "prompt": "rice", "answer": ["a", "("]}], "regex", "answer", ("line 5", "missing")),
         ([{"id": "a", "prompt": "tea", "answer": '["x", "y"]'}], "perplexity", "answer", "line 1"),
+        ([{"id": "a", "prompt": "tea", "continuations": "x"}], "perplexity", None, "line 1"),
         (ROWS, "exact", None, "exact"),
     ],
 )
