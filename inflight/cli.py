@@ -22,7 +22,10 @@ COMMANDS = {
     "demo": ("inflight.commands.demo", "Run everything once with a small real model: engine, server, answers, load."),
     "doctor": ("inflight.commands.doctor", "Check this machine and show how to fix problems."),
     "embed": ("inflight.commands.encode.embed", "Print the embeddings of texts."),
-    "evaluate": ("inflight.commands.evaluate.group", "Score a model over a golden set, and compare: run, compare."),
+    "evaluate": (
+        "inflight.commands.evaluate.group",
+        "Score a model over a golden set: run, compare, gate, precisions.",
+    ),
     "gateway": ("inflight.commands.gateway", "An OpenAI-compatible API in front of Triton servers."),
     "generate": ("inflight.commands.generate", "Send a prompt to a server and stream the answer."),
     "key": ("inflight.commands.key.group", "API keys of the gateway: add, list, revoke."),

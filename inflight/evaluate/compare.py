@@ -51,10 +51,12 @@ _TIE = 0.1
 
 
 def parting(before: Sequence[Token], after: Sequence[Token]) -> tuple[int, float] | None:
-    """Return how many tokens are equal, and the gap at the next one; None if one answer begins with the other. A token
-    that is not among the likeliest counts as the last of them."""
+    """Return how many tokens are equal, and the gap at the next one; None if one answer begins with the other, or no
+    other token is known. A token that is not among the likeliest counts as the last of them."""
     for place, ((token, log_prob, top), (other, *_)) in enumerate(zip(before, after, strict=False)):
         if token != other:
+            if not {*top} - {str(token)}:  # how likely any other was is unknown
+                return None
             return place, log_prob - top.get(str(other), min(top.values(), default=log_prob))
     return None
 
@@ -116,6 +118,11 @@ def compare(before: EvaluationDirectory, after: EvaluationDirectory, margin: flo
             failed += 1
             continue
         rows, changed = rows + 1, changed + (_shown(old) != _shown(new))
+        if "perplexity" in statistics and old.answer["tokens"] != new.answer["tokens"]:
+            raise _differ(
+                f"the row {old.id} has {sum(old.answer['tokens'])} tokens in the first one and"
+                f" {sum(new.answer['tokens'])} in the other, so their perplexities are of different tokenizers"
+            )
         if old.tokens and new.tokens and (found := parting(old.tokens, new.tokens)) is not None:
             partings.append(found)
         for name, (olds, news) in statistics.items():
@@ -124,7 +131,8 @@ def compare(before: EvaluationDirectory, after: EvaluationDirectory, margin: flo
     if not rows:
         raise BatchError("no row has an answer in both evaluations; send the failed rows again", "evaluations_differ")
     tables = [[np.array(side) for side in statistics[metric.name]] for metric in metrics]
-    changes = [change(metric, old, new, seed) for metric, (old, new) in zip(metrics, tables, strict=True)]
+    many = len(metrics)
+    changes = [change(metric, old, new, seed, many) for metric, (old, new) in zip(metrics, tables, strict=True)]
     ps = adjust([each.p for each in changes])
     changes = [replace(each, p=p) for each, p in zip(changes, ps, strict=True)]
     judged = tuple(
@@ -171,18 +179,18 @@ def _pairs(first: Iterator[RowScore], second: Iterator[RowScore]) -> Iterator[Pa
             raise _differ(f"the row {old.id} has other values in one than in the other")
         if (old.statistics is None) != (new.statistics is None):
             where = "the first one" if old.statistics is None else "the other"
-            raise _differ(f"the row {old.id} has no answer in {where} ({old.code or new.code})")
+            raise _differ(
+                f"the row {old.id} has no answer in {where} ({old.code or new.code})",
+                "send it again with `inflight batch retry` and repeat `inflight evaluate run`, or remove it from both",
+            )
         yield old, new
 
 
-def _differ(what: str) -> BatchError:
-    return BatchError(
-        f"the evaluations can't be compared: {what}; evaluate both with the same golden set and options",
-        "evaluations_differ",
-    )
+def _differ(what: str, remedy: str = "evaluate both with the same golden set and options") -> BatchError:
+    return BatchError(f"the evaluations can't be compared: {what}; {remedy}", "evaluations_differ")
 
 
-_ASKED = ("input", "defaults", "retrieval", "refine")
+_ASKED = ("input", "defaults", "encode", "retrieval", "refine")
 
 
 def _notes(first: Evaluation, second: Evaluation) -> Iterator[str]:

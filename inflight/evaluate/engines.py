@@ -36,7 +36,8 @@ def engine_scoring(scoring: Scoring, engine: Path, folder: Path) -> Scoring:
     asked = orjson.dumps(scoring.job.model_dump(mode="json", exclude={"run_options", "output"}))
     build = hashlib.sha256((engine / "engine.json").read_bytes() + asked).hexdigest()[:16]
     directory = EvaluationDirectory((folder / build).absolute())
-    running = {"ephemeral": str(engine.absolute()), "servers": RunOptions().servers}
+    alone = RunOptions(ephemeral=str(engine.absolute()))
+    running = {name: getattr(alone, name) for name in ("ephemeral", "servers", "model")}
     job = scoring.job.model_copy(
         update={
             "output": scoring.job.output.model_copy(update={"address": str(directory.answers)}),

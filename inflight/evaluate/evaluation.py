@@ -53,7 +53,8 @@ class JudgeSummary(_Record):
 
 class Evaluation(_Record):
     """`evaluation.json`. `model` is the fingerprint of the build that answered, `job` the job as in its
-    manifest; `codes` are the rows without an answer by code. Not `finished`: the job has rows left."""
+    manifest; `codes` are the rows without an answer by code, `cut` the number of answers that end at their limit of
+    tokens. Not `finished`: the job has rows left."""
 
     version: str
     golden: GoldenSummary
@@ -61,6 +62,7 @@ class Evaluation(_Record):
     finished: bool = False
     scored: int = 0
     codes: dict[str, int] = {}
+    cut: int = 0
     scores_sha256: str = ""
     model: str | None = None
     job: dict[str, Any] = {}
@@ -75,7 +77,7 @@ Token = tuple[int, float, dict[str, float]]
 
 class RowScore(NamedTuple):
     """A line of `scores.jsonl`. `scores` and `statistics` are by metric, None for a row without an answer, whose `code`
-    says why. `answer`: a text, or what a job of the task `score` wrote."""
+    says why. `answer`: a text, or what a job of the task `score` wrote; `cut`: it ends at its limit of tokens."""
 
     id: str
     row: str
@@ -86,6 +88,7 @@ class RowScore(NamedTuple):
     code: str = ""
     tokens: list[Token] | None = None
     """With --top-log-probs."""
+    cut: bool = False
 
 
 class EvaluationDirectory:
@@ -120,16 +123,15 @@ class EvaluationDirectory:
 
     def read_scores(self, evaluation: Evaluation) -> Iterator[RowScore]:
         """Yield the scores of the rows. Raises BatchError `evaluation_damaged` if they are not as they were written."""
-        digest = hashlib.sha256()
         try:
             with self.scores.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != evaluation.scores_sha256:
+                    raise self._changed("its hash is not that of evaluation.json")
+                file.seek(0)
                 for line in file:
-                    digest.update(line)
                     yield RowScore(**orjson.loads(line))
         except (OSError, ValueError, TypeError) as error:
             raise self._changed(str(error)) from None
-        if digest.hexdigest() != evaluation.scores_sha256:
-            raise self._changed("its hash is not that of evaluation.json")
 
     def write_report(self, page: str) -> None:
         """Raises BatchError `disk_full`, `job_failed`."""

@@ -57,6 +57,9 @@ class Gate:
                 " golden set of the baseline, or evaluate the baseline again",
                 "evaluations_differ",
             )
+        with map_disk_errors(self.engine):
+            for name in (VERDICT, VERDICT_TEXT):  # of an earlier run; none is there until this one has its own
+                (self.engine / name).unlink(missing_ok=True)
         return engine_scoring(scoring, self.engine, self.folder)
 
     def judge(self, candidate: EvaluationDirectory, margin: float) -> Comparison:
@@ -84,7 +87,8 @@ class Gate:
     def _job(self) -> Job:
         """Return the baseline's job over the golden set that is here."""
         job = self._before.job
-        return self._parsed({**job, "input": {**job["input"], "address": self.golden}})
+        running = {**job["run_options"], "finish_by": None}  # that of the baseline is over
+        return self._parsed({**job, "input": {**job["input"], "address": self.golden}, "run_options": running})
 
     def _parsed(self, job: dict[str, Any]) -> Job:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ import orjson
 from inflight_client.validation import shorten
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job.rows import GenerateRequest, InvalidRow
+from inflight.batch.job.rows import EmbedRequest, GenerateRequest, InvalidRow, RowRequest, ScoreRequest, Text
 from inflight.batch.job.spec import Job
 from inflight.batch.row_formats.factory import read_rows
 from inflight.batch.row_formats.lines import column_names, decode_binary, to_json
@@ -53,11 +53,29 @@ def read_golden(
         references = () if reference is None else _references(values, reference, most, where)
         if choices is not None:
             references = tuple(_place(reference, values.get(choices), choices, where) for reference in references)
-        request = row.request.text if isinstance(row.request, GenerateRequest) else ""
-        yield GoldenRow(row.line, row.id, hashlib.sha256(text).hexdigest(), references, request, values)
+        shown = tuple(map(_text, references))
+        if choices is None and isinstance(row.request, ScoreRequest):
+            _check_continuation(row.request.continuations, shown, where)
+        yield GoldenRow(row.line, row.id, hashlib.sha256(text).hexdigest(), shown, _shown(row.request), values)
 
 
-def _references(values: Mapping[str, Any], column: str, most: float, where: str) -> tuple[str, ...]:
+def _shown(request: RowRequest) -> str:
+    """Return the prompt, or the text that passages are searched for."""
+    if isinstance(request, GenerateRequest):
+        return request.text
+    return str(request.texts[0]) if isinstance(request, EmbedRequest) else ""
+
+
+def _check_continuation(continuations: Sequence[Text], references: Sequence[str], where: str) -> None:
+    if all(isinstance(each, str) for each in continuations) and continuations != references:
+        raise BatchError(
+            f"{where} has texts to score that are not its reference, such as {shorten(continuations[0])}; make a"
+            " reference in brackets a list with that one text, or name the texts' column with --reference",
+            "input_invalid",
+        )
+
+
+def _references(values: Mapping[str, Any], column: str, most: float, where: str) -> tuple[Any, ...]:
     value = values.get(column)
     if value is None:
         raise BatchError(
@@ -65,7 +83,7 @@ def _references(values: Mapping[str, Any], column: str, most: float, where: str)
             " add it, or name another with --reference",
             "input_invalid",
         )
-    found = tuple(map(_text, value if isinstance(value, list | tuple) else [value]))
+    found = tuple(value if isinstance(value, list | tuple) else [value])
     if not 0 < len(found) <= most:
         raise BatchError(
             f"{where} has {len(found)} references; it must have one{' or more' * (most > 1)} for these metrics",
@@ -74,16 +92,16 @@ def _references(values: Mapping[str, Any], column: str, most: float, where: str)
     return found
 
 
-def _place(reference: str, choices: Any, column: str, where: str) -> str:
-    """Return the place of the right choice, which is given as such or as the choice itself."""
+def _place(reference: Any, choices: Any, column: str, where: str) -> int:
+    """Return the place of the right choice, which is given as such or as the choice itself: a number is a place."""
     if isinstance(choices, str):
         with suppress(orjson.JSONDecodeError):
             choices = orjson.loads(choices)
-    if isinstance(choices, list) and len(choices) > 1:
+    if isinstance(choices, list) and len(choices) > 1 and all(isinstance(each, str) for each in choices):
         if reference in choices:
-            return str(choices.index(reference))
-        if reference in map(str, range(len(choices))):
-            return reference
+            return choices.index(reference)
+        if _text(reference) in (places := [str(place) for place in range(len(choices))]):
+            return places.index(_text(reference))
         raise BatchError(
             f"{where} has the reference {shorten(reference)}; it must be one of its {len(choices)} choices, or a place"
             f" from 0 to {len(choices) - 1}",

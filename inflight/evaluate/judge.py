@@ -135,7 +135,7 @@ class Judge:
         whole = [each for each in judged if not each.code]
         first = sum(each.points["ab"] + 1 - each.points["ba"] for each in whole) / 2
         return JudgeSummary(
-            job=manifest.job,
+            job=manifest.job | {"run_options": self.running.model_dump(mode="json")},
             rubric=self.rubric,
             model=manifest.fingerprints.model,
             pairs=len(whole),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inflight_client import InflightError
+from inflight_client.validation import shorten
 
 from inflight.batch.errors import package_missing
 from inflight.batch.job.spec import Task
@@ -31,12 +32,8 @@ def mean(sums: Statistics) -> float:
     return sums[0] / sums[1] if sums[1] else float(sums[0] > 0)
 
 
-def _percent(value: float) -> float:
-    return 100 * value
-
-
-def _unchanged(value: float) -> float:
-    return value
+def percent(share: float) -> float:
+    return 100 * share
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,8 @@ class Metric:
 
     `points` turns a value into points, the unit of margins and changes: 0 to 100 for a metric that is `bounded`.
     `binary`: a row is right or wrong. `references`: how many a row has, at most; `needs_reference`: at least one.
-    `signature`: what must be equal for two values to be comparable.
+    `signature`: what must be equal for two values to be comparable. `check` raises InflightError for a reference with
+    which nothing can be measured.
     """
 
     name: str
@@ -53,13 +51,14 @@ class Metric:
     measure: Callable[[Any, Sequence[str]], Statistics]
     aggregate: Callable[[Statistics], float] = mean
     row_value: Callable[[Statistics], float] = mean
-    points: Callable[[float], float] = _percent
+    points: Callable[[float], float] = percent
     task: Task = "generate"
     references: float = math.inf
     needs_reference: bool = True
     binary: bool = False
     bounded: bool = True
     higher_is_better: bool = True
+    check: Callable[[str], object] = str
 
     @property
     def sign(self) -> int:
@@ -81,9 +80,6 @@ def load_metrics(names: Sequence[str]) -> list[Metric]:
                 " an evaluation for each",
                 "invalid_parameter",
             )
-    names_ = {metric.name for metric in metrics}
-    if "perplexity" in names_ and not names_.isdisjoint(CHOICE_METRICS):
-        raise InflightError("perplexity is not one of choices; make an evaluation for each", "invalid_parameter")
     return metrics
 
 
@@ -92,7 +88,14 @@ def parse_metrics(names: Sequence[str]) -> list[Metric]:
     found = []
     for name in names:
         listed, colon, pattern = name.partition("regex:")
+        if (last := pattern.rpartition(",")[2].strip()) in METRICS and "," in pattern:
+            raise InflightError(
+                f"all of {pattern!r} is the pattern of regex; give {last} before it, or in a --metric of its own",
+                "invalid_parameter",
+            )
         found += [part.strip() for part in listed.split(",") if part.strip()] + [f"regex:{pattern}"] * bool(colon)
+    if "perplexity" in found and not set(CHOICE_METRICS).isdisjoint(found):
+        raise InflightError("perplexity is not one of choices; make an evaluation for each", "invalid_parameter")
     return [_metric(name) for name in dict.fromkeys(found)]
 
 
@@ -121,18 +124,34 @@ def _json_valid(name: str, _: str) -> Metric:
     return Metric(name, name, lambda text, _: (float(is_json(text)), 1.0), needs_reference=False, binary=True)
 
 
+_MATCH_SECONDS = 1.0
+
+
 def _regex(name: str, pattern: str) -> Metric:
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise InflightError(
-            f"{pattern!r} is not a regular expression ({error}); correct it", "invalid_parameter"
-        ) from None
-    if pattern:
-        return Metric(
-            name, name, lambda text, _: (float(bool(compiled.search(text))), 1.0), needs_reference=False, binary=True
-        )
-    return Metric(name, name, _best(lambda text, wanted: float(bool(re.search(wanted, text)))), binary=True)
+    import regex
+
+    def compiled(pattern: str) -> regex.Pattern[str]:
+        try:
+            return regex.compile(pattern)
+        except regex.error as error:
+            raise InflightError(
+                f"{pattern!r} is not a regular expression ({error}); correct it", "invalid_parameter"
+            ) from None
+
+    def found(pattern: str, text: str) -> float:
+        try:
+            return float(compiled(pattern).search(text, timeout=_MATCH_SECONDS) is not None)
+        except TimeoutError:
+            raise InflightError(
+                f"the regular expression {shorten(pattern)} takes more than {_MATCH_SECONDS:g} s for the answer"
+                f" {shorten(text)}; write one without a repetition of repetitions",
+                "invalid_parameter",
+            ) from None
+
+    if not pattern:
+        return Metric(name, name, _best(lambda text, wanted: found(wanted, text)), binary=True, check=compiled)
+    compiled(pattern)
+    return Metric(name, name, lambda text, _: (found(pattern, text), 1.0), needs_reference=False, binary=True)
 
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -190,7 +209,7 @@ def _of_corpus(name: str, corpus: Any, sentence: Any) -> Metric:
         return lambda sums: float(scorer._compute_score_from_stats([round(each) for each in sums]).score)
 
     corpus.num_refs = "var"
-    return Metric(name, str(corpus.get_signature()), measure, score(corpus), score(sentence), points=_unchanged)
+    return Metric(name, str(corpus.get_signature()), measure, score(corpus), score(sentence), points=float)
 
 
 def _errors(name: str, _: str) -> Metric:
@@ -209,12 +228,16 @@ def _errors(name: str, _: str) -> Metric:
     return Metric(name, f"{name}|version:{version('jiwer')}", measure, references=1, higher_is_better=False)
 
 
+_LARGEST_EXPONENT = 700.0
+"""Some servers report -9999 for what is impossible, of which no float has the exponential."""
+
+
 def _perplexity(name: str, _: str) -> Metric:
     def measure(answer: Mapping[str, Any], _: Sequence[str]) -> Statistics:
         return (-math.fsum(answer["log_probs"]), float(sum(answer["tokens"])))
 
     def value(sums: Statistics) -> float:
-        return math.exp(sums[0] / sums[1])
+        return math.exp(min(sums[0] / sums[1], _LARGEST_EXPONENT))
 
     return Metric(
         *(name, "perplexity|tokens", measure, value, value),

@@ -101,5 +101,6 @@ def _facts(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("golden set", f"sha256 {evaluation.golden.sha256}"),
         ("build of the model", text(evaluation.model or "unknown")),
         ("rows answered", percent(evaluation.scored / max(1, evaluation.golden.rows))),
+        ("answers that end at their limit of tokens", f"{evaluation.cut:,}"),
         *signatures,
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+from inflight_client import InflightError
 
 from inflight import __version__
 from inflight.batch.errors import BatchError, map_disk_errors
@@ -67,10 +68,22 @@ class Scoring:
             )
         if self.judge is not None:
             self.judge.template()
-        found = GoldenSet()
+        found, ids = GoldenSet(), set[str]()
         for row in self.golden():
             found.add(row)
+            if row.id in ids:
+                raise self._refused(row, f"has the id {row.id} of an earlier one; give each row its own")
+            ids.add(row.id)
+            try:
+                for metric in self.metrics:
+                    for reference in row.references:
+                        metric.check(reference)
+            except InflightError as error:
+                raise self._refused(row, f"has a reference without a meaning: {error}") from None
         return found
+
+    def _refused(self, row: GoldenRow, why: str) -> BatchError:
+        return BatchError(f"line {row.line} of {self.job.input.shown} {why}", "input_invalid")
 
     def begin(self) -> None:
         """Check the golden set, and bind the directory to it.
@@ -105,7 +118,7 @@ class Scoring:
         if self.judge is not None and (job := self.judge_job()) is not None:
             judged = self.judge.judgements(job)
             judge = self.judge.summary(job, judged.values())
-        found, codes, alike = GoldenSet(), Counter[str](), self.choices is not None
+        found, codes, alike, cut = GoldenSet(), Counter[str](), self.choices is not None, 0
         measured: dict[str, list[Statistics]] = {metric.name: [] for metric in self.metrics}
         digest = hashlib.sha256()
         with (
@@ -115,6 +128,7 @@ class Scoring:
         ):
             for row, scored in self._scored(judged):
                 found.add(row)
+                cut += scored.cut
                 if scored.statistics is None:
                     codes[scored.code] += 1
                 elif alike:
@@ -139,9 +153,10 @@ class Scoring:
             finished=True,
             scored=found.rows - codes.total(),
             codes=dict(sorted(codes.items())),
+            cut=cut,
             scores_sha256=digest.hexdigest(),
             model=manifest.fingerprints.model,
-            job=manifest.job,
+            job=manifest.job | {"run_options": self.job.run_options.model_dump(mode="json")},
             seconds=manifest.times.seconds,
             judge=judge,
         )
@@ -154,7 +169,7 @@ class Scoring:
         if before is not None and before.golden.sha256 != found.sha256:
             raise BatchError(
                 f"{self.directory.path} holds answers to another golden set than {self.job.input.shown} is now; restore"
-                " it, or give another --out",
+                " it and its options, or give another --out",
                 "input_changed",
             )
         return before is not None
@@ -204,8 +219,10 @@ class Scoring:
             for metric in self.metrics
         }
         scores = {metric.name: metric.row_value(measured[metric.name]) for metric in self.metrics}
-        references, tokens = list(row.references), answer.kept.get(TOKENS)
-        return RowScore(row.id, row.digest, scores, measured, content, references, tokens=tokens)
+        references = list(row.references)
+        tokens = None if self.job.defaults.top_log_probs is None else answer.kept.get(TOKENS)
+        cut = answer.values.get("finish_reason") == "length"
+        return RowScore(row.id, row.digest, scores, measured, content, references, tokens=tokens, cut=cut)
 
     def _summary(self, found: GoldenSet) -> GoldenSummary:
         return GoldenSummary(

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inflight.evaluate.metrics import Metric, Statistics, mean
+from inflight.evaluate.metrics import Metric, Statistics, mean, percent
 
 Table = NDArray[np.float64]
 """Statistics of a metric, one line for each row of the golden set."""
@@ -21,6 +22,7 @@ LEVEL = 0.05
 """The probability of an error of each test; intervals are those of 1 - LEVEL."""
 _CELLS = 4_000_000
 _POWER = 0.8
+_quantile = NormalDist().inv_cdf
 
 
 class Verdict(StrEnum):
@@ -45,7 +47,7 @@ class Change:
 
     `interval` is the one of 95%, `equivalence` that of 90%, which two one-sided tests at 5% compare with the margin.
     `p` is adjusted for the number of metrics. `harmful` and `beneficial` are numbers of rows. `detectable`: the
-    smallest loss that such rows show in 80% of all samples.
+    smallest loss that such rows show in 80% of all samples, in this metric alone.
     """
 
     before: float
@@ -100,29 +102,25 @@ def value_interval(metric: Metric, table: Table, seed: int) -> Interval:
     return _percentiles(each_row(metric.aggregate, resampled(table, seed)), LEVEL)
 
 
-def change(metric: Metric, before: Table, after: Table, seed: int) -> Change:
-    """Compare the same rows of two runs. `p` is not adjusted yet."""
+def change(metric: Metric, before: Table, after: Table, seed: int, metrics: int = 1) -> Change:
+    """Compare the same rows of two runs. `p` is not adjusted yet for the number of `metrics`."""
     values = [each_row(metric.row_value, table) for table in (before, after)]
     moved = metric.sign * (values[1] - values[0])
     harmful, beneficial = int((moved < 0).sum()), int((moved > 0).sum())
     first, second = (metric.aggregate(total(table)) for table in (before, after))
     judged = (
-        _of_pairs(harmful, beneficial, len(before))
+        _of_pairs(harmful, beneficial, len(before), metrics)
         if metric.binary
-        else _of_samples(_sampled_changes(metric, before, after, seed))
+        else _of_samples(_sampled_changes(metric, before, after, seed), harmful + beneficial, len(before), metrics)
     )
     return Change(
         before=first,
         after=second,
         points=metric.sign * (metric.points(second) - metric.points(first)),
-        interval=judged.interval,
-        equivalence=judged.equivalence,
-        p=judged.p,
-        test=judged.test,
         rows=len(before),
         harmful=harmful,
         beneficial=beneficial,
-        detectable=judged.detectable,
+        **judged._asdict(),
     )
 
 
@@ -134,15 +132,14 @@ class _Judged(NamedTuple):
     detectable: float
 
 
-def _of_pairs(harmful: int, beneficial: int, rows: int) -> _Judged:
+def _of_pairs(harmful: int, beneficial: int, rows: int, metrics: int) -> _Judged:
     """McNemar's exact test, and Tango's intervals, which are also right for few rows that differ."""
     from scipy.stats import binomtest
 
     p = float(binomtest(harmful, harmful + beneficial).pvalue) if harmful + beneficial else 1.0
     interval, equivalence = (paired_share_interval(harmful, beneficial, rows, level) for level in (LEVEL, 2 * LEVEL))
     spread = math.sqrt(harmful + beneficial + 1 - (harmful - beneficial) ** 2 / rows) / rows
-    least = 1 + math.ceil(math.log2(1 / LEVEL))  # so many rows that differ, all to the worse, are significant
-    seen = _percent(max(_detectable(spread), least / rows))
+    seen = percent(max(_detectable(spread, metrics), _least(metrics) / rows))
     return _Judged(interval, equivalence, p, "McNemar's exact test", seen)
 
 
@@ -151,7 +148,7 @@ def paired_share_interval(harmful: int, beneficial: int, rows: int, level: float
     891-908)."""
     from scipy.optimize import brentq
 
-    quantile = _normal_quantile(1 - level / 2)
+    quantile = _quantile(1 - level / 2)
 
     def score(change: float) -> float:
         b = -(beneficial + harmful) + (2 * rows - beneficial + harmful) * change
@@ -167,7 +164,7 @@ def paired_share_interval(harmful: int, beneficial: int, rows: int, level: float
             return end
         return float(brentq(lambda change: score(change) - target, *sorted((found, end))))
 
-    return Interval(_percent(bound(quantile, -edge)), _percent(bound(-quantile, edge)))
+    return Interval(percent(bound(quantile, -edge)), percent(bound(-quantile, edge)))
 
 
 def _sampled_changes(metric: Metric, before: Table, after: Table, seed: int) -> NDArray[np.float64]:
@@ -176,12 +173,16 @@ def _sampled_changes(metric: Metric, before: Table, after: Table, seed: int) -> 
     return np.array([metric.sign * (metric.points(new) - metric.points(old)) for old, new in zip(*ends, strict=True)])
 
 
-def _of_samples(changes: NDArray[np.float64]) -> _Judged:
-    """A paired bootstrap: the share of samples whose change has the other sign."""
+def _of_samples(changes: NDArray[np.float64], differ: int, rows: int, metrics: int) -> _Judged:
+    """A paired bootstrap: the share of samples whose change has the other sign, and at least the p value of so many
+    rows that all `differ` to one side, since samples of few rows are all alike."""
     less = min(int((changes <= 0).sum()), int((changes >= 0).sum()))
-    p = min(1.0, 2 * (less + 1) / (len(changes) + 1))
+    p = min(1.0, max(2 * (less + 1) / (len(changes) + 1), 2.0 ** (1 - differ)))
     interval, equivalence = (_percentiles(changes, level) for level in (LEVEL, 2 * LEVEL))
-    return _Judged(interval, equivalence, p, "paired bootstrap", _detectable(float(np.std(changes))))
+    seen = _detectable(float(np.std(changes)), metrics)
+    if differ < _least(metrics):  # their spread says nothing; so many rows that fall to 0 would be seen
+        seen = max(seen, percent(_least(metrics) / rows))
+    return _Judged(interval, equivalence, p, "paired bootstrap", seen)
 
 
 def adjust(changes: Sequence[float]) -> list[float]:
@@ -209,18 +210,13 @@ def overall(verdicts: Sequence[Verdict]) -> Verdict:
     return next(each for each in order if each in verdicts)
 
 
-def _percent(share: float) -> float:
-    return 100 * share
+def _least(metrics: int) -> int:
+    """Return how many rows that differ, all to the worse, are significant."""
+    return 1 + math.ceil(math.log2(metrics / LEVEL))
 
 
-def _normal_quantile(probability: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(probability)
-
-
-def _detectable(spread: float) -> float:
-    return spread * (_normal_quantile(1 - LEVEL / 2) + _normal_quantile(_POWER))
+def _detectable(spread: float, metrics: int) -> float:
+    return spread * (_quantile(1 - LEVEL / metrics / 2) + _quantile(_POWER))
 
 
 def _percentiles(values: NDArray[np.float64], level: float) -> Interval:

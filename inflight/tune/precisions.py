@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from build_engines.build import BuildOptions, build_engine
 from build_engines.manifest import Manifest
@@ -42,9 +41,6 @@ class PrecisionRow:
     bytes: int
     tokens_per_second: float
     metrics: dict[str, Value]
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ def test_where_answers_part_and_how_close_the_tokens_were(tmp_path: Path) -> Non
     assert later == pytest.approx((1, 0.05))
     assert first == pytest.approx((0, 2.9))  # 9 was less likely than 6
     assert parting(before, before[:1]) is None
+    assert parting([(5, -0.1, {"5": -0.1})], [(6, -0.1, {"6": -0.1})]) is None  # no tie: 6 may be far away
     found = Drift.of([(1, 0.05), (0, 2.9), (12, 0.01)])
     assert found == Drift(rows=3, equal_tokens=1, gap=0.05, ties=2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,13 @@ WRONG = {row["prompt"]: "coffee" for row in ROWS[:12]}
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
     source = golden(tmp_path, ROWS)
-    baseline = evaluate(scoring(source, tmp_path / "baseline", ("exact", "f1"), template="{{ prompt }}"), {})
+    wanted = scoring(source, tmp_path / "baseline", ("exact", "f1"), template="{{ prompt }}")
+    running = wanted.job.run_options.model_copy(update={"model": "tea"})
+    baseline = evaluate(replace(wanted, job=wanted.job.model_copy(update={"run_options": running})), {})
     engine = tmp_path / "engine"
     engine.mkdir()
     (engine / "engine.json").write_text("{}")
+    (engine / "verdict.json").write_text("of an earlier baseline")
     return Gate(baseline, str(source), engine, tmp_path / "evaluations")
 
 
@@ -33,7 +37,9 @@ def test_the_verdict_is_beside_the_engine_and_decides_the_exit_code(
 ) -> None:
     wanted = gate.scoring()
     assert wanted.job.input.template == "{{ prompt }}"
-    assert (wanted.job.run_options.ephemeral, wanted.reference) == (str(gate.engine), "answer")
+    running = wanted.job.run_options
+    assert (running.ephemeral, running.model, wanted.reference) == (str(gate.engine), None, "answer")
+    assert not (gate.engine / "verdict.json").exists()
     found = gate.judge(evaluate(wanted, answers), 15)
     assert found.exit_code == code
     kept = json.loads((gate.engine / "verdict.json").read_bytes())

@@ -64,7 +64,8 @@ def test_a_pair_without_both_verdicts_has_no_value(tmp_path: Path) -> None:
 
 def test_an_evaluation_has_the_judges_value_of_each_row_and_why_one_has_none(tmp_path: Path) -> None:
     rows = [{"id": n, "prompt": f"p{n}", "answer": "tea", "hint": "black" if n else None} for n in range(3)]
-    judge = Judge(RunOptions(max_attempts=1), "{{ request }}{{ hint }}|{{ a }}|{{ b }}")
+    address = "openai+https://judge.example/v1?key=TEA_KEY"
+    judge = Judge(RunOptions(servers=(address,), max_attempts=1), "{{ request }}{{ hint }}|{{ a }}|{{ b }}")
     wanted = replace(scoring(golden(tmp_path, rows), tmp_path / "out", ("judge", "exact")), judge=judge)
 
     async def prefers_tea(server: ScriptedBackend, prompt: str) -> str | InflightError:
@@ -78,6 +79,7 @@ def test_an_evaluation_has_the_judges_value_of_each_row_and_why_one_has_none(tmp
     assert (scored[0].code, evaluation.scored) == ("row_invalid", 2), "its hint is null, so the rubric can't show it"
     assert evaluation.judge is not None
     assert (evaluation.judge.pairs, evaluation.judge.agreement) == (2, 1.0)
+    assert evaluation.judge.job["run_options"]["servers"] == [address], "a gate needs it whole"
     values = {metric.name: (metric.value, metric.signature) for metric in evaluation.metrics}
     assert values["judge"][0] == 0.25
     assert f"model:{evaluation.judge.model}" in values["judge"][1]

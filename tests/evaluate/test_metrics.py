@@ -12,7 +12,9 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from inflight.evaluate import metrics
 from inflight.evaluate.metrics import Statistics, load_metrics
+from tests.fixtures.errors import raises
 
 TEXTS = ("The cat sat on the mat.", "It's raining, isn't it?", "", "Ein Tee, bitte!", "a b c d e f g")
 WANTED = (
@@ -69,11 +71,22 @@ def test_error_rates_are_those_of_jiwer(name: str, library: object) -> None:
         ("json-valid", "{'a': 1}", (), 0.0),
         ("regex:^[0-9]{2,3}$", "42", (), 1.0),
         ("regex", "I say 42.", (r"\b42\b", "43"), 1.0),
+        ("perplexity", {"log_probs": [-9999.0], "tokens": [1]}, (), math.exp(700)),
     ],
 )
-def test_right_and_wrong_answers(name: str, text: str, references: tuple[str, ...], value: float) -> None:
+def test_right_and_wrong_answers(name: str, text: object, references: tuple[str, ...], value: float) -> None:
     (metric,) = load_metrics([name])
     assert metric.row_value(metric.measure(text, references)) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(("name", "references"), [("regex:^(a|aa)+$", ()), ("regex", ("^(a|aa)+$",))])
+def test_a_pattern_that_takes_too_long_is_named(
+    name: str, references: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_MATCH_SECONDS", 0.05)
+    (metric,) = load_metrics([name])
+    with raises(InflightError, "invalid_parameter", naming="^(a|aa)+$"):
+        metric.measure("a" * 60 + "!", references)
 
 
 def test_a_pattern_may_have_commas_and_unknown_names_are_refused() -> None:
@@ -82,7 +95,7 @@ def test_a_pattern_may_have_commas_and_unknown_names_are_refused() -> None:
         "f1",
         "regex:^a{1,2}$",
     ]
-    for wrong in ("blue", "exact:3", "regex:("):
+    for wrong in ("blue", "exact:3", "regex:(", "regex:tea,f1"):
         with pytest.raises(InflightError) as caught:
             load_metrics([wrong])
         assert caught.value.code == "invalid_parameter"

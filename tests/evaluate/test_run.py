@@ -90,6 +90,10 @@ def test_a_directory_is_bound_to_its_golden_set(tmp_path: Path, row: dict[str, A
         ([*ROWS, {"id": "e", "prompt": "rice"}], "exact", "answer", ("line 5", "answer")),
         ([*ROWS, {"id": "e", "answer": "rice"}], "exact", "answer", "line 5"),
         (ROWS, "wer", "answer", "line 2"),
+        ([*ROWS, ROWS[1]], "exact", "answer", ("line 5", "b")),
+        ([*ROWS, {"id": "e", "prompt": "rice", "answer": ["a", "("]}], "regex", "answer", ("line 5", "missing")),
+        ([{"id": "a", "prompt": "tea", "answer": '["x", "y"]'}], "perplexity", "answer", "line 1"),
+        ([{"id": "a", "prompt": "tea", "continuations": "x"}], "perplexity", None, "line 1"),
         (ROWS, "exact", None, "exact"),
     ],
 )
@@ -138,6 +142,12 @@ def test_the_commands_run_and_compare(tmp_path: Path, command: CommandRunner) ->
     assert command("compare", "one", "nowhere").code == 2
     assert command("run", "golden.jsonl", "--metric", "blue", "--out", "four").code == 2
     assert not (tmp_path / "four").exists()
+
+
+def test_a_kept_column_of_that_name_is_not_taken_for_tokens(tmp_path: Path) -> None:
+    rows = [row | {"tokens": 3} for row in ROWS]
+    directory = evaluate(scoring(golden(tmp_path, rows), tmp_path / "run", keep=("tokens",)), {})
+    assert {row.tokens for row in directory.read_scores(directory.read())} == {None}
 
 
 def test_scores_that_were_edited_are_refused(tmp_path: Path) -> None:

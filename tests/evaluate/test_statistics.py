@@ -53,12 +53,23 @@ def test_graded_metrics_are_judged_by_a_paired_bootstrap(shift: float, expected:
     assert found[expected] >= least
 
 
+@pytest.mark.parametrize("metric", [EXACT, F1, BLEU])
+@pytest.mark.parametrize(("differ", "expected"), [(1, Verdict.UNKNOWN), (5, Verdict.UNKNOWN), (6, Verdict.WORSE)])
+def test_fewer_rows_than_six_that_differ_are_no_loss(metric: Any, differ: int, expected: Verdict) -> None:
+    if metric is BLEU:
+        before, after = ([BLEU.measure("a b c d e", (end,))] * differ for end in ("a b c d e", "a b c f e"))
+        assert verdict(metric, change(metric, np.array(before), np.array(after), 0), 2) == expected
+    else:
+        assert verdict(metric, change(metric, table(np.ones(differ)), table(np.zeros(differ)), 0), 2) == expected
+
+
 @pytest.mark.parametrize("metric", [EXACT, F1])
 @pytest.mark.parametrize(("rows", "expected"), [(60, Verdict.UNKNOWN), (200, Verdict.EQUIVALENT)])
 def test_a_few_equal_rows_do_not_show_equivalence(metric: Any, rows: int, expected: Verdict) -> None:
     same = table(np.ones(rows))
     found = change(metric, same, same, 0)
     assert (verdict(metric, found, 2), found.p, found.churn) == (expected, 1.0, 0.0)
+    assert found.detectable >= 600 / rows
 
 
 def test_interval_of_paired_shares() -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import click
+from inflight_client import InflightError
 
 from inflight.batch.errors import BatchError
 from inflight.evaluate.evaluation import EvaluationDirectory
@@ -44,7 +45,7 @@ def command(before: Path, after: Path, margin: float, markdown: Path | None, jun
 
     try:
         found = compare(EvaluationDirectory(before), EvaluationDirectory(after), margin)
-    except BatchError as error:
+    except (BatchError, InflightError) as error:
         click.echo(f"Error: {error} [{error.code}]", err=True)
         sys.exit(2)
     for path, text in ((markdown, as_markdown), (junit, as_junit)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def command(
     wanted = Precisions(checkpoint, out, names, scorings, users, seconds, margin)
     with show_build_progress(options["quiet"]) as progress:
         rows = wanted.measure(lambda scoring: finished_evaluation(scoring, options), progress)
-    values, table = {"margin": margin, "engines": [row.as_json() for row in rows]}, as_table(rows)
+    values, table = {"margin": margin, "engines": [asdict(row) for row in rows]}, as_table(rows)
     write_atomic(out / "precisions.json", json.dumps(values, indent=2) + "\n")
     write_atomic(out / "precisions.md", table + "\n")
     click.echo(json.dumps(values) if as_json else table)

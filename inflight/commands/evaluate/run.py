@@ -211,4 +211,8 @@ def summary(evaluation: Evaluation, directory: EvaluationDirectory) -> str:
     if (judge := evaluation.judge) is not None and judge.agreement is not None:
         lines.append(f"  {judge.pairs:,} pairs judged; the same verdict in both orders: {judge.agreement:.1%}")
     lines += [f"  {count:,} rows without an answer: {code}" for code, count in evaluation.codes.items()]
+    if evaluation.cut:
+        lines.append(
+            f"  {evaluation.cut:,} answers end at their limit of tokens; raise --max-tokens if they should not"
+        )
     return "\n".join([*lines, f"Report: {directory.report}"])
