@@ -15,7 +15,7 @@ import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from inflight.common.garbage import freeze_loaded
+from inflight.common.garbage_collection import freeze_loaded
 from inflight.gateway.app import Gateway
 from inflight.gateway.settings import SETTINGS_VARIABLE, GatewaySettings
 from inflight.openai_api.errors import error_body

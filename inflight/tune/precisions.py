@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from build_engines.build import BuildOptions, build_engine
-from build_engines.manifest import Manifest
+from build_engines.manifest import Manifest, Precision
 from build_engines.progress import BuildProgress
 from inflight.deploy.repository.kv_budget import default_kv_cache_tokens
 from inflight.evaluate.compare import compare
@@ -50,7 +50,7 @@ class Precisions:
 
     checkpoint: str
     folder: Path
-    names: Sequence[str]
+    names: Sequence[Precision]
     scorings: Sequence[Scoring]
     users: int
     seconds: float
@@ -65,7 +65,7 @@ class Precisions:
         first: list[EvaluationDirectory] = []
         for name in self.names:
             engine = self.folder / "engines" / name
-            options = BuildOptions(precision=name, name=Path(self.checkpoint).stem)  # type: ignore[arg-type]
+            options = BuildOptions(precision=name, name=Path(self.checkpoint).stem)
             manifest = build_engine(self.checkpoint, engine, options, progress=progress).manifest
             assert isinstance(manifest, Manifest)
             progress.step(f"Speed of {name}, {self.seconds:g} s")

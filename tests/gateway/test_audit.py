@@ -169,14 +169,17 @@ while True:
 
 def test_processes_share_a_chain_and_kills_leave_it_whole(tmp_path: Path) -> None:
     at = options(tmp_path)
-    for _ in range(3):
-        command = [sys.executable, "-c", PROCESS, str(at.path)]
-        running = [subprocess.Popen(command) for _ in range(2)]
-        known = len(full_files(at.path))
-        wait_until(lambda known=known: len(full_files(at.path)) > known + 3)  # type: ignore[misc]
+
+    def write_until_killed() -> None:
+        running = [subprocess.Popen([sys.executable, "-c", PROCESS, str(at.path)]) for _ in range(2)]
+        before = len(full_files(at.path))
+        wait_until(lambda: len(full_files(at.path)) > before + 3)
         for each in running:
             each.kill()
             each.wait()
+
+    for _ in range(3):
+        write_until_killed()
     verdict = verify([at.path])
     assert (verdict.problem, verdict.first) == ("", 1)
     assert verdict.lines == verdict.last > 100

@@ -152,8 +152,8 @@ async def _replay(job: Job, directory: JobDirectory, share: float, backends: Seq
     equal = len(rows) - len(differences) - len(failed)
     then = state.get("build")
     now = next((build for build in builds if build != then), builds[0])
-    inorder = tuple(differences[id_] for id_ in ids if id_ in differences)
-    return ReplayResult(len(rows), equal, inorder, failed, then, now)
+    in_order = tuple(differences[id_] for id_ in ids if id_ in differences)
+    return ReplayResult(len(rows), equal, in_order, failed, then, now)
 
 
 def _drawn_answers(directory: JobDirectory, share: float) -> dict[str, bytes]:
@@ -197,13 +197,18 @@ def _answer(line: bytes) -> Any:
 
 async def _difference(backend: Backend, row: Row, then: bytes, now: bytes, job: Job) -> Difference:
     first, second = (str(parse_answer(line, job.task).content) for line in (then, now))
-    told = first != second
-    if not told:  # what else the answers have: calls, reasons to finish
+    texts_differ = first != second
+    if not texts_differ:  # what else the answers have: calls, reasons to finish
         first, second = str(_answer(then)), str(_answer(now))
     pairs = enumerate(zip(first, second, strict=False))
     begin = next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
     token, gap = None, None
-    if told and isinstance(backend, TritonBackend) and isinstance(row.request, GenerateRequest) and row.request.n == 1:
+    if (
+        texts_differ
+        and isinstance(backend, TritonBackend)
+        and isinstance(row.request, GenerateRequest)
+        and row.request.n == 1
+    ):
         token, gap = await _first_other_token(backend, row, first)
     return Difference(row.id, first[begin:], second[begin:], token, gap)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from build_engines.manifest import Precision
 from inflight.commands.batch.execute import result_options
 from inflight.commands.batch.options import evaluated_job_options, running_options
 from inflight.commands.evaluate.compare import margin_option
@@ -87,17 +89,19 @@ def command(
     click.echo(json.dumps(values) if as_json else table)
 
 
-def _precisions(text: str) -> list[str]:
+def _precisions(text: str) -> list[Precision]:
     """Return the names in a list. Raises UsageError."""
     from build_engines.errors import BuildError
     from build_engines.target import BuildOptions, check_precisions
 
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    for name in names:
+    unchecked: Iterable[Any] = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
+    names: list[Precision] = []
+    for name in unchecked:
         try:
-            check_precisions(BuildOptions("openvino", name))  # type: ignore[arg-type]
+            check_precisions(BuildOptions("openvino", name))
         except BuildError as error:
             raise click.UsageError(f"--precision: {error}") from error
+        names.append(name)
     if not names:
         raise click.UsageError("--precision names no precision; give some, such as bf16,int8,int4")
     return names

@@ -20,7 +20,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 
 from inflight.common.cpu_affinity import use_engine_cores
-from inflight.common.garbage import freeze_loaded
+from inflight.common.garbage_collection import freeze_loaded
 from inflight.common.process_tree import kill_descendants
 from inflight.common.request_error import RequestError
 from inflight.runtime.engine.interface import (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.common.garbage import freeze_loaded
+from inflight.common.garbage_collection import freeze_loaded
 from inflight.common.request_error import RequestError
 from inflight.runtime.engine.supervisor import EngineProcess
 from inflight.runtime.messages import GenerationRequest, RequestMetadata, TokenEvent

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.common.garbage import freeze_loaded
+from inflight.common.garbage_collection import freeze_loaded
 from inflight.common.request_error import RequestError
 from inflight.runtime.engine.request_values import check_ids, read_sequences
 from inflight.runtime.streams.chunk_header import ChunkHeader

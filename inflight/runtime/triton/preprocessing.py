@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.common.garbage import freeze_loaded
+from inflight.common.garbage_collection import freeze_loaded
 from inflight.common.request_error import RequestError
 from inflight.runtime.streams.sequence_ids import sequence_id_factory
 from inflight.runtime.triton.bounded_strings import bound_strings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,9 +44,9 @@ def bits(answer: CollectedOutput) -> object:
 
 @pytest.mark.parametrize("architecture", ["llama", "lfm2"])
 def test_answers_are_equal_to_the_last_bit(tiny_engine: Callable[[str], Path], architecture: str) -> None:
-    def runner(**options: int | bool) -> OpenVinoModelRunner:
+    def runner(**options: Any) -> OpenVinoModelRunner:
         engine = str(tiny_engine(architecture))
-        return OpenVinoModelRunner(EngineOptions("openvino", engine, 8192, reproducible=True, **options))  # type: ignore[arg-type]
+        return OpenVinoModelRunner(EngineOptions("openvino", engine, 8192, reproducible=True, **options))
 
     asked = requests(12)
     one_by_one = runner(kv_cache_reuse=False, max_num_tokens=512)
