@@ -1,4 +1,4 @@
-"""Scores the texts of a row by the log probabilities of their tokens, which a server tells of prompts."""
+"""Scores the texts of a row by the log probabilities of their tokens, which a server reports of prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PromptToken(NamedTuple):
 
 
 class PromptScorer(Protocol):
-    """A server that tells the log probabilities of a prompt's tokens. All methods raise only InflightError."""
+    """A server that reports the log probabilities of a prompt's tokens. All methods raise only InflightError."""
 
     async def tokenize(self, text: str) -> Sequence[int]:
         """Return the token ids of a text, as those of a prompt."""
@@ -114,7 +114,7 @@ async def _score(spans: Sequence[_Span], text: Text, server: PromptScorer) -> Sc
         scored = await server.score_prompt(span.ids)
         if len(scored) != len(span.ids):
             raise InflightError(
-                f"the server tells {len(scored)} log probabilities of {len(span.ids)} tokens; send the row again",
+                f"the server reports {len(scored)} log probabilities of {len(span.ids)} tokens; send the row again",
                 "answer_damaged",
             )
         tokens += scored[span.begin :]
@@ -138,6 +138,6 @@ async def check_scores(server: PromptScorer, name: str) -> None:
         raise InflightError(f"{name} can't score: {error}", "unsupported_deployment") from None
     if len(scored) != 2:
         raise InflightError(
-            f"{name} tells no log probabilities of prompts; name a server that does, such as one of inflight serve",
+            f"{name} reports no log probabilities of prompts; name a server that does, such as one of inflight serve",
             "unsupported_deployment",
         )

@@ -35,7 +35,7 @@ class Difference:
     """A row whose answer is another one now. `then` and `now`: the texts from where they differ.
 
     `token`: the place of the first other token, from 0. `gap`: by how much the log probabilities of the two likeliest
-    tokens differ there; both None if the server doesn't tell.
+    tokens differ there; both None if the server doesn't report them.
     """
 
     id: str

@@ -16,7 +16,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, commands=COMMANDS)
 def command() -> None:
-    """Evaluate a model over a golden set, and tell whether another one is better, equivalent or worse.
+    """Evaluate a model over a golden set, and find whether another one is better, equivalent or worse.
 
     \b
       inflight evaluate run golden.jsonl --reference answer --metric bleu,chrf,exact --out before/

@@ -32,7 +32,7 @@ class AuditLog:
         self._batch: list[bytes] = []
         """Taken from these by the thread, and kept until they are written."""
         self._taken = self._refused = 0
-        self._written = self._told = 0
+        self._written = self._reported = 0
         """Of what was taken and refused; only the thread changes these."""
         self._problem = ""
         self._stopping = threading.Event()
@@ -74,7 +74,7 @@ class AuditLog:
         while self._batch or self._lines:
             while self._lines and len(self._batch) < _MAX_LINES:
                 self._batch.append(self._lines.popleft())
-            refused = self._refused - self._told
+            refused = self._refused - self._reported
             events = [event("refused", requests=refused)] if refused else []
             try:
                 self._chain.append([*self._batch, *events])
@@ -82,7 +82,7 @@ class AuditLog:
                 self._note(f"{error}")
                 return
             self._note("")
-            self._told += refused
+            self._reported += refused
             self._written += sum(map(len, self._batch))
             self._batch = []
 
