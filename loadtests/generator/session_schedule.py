@@ -89,7 +89,7 @@ class SessionShard:
         A user waits before each session while the profile has fewer users than its number.
         """
         self._started.wait()
-        self._wait_for_user_slot(user)
+        due = self._wait_for_user_slot(user)
         if self.is_finished:
             return False
         session = self._session(next(self._numbers))
@@ -97,17 +97,21 @@ class SessionShard:
             self.exhausted = True
             return False
         self._active_sessions += 1
-        self._run_turns(session, self.clock.now())
+        self._run_turns(session, due)
         if self.plan.arrivals.pause:
             gevent.sleep(self.plan.arrivals.pause)
         return True
 
-    def _wait_for_user_slot(self, user: int) -> None:
+    def _wait_for_user_slot(self, user: int) -> float:
+        """Return the moment, in seconds, at which the profile had a place for this user: its session is due then."""
         self.clock.sleep_until(0.0)
-        while not self.is_finished and self._has_user_steps and user >= self._profile.users(self.clock.now()):
+        now = self.clock.now()
+        while not self.is_finished and self._has_user_steps and user >= self._profile.users(now):
             changes = self._profile.changes
-            at = bisect_right(changes, self.clock.now())
+            at = bisect_right(changes, now)
             self.clock.sleep_until(min(changes[at] if at < len(changes) else self.plan.end, self.plan.end))
+            now = self.clock.now()
+        return now
 
     def run_schedule(self) -> None:
         """Start each session of an open loop when it is due, whatever happened to those before; then wait for them."""
