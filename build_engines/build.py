@@ -19,17 +19,20 @@ from build_engines.manifest import (
     ENCODER_TARGETS,
     FILE_NAME,
     GENERATION_TARGETS,
+    AnyEngine,
     CompiledEncoder,
+    CompiledSeq2Seq,
     EncoderManifest,
     EngineManifest,
     EngineSource,
     Manifest,
+    Seq2SeqManifest,
     hash_files,
     read_manifest,
     verify_engine,
 )
 from build_engines.progress import BuildProgress, NoBuildProgress
-from build_engines.target import BuildOptions, CacheKey, Host, Target, find_target
+from build_engines.target import BuildOptions, CacheKey, Compiled, Host, Target, find_target
 
 __all__ = ["BuildOptions", "Built", "build_engine", "is_engine"]
 
@@ -38,7 +41,7 @@ __all__ = ["BuildOptions", "Built", "build_engine", "is_engine"]
 class Built:
     """The engine's manifest, whether the engine was built or kept unchanged, and notes for the user."""
 
-    manifest: Manifest | EncoderManifest
+    manifest: AnyEngine
     fresh: bool
     notes: tuple[str, ...] = ()
 
@@ -100,7 +103,8 @@ def _build(
 ) -> Built:
     compiled = target.compile(checkpoint, out, progress)
     progress.step("Writing the manifest")
-    kind = EncoderManifest if isinstance(compiled, CompiledEncoder) else Manifest
+    kinds: dict[type[Compiled], type[AnyEngine]] = {CompiledEncoder: EncoderManifest, CompiledSeq2Seq: Seq2SeqManifest}
+    kind = kinds.get(type(compiled), Manifest)
     manifest = kind(
         target=target_name,
         name=name,
@@ -133,9 +137,7 @@ def _hash(checkpoint: Checkpoint, named: str, names: list[str], key: CacheKey, p
         )
 
 
-def _unchanged(
-    out: Path, source: EngineSource, host: Host, progress: BuildProgress
-) -> Manifest | EncoderManifest | None:
+def _unchanged(out: Path, source: EngineSource, host: Host, progress: BuildProgress) -> AnyEngine | None:
     """Return the manifest of the engine at `out` if a new build would give the same."""
     if not is_engine(out):
         return None

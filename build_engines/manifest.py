@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
@@ -22,7 +22,8 @@ FILE_NAME = "engine.json"
 FORMAT = 1
 GENERATION_TARGETS = ("openvino", "tensorrt-llm", "llmapi")
 ENCODER_TARGETS = ("openvino", "llmapi", "tensorrt")
-TARGETS = tuple(dict.fromkeys((*GENERATION_TARGETS, *ENCODER_TARGETS)))
+SEQ2SEQ_TARGETS = ("ctranslate2",)
+TARGETS = tuple(dict.fromkeys((*GENERATION_TARGETS, *ENCODER_TARGETS, *SEQ2SEQ_TARGETS)))
 # Engines up to this size are hashed before serving: about two seconds at 1.2 GB/s.
 _HASH_LIMIT_BYTES = 2 << 30
 _CHUNK = 1 << 22
@@ -36,6 +37,7 @@ GpuKvPrecision = Literal["fp8", "int8"]
 KeptPrecision = Literal["mxfp4", "mixed"]
 KeptKvPrecision = Literal["nvfp4"]
 EncoderTask = Literal["embed", "rerank", "classify"]
+Seq2SeqTask = Literal["transcribe"]
 Pooling = Literal["cls", "mean", "max", "last_token"]
 
 
@@ -183,6 +185,21 @@ class CompiledEncoder(_CompiledModel):
     longest_text_bytes: int | None = None
 
 
+class CompiledSeq2Seq(_CompiledModel):
+    """What its target knows of an engine with an encoder and a decoder, which makes text from speech.
+
+    The encoder reads `max_source_len` positions, each of 20 ms of audio, from a spectrogram with `mels` bands; the
+    decoder writes `max_seq_len` tokens, its prompt included. `languages` are codes such as `en`; none if the model is
+    for English only.
+    """
+
+    task: Seq2SeqTask
+    precision: Precision
+    max_source_len: int
+    mels: int
+    languages: tuple[str, ...] = ()
+
+
 class EngineManifest(_CompiledModel):
     """What the manifests of all engines say: the contract between building and serving.
 
@@ -230,10 +247,25 @@ class EncoderManifest(CompiledEncoder, EngineManifest):
         return _of_kind(read_manifest(directory), cls, directory)
 
 
+class Seq2SeqManifest(CompiledSeq2Seq, EngineManifest):
+    """The manifest of an engine that transcribes speech."""
+
+    @classmethod
+    def read(cls, directory: Path) -> Seq2SeqManifest:
+        """Read the manifest of such an engine's directory. Raises BuildError as `Manifest.read` does."""
+        return _of_kind(read_manifest(directory), cls, directory)
+
+
+AnyEngine = Manifest | EncoderManifest | Seq2SeqManifest
+_PURPOSES: dict[type[AnyEngine], str] = {
+    Manifest: "generates texts",
+    EncoderManifest: "embeds, reranks or classifies texts",
+    Seq2SeqManifest: "transcribes speech",
+}
 AnyManifest = TypeVar("AnyManifest", bound=EngineManifest)
 
 
-def read_manifest(directory: Path) -> Manifest | EncoderManifest:
+def read_manifest(directory: Path) -> AnyEngine:
     """Read the manifest of an engine for any task. Raises BuildError as `Manifest.read` does."""
     path = directory / FILE_NAME
     with _map_read_errors(directory):
@@ -252,20 +284,23 @@ def read_manifest(directory: Path) -> Manifest | EncoderManifest:
                 f"{path} has format {head.format}, but this inflight reads {FORMAT}; build the engine again.",
                 "engine_incompatible",
             )
-        kind = Manifest if head.task == "generate" else EncoderManifest
-        return kind.model_validate_json(content)
+        kinds: dict[str, type[AnyEngine]] = {
+            "generate": Manifest,
+            **dict.fromkeys(get_args(Seq2SeqTask), Seq2SeqManifest),
+        }
+        return kinds.get(head.task, EncoderManifest).model_validate_json(content)
     except ValidationError as error:
         raise BuildError(
             f"{path} can't be read ({first_error(error)}); build the engine again.", "engine_damaged"
         ) from error
 
 
-def _of_kind(manifest: Manifest | EncoderManifest, kind: type[AnyManifest], directory: Path) -> AnyManifest:
+def _of_kind(manifest: AnyEngine, kind: type[AnyManifest], directory: Path) -> AnyManifest:
     if isinstance(manifest, kind):
         return manifest
-    needed = "embeds, reranks or classifies" if kind is EncoderManifest else "generates"
+    needed = next(purpose for each, purpose in _PURPOSES.items() if each is kind)
     raise BuildError(
-        f"{directory} is an engine with the task {manifest.task}; name one that {needed} texts.",
+        f"{directory} is an engine with the task {manifest.task}; name one that {needed}.",
         "engine_incompatible",
     )
 
@@ -289,7 +324,7 @@ def verify(directory: Path, *, hashes: bool | None = None) -> Manifest:
     return _of_kind(verify_engine(directory, hashes=hashes), Manifest, directory)
 
 
-def verify_engine(directory: Path, *, hashes: bool | None = None) -> Manifest | EncoderManifest:
+def verify_engine(directory: Path, *, hashes: bool | None = None) -> AnyEngine:
     """Read the manifest and compare the directory with it; return the manifest.
 
     Every listed file must exist with its exact size, and no symbolic link may lead out of the directory, since an

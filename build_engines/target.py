@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from build_engines.checkpoints.checkpoint import Checkpoint
+from build_engines.checkpoints.ctranslate2_model import is_ctranslate2_model
 from build_engines.checkpoints.openvino_ir import is_openvino_model
 from build_engines.errors import BuildError
 from build_engines.manifest import (
+    SEQ2SEQ_TARGETS,
     TARGETS,
     CompiledEncoder,
     CompiledEngine,
+    CompiledSeq2Seq,
     EncoderTask,
     GpuKvPrecision,
     GpuMachine,
@@ -22,11 +25,12 @@ from build_engines.manifest import (
     KvPrecision,
     Pooling,
     Precision,
+    Seq2SeqTask,
 )
 from build_engines.progress import BuildProgress
 
-Task = Literal["generate"] | EncoderTask
-TASKS: tuple[Task, ...] = ("generate", *get_args(EncoderTask))
+Task = Literal["generate"] | EncoderTask | Seq2SeqTask
+TASKS: tuple[Task, ...] = ("generate", *get_args(EncoderTask), *get_args(Seq2SeqTask))
 # Each module has `target(options) -> Target`, and is imported only if its target is chosen.
 _MODULES = {
     "openvino": "build_engines.openvino.target",
@@ -38,6 +42,7 @@ _ENCODER_MODULES = {
     "llmapi": "build_engines.encoders.llmapi_target",
     "tensorrt": "build_engines.encoders.tensorrt_target",
 }
+_SEQ2SEQ_MODULES = {"ctranslate2": "build_engines.ctranslate2.target"}
 # It has `target(options, directory) -> Target` for a directory that has an OpenVINO model.
 _READY_MODULE = "build_engines.openvino.ready_model"
 _FLOATS = ("bf16", "fp16", "fp32")
@@ -51,6 +56,7 @@ ENCODER_PRECISIONS: dict[str, tuple[str, ...]] = {
     "llmapi": _FLOATS,
     "tensorrt": _FLOATS,
 }
+SEQ2SEQ_PRECISIONS: dict[str, tuple[str, ...]] = {"ctranslate2": ("fp32", "bf16", "int8")}
 KV_PRECISIONS: dict[str, tuple[str, ...]] = {
     "openvino": get_args(KvPrecision),
     "tensorrt-llm": get_args(GpuKvPrecision),
@@ -94,6 +100,9 @@ class CacheKey(NamedTuple):
     files: Sequence[Any] = ()
 
 
+Compiled = CompiledEngine | CompiledEncoder | CompiledSeq2Seq
+
+
 class Target(Protocol):
     """One way to build an engine, with the user's options. The methods are called in this order."""
 
@@ -109,7 +118,7 @@ class Target(Protocol):
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         """Return the peak disk space of a build in bytes, without the few megabytes besides the weights."""
 
-    def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine | CompiledEncoder:
+    def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> Compiled:
         """Write the engine, without the manifest, into the empty directory `out`."""
 
 
@@ -119,6 +128,15 @@ def find_target(options: BuildOptions, directory: Path | None = None) -> Target:
     Raises BuildError (`invalid_parameter`) as `check_precisions` does, and the target's own errors.
     """
     check_precisions(options)
+    if options.target in SEQ2SEQ_TARGETS:
+        of_format: Target = importlib.import_module(_SEQ2SEQ_MODULES[options.target]).target(options)
+        return of_format
+    if directory is not None and is_ctranslate2_model(directory):
+        raise BuildError(
+            f"{directory} has a model for CTranslate2, which --target {options.target} can't use; say --target"
+            " ctranslate2.",
+            "unsupported_architecture",
+        )
     if directory is not None and is_openvino_model(directory):
         ready: Target = importlib.import_module(_READY_MODULE).target(options, directory)
         return ready
@@ -142,17 +160,20 @@ def check_precisions(options: BuildOptions) -> None:
         raise BuildError(
             f"There is no target {options.target}; choose one of {', '.join(TARGETS)}.", "invalid_parameter"
         )
-    of_task = ENCODER_PRECISIONS if options.task not in (None, "generate") else PRECISIONS
+    of_task = PRECISIONS
+    if options.task not in (None, "generate"):
+        of_task = SEQ2SEQ_PRECISIONS if options.task in get_args(Seq2SeqTask) else ENCODER_PRECISIONS
     if options.task is not None and options.target not in of_task:
         raise _wrong_target(options.target, options.task, of_task)
-    further = {target: names for target, names in ENCODER_PRECISIONS.items() if target not in of_task}
-    _check(options.target, "--precision", options.precision, of_task | further)
+    of_target = (SEQ2SEQ_PRECISIONS | ENCODER_PRECISIONS | of_task)[options.target]
+    _check(options.target, "--precision", options.precision, of_task | {options.target: of_target})
     _check(options.target, "--kv-cache-precision", options.kv_precision, KV_PRECISIONS)
 
 
 def _wrong_target(target: str, task: str, targets: Iterable[str]) -> BuildError:
     return BuildError(
-        f"--target {target} has no engines that {task} texts; choose one of {', '.join(targets)}.", "invalid_parameter"
+        f"--target {target} has no engines with the task {task}; choose one of {', '.join(targets)}.",
+        "invalid_parameter",
     )
 
 

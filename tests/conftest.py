@@ -70,6 +70,7 @@ if importlib.util.find_spec("torch"):
         "tests.fixtures.postgresql",
         "tests.fixtures.scripted_encoders",
         "tests.fixtures.server",
+        "tests.fixtures.speech",
         "tests.fixtures.tensorrt",
         "tests.fixtures.tensorrtllm",
     ]

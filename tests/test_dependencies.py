@@ -32,8 +32,8 @@ OPTIONAL = {"sniffio"}
 PARTS = {
     "client/inflight_client": (),
     "inflight/commands": ("build", "serve", "load", "batch"),
-    "build_engines": ("build",),
-    "inflight/runtime": ("serve",),
+    "build_engines": ("build", "speech"),
+    "inflight/runtime": ("serve", "speech"),
     "inflight/deploy": ("serve", "s3", "build"),
     "inflight/openai_api": ("gateway",),
     "inflight/gateway": ("gateway", "batch", "otlp"),

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+from build_engines.checkpoints.ctranslate2_model import (
+    MODEL,
+    VOCABULARIES,
+    is_ctranslate2_model,
+    model_config,
+    read_ctranslate2,
+)
 from build_engines.checkpoints.openvino_ir import is_openvino_model, openvino_files
 from build_engines.checkpoints.safetensors_header import check_safetensors
 from build_engines.errors import BuildError
@@ -142,6 +151,13 @@ def read_checkpoint(directory: Path, *, check: Callable[[Path, dict[str, Any]], 
             config, parameters = read_model(directory)
             check(directory, config)
             return Checkpoint(directory, config, (directory,), parameters, ())
+        if is_ctranslate2_model(directory):
+            facts = read_ctranslate2(directory)
+            config = model_config(facts, read_config_file(directory))
+            check(directory, config)
+            names = (*VOCABULARIES, "tokenizer.json")
+            tokenizer = tuple(path for name in names if (path := directory / name).is_file())
+            return Checkpoint(directory, config, (directory / MODEL,), facts.parameters, tokenizer)
         return _read(directory, check)
 
 
@@ -162,6 +178,18 @@ def _encoder_files(directory: Path) -> list[Path]:
     """Return the files of sentence-transformers, which decide what an encoder computes."""
     patterns = ("modules.json", "config_sentence_transformers.json", "sentence_*_config.json", "[0-9]_*/*")
     return sorted(path for pattern in patterns for path in directory.glob(pattern) if path.is_file())
+
+
+def link_or_copy(source: Path, copy: Path) -> None:
+    """Make `copy` another name of a download, which is never written again, or a copy of a user's file.
+
+    A download is copied too where the file system can't have two names (another disk, another owner).
+    """
+    if source.is_symlink():  # as the hub's library stores downloads
+        with suppress(OSError):
+            os.link(source.resolve(), copy)
+            return
+    shutil.copyfile(source, copy)
 
 
 def gguf_choice_error(place: str | Path, names: Iterable[str], how: str) -> BuildError:

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from build_engines.build import is_engine
 from build_engines.checkpoints.locate import cache_directory
 from build_engines.errors import BuildError
-from build_engines.manifest import EncoderManifest, Manifest, verify_engine
+from build_engines.manifest import AnyEngine, verify_engine
 from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
 from inflight.common.suggestions import nearest
 
@@ -69,7 +69,7 @@ class CachedEngine:
         return self.directory / _ENGINE
 
     @cached_property
-    def manifest(self) -> Manifest | EncoderManifest | None:
+    def manifest(self) -> AnyEngine | None:
         """The engine's manifest; None if there is no complete engine."""
         try:
             return verify_engine(self.engine, hashes=False) if is_engine(self.engine) else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -12,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES, Checkpoint, read_config, read_json
+from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES, Checkpoint, link_or_copy, read_config, read_json
 from build_engines.checkpoints.model_facts import read_facts, read_special_ids
 from build_engines.checkpoints.openvino_ir import MODEL, WEIGHTS, IrFacts, openvino_parts, other_precision, read_ir
 from build_engines.checkpoints.tokenizer_files import TOKENIZER_FILES
@@ -90,7 +88,7 @@ def export(task: ReadyModelTask, on_step: Callable[[str], None]) -> ExportResult
     directory, out = Path(task.checkpoint), Path(task.out)
     config = read_config(directory)
     on_step(f"Taking the OpenVINO model of {config['architectures'][0]} as it is")
-    _link(directory / WEIGHTS, out / WEIGHTS)
+    link_or_copy(directory / WEIGHTS, out / WEIGHTS)
     for name in (MODEL, "config.json", "generation_config.json", *TOKENIZER_FILES):
         if (directory / name).is_file():
             shutil.copyfile(directory / name, out / name)
@@ -202,18 +200,6 @@ def _check_sizes(directory: Path, ir: IrFacts, config: dict[str, Any]) -> None:
                 f" model's is {found}; fetch both again.",
                 "checkpoint_damaged",
             )
-
-
-def _link(source: Path, copy: Path) -> None:
-    """Make `copy` another name of a download, which is never written again, or a copy of a user's file.
-
-    A download is copied too where the file system can't have two names (another disk, another owner).
-    """
-    if source.is_symlink():  # as the hub's library stores downloads
-        with contextlib.suppress(OSError):
-            os.link(source.resolve(), copy)
-            return
-    shutil.copyfile(source, copy)
 
 
 def _unsupported(sentence: str) -> BuildError:

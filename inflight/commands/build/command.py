@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import click
 
-from build_engines.manifest import Manifest, Pooling
+from build_engines.manifest import Manifest, Pooling, Seq2SeqManifest
 from build_engines.target import KV_PRECISIONS, TASKS
 from inflight.commands.build.tensorrt_llm_options import (
     show_commands,
@@ -186,6 +186,8 @@ def command(
     size = sum(file.bytes for file in manifest.files.values()) / 1e6
     if isinstance(manifest, Manifest):
         what = f"{manifest.kv_cache_precision} KV cache"
+    elif isinstance(manifest, Seq2SeqManifest):
+        what = f"{manifest.task}, {', '.join(manifest.languages) or 'English only'}"
     else:
         what = f"{manifest.task}, {manifest.dimensions} dimensions, up to {manifest.max_seq_len} tokens a text"
     click.echo(

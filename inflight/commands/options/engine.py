@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from build_engines.manifest import TARGETS
-from build_engines.target import ENCODER_PRECISIONS, PRECISIONS
+from build_engines.target import ENCODER_PRECISIONS, PRECISIONS, SEQ2SEQ_PRECISIONS
 
 AUTO = "auto"
 """The target's choice, as without the option."""
@@ -17,7 +17,7 @@ Option = Callable[[Any], Any]
 PRECISION_HELP = (
     "Weight precision. openvino: auto (bf16 on a processor with AMX, otherwise int8; for encoders fp32), bf16, fp16, "
     "fp32 (same tokens as transformers), int8, int4. tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it. "
-    "tensorrt: fp16 (default), bf16, fp32."
+    "tensorrt: fp16 (default), bf16, fp32. ctranslate2: auto (that of the weights), fp32, bf16, int8."
 )
 
 
@@ -41,7 +41,8 @@ def target_option(help: str | None = None, *, default: str | None = "openvino") 
 
 
 def precision_option(help: str) -> Option:
-    precisions = {target: (AUTO, *names) for target, names in (ENCODER_PRECISIONS | PRECISIONS).items()}
+    of_targets = SEQ2SEQ_PRECISIONS | ENCODER_PRECISIONS | PRECISIONS
+    precisions = {target: (AUTO, *names) for target, names in of_targets.items()}
     return click.option(
         "--precision",
         type=TargetPrecision(precisions),

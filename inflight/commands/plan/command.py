@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn, TypeVar, cast
+from typing import Literal, NoReturn, TypeVar, cast, get_args
 
 import click
 
@@ -22,13 +22,14 @@ from build_engines.plan.gpus import GPUS, GpuModel, find_gpu
 from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
 from build_engines.plan.size import parse_size
 from build_engines.plan.speed import ANSWER_TOKENS, PROMPT_TOKENS, SpeedPlan, plan_speed
-from build_engines.target import TASKS, BuildOptions, Task, find_target
+from build_engines.target import BuildOptions, find_target
 from inflight.commands.options.engine import check_precision
 from inflight.commands.options.numbers import ParsedValue
 from inflight.deploy.memory import available_bytes
 
 T = TypeVar("T")
 
+_TASKS = ("generate", *get_args(EncoderTask))
 _MAX_TOKENS = 8192  # the prediction simulates the steps of two answers of each sequence
 
 
@@ -40,7 +41,9 @@ _MAX_TOKENS = 8192  # the prediction simulates the steps of two answers of each 
     help="Target of the engine.  [default: openvino; with --gpu or --memory: tensorrt-llm, llmapi for models that "
     "only it supports, or tensorrt for those that embed, rerank or classify]",
 )
-@click.option("--task", type=click.Choice(TASKS), help="What the engine is for.  [default: what the checkpoint is for]")
+@click.option(
+    "--task", type=click.Choice(_TASKS), help="What the engine is for.  [default: what the checkpoint is for]"
+)
 @click.option("--gpu", type=ParsedValue("NAME", find_gpu), help=f"One of {', '.join(GPUS)}.")
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of GPUs.")
 @click.option(
@@ -94,7 +97,7 @@ _MAX_TOKENS = 8192  # the prediction simulates the steps of two answers of each 
 def command(
     checkpoints: tuple[str, ...],
     target: str | None,
-    task: Task | None,
+    task: Literal["generate"] | EncoderTask | None,
     gpu: GpuModel | None,
     gpus: int,
     memory: int | None,

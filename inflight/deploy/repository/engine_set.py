@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from build_engines.manifest import EncoderManifest, EncoderTask, Manifest, verify_engine
+from build_engines.manifest import EncoderManifest, EncoderTask, Manifest, Seq2SeqManifest, verify_engine
 from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository.model_names import TASKS, Task
 from inflight.deploy.repository.options import DeploymentOptions
@@ -34,6 +34,12 @@ class EngineSet:
         """
         options = options or DeploymentOptions()
         main = verify_engine(engine)
+        if isinstance(main, Seq2SeqManifest):
+            raise DeployError(
+                f"{engine} is an engine with the task {main.task}, which no model of the repository runs; name one"
+                f" with {', '.join(TASKS)}.",
+                "engine_incompatible",
+            )
         manifests: dict[Task, AnyManifest] = {main.task: main}
         directories: dict[Task, Path] = {main.task: engine}
         for task, directory in options.encoders.directories().items():

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
-import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
-from multiprocessing.connection import Connection
 from typing import Any
 
-from inflight.common.child_process import python_module
-from inflight.common.process_tree import TAG_VARIABLE, kill_tagged
 from inflight.common.request_error import RequestError
 from inflight.runtime.engine.interface import AdapterLoaded, EngineOptions
 from inflight.runtime.messages import EngineLimits, EngineStats, EventSink, FinishReason, GenerationRequest, TokenEvent
+from inflight.runtime.worker_process import WorkerProcess, exit_reason
 
 RESTART_DELAY_S = 5
 """Seconds between two attempts to start an engine that fails to load."""
@@ -57,7 +50,7 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._worker.pid
 
     def submit(self, request: GenerationRequest, on_event: EventSink) -> int:
         self.limits.check(request)
@@ -99,47 +92,29 @@ class EngineProcess:
         with self._lock:
             self._closing.set()
             self._refusal = "the engine is closed"
-            self._shut_down_connection()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        self._wait_and_reap()
+            self._worker.shut_down_connection()
+        self._worker.end(timeout=10)
         self._reader.join(timeout=10)
-        self._connection.close()
-
-    def _wait_and_reap(self) -> int:
-        """Wait for the process's exit, then end its process tree: a killed process can't do that itself."""
-        status = self._process.wait()
-        kill_tagged(self._tag)
-        return status
+        self._worker.connection.close()
 
     def _check_open(self) -> None:
         if self._refusal is not None:
             raise RequestError(self._refusal, "engine_restarting")
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs, self._lock:
-            self._connection = Connection(ours.detach())
-            self._tag = os.environ.get(TAG_VARIABLE, "") + secrets.token_hex(8)
-            self._process = subprocess.Popen(
-                python_module("inflight.runtime.engine.worker", str(theirs.fileno())),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": _python_path(), TAG_VARIABLE: self._tag},
-            )
+        with self._lock:
+            self._worker = WorkerProcess("inflight.runtime.engine.worker")
             if self._closing.is_set():
-                self._shut_down_connection()
+                self._worker.shut_down_connection()
         try:
-            self._connection.send(self._options)
-            answer: EngineLimits | str = self._connection.recv()
+            self._worker.connection.send(self._options)
+            answer: EngineLimits | str = self._worker.connection.recv()
         except (EOFError, OSError):
-            answer = f"its process ended with {_exit_reason(self._wait_and_reap())}"
+            answer = f"its process ended with {exit_reason(self._worker.wait_and_reap())}"
         if isinstance(answer, str):
             with self._lock:
-                self._connection.close()
-            self._wait_and_reap()
+                self._worker.connection.close()
+            self._worker.wait_and_reap()
             raise RuntimeError(f"the engine can't load {self._options.model_dir}: {answer}")
         self.limits = answer
         self.last_stats = self._idle_stats()
@@ -150,23 +125,15 @@ class EngineProcess:
 
     def _send(self, command: str, argument: object) -> None:
         try:
-            self._connection.send((command, argument))
+            self._worker.connection.send((command, argument))
         except OSError:
             pass  # the reader thread finds the same death and ends every request
-
-    def _shut_down_connection(self) -> None:
-        """Wake both ends: the child reads the end of its commands, the reader thread the end of its events."""
-        try:
-            with socket.socket(fileno=os.dup(self._connection.fileno())) as connection:
-                connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the child exited first
 
     def _read(self) -> None:
         """Deliver the child's events and replace a child that died; return once closed or without restarts."""
         while True:
             try:
-                message = self._connection.recv()
+                message = self._worker.connection.recv()
             except (EOFError, OSError):
                 self._fail_open_requests()
                 if self._restart and self._restart_process():
@@ -216,7 +183,7 @@ class EngineProcess:
                 self._refusal = "the engine died and is being started again; wait and send the request again"
             asked: list[Future[Any]] = [*self._stats_futures, *self._adapters.values()]
             self._stats_futures, self._adapters = deque(), {}
-        cause = _exit_reason(self._wait_and_reap())
+        cause = exit_reason(self._worker.wait_and_reap())
         for future in asked:
             if not future.done():
                 future.set_exception(RequestError(f"the engine's process ended ({cause})", "engine_died"))
@@ -233,7 +200,7 @@ class EngineProcess:
         """Start a new process, with as many attempts as needed; return False if closed meanwhile."""
         while not self._closing.is_set():
             with self._lock:
-                self._connection.close()
+                self._worker.connection.close()
             try:
                 self._start()
             except RuntimeError as error:
@@ -246,12 +213,3 @@ class EngineProcess:
             self._report(f"a new engine process {self.pid} is ready")
             return True
         return False
-
-
-def _python_path() -> str:
-    """Return this process's module search path, then PYTHONPATH, which Triton's isolated stub ignores."""
-    return os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
-
-
-def _exit_reason(status: int) -> str:
-    return f"signal {-status}" if status < 0 else f"status {status}"

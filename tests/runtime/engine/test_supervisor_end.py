@@ -30,7 +30,7 @@ def test_close_leaves_nothing_behind() -> None:
     engine.submit(request_of(max_tokens=ENDLESS), EventWaiter())
     engine.close()
     engine.close()
-    assert engine._process.returncode == 0, "it had to be killed"
+    assert engine._worker.wait_and_reap() == 0, "it had to be killed"
     with raises(RequestError, "engine_restarting", naming="closed"):
         engine.submit(request_of(), EventWaiter())
     wait_until(lambda: owned() <= before)
