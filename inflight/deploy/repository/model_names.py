@@ -27,25 +27,9 @@ ENCODER_MODELS: Mapping[BatchedTask, str] = {
 """The model of each kind of encoder."""
 TASKS: tuple[Task, ...] = ("generate", *ENCODER_MODELS)
 MODELS_WITH_ENGINE: dict[Task, str] = {"generate": ENGINE_MODEL}
-MODELS_WITH_ENGINE.update(ENCODER_MODELS)
+MODELS_WITH_ENGINE.update((task, model) for task, model in ENCODER_MODELS.items())
 ENTRY_MODELS: dict[Task, tuple[str, ...]] = {"generate": TEXT_MODELS}
 ENTRY_MODELS.update((task, (model,)) for task, model in ENCODER_MODELS.items())
-"""The models to which clients send text, in the order in which they are unloaded."""
-ENCODER_MODELS: Mapping[BatchedTask, str] = {
-    "embed": "embedding",
-    "rerank": "rerank",
-    "classify": "classify",
-    "transcribe": "whisper",
-}
-"""The model of each kind of encoder."""
-TASKS: tuple[Task, ...] = ("generate", *ENCODER_MODELS)
-MODELS_WITH_ENGINE: dict[Task, str] = {"generate": ENGINE_MODEL} | {
-    task: ENCODER_MODELS[task] for task in ENCODER_MODELS
-}
-ENTRY_MODELS: Mapping[Task, tuple[str, ...]] = {
-    "generate": TEXT_MODELS,
-    **{task: (model,) for task, model in ENCODER_MODELS.items()},
-}
 """The models to which clients send requests, by task."""
 
 
