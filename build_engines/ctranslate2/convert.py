@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from build_engines.errors import BuildError
 
-TOKENIZER, TARGET_TOKENIZER = "tokenizer.json", "target_tokenizer.json"
+CONFIG, TOKENIZER, TARGET_TOKENIZER = "config.json", "tokenizer.json", "target_tokenizer.json"
 _LAYER_NORMS = {"BartConfig": (False, True), "MBartConfig": (True, True), "PegasusConfig": (True, False)}
 """Whether layers are normalized before them, and whether embeddings are: configs of transformers 5 don't say so."""
 _DEFAULTS = {
@@ -62,6 +63,9 @@ def export(task: Conversion, on_step: Callable[[str], None]) -> Converted:
 
         def load_model(self, *args: Any, **options: Any) -> Any:
             self.model = super().load_model(*args, **options)
+            start = self.model.generation_config.decoder_start_token_id
+            if self.model.config.model_type == "mbart" and start == self.model.config.eos_token_id:
+                self.model.config.tokenizer_class = "MBart50Tokenizer"  # answers begin with the end token
             on_step(f"Converting {type(self.model).__name__} to CTranslate2")
             return self.model
 
@@ -86,6 +90,10 @@ def export(task: Conversion, on_step: Callable[[str], None]) -> Converted:
     for path in (out / "converted").iterdir():
         path.rename(out / path.name)
     (out / "converted").rmdir()
+    config = json.loads((out / CONFIG).read_text())
+    if not task.speech:  # the library refuses null for these tokens, which some tokenizers don't have
+        config |= {name: config[name] or config["eos_token"] for name in ("bos_token", "unk_token") if name in config}
+    (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     if not task.speech:
         _write_tokenizers(converter.tokenizer, Path(task.checkpoint), out)
     return _settings(converter.model, converter.tokenizer)
