@@ -18,7 +18,7 @@ from build_engines.manifest import Seq2SeqText
 START = "<|startoftranscript|>"
 _AFTER_LANGUAGES = "<|translate|>"
 _ENGLISH_TOKENS = 51864
-"""The vocabulary of models for English only; others have a token more."""
+"""The vocabulary of models for English only; others have a token more, which is how the library tells them apart."""
 _RELATIVE_POSITIONS = 512
 """Tokens of a text for models with relative positions whose config names no limit."""
 _POSITIONS = "position_encodings/encodings"
@@ -53,7 +53,7 @@ def describe_speech(facts: CTranslate2Facts, tokens: Sequence[str]) -> dict[str,
     for a vocabulary that is not Whisper's."""
     _check_vocabulary(facts, tokens, (START, END))
     languages: Sequence[str] = ()
-    if len(tokens) != _ENGLISH_TOKENS and _AFTER_LANGUAGES in tokens:
+    if len(tokens) > _ENGLISH_TOKENS and _AFTER_LANGUAGES in tokens:
         languages = tokens[tokens.index(START) + 1 : tokens.index(_AFTER_LANGUAGES)]
     return {
         "task": "transcribe",
