@@ -88,12 +88,14 @@ class TextEngine:
 def load_engines(
     engine_dir: str, manifest: Seq2SeqDescription, threads: int, requests: int, report: Callable[[str], None]
 ) -> list[SpeechEngine] | list[TextEngine]:
-    """Start `requests` engines, which share `threads` threads, 0 for one on each core, and try each.
+    """Start up to `requests` engines, which share `threads` threads, 0 for one on each core, and try each.
 
     Raises RuntimeError and ValueError.
     """
     tokenizer = load_tokenizer(engine_dir)
-    share = max(1, (threads or len(os.sched_getaffinity(0))) // requests)
+    threads = threads or len(os.sched_getaffinity(0))
+    requests = min(requests, threads)
+    share = threads // requests
     compute_type = manifest.properties["compute_type"]
     if manifest.text is not None:
         of_text = Text2TextSettings(engine_dir, compute_type, share)
