@@ -61,7 +61,8 @@ class TextEngine:
         self, settings: Text2TextSettings, tokenizer: Tokenizer, longest: int, report: Callable[[str], None]
     ) -> None:
         self._process = EngineProcess(settings, report)
-        self._tokenizer = tokenizer
+        self._decoder = tokenizer.decoder
+        self._special = {each.content for each in tokenizer.get_added_tokens_decoder().values() if each.special}
         self._longest = longest
 
     @property
@@ -80,9 +81,8 @@ class TextEngine:
         self._process.close()
 
     def _answer(self, tokens: Sequence[str]) -> TextAnswer:
-        ids = [self._tokenizer.token_to_id(token) for token in tokens]
-        text = self._tokenizer.decode([each for each in ids if each is not None])
-        return TextAnswer(text, len(tokens))
+        shown = [token for token in tokens if token not in self._special]
+        return TextAnswer(self._decoder.decode(shown), len(tokens))
 
 
 def load_engines(
