@@ -146,10 +146,14 @@ class Request:
                 parts.append(decoded)
             else:
                 return b"".join(parts)
+        raise await self.too_large(self._max_body)
+
+    async def too_large(self, most: int) -> ApiError:
+        """Return the error of a body with more bytes."""
         await self._discard()
         # What is left of the body is not read, so the connection can't be used again.
-        raise ApiError(
-            f"the body has more than {self._max_body} bytes; shorten the request",
+        return ApiError(
+            f"the body has more than {most} bytes; shorten the request",
             "request_too_large",
             status=413,
             headers={"connection": "close"},
