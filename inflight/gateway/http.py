@@ -150,7 +150,7 @@ class Request:
 
     async def too_large(self, most: int) -> ApiError:
         """Return the error of a body with more bytes."""
-        await self._discard()
+        await self.discard()
         # What is left of the body is not read, so the connection can't be used again.
         return ApiError(
             f"the body has more than {most} bytes; shorten the request",
@@ -298,7 +298,7 @@ class Request:
         raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
-    async def _discard(self) -> None:
+    async def discard(self) -> None:
         """Read on for a while: many clients read the response only once they have sent everything."""
         size = 0
         with suppress(TimeoutError, DisconnectedError):

@@ -38,6 +38,13 @@ class Form(Generic[File]):
 
     async def read(self, request: Request, call: Callable[..., Awaitable[Any]]) -> None:
         """Read the body; `call` runs in a thread what writes to the file. Raises ApiError."""
+        try:
+            await self._read(request, call)
+        except ApiError:
+            await request.discard()
+            raise
+
+    async def _read(self, request: Request, call: Callable[..., Awaitable[Any]]) -> None:
         from python_multipart.multipart import MultipartParser, parse_options_header
 
         kind, options = parse_options_header(request.headers.get("content-type", ""))

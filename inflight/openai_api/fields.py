@@ -311,7 +311,7 @@ TRANSLATION_FIELDS: dict[str, Field] = {
     "user": _UNSTORED["user"],
 }
 TRANSCRIPTION_FIELDS: dict[str, Field] = TRANSLATION_FIELDS | {
-    "language": _honoured("its code, such as `en`; by default the one that is heard first", TEXT),
+    "language": _honoured("its code, such as `en`; by default that of the first speech", TEXT),
     "timestamp_granularities": _honoured(
         "`segment`, the default, and `word`; only with `verbose_json`", LIST | {"items": {"enum": ["word", "segment"]}}
     ),
@@ -320,6 +320,6 @@ TRANSCRIPTION_FIELDS: dict[str, Field] = TRANSLATION_FIELDS | {
     "include": _refused("transcriptions have no log probabilities of tokens", []),
     "keywords": _refused("pass `prompt`", []),
     "languages": _refused("pass `language`", []),
-    "known_speaker_names": _refused("speakers are not told apart", []),
-    "known_speaker_references": _refused("speakers are not told apart", []),
+    "known_speaker_names": _refused("speakers are not distinguished", []),
+    "known_speaker_references": _refused("speakers are not distinguished", []),
 }
