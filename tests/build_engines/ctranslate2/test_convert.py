@@ -31,16 +31,15 @@ def convert(checkpoint: Path, out: Path, *, speech: bool = False) -> tuple[list[
 
 
 def untied(checkpoint: Path, out: Path) -> Path:
-    """Make a T5 whose logits have weights of their own, as version 1.1 and mT5 have; its logits differ widely."""
-    import torch
-    from transformers import T5Config, T5ForConditionalGeneration
+    """Copy a T5 as one of version 1.1, whose logits are not scaled, and make them so large that beams show it."""
+    from safetensors.torch import load_file, save_file
 
-    torch.manual_seed(0)
     shutil.copytree(checkpoint, out)
     config = json.loads((out / "config.json").read_text()) | {"tie_word_embeddings": False}
-    model = T5ForConditionalGeneration(T5Config(**config))
-    model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
-    model.save_pretrained(out)
+    del config["scale_decoder_outputs"]
+    (out / "config.json").write_text(json.dumps(config))
+    weights = load_file(out / "model.safetensors")
+    save_file(weights | {"shared.weight": 20 * weights["shared.weight"]}, out / "model.safetensors", {"format": "pt"})
     return out
 
 
@@ -48,9 +47,9 @@ def untied(checkpoint: Path, out: Path) -> Path:
     ("family", "texts"),
     [
         ("t5", 3),
-        ("untied", 3),
+        ("untied", 4),
         ("bart", 3),
-        *(pytest.param(family, 200, marks=pytest.mark.slow) for family in ("t5", "untied", "bart", "marian")),
+        *(pytest.param(family, 200, marks=pytest.mark.slow) for family in ("untied", "marian")),
     ],
 )
 def test_texts_give_the_tokens_of_transformers(
@@ -105,13 +104,16 @@ def test_bart_has_its_settings_and_begins_with_its_prefix(tiny_checkpoint: TinyC
         describe_text(tmp_path, read_ctranslate2(tmp_path), tokens, {}, converted, 257)
 
     def answer(*prefix: str) -> tuple[str, ...]:
-        source = SourceText(fields["text"].before, prefix, (("beam_size", 1), ("max_decoding_length", TOKENS)))
+        source = SourceText(
+            (*fields["text"].before, *tokens[300:310]), prefix, (("beam_size", 1), ("max_decoding_length", TOKENS))
+        )
         return Text2Text(Text2TextSettings(str(tmp_path), "float32", 1)).run([source])[0]
 
     with_start, config = answer("<|startoftext|>"), json.loads((tmp_path / "config.json").read_text())
     start = config["decoder_start_token"]
     (tmp_path / "config.json").write_text(json.dumps(config | {"decoder_start_token": None}))
-    assert answer(start, "<|startoftext|>")[: len(with_start)] == with_start  # as mBART's first models begin
+    assert with_start
+    assert answer(start, "<|startoftext|>") == with_start  # as mBART's first models begin
 
 
 def test_whisper_keeps_its_times(tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
