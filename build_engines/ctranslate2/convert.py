@@ -65,7 +65,7 @@ def export(task: Conversion, on_step: Callable[[str], None]) -> Converted:
             start = self.model.generation_config.decoder_start_token_id
             if self.model.config.model_type == "mbart" and start == self.model.config.eos_token_id:
                 self.model.config.tokenizer_class = "MBart50Tokenizer"  # answers begin with the end token
-            # The converter scales logits by this, and transformers 5 says True of every T5.
+            # The converter scales logits by this, and transformers 5 says True of mT5, whose logits are not scaled.
             if self.model.config.model_type in ("t5", "mt5"):
                 self.model.config.tie_word_embeddings = getattr(self.model.config, "scale_decoder_outputs", False)
             on_step(f"Converting {type(self.model).__name__} to CTranslate2")
