@@ -17,19 +17,21 @@ from inflight.batch.job.rows import (
     RerankRequest,
     RowRequest,
     ScoreRequest,
+    TranscribeRequest,
 )
 from inflight.batch.storage.addresses import absolute_address, absolute_path, is_local, local_path
 from inflight.batch.storage.secret_address import masked
 
 RowFormatName = Literal["openai", "plain"]
 FileFormat = Literal["jsonl", "csv", "parquet", "sql"]
-Task = Literal["generate", "embed", "classify", "rerank", "score"]
+Task = Literal["generate", "embed", "classify", "rerank", "score", "transcribe"]
 TEXT_COLUMNS: dict[Task, str] = {
     "generate": "prompt",
     "embed": "text",
     "classify": "text",
     "rerank": "query",
     "score": "prompt",
+    "transcribe": "audio",
 }
 """The default of `InputSpec.prompt` by task."""
 SOURCES = "sources"
@@ -94,7 +96,7 @@ class InputSpec(_Addressed):
     prompt: str = _field(
         "prompt",
         "Column with the prompts, or with lists of messages for conversations; the texts or queries of other tasks."
-        "  [default: prompt; embed, classify: text; rerank: query; score: prompt]",
+        "  [default: prompt; embed, classify: text; rerank: query; score: prompt; transcribe: audio]",
     )
     template: str | None = _field(
         None, "Prompt template (Jinja) over the columns: 'Describe {{ name }}.'; @FILE reads it from a file."
@@ -166,7 +168,7 @@ class GenerationDefaults(_StrictModel):
 class EncodeSpec(_StrictModel):
     """What is done with rows that are not generated, and the index over their vectors in a table."""
 
-    task: Literal["embed", "classify", "rerank", "score"]
+    task: Literal["embed", "classify", "rerank", "score", "transcribe"]
     documents: str = _field("documents", "Column with the list of documents of a rerank row.")
     continuations: str = _field(
         "continuations", "Column with the text, or list of texts, to score after a row's prompt; else the prompt is."
@@ -181,6 +183,14 @@ class EncodeSpec(_StrictModel):
     truncate: bool = _field(
         False, "Cut texts that are too long (score: the beginning of prompts), instead of refusing them."
     )
+    language: str | None = _field(
+        None, "Language of the audio of rows without a column `language`, such as en.  [default: found in each audio]"
+    )
+    to_english: bool = _field(False, "Translate the audio into English.")
+    initial_prompt: str | None = _field(None, "Words that may come, such as names, and the style of the transcripts.")
+    word_timestamps: bool = _field(False, "Write the times of words too, in `segments`.")
+    max_seconds: float = _field(7200.0, "Refuse audio that is longer.", gt=0)
+    beam_width: int = _field(1, "Texts to follow at a time.", ge=1, le=16)
     index: Literal["hnsw", "ivfflat", "none"] = _field(
         "hnsw", "Index to build over the embeddings in a table once all rows are done."
     )
@@ -194,15 +204,18 @@ class EncodeSpec(_StrictModel):
             return ClassifyRequest("Hello", self.truncate)
         if self.task == "rerank":
             return RerankRequest("Hello", ("Hello",), self.truncate)
+        if self.task == "transcribe":
+            return TranscribeRequest("")
         return ScoreRequest((0,), ((0,),))
 
     def binding(self) -> dict[str, Any]:
-        """Return what is bound to the state of a job; jobs from before there were scores bind nothing of them."""
-        unbound = _INDEX_FIELDS if self.task == "score" else {*_INDEX_FIELDS, "continuations", "max_length"}
-        return self.model_dump(mode="json", exclude=unbound)
+        """Return what is bound to the state of a job; jobs from before there were some tasks bind nothing of them."""
+        later = {name for task, names in _LATER_FIELDS.items() if task != self.task for name in names}
+        return self.model_dump(mode="json", exclude={"index", "metric", "max_seconds", *later})
 
 
-_INDEX_FIELDS = {"index", "metric"}
+SPEECH_FIELDS = ("language", "to_english", "initial_prompt", "word_timestamps", "beam_width")
+_LATER_FIELDS: dict[Task, tuple[str, ...]] = {"score": ("continuations", "max_length"), "transcribe": SPEECH_FIELDS}
 
 
 class RetrievalSpec(_Addressed):

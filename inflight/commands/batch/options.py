@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from inflight.batch.job.spec import (
     PASSAGES,
+    SPEECH_FIELDS,
     TEXT_COLUMNS,
     EncodeSpec,
     GenerationDefaults,
@@ -59,8 +60,8 @@ _TASK_OPTIONS = (
         type=click.Choice(get_args(Task)),
         default="generate",
         show_default=True,
-        help="What the model does with a row: generate an answer, embed or classify a text, rerank documents, or score"
-        " how likely texts are.",
+        help="What the model does with a row: generate an answer, embed or classify a text, rerank documents, score how"
+        " likely texts are, or transcribe an audio file.",
     ),
     model_options(EncodeSpec),
 )
@@ -231,6 +232,7 @@ _ENCODE_OPTIONS: dict[Task, tuple[str, ...]] = {
     "classify": ("truncate",),
     "rerank": ("truncate", "documents"),
     "score": ("truncate", "continuations", "max_length"),
+    "transcribe": (*SPEECH_FIELDS, "max_seconds"),
 }
 
 

@@ -1,0 +1,71 @@
+"""The audio files that rows name: local ones as they are, others as temporary copies."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import IO
+
+from inflight_client import InflightError
+
+from inflight.batch.errors import BatchError
+from inflight.batch.storage.addresses import local_path
+from inflight.batch.storage.files import StoredFile
+
+MAX_BYTES = 4 << 30
+"""Bytes of the longest file that is copied."""
+
+
+@contextmanager
+def open_audio(address: str) -> Iterator[tuple[IO[bytes], str]]:
+    """Yield an open file of the system, and what is the same while its content is. Raises InflightError.
+
+    What a storage streams is copied first: a decoder takes an error of it for the end of the file.
+    """
+    try:
+        file, version = _opened(StoredFile(address))
+    except BatchError as error:
+        raise InflightError(str(error), error.code) from None
+    with file:
+        yield file, version
+
+
+def _opened(stored: StoredFile) -> tuple[IO[bytes], str]:
+    if stored.is_local and stored.compression is None:
+        with stored.map_errors():
+            file = os.fdopen(os.open(local_path(stored.address), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+            about = os.fstat(file.fileno())
+        if stat.S_ISREG(about.st_mode):
+            return file, f"{about.st_size} {about.st_mtime_ns}"
+        file.close()
+        raise BatchError(f"{stored.shown} is no file; name one", stored.missing_code)
+    with ExitStack() as stack:
+        copy = stack.enter_context(tempfile.TemporaryFile())
+        with stored.reading() as reading:
+            shutil.copyfileobj(_Limited(reading.content, stored.shown), copy, 1 << 20)
+        copy.seek(0)
+        version = hashlib.file_digest(copy, "sha256").hexdigest()
+        stack.pop_all()
+    return copy, version
+
+
+class _Limited:
+    """A stream that ends with an error after MAX_BYTES."""
+
+    def __init__(self, file: IO[bytes], shown: str) -> None:
+        self._file, self._left, self._shown = file, MAX_BYTES, shown
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise BatchError(
+                f"{self._shown} has more than {MAX_BYTES >> 30} GiB, too many to copy; cut it into files",
+                "audio_too_long",
+            )
+        return data
