@@ -131,7 +131,10 @@ def _generator(argument: str, engine: str | Path) -> Manifest:
 
 def _encoder_bytes(options: DeploymentOptions) -> int:
     encoders = (verify_encoder_for(*each) for each in options.encoders.directories().items())
-    return sum(sum(file.bytes for file in each.files.values()) + (each.longest_text_bytes or 0) for each in encoders)
+    return sum(
+        sum(file.bytes for file in each.files.values()) + (getattr(each, "longest_text_bytes", None) or 0)
+        for each in encoders
+    )
 
 
 def _check_memory(models: Sequence[FleetModel], memory: int) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from build_engines.atomic_directory import in_use
-from build_engines.manifest import EncoderTask
 from build_engines.plan.size import format_size
 from inflight.commands.fleet import FleetOptions, fleet_options, make_fleet
 from inflight.commands.models.argument import kind_of
@@ -35,6 +34,7 @@ from inflight.commands.terminal.build_progress import show_build_progress
 from inflight.commands.terminal.standard_streams import print_message
 from inflight.deploy.fleet.fleet import Fleet
 from inflight.deploy.repository.engine_set import verify_encoder_for
+from inflight.deploy.repository.model_names import BatchedTask
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.server.grpc_tls import GrpcTls
 from inflight.deploy.server.process_layout import MULTI_GPU_MODES
@@ -227,7 +227,7 @@ def _engines(
     """Yield what to serve, MODEL or the first encoder, and the options with the engines of the others."""
     with ExitStack() as held:
         engine = None if model is None else held.enter_context(_engine(model, build, settings, quiet))
-        others: dict[EncoderTask, Path] = {}
+        others: dict[BatchedTask, Path] = {}
         for task, named in options.encoders.directories().items():
             own = build if engine is None else {}
             encoder = Path(held.enter_context(_engine(str(named), {**own, "task": task}, settings, quiet)))

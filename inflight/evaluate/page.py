@@ -58,7 +58,7 @@ def _values(directory: EvaluationDirectory, evaluation: Evaluation, name: str) -
 
 
 def _histogram(metric: Metric, values: Iterator[float]) -> Chart:
-    counts, edges = np.histogram(np.fromiter(values, float), _BINS)
+    counts, edges = np.histogram(np.fromiter(values, float), _BINS, (0.0, 1.0) if metric.binary else None)
     bars: dict[str, Any] = {
         "type": "bar",
         "x": [rounded((low + high) / 2) for low, high in pairwise(edges)],

@@ -9,17 +9,18 @@ from typing import Any
 
 import click
 
-from build_engines.manifest import EncoderTask
 from inflight.commands.option_sections import Decorated, section
 from inflight.commands.options.config_file import ModelName
 from inflight.commands.options.numbers import Ratio
+from inflight.deploy.repository.model_names import BatchedTask
 from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
 from inflight.deploy.repository.typed_parameters import load_parameters_file
 
-_ENCODERS: Mapping[EncoderTask, str] = {
+_ENCODERS: Mapping[BatchedTask, str] = {
     "embed": "that embeds texts",
     "rerank": "that ranks documents",
     "classify": "that classifies texts",
+    "transcribe": "that transcribes speech",
 }
 
 

@@ -267,8 +267,11 @@ def _facts(manifest: AnyManifest) -> Iterator[str]:
             yield "fit for --reproducible"
         return
     yield f"task {manifest.task}"
-    yield f"{len(manifest.labels)} labels" if manifest.task == "classify" else f"{manifest.dimensions} dimensions"
-    yield f"texts of up to {manifest.max_seq_len:,} tokens"
+    if manifest.task == "transcribe":
+        yield ", ".join(manifest.languages) or "English only"
+    else:
+        yield f"{len(manifest.labels)} labels" if manifest.task == "classify" else f"{manifest.dimensions} dimensions"
+        yield f"texts of up to {manifest.max_seq_len:,} tokens"
 
 
 def _encode_a_text(location: str | Path) -> str:

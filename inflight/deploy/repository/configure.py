@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from build_engines.manifest import EncoderManifest, Manifest
+from build_engines.manifest import EncoderManifest, Manifest, Seq2SeqManifest
 from inflight import __version__
 from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository import model_configs, python_backend
-from inflight.deploy.repository.engine_set import EngineSet
-from inflight.deploy.repository.model_names import ENCODER_MODELS, ENGINE_MODEL, TEXT_MODELS
+from inflight.deploy.repository.engine_set import AnyManifest, BatchedManifest, EngineSet
+from inflight.deploy.repository.model_names import ENCODER_MODELS, ENGINE_MODEL, PROCESSOR_TARGETS, TEXT_MODELS
 from inflight.deploy.repository.options import DeploymentOptions, adapter_names
 from inflight.deploy.repository.tensorrt_llm import backend
 
@@ -56,23 +56,23 @@ def has_chat_template(engine: Path) -> bool:
         return False
 
 
-def configure_encoder(config: Any, engine: Path, manifest: EncoderManifest, options: DeploymentOptions) -> None:
+def configure_encoder(config: Any, engine: Path, manifest: BatchedManifest, options: DeploymentOptions) -> None:
     """Apply an encoder's directory, the limits of its engine and the options to its committed configuration.
 
     Raises DeployError `invalid_parameter` for micro-batches that the engine was not built for.
     """
     asked = options.encoders
     option_values = {
-        "max_batch_tokens": asked.max_batch_tokens,
+        "max_batch_tokens": asked.max_batch_tokens if "max_batch_tokens" in config.parameters else None,
         "max_batch_texts": asked.max_batch_texts,
         "max_queue_texts": asked.max_queue_texts,
         "max_wait_ms": asked.max_wait_ms,
         "num_requests": asked.num_requests,
-        "threads": asked.encoder_threads if manifest.target == "openvino" else None,
+        "threads": asked.encoder_threads if manifest.target in PROCESSOR_TARGETS else None,
     }
     values = {name: str(value) for name, value in option_values.items() if value is not None}
     own = options.parameters.get(config.name, {})
-    limits = {} if manifest.limits is None else manifest.limits.model_dump()
+    limits = manifest.limits.model_dump() if isinstance(manifest, EncoderManifest) and manifest.limits else {}
     built = {name: str(value) for name, value in limits.items()}
     model_configs.set_parameters(config, {"engine_dir": str(engine.resolve()), **built, **values, **own})
     for name, most in limits.items():
@@ -105,7 +105,7 @@ def committed_repository() -> Path:
     raise DeployError(f"The model repository is missing beside {here}; install inflight again.", "server_start_failed")
 
 
-def build_id(manifest: Manifest | EncoderManifest) -> str:
+def build_id(manifest: AnyManifest) -> str:
     """Return a name of what answers: the same for the same engine, tokenizer and template in any location.
 
     A resumed job compares it to check that the same model answers.
@@ -118,10 +118,12 @@ def build_id(manifest: Manifest | EncoderManifest) -> str:
         "source": manifest.source.model_dump(exclude={"checkpoint"}),
         "files": {name: file.sha256 for name, file in manifest.files.items()},
     }
+    # What an encoder answers depends on these too.
+    own = ("task", "prompts", "default_prompt", "activation", "labels", "max_seq_len", "padding_side")
     if isinstance(manifest, EncoderManifest):
-        # What an encoder answers depends on these too.
-        own = ("task", "prompts", "default_prompt", "activation", "labels", "max_seq_len", "padding_side")
         parts |= manifest.model_dump(include=set(own))
+    elif isinstance(manifest, Seq2SeqManifest):
+        parts |= manifest.model_dump(include={"task", "max_seq_len", "max_source_len", "languages"})
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -159,14 +161,13 @@ def _text_flags(configs: model_configs.Configs) -> dict[str, bool]:
     return {name: configs[model].parameters[name].string_value == "true" for name, model in places.items()}
 
 
-def served_encoder_info(name: str, manifest: EncoderManifest, config: Any, engine_dir: Path | None) -> str:
+def served_encoder_info(name: str, manifest: BatchedManifest, config: Any, engine_dir: Path | None) -> str:
     """Return as JSON what an encoder's model serves, as `served_model_info` does."""
     facts = {
         "model": name,
         "task": manifest.task,
-        "dimensions": manifest.dimensions,
         "max_seq_len": manifest.max_seq_len,
-        "labels": list(manifest.labels),
+        **_encoder_facts(manifest),
         "precision": manifest.precision,
         "target": manifest.target,
         "max_batch_texts": int(config.parameters["max_batch_texts"].string_value),
@@ -175,7 +176,13 @@ def served_encoder_info(name: str, manifest: EncoderManifest, config: Any, engin
     return json.dumps(facts)
 
 
-def _tokenizer_info(manifest: Manifest | EncoderManifest, engine_dir: Path | None) -> dict[str, str]:
+def _encoder_facts(manifest: BatchedManifest) -> dict[str, Any]:
+    if isinstance(manifest, EncoderManifest):
+        return {"dimensions": manifest.dimensions, "labels": list(manifest.labels)}
+    return {"languages": list(manifest.languages)}
+
+
+def _tokenizer_info(manifest: AnyManifest, engine_dir: Path | None) -> dict[str, str]:
     tokenizer = manifest.files.get("tokenizer.json")
     place = {} if engine_dir is None else {"engine_dir": str(engine_dir.resolve())}
     return ({"tokenizer": tokenizer.sha256} if tokenizer else {}) | place
@@ -265,7 +272,7 @@ def _model_defaults(engine: Path, manifest: Manifest, options: DeploymentOptions
 
 def _add_identity(
     configs: model_configs.Configs,
-    manifest: Manifest | EncoderManifest,
+    manifest: AnyManifest,
     texts: model_configs.Configs,
     info: str,
     mode: str = "",

@@ -1,4 +1,4 @@
-"""The engines of one deployment: at most one that generates, and at most one encoder for each task."""
+"""The engines of one deployment: at most one that generates, and at most one encoder for each other task."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from build_engines.manifest import EncoderManifest, EncoderTask, Manifest, Seq2SeqManifest, verify_engine
+from build_engines.manifest import EncoderManifest, Manifest, Seq2SeqManifest, verify_engine
 from inflight.deploy.errors import DeployError, invalid
-from inflight.deploy.repository.model_names import TASKS, Task
+from inflight.deploy.repository.model_names import TASKS, BatchedTask, Task
 from inflight.deploy.repository.options import DeploymentOptions
 
-AnyManifest = Manifest | EncoderManifest
+BatchedManifest = EncoderManifest | Seq2SeqManifest
+AnyManifest = Manifest | BatchedManifest
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,6 @@ class EngineSet:
         """
         options = options or DeploymentOptions()
         main = verify_engine(engine)
-        if isinstance(main, Seq2SeqManifest):
-            raise DeployError(
-                f"{engine} is an engine with the task {main.task}, which no model of the repository runs; name one"
-                f" with {', '.join(TASKS)}.",
-                "engine_incompatible",
-            )
         manifests: dict[Task, AnyManifest] = {main.task: main}
         directories: dict[Task, Path] = {main.task: engine}
         for task, directory in options.encoders.directories().items():
@@ -70,8 +65,8 @@ class EngineSet:
         return manifest if isinstance(manifest, Manifest) else None
 
     @property
-    def encoders(self) -> dict[EncoderTask, EncoderManifest]:
-        return {manifest.task: manifest for manifest in self.all if isinstance(manifest, EncoderManifest)}
+    def encoders(self) -> dict[BatchedTask, BatchedManifest]:
+        return {manifest.task: manifest for manifest in self.all if not isinstance(manifest, Manifest)}
 
     @property
     def model_names(self) -> dict[Task, str]:
@@ -80,10 +75,10 @@ class EngineSet:
         return names | ({self.main.task: self.served_model_name} if self.served_model_name else {})
 
 
-def verify_encoder_for(task: EncoderTask, directory: Path) -> EncoderManifest:
+def verify_encoder_for(task: BatchedTask, directory: Path) -> BatchedManifest:
     """Verify an encoder's directory and its task. Raises as `EngineSet.find` does."""
     manifest = verify_engine(directory)
-    if isinstance(manifest, EncoderManifest) and manifest.task == task:
+    if not isinstance(manifest, Manifest) and manifest.task == task:
         return manifest
     raise DeployError(
         f"{directory} is an engine with the task {manifest.task}, and --{task} needs one with the task {task}; name"

@@ -11,12 +11,12 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from build_engines.manifest import EncoderManifest, EncoderTask, EngineFile, FileName, Manifest, find_damage
+from build_engines.manifest import EngineFile, FileName, Manifest, find_damage
 from inflight import __version__, compatible
 from inflight.common.schema.validation_errors import first_error
 from inflight.deploy.errors import DeployError
-from inflight.deploy.repository.engine_set import AnyManifest, EngineSet
-from inflight.deploy.repository.model_names import Task
+from inflight.deploy.repository.engine_set import AnyManifest, BatchedManifest, EngineSet
+from inflight.deploy.repository.model_names import BatchedTask, Task
 
 MANIFEST_FILE = "inflight.json"
 FORMAT = 1
@@ -40,7 +40,7 @@ class RepositoryManifest(BaseModel):
     inflight_version: str
     vendored: bool
     engine: Manifest | None
-    encoders: dict[EncoderTask, EncoderManifest] = Field(default_factory=dict)
+    encoders: dict[BatchedTask, BatchedManifest] = Field(default_factory=dict)
     engine_path: str | None
     kv_cache_tokens: int | None
     options_digest: str

@@ -5,22 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from build_engines.manifest import EncoderTask
+from build_engines.manifest import EncoderTask, Seq2SeqTask
 
-Task = Literal["generate"] | EncoderTask
+BatchedTask = EncoderTask | Seq2SeqTask
+"""A task whose requests are computed in batches as a whole, by the models that the commands call encoders."""
+Task = Literal["generate"] | BatchedTask
 
 ENGINE_MODEL = "tensorrt_llm"
+PROCESSOR_TARGETS = ("openvino", "ctranslate2")
+"""The targets whose engines compute on the processor."""
 CPP_BACKEND = "tensorrtllm"
 """The name of TensorRT-LLM's C++ backend in Triton."""
 TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
 """The models to which clients send text, in the order in which they are unloaded."""
-ENCODER_MODELS: Mapping[Task, str] = {"embed": "embedding", "rerank": "rerank", "classify": "classify"}
+ENCODER_MODELS: Mapping[BatchedTask, str] = {
+    "embed": "embedding",
+    "rerank": "rerank",
+    "classify": "classify",
+    "transcribe": "whisper",
+}
 """The model of each kind of encoder."""
 TASKS: tuple[Task, ...] = ("generate", *ENCODER_MODELS)
-MODELS_WITH_ENGINE: Mapping[Task, str] = {task: ENCODER_MODELS.get(task, ENGINE_MODEL) for task in TASKS}
-ENTRY_MODELS: Mapping[Task, tuple[str, ...]] = {
-    task: (ENCODER_MODELS[task],) if task in ENCODER_MODELS else TEXT_MODELS for task in TASKS
-}
+MODELS_WITH_ENGINE: dict[Task, str] = {"generate": ENGINE_MODEL}
+MODELS_WITH_ENGINE.update((task, model) for task, model in ENCODER_MODELS.items())
+ENTRY_MODELS: dict[Task, tuple[str, ...]] = {"generate": TEXT_MODELS}
+ENTRY_MODELS.update((task, (model,)) for task, model in ENCODER_MODELS.items())
 """The models to which clients send requests, by task."""
 
 

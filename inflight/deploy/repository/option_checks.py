@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from build_engines.manifest import Manifest, verify
 from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository.engine_set import EngineSet
-from inflight.deploy.repository.model_names import option_name
+from inflight.deploy.repository.model_names import PROCESSOR_TARGETS, option_name
 from inflight.deploy.repository.options import (
     DeploymentOptions,
     adapter_files,
@@ -80,7 +80,7 @@ def check_options(options: DeploymentOptions, engines: EngineSet) -> None:
         )
     if not engines.encoders and (names := given_options(options.encoders)):
         raise invalid(f"{', '.join(map(option_name, names))} is for encoders, and none is served; leave it out.")
-    on_processor = any(manifest.target == "openvino" for manifest in engines.encoders.values())
+    on_processor = any(manifest.target in PROCESSOR_TARGETS for manifest in engines.encoders.values())
     if options.encoders.encoder_threads is not None and not on_processor:
         raise invalid(
             f"The option {option_name('encoder_threads')} is for encoders that compute on the processor, and all that"

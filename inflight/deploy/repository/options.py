@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from build_engines.manifest import EncoderTask
 from inflight.deploy.errors import invalid
+from inflight.deploy.repository.model_names import ENCODER_MODELS, BatchedTask
 
 _MAX_NAME_BYTES = 256
 
@@ -18,16 +18,17 @@ _MAX_NAME_BYTES = 256
 class EncoderOptions:
     """Encoders to serve beside an engine, and the settings of all encoders; None keeps the committed value.
 
-    `embed`, `rerank` and `classify` are engine directories. `max_batch_tokens` limits a micro-batch: its texts times
-    the longest one, in tokens; `max_batch_texts` limits its texts. `max_queue_texts` may wait; a text that has waited
-    for `max_wait_ms` goes first. An encoder computes `num_requests` micro-batches at a time, on `encoder_threads`
-    threads of the processor. `DeploymentOptions.parameters` sets these for one encoder:
+    `embed`, `rerank`, `classify` and `transcribe` are engine directories. `max_batch_tokens` limits a micro-batch: its
+    texts times the longest one, in tokens; `max_batch_texts` limits its texts, or clips. `max_queue_texts` may wait; a
+    text that has waited for `max_wait_ms` goes first. An encoder computes `num_requests` micro-batches at a time, on
+    `encoder_threads` threads of the processor. `DeploymentOptions.parameters` sets these for one encoder:
     {"rerank": {"max_wait_ms": "20"}}.
     """
 
     embed: Path | None = None
     rerank: Path | None = None
     classify: Path | None = None
+    transcribe: Path | None = None
     max_batch_tokens: int | None = None
     max_batch_texts: int | None = None
     max_queue_texts: int | None = None
@@ -35,14 +36,14 @@ class EncoderOptions:
     num_requests: int | None = None
     encoder_threads: int | None = None
 
-    def directories(self) -> dict[EncoderTask, Path]:
+    def directories(self) -> dict[BatchedTask, Path]:
         """Return the engine directories that are set, by task."""
-        named: dict[EncoderTask, Path | None] = {"embed": self.embed, "rerank": self.rerank, "classify": self.classify}
-        return {task: directory for task, directory in named.items() if directory is not None}
+        return {task: directory for task in ENCODER_MODELS if (directory := getattr(self, task)) is not None}
 
-    def with_directories(self, named: Mapping[EncoderTask, Path]) -> EncoderOptions:
+    def with_directories(self, named: Mapping[BatchedTask, Path]) -> EncoderOptions:
         """Return the same settings for other engine directories."""
-        return replace(self, embed=named.get("embed"), rerank=named.get("rerank"), classify=named.get("classify"))
+        directories: dict[str, Any] = {task: named.get(task) for task in ENCODER_MODELS}
+        return replace(self, **directories)
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,20 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from build_engines import containers, machine
 from build_engines.cpu_precision import better_precision, find_processor
 from build_engines.machine import Gpu, Machine
-from build_engines.manifest import EncoderManifest, EngineManifest, Manifest
+from build_engines.manifest import EncoderManifest, EngineManifest, Manifest, Seq2SeqManifest
 from inflight import __version__, compatible
 from inflight.deploy import memory
 from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository import kv_budget
 from inflight.deploy.repository.engine_set import AnyManifest
 from inflight.deploy.repository.environment import container_name, world_size
-from inflight.deploy.repository.model_names import CPP_BACKEND
+from inflight.deploy.repository.model_names import CPP_BACKEND, PROCESSOR_TARGETS
 
 _FIRST_WITH_ENCODE = (1, 3)
 _REQUEST_LOG_VARIABLE = "INFLIGHT_REQUEST_LOG"
@@ -38,13 +39,13 @@ class Problem:
     code: str | None = None
 
 
-def check_engine(manifest: Manifest | EncoderManifest, backends: Path, on_message: Callable[[str], None]) -> None:
+def check_engine(manifest: AnyManifest, backends: Path, on_message: Callable[[str], None]) -> None:
     """Raise the first problem that prevents the engine from running here as DeployError; report the others.
 
     Inspects the machine only for engines that need GPUs. Codes: `engine_incompatible`, `gpu_missing`,
-    `server_not_found`.
+    `package_missing`, `server_not_found`.
     """
-    here = Machine() if manifest.target == "openvino" else machine.detect_machine()
+    here = Machine() if manifest.target in PROCESSOR_TARGETS else machine.detect_machine()
     for problem in find_problems(manifest, here, backends):
         if problem.code is not None:
             raise DeployError(problem.sentence, problem.code)
@@ -92,9 +93,16 @@ def check_kv_cache(generator: Manifest | None, tokens: int | None) -> None:
         )
 
 
-def find_problems(manifest: Manifest | EncoderManifest, machine: Machine, backends: Path) -> Iterator[Problem]:
+def find_problems(manifest: AnyManifest, machine: Machine, backends: Path) -> Iterator[Problem]:
     """Yield the mismatches between the engine and this machine; `backends` is the directory of Triton's backends."""
     yield from _our_version(manifest)
+    if isinstance(manifest, Seq2SeqManifest):
+        if find_spec("ctranslate2") is None:
+            yield Problem(
+                f"The engine {manifest.name} needs the package ctranslate2; say pip install 'inflight[speech]'.",
+                "package_missing",
+            )
+        return
     if manifest.target == "openvino":
         # An encoder's precision is a choice of quality: its vectors must match those that are stored already.
         yield from _precision(manifest) if isinstance(manifest, Manifest) else _longest_text(manifest)
@@ -200,7 +208,7 @@ def _encode(manifest: EncoderManifest, here: Machine) -> Iterator[Problem]:
         )
 
 
-def _gpus(manifest: Manifest | EncoderManifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
+def _gpus(manifest: AnyManifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
     needed = world_size(manifest)
     if len(gpus) >= needed:
         return

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from build_engines.manifest import EncoderTask
-from inflight.deploy.repository.model_names import ENCODER_MODELS, MODELS_WITH_ENGINE, Task
+from inflight.deploy.repository.model_names import ENCODER_MODELS, MODELS_WITH_ENGINE, BatchedTask, Task
 
 _ENCODED_TEXTS = "inflight_encoder_texts_total"
 
@@ -18,11 +17,14 @@ def _text(name: str, shape: list[int]) -> dict[str, Any]:
     return {"name": name, "datatype": "BYTES", "shape": shape, "data": ["a"]}
 
 
-_ENCODER_INPUTS: Mapping[EncoderTask, list[dict[str, Any]]] = {
-    "embed": [_text("text_input", [1, 1])],
-    "rerank": [_text("query", [1]), _text("documents", [1])],
-    "classify": [_text("text_input", [1, 1])],
+_SILENCE = {"name": "WAV", "datatype": "FP32", "shape": [1, 1600], "data": [0.0] * 1600}
+_ENCODER_CALLS: Mapping[BatchedTask, tuple[str, list[dict[str, Any]]]] = {
+    "embed": ("num_input_tokens", [_text("text_input", [1, 1])]),
+    "rerank": ("num_input_tokens", [_text("query", [1]), _text("documents", [1])]),
+    "classify": ("num_input_tokens", [_text("text_input", [1, 1])]),
+    "transcribe": ("language", [_SILENCE]),
 }
+"""An output of each model, and inputs of the smallest request."""
 
 
 class ProbeError(Exception):
@@ -60,7 +62,8 @@ class Probe:
             self.generate(seconds)
             return
         # Without the output `error`, a text that fails is an error of the request.
-        body = {"inputs": _ENCODER_INPUTS[task], "outputs": [{"name": "num_input_tokens"}]}
+        output, inputs = _ENCODER_CALLS[task]
+        body = {"inputs": inputs, "outputs": [{"name": output}]}
         self._request("POST", f"/v2/models/{ENCODER_MODELS[task]}/infer", json.dumps(body), seconds=seconds)
 
     def generate(self, seconds: float, model: str = "ensemble") -> None:

@@ -1,4 +1,4 @@
-"""Plans micro-batches of texts of similar lengths, by a budget of padded tokens.
+"""Plans micro-batches of texts of one group and of similar lengths, by a budget of padded tokens.
 
 The planner knows neither an engine nor Triton. It plans one micro-batch at a time from all waiting texts, so that an
 urgent text waits for one micro-batch at most before it is considered.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
@@ -58,13 +58,14 @@ class PlannerLimits:
 class WaitingText(Generic[Item]):
     """A text in the planner: its item, its padded length, its priority (higher first), and its arrival in seconds.
 
-    `waiting` is false once the text was planned or dropped.
+    Only texts of the same `group` can share a micro-batch. `waiting` is false once the text was planned or dropped.
     """
 
     item: Item
     tokens: int
     priority: int
     arrival: float
+    group: Hashable = None
     number: int = 0
     waiting: bool = field(default=False, repr=False)
 
@@ -90,8 +91,7 @@ class Planner(Generic[Item]):
         # Each text is in three queues. One that does not wait any more is skipped, or removed when they are rebuilt.
         self._by_arrival: deque[WaitingText[Item]] = deque()
         self._by_priority: list[WaitingText[Item]] = []
-        self._by_length: dict[int, list[WaitingText[Item]]] = {}
-        self._lengths: list[int] = []
+        self._groups: dict[Hashable, _ByLength[Item]] = {}
         self._last_was_overdue = False
 
     def __len__(self) -> int:
@@ -102,11 +102,7 @@ class Planner(Generic[Item]):
         self._waiting += 1
         self._by_arrival.append(text)
         heapq.heappush(self._by_priority, text)
-        queue = self._by_length.get(text.tokens)
-        if queue is None:
-            queue = self._by_length[text.tokens] = []
-            insort(self._lengths, text.tokens)
-        heapq.heappush(queue, text)
+        self._index(text)
 
     def drop(self, text: WaitingText[Item]) -> bool:
         """Forget a text; return false if it is not waiting."""
@@ -149,10 +145,12 @@ class Planner(Generic[Item]):
         lowest = longest - _CLASS_STEPS * _length_step(longest)
         highest = longest + _CLASS_STEPS * _length_step(longest + 1)
 
+        group = self._groups[anchor.group]
+
         def filled() -> bool:
             return len(batch) * longest >= self._limits.max_batch_tokens * _MIN_FILL
 
-        for text in self._shorter(longest, lambda text: text.priority >= anchor.priority or not filled()):
+        for text in group.shorter(longest, lambda text: text.priority >= anchor.priority or not filled()):
             padded = (len(batch) + 1) * longest
             if not self._fits(len(batch) + 1, longest):
                 break
@@ -162,7 +160,7 @@ class Planner(Generic[Item]):
             self._take(text)
             batch.append(text)
             real += text.tokens
-        for text in self._longer(longest, highest):
+        for text in group.longer(longest, highest):
             if filled() or not self._fits(len(batch) + 1, text.tokens):
                 break
             self._take(text)
@@ -178,7 +176,36 @@ class Planner(Generic[Item]):
         self._waiting -= 1
         self._ended += 1
 
-    def _shorter(self, longest: int, accepts: Callable[[WaitingText[Item]], bool]) -> Iterator[WaitingText[Item]]:
+    def _index(self, text: WaitingText[Item]) -> None:
+        self._groups.setdefault(text.group, _ByLength()).add(text)
+
+    def _compact(self) -> None:
+        """Rebuild the queues once more texts have ended since the last time than wait."""
+        if self._ended <= self._waiting + 1024:
+            return
+        self._ended = 0
+        kept = [text for text in self._by_arrival if text.waiting]
+        self._by_arrival, self._by_priority, self._groups = deque(kept), list(kept), {}
+        heapq.heapify(self._by_priority)
+        for text in kept:
+            self._index(text)
+
+
+class _ByLength(Generic[Item]):
+    """The texts of a group in a queue for each length."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, list[WaitingText[Item]]] = {}
+        self._lengths: list[int] = []
+
+    def add(self, text: WaitingText[Item]) -> None:
+        queue = self._queues.get(text.tokens)
+        if queue is None:
+            queue = self._queues[text.tokens] = []
+            insort(self._lengths, text.tokens)
+        heapq.heappush(queue, text)
+
+    def shorter(self, longest: int, accepts: Callable[[WaitingText[Item]], bool]) -> Iterator[WaitingText[Item]]:
         """Yield the waiting texts of at most this length: the longest first, each to be taken before the next.
 
         The texts of a length come in order; the rest of it is left out from the first that is not accepted.
@@ -188,7 +215,7 @@ class Planner(Generic[Item]):
             position -= 1
             yield from self._of_length(self._lengths[position], accepts)
 
-    def _longer(self, longest: int, highest: int) -> Iterator[WaitingText[Item]]:
+    def longer(self, longest: int, highest: int) -> Iterator[WaitingText[Item]]:
         """Yield the waiting texts that are longer, up to a length: the shortest first."""
         position = bisect_left(self._lengths, longest + 1)
         while position < len(self._lengths) and self._lengths[position] <= highest:
@@ -198,7 +225,7 @@ class Planner(Generic[Item]):
             position = bisect_left(self._lengths, length + 1)
 
     def _of_length(self, length: int, accepts: Callable[[WaitingText[Item]], bool]) -> Iterator[WaitingText[Item]]:
-        queue = self._by_length[length]
+        queue = self._queues[length]
         while queue:
             if not queue[0].waiting:
                 heapq.heappop(queue)
@@ -206,19 +233,5 @@ class Planner(Generic[Item]):
                 yield queue[0]
             else:
                 return
-        del self._by_length[length]
+        del self._queues[length]
         self._lengths.pop(bisect_left(self._lengths, length))
-
-    def _compact(self) -> None:
-        """Rebuild the queues once more texts have ended since the last time than wait."""
-        if self._ended <= self._waiting + 1024:
-            return
-        self._ended = 0
-        kept = [text for text in self._by_arrival if text.waiting]
-        self._by_arrival, self._by_priority, self._by_length = deque(kept), list(kept), {}
-        heapq.heapify(self._by_priority)
-        for text in kept:
-            self._by_length.setdefault(text.tokens, []).append(text)
-        for queue in self._by_length.values():
-            heapq.heapify(queue)
-        self._lengths = sorted(self._by_length)

@@ -1,21 +1,18 @@
-"""Runs planned micro-batches on an encoder, and hands out each text's result when it is done."""
+"""Runs planned micro-batches on an engine, and hands out each text's result when it is done."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-import numpy as np
-
 from inflight.common.request_error import RequestError
 from inflight.runtime.background_loop import BackgroundLoop
 from inflight.runtime.encoders.batch_planner import Planner, PlannerLimits, WaitingText
-from inflight.runtime.encoders.encoder import Encoder, EncoderInput
 from inflight.runtime.engine.queue_full import queue_full_error
 
 _CANCEL_SECONDS = 0.1
@@ -32,10 +29,45 @@ class EncoderRequest(Protocol):
     """The request that texts belong to. Called from the batcher's threads."""
 
     def deliver(self, index: int, row: Any, error: RequestError | None) -> None:
-        """Take the result of the text with this index: a row of numbers, or why there is none."""
+        """Take the result of the text with this index, or why there is none."""
 
     def end_if_cancelled(self) -> bool:
         """End the request if its client has left or its deadline has passed; return whether it has ended."""
+
+
+class BatchInput(Protocol):
+    """What an engine computes, such as a text: its size in tokens, and what it must share with others of its batch."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def group(self) -> Hashable: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Again:
+    """The result of an input that is to be computed once more, as `input`, in a later micro-batch."""
+
+    input: BatchInput
+
+
+class BatchEngine(Protocol):
+    """Computes one micro-batch at a time; each thread has its own engine.
+
+    A `packed` one computes no padding. `noun` is what its inputs are called in errors, and begins their code.
+    """
+
+    packed: bool
+    noun: str
+
+    def padded_length(self, tokens: int) -> int:
+        """Return the length to which a micro-batch is padded whose longest input has so many tokens."""
+
+    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return for each input of a micro-batch its result, a RequestError or `Again`."""
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -55,30 +87,31 @@ class Computed:
 class _Entry:
     request: EncoderRequest
     index: int
-    text: EncoderInput
+    text: BatchInput
 
 
 _Waiting = WaitingText[_Entry]
 
 
 class Batcher:
-    """Queues texts, plans micro-batches of them and computes these, one per encoder at a time.
+    """Queues texts, plans micro-batches of them and computes these, one per engine at a time.
 
     A request reserves its texts first, then adds each as soon as it is tokenized, or releases it. A micro-batch that
-    fails is computed text by text, so that only the text that is the cause fails. So does a text with a row that has a
-    number that is not finite. `computed` is called in another thread after each micro-batch.
+    fails is computed text by text, so that only the text that is the cause fails. An idle engine waits up to `window_s`
+    seconds for further texts. `computed` is called in another thread after each micro-batch.
     """
 
     def __init__(
         self,
-        encoders: Sequence[Encoder],
+        engines: Sequence[BatchEngine],
         limits: PlannerLimits,
         max_queue_texts: int,
         computed: Callable[[Computed], None],
         report: Callable[[str], None],
+        window_s: float = 0,
     ) -> None:
         self._planner: Planner[_Entry] = Planner(limits)
-        self._padded_length, self._packed = encoders[0].padded_length, encoders[0].packed
+        self._engine, self._full, self._window_s = engines[0], limits.max_batch_texts, window_s
         self._max_queue_texts = max_queue_texts
         self._computed = computed
         self._report = report
@@ -89,8 +122,8 @@ class Batcher:
         self._unpolled: list[EncoderRequest] = []
         self._results: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = [
-            BackgroundLoop(f"encoder-{number}", partial(self._run_next, encoder), "an encoder failed", report)
-            for number, encoder in enumerate(encoders)
+            BackgroundLoop(f"encoder-{number}", partial(self._run_next, engine), "an encoder failed", report)
+            for number, engine in enumerate(engines)
         ]
         self._delivery = BackgroundLoop("encoder-results", self._deliver_next, "a result was not delivered", report)
         self._poll = BackgroundLoop("encoder-cancel", self._drop_cancelled, "a cancellation was not detected", report)
@@ -109,20 +142,19 @@ class Batcher:
         with self._changed:
             self._reserved -= texts
 
-    def add(
-        self, request: EncoderRequest, texts: Sequence[tuple[int, EncoderInput]], priorities: Sequence[int]
-    ) -> None:
+    def add(self, request: EncoderRequest, texts: Sequence[tuple[int, BatchInput]], priorities: Sequence[int]) -> None:
         """Queue reserved texts of a request, each with its index in the request."""
         now = time.monotonic()
         with self._changed:
-            own = self._waiting.setdefault(request, set())
             for (index, text), priority in zip(texts, priorities, strict=True):
-                entry = WaitingText(
-                    _Entry(request, index, text), self._padded_length(len(text.token_ids)), priority, now
-                )
-                own.add(entry)
-                self._planner.add(entry)
+                self._queue(_Entry(request, index, text), priority, now)
             self._changed.notify(len(texts))
+
+    def _queue(self, entry: _Entry, priority: int, arrival: float) -> None:
+        text = entry.text
+        waiting = WaitingText(entry, self._engine.padded_length(text.size), priority, arrival, text.group)
+        self._waiting.setdefault(entry.request, set()).add(waiting)
+        self._planner.add(waiting)
 
     def drop(self, request: EncoderRequest) -> None:
         """Forget the waiting texts of a request."""
@@ -150,52 +182,59 @@ class Batcher:
         self._delivery.close(wake=partial(self._results.put, None))
         self._poll.close()
 
-    def _run_next(self, encoder: Encoder) -> None:
+    def _run_next(self, engine: BatchEngine) -> None:
         with self._changed:
-            while not len(self._planner) and not self._closed:
-                self._changed.wait()
+            if not len(self._planner):
+                self._changed.wait_for(lambda: len(self._planner) or self._closed)
+                self._changed.wait_for(lambda: len(self._planner) >= self._full or self._closed, self._window_s)
             if self._closed:
                 return
             now = time.monotonic()
             batch = self._planner.next_batch(now)
+            if not batch:  # another engine took it
+                return
             self._reserved -= len(batch)
             for text in batch:
                 own = self._waiting[text.item.request]
                 own.discard(text)
                 if not own:
                     del self._waiting[text.item.request]
-        rows, errors = self._compute(encoder, [text.item.text for text in batch])
+            if len(self._planner):  # this engine may have been woken for texts that another one is to compute
+                self._changed.notify()
+        results = self._compute(engine, [text.item.text for text in batch])
         seconds = time.monotonic() - now
-        self._results.put(partial(self._deliver, batch, rows, errors, now, seconds))
+        with self._changed:
+            for text, result in zip(batch, results, strict=True):
+                if isinstance(result, Again):
+                    entry = text.item
+                    self._reserved += 1
+                    self._queue(_Entry(entry.request, entry.index, result.input), text.priority, text.arrival)
+                    self._changed.notify()
+        self._results.put(partial(self._deliver, batch, results, now, seconds))
 
-    def _compute(self, encoder: Encoder, texts: list[EncoderInput]) -> tuple[Any, list[RequestError | None]]:
+    def _compute(self, engine: BatchEngine, inputs: list[BatchInput]) -> Sequence[Any]:
         try:
-            rows = np.asarray(encoder.run(texts), dtype=np.float32)
-            finite = np.isfinite(rows.reshape(len(texts), -1)).all(axis=1)
-            return rows, [None if good else _not_computed("its values are not finite") for good in finite.tolist()]
+            return engine.run(inputs)
         except Exception as error:
-            if len(texts) == 1:
+            if len(inputs) == 1:
                 why = " ".join(f"{type(error).__name__}: {error}".split())
-                self._report(f"a text could not be computed: {why}")
-                return [None], [_not_computed(f"the engine failed on it ({why[:_MAX_ERROR_CHARACTERS]})")]
-        alone = [self._compute(encoder, [text]) for text in texts]
-        return [rows[0] for rows, _ in alone], [errors[0] for _, errors in alone]
+                self._report(f"a {engine.noun} could not be computed: {why}")
+                return [not_computed(engine.noun, f"the engine failed on it ({why[:_MAX_ERROR_CHARACTERS]})")]
+        return [self._compute(engine, [each])[0] for each in inputs]
 
     def _deliver_next(self) -> None:
         deliver = self._results.get()
         if deliver is not None:
             deliver()
 
-    def _deliver(
-        self, batch: list[_Waiting], rows: Any, errors: list[RequestError | None], started: float, seconds: float
-    ) -> None:
-        for text, row, error in zip(batch, rows, errors, strict=True):
-            entry = text.item
-            self._delivery.attempt(
-                partial(entry.request.deliver, entry.index, None if error is not None else row, error)
-            )
-        real = sum(len(text.item.text.token_ids) for text in batch)
-        padded = real if self._packed else len(batch) * max(text.tokens for text in batch)
+    def _deliver(self, batch: list[_Waiting], results: Sequence[Any], started: float, seconds: float) -> None:
+        for text, result in zip(batch, results, strict=True):
+            if isinstance(result, Again):
+                continue
+            row, error = (None, result) if isinstance(result, RequestError) else (result, None)
+            self._delivery.attempt(partial(text.item.request.deliver, text.item.index, row, error))
+        real = sum(text.item.text.size for text in batch)
+        padded = real if self._engine.packed else len(batch) * max(text.tokens for text in batch)
         waits = tuple((text.priority, started - text.arrival) for text in batch)
         self._computed(Computed(real, padded, seconds, waits))
 
@@ -210,7 +249,8 @@ class Batcher:
         del self._unpolled[:_MAX_POLLED]
 
 
-def _not_computed(why: str) -> RequestError:
+def not_computed(noun: str, why: str) -> RequestError:
+    """Return the error of an input that has no result."""
     return RequestError(
-        f"the text could not be computed: {why}; change the text, or check the engine", "text_not_computed"
+        f"the {noun} could not be computed: {why}; change the {noun}, or check the engine", f"{noun}_not_computed"
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+import numpy as np
+
 from inflight.runtime.encoders.batch_planner import PlannerLimits
-from inflight.runtime.encoders.manifest import EncoderDescription
+from inflight.runtime.encoders.batch_runner import BatchEngine, not_computed
+from inflight.runtime.encoders.manifest import EncoderDescription, Seq2SeqDescription
 
 # Each module has `load_encoders`, an `EncoderLoader`, and is imported only for engines of its target.
 BACKENDS = {
@@ -16,6 +19,7 @@ BACKENDS = {
     "llmapi": "inflight.runtime.backends.llmapi.encoder",
     "tensorrt": "inflight.runtime.backends.tensorrt.encoder",
 }
+_SEQ2SEQ_BACKEND = "inflight.runtime.backends.ctranslate2.engine"
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +29,14 @@ class EncoderInput:
 
     token_ids: Any
     type_ids: Any = None
+
+    @property
+    def size(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def group(self) -> None:
+        return None
 
 
 class Encoder(Protocol):
@@ -42,6 +54,27 @@ class Encoder(Protocol):
         """Compute one micro-batch. Returns a float32 array [texts, dimensions]."""
 
 
+class EncoderEngine:
+    """Computes the rows of texts with an encoder; a row with a number that is not finite is an error of its text."""
+
+    noun = "text"
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self.packed, self.padded_length = encoder.packed, encoder.padded_length
+
+    def run(self, inputs: Sequence[EncoderInput]) -> Sequence[Any]:
+        rows = np.asarray(self._encoder.run(inputs), dtype=np.float32)
+        finite = np.isfinite(rows.reshape(len(inputs), -1)).all(axis=1).tolist()
+        return [
+            row if good else not_computed(self.noun, "its values are not finite")
+            for row, good in zip(rows, finite, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Do nothing: an encoder ends with its process."""
+
+
 class EncoderLoader(Protocol):
     def __call__(
         self, engine_dir: str, manifest: EncoderDescription, threads: int, requests: int, limits: PlannerLimits
@@ -55,3 +88,27 @@ def find_loader(target: str) -> EncoderLoader:
     if target not in BACKENDS:
         raise ValueError(f"there are no encoders for {target}; choose one of {', '.join(BACKENDS)}")
     return cast(EncoderLoader, importlib.import_module(BACKENDS[target]).load_encoders)
+
+
+def load_engines(
+    engine_dir: str,
+    manifest: EncoderDescription | Seq2SeqDescription,
+    threads: int,
+    requests: int,
+    limits: PlannerLimits,
+    report: Callable[[str], None],
+) -> Sequence[BatchEngine]:
+    """Load an engine of any task as often as it can compute micro-batches at a time, and try it.
+
+    Raises ValueError or RuntimeError if that fails.
+    """
+    if isinstance(manifest, Seq2SeqDescription):
+        module = importlib.import_module(_SEQ2SEQ_BACKEND)
+        return cast(Sequence[BatchEngine], module.load_engines(engine_dir, manifest, threads, requests, report))
+    encoders = find_loader(manifest.target)(engine_dir, manifest, threads, requests, limits)
+    # A full micro-batch shows whether the engine works, and allocates memory that it would otherwise need later.
+    longest = min(limits.max_batch_tokens, manifest.max_seq_len)
+    full = [EncoderInput([manifest.pad_id] * longest)] * min(limits.max_batch_tokens // longest, limits.max_batch_texts)
+    for encoder in encoders:
+        encoder.run(full)
+    return [EncoderEngine(encoder) for encoder in encoders]

@@ -1,4 +1,4 @@
-"""The parts of an encoder's manifest that the runtime needs."""
+"""The parts of a manifest that the runtime needs, of an encoder or of a model with encoder and decoder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 TASKS = ("embed", "rerank", "classify")
+SEQ2SEQ_TASKS = ("transcribe",)
+_NO_LIMIT = 1 << 30
+"""Batches of clips are limited by their number alone."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,10 @@ class EncoderDescription:
     compute_capability: str = ""
 
     @property
+    def max_input_len(self) -> int:
+        return self.max_seq_len
+
+    @property
     def default_prefix(self) -> str:
         """The default prompt, or nothing: what goes before a text for which no prompt is named."""
         return self.prompts.get(self.default_prompt or "", "")
@@ -42,7 +49,7 @@ class EncoderDescription:
     @classmethod
     def from_directory(cls, engine_dir: str) -> EncoderDescription:
         """Read engine.json. Raises ValueError for an engine that is not an encoder's."""
-        content = json.loads((Path(engine_dir) / "engine.json").read_text(encoding="utf-8"))
+        content = _read(engine_dir)
         task = content.get("task", "generate")
         if task not in TASKS:
             raise ValueError(f"{engine_dir} is an engine with the task {task}; name one with {', '.join(TASKS)}")
@@ -67,3 +74,43 @@ class EncoderDescription:
             limits=content.get("limits") or {},
             compute_capability=(content.get("machine") or {}).get("compute_capability", ""),
         )
+
+
+@dataclass(frozen=True)
+class Seq2SeqDescription:
+    """The fields of the engine.json of a model with an encoder and a decoder; `max_input_len` counts positions of the
+    encoder."""
+
+    target: str
+    task: str
+    max_seq_len: int
+    max_input_len: int
+    vocabulary_size: int
+    mels: int
+    languages: tuple[str, ...]
+    properties: Mapping[str, Any]
+    limits: Mapping[str, int] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+
+
+def describe(engine_dir: str) -> EncoderDescription | Seq2SeqDescription:
+    """Read engine.json. Raises ValueError for an engine that generates text from a prompt."""
+    content = _read(engine_dir)
+    if content.get("task") not in SEQ2SEQ_TASKS:
+        return EncoderDescription.from_directory(engine_dir)
+    return Seq2SeqDescription(
+        target=content["target"],
+        task=content["task"],
+        max_seq_len=content["max_seq_len"],
+        max_input_len=content["max_source_len"],
+        vocabulary_size=content["vocab_size"],
+        mels=content["mels"],
+        languages=tuple(content["languages"]),
+        properties=content["properties"],
+        limits={"max_batch_tokens": _NO_LIMIT},
+    )
+
+
+def _read(engine_dir: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((Path(engine_dir) / "engine.json").read_text(encoding="utf-8"))
+    return content

@@ -10,8 +10,8 @@ import numpy as np
 from inflight.runtime.speech.clip import MAX_SAMPLES, SAMPLE_RATE
 
 _WINDOW = 400
-_HOP = 160
-_FRAMES = MAX_SAMPLES // _HOP
+HOP = 160
+_FRAMES = MAX_SAMPLES // HOP
 _FLOOR = 1e-10
 _RANGE = 8.0
 """Orders of magnitude below the loudest value under which all values count as equal."""
@@ -40,8 +40,8 @@ class LogMel:
         silent[: len(samples)] = samples
         padded = np.pad(silent, half, mode="reflect")
         # Frames behind the last sample are silent, and need no transform.
-        frames = min(_FRAMES, (len(samples) + half) // _HOP + 1)
-        windows = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[: frames * _HOP : _HOP]
+        frames = min(_FRAMES, (len(samples) + half) // HOP + 1)
+        windows = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[: frames * HOP : HOP]
         power = np.abs(np.fft.rfft(windows * self._window)) ** 2
         values = np.log10(np.maximum(self._filters @ power.T, _FLOOR))
         row[:, :frames] = values

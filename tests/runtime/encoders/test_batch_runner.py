@@ -14,7 +14,7 @@ import pytest
 from inflight.common.request_error import RequestError
 from inflight.runtime.encoders.batch_planner import PlannerLimits, padded_length
 from inflight.runtime.encoders.batch_runner import Batcher, Computed
-from inflight.runtime.encoders.encoder import EncoderInput
+from inflight.runtime.encoders.encoder import EncoderEngine, EncoderInput
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 
@@ -68,7 +68,8 @@ def text(first: int, tokens: int = 3) -> EncoderInput:
 def batching(
     *encoders: SumEncoder, max_queue_texts: int = 1000, computed: Callable[[Computed], None] = lambda batch: None
 ) -> Iterator[Batcher]:
-    batcher = Batcher(encoders, PlannerLimits(64, 16, 10.0), max_queue_texts, computed, lambda line: None)
+    engines = [EncoderEngine(encoder) for encoder in encoders]
+    batcher = Batcher(engines, PlannerLimits(64, 16, 10.0), max_queue_texts, computed, lambda line: None)
     try:
         yield batcher
     finally:

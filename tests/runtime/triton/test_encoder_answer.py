@@ -71,7 +71,7 @@ def answer(
     """An answer of two texts with two dimensions, and the statuses with which texts ended."""
     ended: list[str] = []
     form = answers.AnswerFormat("embedding", make, {"embedding", "error"}, True)
-    return answers.EncoderAnswer(sender, 2, 2, form, ended.append, deadline_ns), ended
+    return answers.EncoderAnswer(sender, np.full((2, 2), np.nan, np.float32), form, ended.append, deadline_ns), ended
 
 
 @pytest.mark.parametrize(

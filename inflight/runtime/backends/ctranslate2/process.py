@@ -1,18 +1,19 @@
-"""A Whisper engine in a child process."""
+"""An engine of CTranslate2 in a child process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from inflight.runtime.speech.clip import Clip, Decoded, Decoding, WhisperSettings
+from inflight.runtime.speech.clip import WhisperSettings
 from inflight.runtime.worker_process import WorkerProcess, exit_reason
 
 _MODULE = "inflight.runtime.backends.ctranslate2.worker"
 _END_SECONDS = 10
 
 
-class WhisperProcess:
-    """Transcribes one batch at a time, in one thread. Raises RuntimeError if the engine can't be loaded.
+class EngineProcess:
+    """Computes one batch at a time, in one thread. Raises RuntimeError if the engine can't be loaded.
 
     A process that dies fails its batch, and the next batch starts a new one.
     """
@@ -26,25 +27,22 @@ class WhisperProcess:
         """The process's id; None after it has died, until the next batch."""
         return None if self._worker is None else self._worker.pid
 
-    def transcribe(self, clips: Sequence[Clip], decoding: Decoding) -> list[Decoded]:
-        """Return what was said in each clip; the clips' prompts have the same length.
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the result of each input; the inputs are of one group.
 
-        Raises RequestError as `Clip.check` does, and RuntimeError for a batch that the library refuses or dies of, or
-        if no new process can be started.
+        Raises RuntimeError for a batch that the library refuses or dies of, or if no new process can be started.
         """
-        for clip in clips:
-            clip.check()
         if self._worker is None:
             self._worker = self._start()
-            self._report(f"a new process {self._worker.pid} of the speech engine is ready")
+            self._report(f"a new process {self._worker.pid} of the engine is ready")
         try:
-            self._worker.connection.send((clips, decoding))
-            answer: list[Decoded] | str = self._worker.connection.recv()
+            self._worker.connection.send(inputs)
+            answer: list[Any] | str = self._worker.connection.recv()
         except (EOFError, OSError):
             worker, self._worker = self._worker, None
             worker.connection.close()
             reason = exit_reason(worker.wait_and_reap())
-            self._report(f"the process {worker.pid} of the speech engine died ({reason})")
+            self._report(f"the process {worker.pid} of the engine died ({reason})")
             raise RuntimeError(f"the engine's process died ({reason})") from None
         if isinstance(answer, str):
             raise RuntimeError(answer)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import ctranslate2
+import numpy as np
 
-from inflight.runtime.speech.clip import Clip, Decoded, Decoding, WhisperSettings
-from inflight.runtime.speech.log_mel import LogMel
+from inflight.runtime.speech.clip import (
+    DETECTED,
+    SAMPLE_RATE,
+    SAMPLES_PER_POSITION,
+    Clip,
+    Decoded,
+    Decoding,
+    WhisperSettings,
+)
+from inflight.runtime.speech.log_mel import HOP, LogMel
 
 _SAMPLES = 5
 """Samples at a temperature above 0, of which the most probable one counts, as in OpenAI's code."""
@@ -22,30 +32,71 @@ class Whisper:
             settings.engine_dir, compute_type=settings.compute_type, intra_threads=settings.threads
         )
         self._log_mel = LogMel(settings.mels)
+        self._tokens = settings.tokens
 
-    def transcribe(self, clips: Sequence[Clip], decoding: Decoding) -> list[Decoded]:
-        """Return what was said in each clip. The clips' prompts have the same length."""
+    def run(self, clips: Sequence[Clip]) -> list[Decoded]:
+        """Return what was said in each clip. The clips are of one group."""
+        decoding = clips[0].decoding
         features = ctranslate2.StorageView.from_array(self._log_mel([clip.samples for clip in clips]))
-        sampling: dict[str, Any] = {"beam_size": decoding.beam_width}
-        if decoding.temperature > 0:
-            sampling = {
-                "beam_size": 1,
-                "num_hypotheses": _SAMPLES,
-                "sampling_topk": 0,
-                "sampling_temperature": decoding.temperature,
-            }
+        encoded = self._model.encode(features)
+        prompts = self._prompts(clips, encoded)
         results = self._model.generate(
-            features,
-            [list(clip.prompt) for clip in clips],
+            encoded,
+            prompts,
             length_penalty=decoding.length_penalty,
             return_scores=True,
             return_no_speech_prob=True,
-            **sampling,
+            **_sampling(decoding),
         )
-        return [_decoded(result, decoding.length_penalty) for result in results]
+        decoded = [_decoded(result, decoding) for result in results]
+        for row, clip in enumerate(clips):
+            if DETECTED in clip.prompt:
+                language = prompts[row][clip.prompt.index(DETECTED)]
+                decoded[row] = replace(decoded[row], language=language)
+            if decoding.words:
+                decoded[row] = self._with_times(decoded[row], encoded, row, prompts[row], clip)
+        return decoded
+
+    def _prompts(self, clips: Sequence[Clip], encoded: Any) -> list[list[int]]:
+        """Return the clips' prompts, with the languages that were detected."""
+        if DETECTED not in clips[0].prompt:
+            return [list(clip.prompt) for clip in clips]
+        found = [languages[0][0][2:-2] for languages in self._model.detect_language(encoded)]
+        tokens = [self._tokens.languages[code] for code in found]
+        return [
+            [token if each == DETECTED else each for each in clip.prompt]
+            for clip, token in zip(clips, tokens, strict=True)
+        ]
+
+    def _with_times(self, decoded: Decoded, encoded: Any, row: int, prompt: Sequence[int], clip: Clip) -> Decoded:
+        """Add the time of each token of text: where the decoder attends to while it writes the token."""
+        text = [token for token in decoded.tokens if token < self._tokens.end]
+        if not text:
+            return decoded
+        start = [token for token in prompt[prompt.index(self._tokens.start) :] if token != self._tokens.no_timestamps]
+        own = ctranslate2.StorageView.from_array(np.array(encoded)[row : row + 1])
+        frames = max(2, len(clip.samples) // HOP)
+        alignment = self._model.align(own, start, [text], frames)[0]
+        times: dict[int, int] = {}
+        for token, position in alignment.alignments:
+            times.setdefault(token, position)
+        seconds = SAMPLES_PER_POSITION / SAMPLE_RATE
+        starts = [times[index] * seconds for index in range(len(text) + 1)]
+        return replace(decoded, times=tuple(starts), probabilities=tuple(alignment.text_token_probs))
 
 
-def _decoded(result: Any, length_penalty: float) -> Decoded:
+def _sampling(decoding: Decoding) -> dict[str, Any]:
+    if not decoding.temperature:
+        return {"beam_size": decoding.beam_width}
+    return {
+        "beam_size": 1,
+        "num_hypotheses": _SAMPLES,
+        "sampling_topk": 0,
+        "sampling_temperature": decoding.temperature,
+    }
+
+
+def _decoded(result: Any, decoding: Decoding) -> Decoded:
     tokens = tuple(result.sequences_ids[0])
-    total = result.scores[0] * len(tokens) ** length_penalty
-    return Decoded(tokens, total / (len(tokens) + 1), result.no_speech_prob)
+    total = result.scores[0] * len(tokens) ** decoding.length_penalty
+    return Decoded(tokens, total / (len(tokens) + 1), result.no_speech_prob, decoding.temperature)

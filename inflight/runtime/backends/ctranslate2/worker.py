@@ -1,8 +1,8 @@
 """The child process of CTranslate2: `python -m inflight.runtime.backends.ctranslate2.worker FD`.
 
-The library has crashed on damaged inputs, so it runs apart from Triton. The first message is a `WhisperSettings`, whose
-answer is None or the reason why the engine can't be loaded. Each further one is the clips of a batch and their
-`Decoding`; the answer is the list of results, or the exception as a text. The process ends when its parent does.
+The library has crashed on damaged inputs, so it runs apart from Triton. The first message is the engine's settings,
+whose answer is None or the reason why the engine can't be loaded. Each further one is the inputs of a batch; the answer
+is the list of results, or the exception as a text. The process ends when its parent does.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def serve(connection: Connection) -> None:
         return
     connection.send(None)
     while True:
-        clips, decoding = connection.recv()
+        inputs = connection.recv()
         try:
-            connection.send(model.transcribe(clips, decoding))
+            connection.send(model.run(inputs))
         except Exception as error:
             connection.send(_line(error))
 

@@ -33,14 +33,14 @@ class EncoderAnswer:
     """Thread-safe. Ends once all texts have a result, or with the first error if the output `error` was not requested.
     A response that cannot be made or sent is replaced with an error.
 
-    `ended` gets the status of each text: "ok", "error" or "cancelled", also for a deadline (on the monotonic clock).
+    `rows` has a place for the result of each text. `ended` gets the status of each text: "ok", "error" or "cancelled",
+    also for a deadline (on the monotonic clock).
     """
 
     def __init__(
         self,
         sender: Any,
-        texts: int,
-        dimensions: int,
+        rows: Any,
         form: AnswerFormat,
         ended: Callable[[str], None],
         deadline_ns: int | None = None,
@@ -50,8 +50,8 @@ class EncoderAnswer:
         self._ended = ended
         self._deadline_ns = deadline_ns
         self._lock = threading.Lock()
-        self._open = texts
-        self._rows = np.full((texts, dimensions), np.nan, dtype=np.float32)
+        self._open = texts = len(rows)
+        self._rows = rows
         self._tokens = np.zeros(texts, dtype=np.int32)
         self._truncated = np.zeros(texts, dtype=np.bool_)
         self._errors = [b""] * texts
@@ -66,7 +66,7 @@ class EncoderAnswer:
         self._truncated[index] = truncated
 
     def deliver(self, index: int, row: Any, error: RequestError | None) -> None:
-        """Take the result of a text: its row, or its error."""
+        """Take the result of a text, or its error."""
         with self._lock:
             if self.ended:
                 return

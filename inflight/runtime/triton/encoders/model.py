@@ -1,4 +1,4 @@
-"""The models `embedding`, `rerank` and `classify`: texts in, vectors or scores out, batched by tokens."""
+"""The models `embedding`, `rerank`, `classify` and `whisper`: texts or clips in, one result for each, in batches."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from inflight.common.micro_batch import default_batch_tokens
 from inflight.common.request_error import RequestError
 from inflight.runtime.encoders.batch_planner import PlannerLimits
 from inflight.runtime.encoders.batch_runner import Batcher
-from inflight.runtime.encoders.encoder import EncoderInput, find_loader
-from inflight.runtime.encoders.manifest import EncoderDescription
+from inflight.runtime.encoders.encoder import load_engines
+from inflight.runtime.encoders.manifest import EncoderDescription, describe
 from inflight.runtime.encoders.tokenize import EncoderTokenizer, PlainText, TokenizedText
 from inflight.runtime.engine.request_values import deadline_from
 from inflight.runtime.metrics.definitions import ENCODER_FAMILIES
 from inflight.runtime.metrics.encoder_metrics import EncoderMetrics
+from inflight.runtime.speech.clip import Clip
 from inflight.runtime.triton.bounded_strings import bound_strings
 from inflight.runtime.triton.encoders.answer import AnswerFormat, EncoderAnswer
-from inflight.runtime.triton.encoders.tasks import TASKS, TextRequest, TokenIds
+from inflight.runtime.triton.encoders.tasks import TASKS, Task, TextRequest, TokenIds
+from inflight.runtime.triton.encoders.transcribe import Transcribe
 from inflight.runtime.triton.inputs import Inputs, check_parameter_names, parameters_json
 from inflight.runtime.triton.metrics import create_metrics_sink
 from inflight.runtime.triton.model_parameters import parameters, positive
@@ -54,42 +56,38 @@ class EncoderModel:
         settings = parameters(args)
         self._model = args["model_name"]
         engine_dir = settings["engine_dir"]
-        self._manifest = EncoderDescription.from_directory(engine_dir)
-        self._task = TASKS[self._manifest.task](self._manifest)
-        with_types = "token_type_ids" in self._manifest.inputs
-        self._tokenizer = EncoderTokenizer(
-            load_tokenizer(engine_dir), self._manifest.max_seq_len, self._manifest.vocabulary_size, with_types
-        )
+        manifest = describe(engine_dir)
+        tokenizer = load_tokenizer(engine_dir)
+        self._task: Task
+        if isinstance(manifest, EncoderDescription):
+            self._task = TASKS[manifest.task](manifest)
+        else:
+            self._task = Transcribe(manifest, tokenizer)
+        with_types = "token_type_ids" in manifest.inputs
+        self._tokenizer = EncoderTokenizer(tokenizer, manifest.max_input_len, manifest.vocabulary_size, with_types)
         requests = positive(settings, "num_requests", 1, "infer requests")
         threads = int(settings.get("threads", 0))
         own_budget = settings.get("max_batch_tokens", "0") != "0"
         limits = PlannerLimits(
             (positive(settings, "max_batch_tokens", 1, "tokens") if own_budget else 0)
-            or self._manifest.limits.get("max_batch_tokens")
-            or default_batch_tokens(threads, self._manifest.target),
+            or manifest.limits.get("max_batch_tokens")
+            or default_batch_tokens(threads, manifest.target),
             positive(settings, "max_batch_texts", 256, "texts"),
             positive(settings, "max_wait_ms", 5000, "milliseconds") / 1000,
         )
         # Triton's isolated stub ignores PYTHONPATH, which engines in processes of their own get.
         sys.path.extend(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-        load_encoders = find_loader(self._manifest.target)
-        encoders = load_encoders(engine_dir, self._manifest, threads, requests, limits)
-        # A full micro-batch shows whether the engine works, and allocates memory that it would otherwise need later.
-        longest = min(limits.max_batch_tokens, self._manifest.max_seq_len)
-        full = [EncoderInput([self._manifest.pad_id] * longest)] * min(
-            limits.max_batch_tokens // longest, limits.max_batch_texts
-        )
-        for encoder in encoders:
-            encoder.run(full)
+        self._engines = load_engines(engine_dir, manifest, threads, requests, limits, pb_utils.Logger.log_warn)
         self._metrics = EncoderMetrics(
             create_metrics_sink(args, ENCODER_FAMILIES), lambda: self._batcher.waiting_texts, pb_utils.Logger.log_error
         )
         self._batcher = Batcher(
-            encoders,
+            self._engines,
             limits,
             positive(settings, "max_queue_texts", 16384, "texts"),
             self._metrics.computed,
             pb_utils.Logger.log_error,
+            int(settings.get("window_ms", 0)) / 1000,
         )
         self._long_requests = RoundRobinExecutor(_MAX_PENDING_BYTES, pb_utils.Logger.log_error)
         self._client_versions = ClientVersions(pb_utils.Logger.log_warn)
@@ -111,14 +109,15 @@ class EncoderModel:
                 self._metrics.refused(refused.code)
                 sender.send(error_response(refused), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
                 continue
-            answer = EncoderAnswer(
-                sender, len(texts.texts), self._manifest.dimensions, form, self._metrics.ended, deadline
-            )
+            rows = self._task.empty(len(texts.texts))
+            answer = EncoderAnswer(sender, rows, form, self._metrics.ended, deadline)
             budget = self._start(self._queue_texts(texts, answer), answer, budget, texts.characters)
 
     def finalize(self) -> None:
         self._long_requests.close()
         self._batcher.close()
+        for engine in self._engines:
+            engine.close()
         self._metrics.close()
 
     def _read(self, request: Any) -> tuple[TextRequest, int | None]:
@@ -159,8 +158,9 @@ class EncoderModel:
                         self._metrics.refused(text.code)
                         answer.deliver(index, None, text)
                     else:
-                        answer.describe(index, len(text.input.token_ids), text.truncated)
-                        queued.append((index, text.input))
+                        ready = text.input if isinstance(text, TokenizedText) else text
+                        answer.describe(index, ready.size, isinstance(text, TokenizedText) and text.truncated)
+                        queued.append((index, ready))
                         priorities.append(request.priorities[index])
                 if answer.ended:  # by a text that was refused
                     return
@@ -173,12 +173,14 @@ class EncoderModel:
         finally:
             self._batcher.release(left)
 
-    def _tokenized(self, texts: list[PlainText | TokenIds | RequestError]) -> list[TokenizedText | RequestError]:
+    def _tokenized(
+        self, texts: list[PlainText | TokenIds | Clip | RequestError]
+    ) -> list[TokenizedText | Clip | RequestError]:
         plain = iter(self._tokenizer.tokenize([text for text in texts if isinstance(text, PlainText)]))
         return [next(plain) if isinstance(text, PlainText) else self._checked_ids(text) for text in texts]
 
-    def _checked_ids(self, text: TokenIds | RequestError) -> TokenizedText | RequestError:
-        if isinstance(text, RequestError):
+    def _checked_ids(self, text: TokenIds | Clip | RequestError) -> TokenizedText | Clip | RequestError:
+        if not isinstance(text, TokenIds):
             return text
         try:
             return self._tokenizer.check_ids(text.ids, text.truncate)

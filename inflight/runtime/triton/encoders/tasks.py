@@ -12,6 +12,7 @@ import numpy as np
 from inflight.common.request_error import RequestError
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.tokenize import PlainText
+from inflight.runtime.speech.clip import Clip
 from inflight.runtime.triton.inputs import Inputs
 from inflight.text.tokenizer import decoded_text
 
@@ -21,7 +22,7 @@ _ALIASES = {"passage": ("document", "corpus"), "document": ("passage", "corpus")
 _ALWAYS_ACCEPTED = ("query", *_ALIASES)
 
 Outputs = Callable[[Any], dict[str, Any]]
-"""Converts the rows [texts, dimensions] of a request to its output arrays by name; a failed text's row is NaN."""
+"""Converts the results of a request to its output arrays by name; `Task.empty` says what failed texts have."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,12 @@ class TokenIds:
 
 @dataclass(frozen=True)
 class TextRequest:
-    """The texts of a request: each to be tokenized, as token ids, or refused; and their priorities.
+    """The texts of a request: each to be tokenized, as token ids, ready for the engine, or refused; and priorities.
 
     `query` is that of all pairs, to be checked before them.
     """
 
-    texts: list[PlainText | TokenIds | RequestError]
+    texts: list[PlainText | TokenIds | Clip | RequestError]
     priorities: list[int]
     outputs: Outputs
     query: str | None = None
@@ -60,14 +61,24 @@ class Task(Protocol):
     def read(self, inputs: Inputs) -> TextRequest:
         """Return the texts. Raises RequestError for a request that is invalid as a whole."""
 
+    def empty(self, texts: int) -> Any:
+        """Return a place for the result of each text, as if all had failed."""
 
-class Embed:
-    """`embedding`: texts to vectors, with the prompt of their input type before each."""
 
-    column = True
+class _RowTask:
+    """A task whose results are rows [texts, dimensions]; that of a failed text is NaN."""
 
     def __init__(self, manifest: EncoderDescription) -> None:
         self._manifest = manifest
+
+    def empty(self, texts: int) -> Any:
+        return np.full((texts, self._manifest.dimensions), np.nan, dtype=np.float32)
+
+
+class Embed(_RowTask):
+    """`embedding`: texts to vectors, with the prompt of their input type before each."""
+
+    column = True
 
     def read(self, inputs: Inputs) -> TextRequest:
         dimensions = inputs.common("dimensions", self._manifest.dimensions)
@@ -113,12 +124,13 @@ class Embed:
         return {"embedding": np.ascontiguousarray(rows)}
 
 
-class Classify:
+class Classify(_RowTask):
     """`classify`: texts to a score for each label, with the default prompt before each."""
 
     column = True
 
     def __init__(self, manifest: EncoderDescription) -> None:
+        super().__init__(manifest)
         self._activation = manifest.activation
         self._prefix = manifest.default_prefix
         self._labels = np.array([label.encode() for label in manifest.labels], dtype=np.object_)
@@ -131,7 +143,7 @@ class Classify:
         return {"scores": scores, "logits": rows, "labels": np.tile(self._labels, (len(rows), 1))}
 
 
-class Rerank:
+class Rerank(_RowTask):
     """`rerank`: a query and documents to a score for each document. The score of two classes is that of the second.
 
     Logits order the documents also where their scores are rounded to the same number.
@@ -141,6 +153,7 @@ class Rerank:
     column = False
 
     def __init__(self, manifest: EncoderDescription) -> None:
+        super().__init__(manifest)
         self._activation = manifest.activation
         self._prefix = manifest.default_prefix
 
@@ -155,7 +168,7 @@ class Rerank:
             )
         truncate, priority = inputs.scalar("truncate", default=False), inputs.scalar("priority", default=0)
         asked = self._prefix + decoded_text(query.item(), "query")
-        texts: list[PlainText | TokenIds | RequestError] = []
+        texts: list[PlainText | TokenIds | Clip | RequestError] = []
         for raw in documents:
             try:
                 texts.append(PlainText(asked, truncate, decoded_text(raw, "the document")))
@@ -189,7 +202,7 @@ def _read_texts(inputs: Inputs, outputs: Outputs, prompt: Callable[[Inputs, int]
     raw_texts, ids = inputs.array("text_input"), inputs.array("input_ids")
     if (raw_texts is None) == (ids is None):
         raise RequestError("send either text_input or input_ids", "invalid_request")
-    texts: list[PlainText | TokenIds | RequestError] = []
+    texts: list[PlainText | TokenIds | Clip | RequestError] = []
     rows = range(len(raw_texts if ids is None else ids))
     for row in rows:
         truncate = inputs.scalar("truncate", row, False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 
 from build_engines.manifest import Seq2SeqManifest
 from inflight.common.request_error import RequestError
-from inflight.runtime.backends.ctranslate2.process import WhisperProcess
-from inflight.runtime.speech.clip import MAX_SAMPLES, Clip, Decoding, WhisperSettings
+from inflight.runtime.backends.ctranslate2.process import EngineProcess
+from inflight.runtime.speech.clip import MAX_SAMPLES, Clip, Decoding, SpecialTokens, WhisperSettings
+from inflight.runtime.speech.prefix import special_tokens
 from inflight.text.tokenizer import load_tokenizer
 from tests.fixtures.errors import raises
 
@@ -22,10 +24,12 @@ BEAMS = Decoding(beam_width=2)
 
 
 @pytest.fixture(scope="module")
-def engine(whisper_engine: Path) -> Iterator[WhisperProcess]:
+def engine(whisper_engine: Path) -> Iterator[EngineProcess]:
     manifest = Seq2SeqManifest.read(whisper_engine)
-    settings = WhisperSettings(str(whisper_engine), manifest.properties["compute_type"], manifest.mels)
-    process = WhisperProcess(settings)
+    tokens = special_tokens(load_tokenizer(str(whisper_engine)), manifest.languages)
+    process = EngineProcess(
+        WhisperSettings(str(whisper_engine), manifest.properties["compute_type"], manifest.mels, tokens)
+    )
     yield process
     process.close()
     assert process.pid is None
@@ -53,11 +57,11 @@ def clips(prompt: tuple[int, ...]) -> list[Clip]:
 @pytest.mark.slow
 @pytest.mark.parametrize("decoding", [GREEDY, BEAMS], ids=["greedy", "beams"])
 def test_a_clip_has_the_same_tokens_in_any_batch(
-    decoding: Decoding, engine: WhisperProcess, prompt: tuple[int, ...]
+    decoding: Decoding, engine: EngineProcess, prompt: tuple[int, ...]
 ) -> None:
     sounds = clips(prompt)
-    alone = [engine.transcribe([clip], decoding)[0] for clip in sounds]
-    together = engine.transcribe(sounds, decoding)
+    alone = [engine.run([replace(clip, decoding=decoding)])[0] for clip in sounds]
+    together = engine.run([replace(clip, decoding=decoding) for clip in sounds])
     assert [each.tokens for each in together] == [each.tokens for each in alone]
     assert len({each.tokens for each in alone}) > 1, "the clips are all alike, so that a mixed-up batch would pass"
     for one, other in zip(alone, together, strict=True):
@@ -74,31 +78,29 @@ def test_a_clip_has_the_same_tokens_in_any_batch(
         (np.zeros(MAX_SAMPLES + 1, np.float32), "audio_too_long"),
     ],
 )
-def test_a_clip_that_no_model_hears_is_refused(
-    samples: object, code: str, engine: WhisperProcess, prompt: tuple[int, ...]
-) -> None:
+def test_a_clip_that_no_model_hears_is_refused(samples: object, code: str) -> None:
     with raises(RequestError, code):
-        engine.transcribe([Clip(samples, prompt)], GREEDY)
+        Clip(samples, (1,)).check()
 
 
-def test_a_batch_that_the_library_refuses_fails_alone(engine: WhisperProcess, prompt: tuple[int, ...]) -> None:
+def test_a_batch_that_the_library_refuses_fails_alone(engine: EngineProcess, prompt: tuple[int, ...]) -> None:
     sound, pid = clips(prompt)[0], engine.pid
     with pytest.raises(RuntimeError):
-        engine.transcribe([sound, Clip(sound.samples, (*prompt[:1], *prompt))], GREEDY)
-    assert engine.transcribe([sound], GREEDY)
+        engine.run([sound, Clip(sound.samples, (*prompt[:1], *prompt))])
+    assert engine.run([sound])
     assert engine.pid == pid
 
 
-def test_a_process_that_dies_fails_its_batch_and_is_replaced(engine: WhisperProcess, prompt: tuple[int, ...]) -> None:
+def test_a_process_that_dies_fails_its_batch_and_is_replaced(engine: EngineProcess, prompt: tuple[int, ...]) -> None:
     sound = clips(prompt)[0]
-    before = engine.transcribe([sound], GREEDY)
+    before = engine.run([sound])
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
     with pytest.raises(RuntimeError):
-        engine.transcribe([sound], GREEDY)
-    assert engine.transcribe([sound], GREEDY) == before
+        engine.run([sound])
+    assert engine.run([sound]) == before
 
 
 def test_an_engine_that_cannot_be_loaded_says_so_and_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=str(tmp_path)):
-        WhisperProcess(WhisperSettings(str(tmp_path), "float32", 80))
+        EngineProcess(WhisperSettings(str(tmp_path), "float32", 80, SpecialTokens(0, 1, 2, 3, 4, 5)))

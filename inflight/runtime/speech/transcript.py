@@ -1,0 +1,139 @@
+"""Makes segments and words of what a Whisper model decoded, and decides whether it is to be decoded again."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from inflight.runtime.encoders.batch_runner import Again
+from inflight.runtime.speech.clip import SAMPLE_RATE, SAMPLES_PER_POSITION, Clip, Decoded, SpecialTokens
+
+# The thresholds of OpenAI's code and of faster-whisper.
+_MAX_COMPRESSION = 2.4
+"""A text that compresses better repeats itself."""
+_MIN_LOG_PROBABILITY = -1.0
+_MAX_NO_SPEECH = 0.6
+_STEP = SAMPLES_PER_POSITION / SAMPLE_RATE
+_PRECISION = 3
+_UNSPACED = {"zh", "ja", "th", "lo", "my", "yue"}
+"""Languages that have no spaces between words."""
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What was said in a clip: its text, the code of its language, and its segments by OpenAI's names."""
+
+    text: str
+    language: str
+    segments: tuple[dict[str, Any], ...]
+
+
+class TranscriptMaker:
+    """Makes transcripts with the tokenizer of one model."""
+
+    def __init__(self, tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
+        self._tokenizer = tokenizer
+        self._tokens = tokens
+        self._codes = {token: code for code, token in tokens.languages.items()}
+
+    def make(self, clip: Clip, decoded: Decoded) -> Transcript | Again:
+        """Return the transcript, or the clip at its next temperature if the result is poor and there is one."""
+        tried = (*clip.tried, decoded)
+        if not self._is_poor(decoded):
+            return self._transcript(clip, decoded)
+        if clip.further:
+            warmer = replace(clip.decoding, temperature=clip.further[0])
+            return Again(replace(clip, decoding=warmer, further=clip.further[1:], tried=tried))
+        usable = [each for each in tried if self._compression(each) <= _MAX_COMPRESSION]
+        return self._transcript(clip, max(usable or tried, key=lambda each: each.log_probability))
+
+    def _is_poor(self, decoded: Decoded) -> bool:
+        unsure = decoded.log_probability < _MIN_LOG_PROBABILITY
+        if unsure and decoded.no_speech_probability > _MAX_NO_SPEECH:
+            return False  # silence
+        return unsure or self._compression(decoded) > _MAX_COMPRESSION
+
+    def _compression(self, decoded: Decoded) -> float:
+        text = self._text(decoded.tokens).strip().encode()
+        return len(text) / len(zlib.compress(text))
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode([token for token in tokens if token < self._tokens.end]))
+
+    def _transcript(self, clip: Clip, decoded: Decoded) -> Transcript:
+        language = self._language(clip, decoded)
+        silent = decoded.no_speech_probability > _MAX_NO_SPEECH and decoded.log_probability <= _MIN_LOG_PROBABILITY
+        segments = [] if silent else list(self._segments(clip, decoded, language))
+        text = "".join(segment["text"] for segment in segments).strip()
+        return Transcript(text, language, tuple(segments))
+
+    def _language(self, clip: Clip, decoded: Decoded) -> str:
+        if decoded.language is not None:
+            return self._codes[decoded.language]
+        return next((self._codes[token] for token in clip.prompt[-3:] if token in self._codes), "en")
+
+    def _segments(self, clip: Clip, decoded: Decoded, language: str) -> Iterator[dict[str, Any]]:
+        """Yield a segment for each pair of timestamps; what is behind the last one lasts until the clip's end."""
+        spans, first = list(self._spans(decoded.tokens)), 0
+        for start, end, tokens in spans:
+            text = self._text(tokens)
+            count = sum(token < self._tokens.end for token in tokens)
+            words = self._words(tokens, decoded, first, language) if decoded.times else None
+            first += count
+            if not text.strip():
+                continue
+            begins = min(start * _STEP, clip.seconds)
+            segment = {
+                "start": round(begins, _PRECISION),
+                "end": round(max(begins, clip.seconds if end is None else min(end * _STEP, clip.seconds)), _PRECISION),
+                "text": text,
+                "tokens": list(tokens),
+                "temperature": decoded.temperature,
+                "avg_logprob": decoded.log_probability,
+                "compression_ratio": self._compression(decoded),
+                "no_speech_prob": decoded.no_speech_probability,
+            }
+            yield segment if words is None else {**segment, "words": words}
+
+    def _spans(self, tokens: Sequence[int]) -> Iterator[tuple[int, int | None, tuple[int, ...]]]:
+        """Yield the steps at which each segment starts and ends (None: the clip's end), and its tokens."""
+        first = self._tokens.first_timestamp
+        start, begun = 0, 0
+        for place, token in enumerate(tokens):
+            if token < first:
+                continue
+            if place > begun:
+                yield start, token - first, tuple(tokens[begun : place + 1])
+                begun = place + 1
+            start = token - first
+        if begun < len(tokens):
+            yield start, None, tuple(tokens[begun:])
+
+    def _words(self, tokens: Sequence[int], decoded: Decoded, first: int, language: str) -> list[dict[str, Any]]:
+        """Return the words of a segment whose first token of text has the index `first`."""
+        text = [token for token in tokens if token < self._tokens.end]
+        words, begun = [], 0
+        for index in range(1, len(text) + 1):
+            if index < len(text) and not self._begins_word(text[begun:index], text[index:], language):
+                continue
+            probabilities = decoded.probabilities[first + begun : first + index]
+            words.append(
+                {
+                    "word": self._text(text[begun:index]),
+                    "start": round(decoded.times[first + begun], _PRECISION),
+                    "end": round(decoded.times[first + index], _PRECISION),
+                    "probability": round(sum(probabilities) / len(probabilities), _PRECISION),
+                }
+            )
+            begun = index
+        return words
+
+    def _begins_word(self, before: Sequence[int], after: Sequence[int], language: str) -> bool:
+        """Return whether a word ends between tokens: at a space, or in some languages after each whole character."""
+        if language in _UNSPACED:
+            return "\ufffd" not in self._text(before)
+        return self._text(after[:1]).startswith(" ")
