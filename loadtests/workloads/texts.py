@@ -57,8 +57,8 @@ class SyntheticTexts:
 
 
 class TextFile:
-    """The texts of a file of JSON Lines: one in each line (`text`, `text_input` or `prompt`), `query` and `documents` to
-    rerank, or `audio` to transcribe, a path that may be relative to the file's folder, and perhaps `language`.
+    """The texts of a file of JSON Lines: one in each line (`text`, `text_input` or `prompt`), `query` and `documents`
+    to rerank, or `audio` to transcribe, a path that may be relative to the file's folder, and perhaps `language`.
 
     With documents, each line is a request. Otherwise a request has the next texts of the file; if the number of texts
     per request is random, some are sent twice in a round and some not at all. Lines without texts are
