@@ -32,7 +32,7 @@ class RequestRecord:
     `due` is when it should have been sent (in a closed loop: when its user was free to), `sent` when it was, `ended`
     when the last response or the error arrived. `chunks` has the time of each response with tokens, in order; none for
     a unary answer. `output_tokens` is the server's count, or else the number of responses. `texts` is the number of
-    texts that an encoder was asked to compute, `audio_seconds` the length of the audio that was transcribed. `worker` is
+    texts that an encoder was asked to compute, `audio_seconds` the length of its audio. `worker` is
     the number of the process that sent it; `session` and `turn` identify its part of the workload.
     """
 
