@@ -20,7 +20,7 @@ sys.exit(not (".so" in name and any(os.path.isfile(f"{place}/{name}") for place 
 endef
 export LIBRARY_CHECK
 
-.PHONY: help setup demo catalogue test suite test-fast test-all coverage test-orchestrators browser check sync-client format docs release bench soak lock clean
+.PHONY: help setup demo catalogue test suite test-fast test-all coverage test-orchestrators tools check sync-client format docs release bench soak lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -51,7 +51,7 @@ catalogue: setup ## describe 2,000 made-up products of a SQLite table by a batch
 # The tests start interpreters by the hundred, and each would compile what the one before it has compiled. Most of them
 # wait most of their time, so a third worker finds room on two cores.
 test test-all: export PYTHONDONTWRITEBYTECODE =
-test: setup browser ## lint, types, import rules, and every test but the slow ones
+test: setup tools ## lint, types, import rules, and every test but the slow ones
 	$(MAKE) --jobs 2 check suite
 	$(BIN)/pytest -m "not slow and alone" $(ALONE) --durations 5
 
@@ -92,8 +92,9 @@ test-orchestrators: setup $(ORCHESTRATORS:%=.cache/orchestrators/%/.installed) #
 	$(@D)/bin/pip --disable-pip-version-check --quiet install --no-deps --requirement $<
 	@touch $@
 
-browser: setup ## install Chromium for the tests of pages: the machine's, or Debian's package
+tools: setup ## install Chromium and espeak-ng for tests of pages and speech: the machine's, or Debian's packages
 	@$(BIN)/python -m tests.fixtures.browser
+	@$(BIN)/python -m tests.fixtures.speech
 
 check: setup ## ruff, mypy, import-linter, hadolint, and whether the blocking client is up to date
 	$(BIN)/ruff check .

@@ -37,7 +37,7 @@ GpuKvPrecision = Literal["fp8", "int8"]
 KeptPrecision = Literal["mxfp4", "mixed"]
 KeptKvPrecision = Literal["nvfp4"]
 EncoderTask = Literal["embed", "rerank", "classify"]
-Seq2SeqTask = Literal["transcribe"]
+Seq2SeqTask = Literal["transcribe", "text2text"]
 Pooling = Literal["cls", "mean", "max", "last_token"]
 
 
@@ -185,19 +185,40 @@ class CompiledEncoder(_CompiledModel):
     longest_text_bytes: int | None = None
 
 
-class CompiledSeq2Seq(_CompiledModel):
-    """What its target knows of an engine with an encoder and a decoder, which makes text from speech.
+class Seq2SeqText(_Frozen):
+    """How an engine from text to text reads and writes. Tokens are texts of its vocabulary, since the tokenizer's ids
+    may differ from the model's.
 
-    The encoder reads `max_source_len` positions, each of 20 ms of audio, from a spectrogram with `mels` bands; the
-    decoder writes `max_seq_len` tokens, its prompt included. `languages` are codes such as `en`; none if the model is
-    for English only.
+    Around the tokens of a text are those of `before` and `after`; an answer begins with `prefix`. `language_token` is
+    the token of a language, with {} for its code; that of `source_language` is in `before` or `after`, and that of the
+    target language comes first in the answer ("prefix") or in the source ("before"). `prompts` are texts that go before
+    a text, by name. `defaults` are the model's own settings of decoding, in CTranslate2's names.
+    """
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
+    language_token: str = ""
+    source_language: str | None = None
+    target_language_in: Literal["prefix", "before"] = "prefix"
+    prompts: dict[str, str] = {}
+    defaults: dict[str, int | float] = {}
+
+
+class CompiledSeq2Seq(_CompiledModel):
+    """What its target knows of an engine with an encoder and a decoder, which makes text from speech or from text.
+
+    The encoder reads `max_source_len` positions: tokens, or 20 ms of audio each, from a spectrogram with `mels` bands.
+    The decoder writes `max_seq_len` tokens, its prompt included. `languages` are codes such as `en`; none of a model
+    for speech that is for English only, or of one for text that names no languages. `text` is None for speech.
     """
 
     task: Seq2SeqTask
     precision: Precision
     max_source_len: int
-    mels: int
+    mels: int | None = None
     languages: tuple[str, ...] = ()
+    text: Seq2SeqText | None = None
 
 
 class EngineManifest(_CompiledModel):
@@ -248,7 +269,7 @@ class EncoderManifest(CompiledEncoder, EngineManifest):
 
 
 class Seq2SeqManifest(CompiledSeq2Seq, EngineManifest):
-    """The manifest of an engine that transcribes speech."""
+    """The manifest of an engine that transcribes speech, or makes a text from another."""
 
     @classmethod
     def read(cls, directory: Path) -> Seq2SeqManifest:
@@ -260,7 +281,7 @@ AnyEngine = Manifest | EncoderManifest | Seq2SeqManifest
 _PURPOSES: dict[type[AnyEngine], str] = {
     Manifest: "generates texts",
     EncoderManifest: "embeds, reranks or classifies texts",
-    Seq2SeqManifest: "transcribes speech",
+    Seq2SeqManifest: "transcribes speech, or translates or summarizes texts",
 }
 AnyManifest = TypeVar("AnyManifest", bound=EngineManifest)
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "client" / "inflight_client"
-MODULES = ("client", "connection", "encode", "http_transport", "openai_transport", "stream")
+MODULES = ("client", "connection", "encode", "http_transport", "openai_transport", "stream", "transcribe")
 WORDS = [  # imports that are not used go away afterwards
     (r"^(from collections\.abc import .*)AsyncGenerator", r"\1Generator, Iterator"),
     (r"^(from inflight_client\.deadline import (?:\w+, )?Deadline)$", r"\1, acquired"),
@@ -26,7 +26,7 @@ WORDS = [  # imports that are not used go away afterwards
     (r"\bawait ", ""),
     (r"__a(enter|exit|iter|next)__", r"__\1__"),
     (r"\bStopAsyncIteration\b", "StopIteration"),
-    (r"\b(?:async_|a)(?=attempts|encode\b|fetch_metrics|next\b|clos(e|ing)\b|iter_stream)", ""),
+    (r"\b(?:async_|a)(?=attempts|encode\b|transcribe\b|fetch_metrics|next\b|clos(e|ing)\b|iter_stream)", ""),
     (r"\bhandle_async_(?=request)", "handle_"),
     (r"\bactive_within_deadline\b", "active"),
     (r"inflight_client\._async\.", "inflight_client._sync."),

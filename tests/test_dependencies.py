@@ -30,7 +30,7 @@ STARTUP = {"_distutils_hack"}
 OPTIONAL = {"sniffio"}
 # Parts of the code, and the extras with which they run.
 PARTS = {
-    "client/inflight_client": (),
+    "client/inflight_client": ("audio",),
     "inflight/commands": ("build", "serve", "load", "batch"),
     "build_engines": ("build", "speech"),
     "inflight/runtime": ("serve", "speech"),

@@ -94,12 +94,13 @@ class CTranslate2Target:
                 "checkpoint_damaged",
             )
         precision = self.precision or facts.precision
+        mels = facts.size("encoder/conv1/weight", 1)
         compiled = CompiledSeq2Seq(
             task="transcribe",
             precision=precision,
             max_seq_len=facts.size("decoder/position_encodings/encodings", 0),
             max_source_len=facts.size("encoder/position_encodings/encodings", 0),
-            mels=facts.size("encoder/conv1/weight", 1),
+            mels=mels,
             vocab_size=vocabulary,
             pad_id=tokens.index(END),
             languages=_languages(tokens, checkpoint.config),
@@ -113,7 +114,7 @@ class CTranslate2Target:
             progress.step("Making a tokenizer from the vocabulary")
             write_tokenizer(tokens, out / _TOKENIZER)
         if self.smoke_test:
-            task = SmokeTest(str(directory), str(out), COMPUTE_TYPES[precision], compiled.mels, [tokens.index(_START)])
+            task = SmokeTest(str(directory), str(out), COMPUTE_TYPES[precision], mels, [tokens.index(_START)])
             run_export(task, progress)
         return compiled
 

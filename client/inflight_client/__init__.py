@@ -15,6 +15,7 @@ from inflight_client._async.stream import AsyncStream
 from inflight_client._sync.client import Client
 from inflight_client._sync.stream import Stream
 from inflight_client.address import Address, Tls
+from inflight_client.audio.transcription import Segment, TranscribedBlock, Transcription, Word
 from inflight_client.call import CallOptions, Message, Prompt, TokenIds, TokenText
 from inflight_client.chat_template import ChatTemplate
 from inflight_client.deployments.deployment import Deployment
@@ -110,6 +111,7 @@ __all__ = [
     "Reranking",
     "Retry",
     "Sampling",
+    "Segment",
     "ServerGone",
     "ServerMetadata",
     "ServerTimings",
@@ -118,8 +120,11 @@ __all__ = [
     "Tls",
     "TokenIds",
     "TokenText",
+    "TranscribedBlock",
+    "Transcription",
     "Unsupported",
     "Usage",
     "VersionWarning",
+    "Word",
     "__version__",
 ]

@@ -16,11 +16,26 @@ from inflight_client.validation import check_int, check_timeout, check_utf8, inv
 if TYPE_CHECKING:
     from inflight_client.transport import Array
 
-Task = Literal["embed", "rerank", "classify"]
-MODELS: Mapping[Task, str] = {"embed": "embedding", "rerank": "rerank", "classify": "classify"}
+Task = Literal["embed", "rerank", "classify", "transcribe"]
+MODELS: Mapping[Task, str] = {
+    "embed": "embedding",
+    "rerank": "rerank",
+    "classify": "classify",
+    "transcribe": "whisper",
+}
 """The models of inflight's repository, by task."""
-_VALUES: Mapping[Task, str] = {"embed": "embedding", "rerank": "scores", "classify": "scores"}
-_VERBS: Mapping[Task, str] = {"embed": "embeds", "rerank": "reranks", "classify": "classifies"}
+_VALUES: Mapping[Task, str] = {
+    "embed": "embedding",
+    "rerank": "scores",
+    "classify": "scores",
+    "transcribe": "TRANSCRIPTS",
+}
+_WORK: Mapping[Task, str] = {
+    "embed": "embeds texts",
+    "rerank": "reranks documents",
+    "classify": "classifies texts",
+    "transcribe": "transcribes audio",
+}
 
 
 class EncoderCallOptions(TypedDict, total=False):
@@ -80,28 +95,36 @@ class EncoderOptions:
         return "documents" if self.task == "rerank" else "texts"
 
     def no_model(self, error: InflightError) -> InflightError:
-        """Return the error `model_not_found` with the next step, and others unchanged."""
-        if error.code != "model_not_found":
-            return error
-        return InflightError(
-            f"the server has no model {self.model}, which {_VERBS[self.task]} {self.texts_name}; start one with"
-            f" `inflight serve ENGINE --{self.task} ENGINE`, or give the client the name of the model",
-            "model_not_found",
-        )
+        return no_model(error, self.task, self.model)
 
     def unsuitable_model(self, error: InflightError, metadata: ModelMetadata) -> InflightError:
-        """Return `unsupported_deployment` if the model named by the caller has other outputs, else the error."""
-        if _VALUES[self.task] in metadata.outputs:
-            return error
-        return InflightError(
-            f"the model {self.model} has no output {_VALUES[self.task]}, but {', '.join(sorted(metadata.outputs))};"
-            f" give the client the name of the model that {_VERBS[self.task]} {self.texts_name}, or none",
-            "unsupported_deployment",
-        )
+        return unsuitable_model(error, self.task, self.model, metadata)
+
+
+def no_model(error: InflightError, task: Task, model: str) -> InflightError:
+    """Return the error `model_not_found` with the next step, and others unchanged."""
+    if error.code != "model_not_found":
+        return error
+    return InflightError(
+        f"the server has no model {model}, which {_WORK[task]}; start one with"
+        f" `inflight serve ENGINE --{task} ENGINE`, or give the client the name of the model",
+        "model_not_found",
+    )
+
+
+def unsuitable_model(error: InflightError, task: Task, model: str, metadata: ModelMetadata) -> InflightError:
+    """Return `unsupported_deployment` if the model named by the caller has other outputs, else the error."""
+    if _VALUES[task] in metadata.outputs:
+        return error
+    return InflightError(
+        f"the model {model} has no output {_VALUES[task]}, but {', '.join(sorted(metadata.outputs))};"
+        f" give the client the name of the model that {_WORK[task]}, or none",
+        "unsupported_deployment",
+    )
 
 
 def is_encoder(model: ModelMetadata) -> bool:
-    """Return whether a model embeds, reranks or classifies."""
+    """Return whether a model does one of these tasks."""
     return not model.outputs.keys().isdisjoint(_VALUES.values())
 
 

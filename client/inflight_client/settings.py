@@ -17,6 +17,7 @@ from inflight_client.sampling import Sampling
 from inflight_client.validation import check_timeout, invalid_value
 
 if TYPE_CHECKING:
+    from inflight_client.audio.clip_call import ClipOptions, TranscribeOptions
     from inflight_client.chat_template import ChatTemplate
 
 METRICS_PORT = 8002
@@ -95,6 +96,17 @@ class ClientSettings:
         if arguments.get("timeout") is None:
             arguments["timeout"] = self.timeout
         return EncoderOptions(task, model, openai=self.address.openai, **arguments)
+
+    def clip_options(self, options: TranscribeOptions) -> ClipOptions:
+        """Return the options of a call that transcribes."""
+        from inflight_client.audio.clip_call import ClipOptions, TranscribeOptions
+
+        _check_names("transcribe", options, TranscribeOptions)
+        model = self.model or ("" if self.address.openai else MODELS["transcribe"])
+        arguments: dict[str, Any] = {**options}
+        if arguments.get("timeout") is None:
+            arguments["timeout"] = self.timeout
+        return ClipOptions(model, openai=self.address.openai, **arguments)
 
     def validate_options(self, options: Mapping[str, Any]) -> None:
         """Raise the errors that all of many calls would have before the first is sent."""

@@ -37,6 +37,8 @@ _LENGTH = struct.Struct("<i")
 
 def tensor_to_bytes(name: str, tensor: Tensor) -> bytes:
     """Return the contents of an input. Raises InflightError for values that do not fit their tensor."""
+    if isinstance(tensor.values, bytes):
+        return tensor.values
     if tensor.datatype == "BYTES":
         return b"".join(_text(name, value) for value in tensor.values)
     try:

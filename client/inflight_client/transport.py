@@ -25,8 +25,8 @@ class Tensor(NamedTuple):
 
     datatype: str
     shape: tuple[int, ...]
-    values: tuple[Any, ...]
-    """str for BYTES, else int, float or bool."""
+    values: tuple[Any, ...] | bytes
+    """str for BYTES, else int, float or bool; or the little-endian bytes of many numbers."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class InferRequest:
     `outputs` are the requested outputs, for the protocol that supports a choice; `parameters` are KServe's request
     parameters; a request to a gateway has a `body` of OpenAI's fields in place of these and of `inputs`. `headers` are
     added to the client's own (lower-case names). `task` is `generate`, whose answers are streamed, or an encoder's:
-    `embed`, `rerank`, `classify`, whose answer is one response.
+    `embed`, `rerank`, `classify`, `transcribe`, whose answer is one response.
     """
 
     model: str

@@ -26,6 +26,9 @@ from inflight_client.validation import check_int
 
 if TYPE_CHECKING:
     from inflight_client._async.concurrent_calls import AsyncPrompts
+    from inflight_client.audio.clip_call import TranscribeOptions
+    from inflight_client.audio.decode import Audio
+    from inflight_client.audio.transcription import TranscribedBlock, Transcription
     from inflight_client.chat_template import ChatTemplate
     from inflight_client.encoder_texts import AsyncDocuments, AsyncTexts
     from inflight_client.metrics import Metrics
@@ -204,6 +207,35 @@ class AsyncClient:
         classifications: Classifications = await self._encode("classify", texts, options)
         return classifications
 
+    async def transcribe(self, audio: Audio, **options: Unpack[TranscribeOptions]) -> Transcription:
+        """Return what is said in an audio: wav, flac, ogg or mp3 as a path, bytes or open file, or float32 samples,
+        mono at 16,000 Hz. Raises InflightError.
+
+        It is decoded here, and sent in blocks of at most 30 s, several at a time; silence is not sent.
+        """
+        from inflight_client.audio.transcription import Transcription
+
+        # sync: blocks = list(self.transcribe_blocks(audio, **options))
+        blocks = [block async for block in self.transcribe_blocks(audio, **options)]
+        return Transcription.join(blocks, options.get("task", "transcribe"))
+
+    def transcribe_blocks(
+        self,
+        audio: Audio,
+        *,
+        known: Mapping[int, TranscribedBlock] | None = None,
+        **options: Unpack[TranscribeOptions],
+    ) -> AsyncGenerator[TranscribedBlock, None]:
+        """Transcribe block by block: each one as soon as it and those before it are complete.
+
+        Together they cover the audio, so that `end` tells how far it is. `known` are blocks by their `index` of a call
+        with the same audio and options that did not come to its end; they are not computed again. Leaving early cancels
+        requests in flight.
+        """
+        from inflight_client._async.transcribe import async_transcribe
+
+        return async_transcribe(self._connection, self._settings.clip_options(options), audio, known or {})
+
     async def tokenize(self, text: str, timeout: float | None = DEFAULT_QUERY_TIMEOUT) -> tuple[int, ...]:
         """Return the token ids of a text, as the deployment tokenizes prompts; it may be longer than the model's
         context. Raises InflightError.
@@ -260,7 +292,7 @@ class AsyncClient:
         return await self._connection.find_deployment(Deadline.from_timeout(timeout, "the deployment's description"))
 
     async def encoders(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> tuple[EncoderDeployment, ...]:
-        """Return the server's models that embed, rerank or classify texts."""
+        """Return the server's models for other tasks than generating text."""
         return await self._connection.find_encoders(Deadline.from_timeout(timeout, "the list of encoders"))
 
     async def server(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> ServerMetadata:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Sized
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inflight_client._async.concurrent_calls import AsyncCallRunner
 from inflight_client._async.connection import AsyncConnection
@@ -15,6 +15,9 @@ from inflight_client.encoder_texts import CONCURRENCY, MAX_TEXTS, Splitter, join
 from inflight_client.errors import InflightError
 from inflight_client.result_order import ResultOrder, validate_source
 from inflight_client.transport import AsyncResponses
+
+if TYPE_CHECKING:
+    from inflight_client.audio.clip_call import ClipRequest
 
 
 async def async_encode(connection: AsyncConnection, options: EncoderOptions, texts: Any) -> Any:
@@ -51,14 +54,14 @@ async def async_encode(connection: AsyncConnection, options: EncoderOptions, tex
 class AsyncEncoderCall:
     """One request of a call, with its retries. Closing it cancels it."""
 
-    def __init__(self, request: EncoderRequest, connection: AsyncConnection, deadline: Deadline) -> None:
+    def __init__(self, request: EncoderRequest | ClipRequest, connection: AsyncConnection, deadline: Deadline) -> None:
         self._request = request
         self._connection = connection
         self._deadline = deadline
         self._responses: AsyncResponses | None = None
         self._closed = asyncio.Event()
 
-    async def read(self) -> EncoderRequest:
+    async def read(self) -> Any:
         """Send the request; return it with its answers and errors. Raises InflightError."""
         try:
             # sync: for attempt in self._connection.retries.attempts(self._deadline, self._closed):

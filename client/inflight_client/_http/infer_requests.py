@@ -119,9 +119,12 @@ class BinaryRequest:
                 }
                 for name, tensor in request.inputs.items()
             ],
-            "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in request.outputs],
             "parameters": dict(request.parameters),
         }
+        if request.outputs:
+            document["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in request.outputs]
+        else:  # all that there are
+            document["parameters"]["binary_data_output"] = True
         head = json.dumps(document, separators=(",", ":")).encode()
         self.body = b"".join((head, *contents.values()))
         self.headers: Mapping[str, str] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -196,16 +196,16 @@ class HttpResponse:
         values: Array | None = self._values.get(name)
         return values
 
-    def _all(self, name: str, types: tuple[type, ...], what: str) -> list[Any] | None:
-        values = self._values.get(name)
+    def _all(self, name: str, types: tuple[type, ...], what: str) -> Sequence[Any] | None:
+        values: Any = self._values.get(name)
         if values is None:
             return None
-        if not isinstance(values, list):
-            values = [values]
+        if not isinstance(values, list | tuple):
+            values = (values,)
         for value in values:
             if type(value) not in types:
                 raise damaged(f"its {name} has {value!r:.60}, which is not {what}")
-        return values
+        return values  # type: ignore[no-any-return]
 
 
 def response_from_event(data: bytes, request_id: str) -> HttpResponse:

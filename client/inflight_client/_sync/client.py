@@ -27,6 +27,9 @@ from inflight_client.validation import check_int
 
 if TYPE_CHECKING:
     from inflight_client._sync.concurrent_calls import Prompts
+    from inflight_client.audio.clip_call import TranscribeOptions
+    from inflight_client.audio.decode import Audio
+    from inflight_client.audio.transcription import TranscribedBlock, Transcription
     from inflight_client.chat_template import ChatTemplate
     from inflight_client.encoder_texts import Documents, Texts
     from inflight_client.metrics import Metrics
@@ -200,6 +203,34 @@ class Client:
         classifications: Classifications = self._encode("classify", texts, options)
         return classifications
 
+    def transcribe(self, audio: Audio, **options: Unpack[TranscribeOptions]) -> Transcription:
+        """Return what is said in an audio: wav, flac, ogg or mp3 as a path, bytes or open file, or float32 samples,
+        mono at 16,000 Hz. Raises InflightError.
+
+        It is decoded here, and sent in blocks of at most 30 s, several at a time; silence is not sent.
+        """
+        from inflight_client.audio.transcription import Transcription
+
+        blocks = list(self.transcribe_blocks(audio, **options))
+        return Transcription.join(blocks, options.get("task", "transcribe"))
+
+    def transcribe_blocks(
+        self,
+        audio: Audio,
+        *,
+        known: Mapping[int, TranscribedBlock] | None = None,
+        **options: Unpack[TranscribeOptions],
+    ) -> Generator[TranscribedBlock, None, None]:
+        """Transcribe block by block: each one as soon as it and those before it are complete.
+
+        Together they cover the audio, so that `end` tells how far it is. `known` are blocks by their `index` of a call
+        with the same audio and options that did not come to its end; they are not computed again. Leaving early cancels
+        requests in flight.
+        """
+        from inflight_client._sync.transcribe import transcribe
+
+        return transcribe(self._connection, self._settings.clip_options(options), audio, known or {})
+
     def tokenize(self, text: str, timeout: float | None = DEFAULT_QUERY_TIMEOUT) -> tuple[int, ...]:
         """Return the token ids of a text, as the deployment tokenizes prompts; it may be longer than the model's
         context. Raises InflightError.
@@ -256,7 +287,7 @@ class Client:
         return self._connection.find_deployment(Deadline.from_timeout(timeout, "the deployment's description"))
 
     def encoders(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> tuple[EncoderDeployment, ...]:
-        """Return the server's models that embed, rerank or classify texts."""
+        """Return the server's models for other tasks than generating text."""
         return self._connection.find_encoders(Deadline.from_timeout(timeout, "the list of encoders"))
 
     def server(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> ServerMetadata:

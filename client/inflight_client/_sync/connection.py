@@ -37,6 +37,7 @@ from inflight_client.settings import ClientSettings
 from inflight_client.transport import Responses, Transport
 
 if TYPE_CHECKING:
+    from inflight_client.audio.clip_call import ClipOptions
     from inflight_client.metrics import Metrics
 
 Result = TypeVar("Result")
@@ -220,7 +221,7 @@ class Connection:
             raise
         return is_encoder(metadata)
 
-    def explain_encoder_error(self, error: InflightError, options: EncoderOptions) -> InflightError:
+    def explain_encoder_error(self, error: InflightError, options: EncoderOptions | ClipOptions) -> InflightError:
         """Return the error of an encoder's request, with the next step if the server has no such model."""
         if self._settings.address.openai:
             return error  # it names the gateway's models

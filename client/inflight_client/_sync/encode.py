@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sized
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inflight_client._sync.concurrent_calls import CallRunner
 from inflight_client._sync.connection import Connection
@@ -16,6 +16,9 @@ from inflight_client.encoder_texts import CONCURRENCY, MAX_TEXTS, Splitter, join
 from inflight_client.errors import InflightError
 from inflight_client.result_order import ResultOrder, validate_source
 from inflight_client.transport import Responses
+
+if TYPE_CHECKING:
+    from inflight_client.audio.clip_call import ClipRequest
 
 
 def encode(connection: Connection, options: EncoderOptions, texts: Any) -> Any:
@@ -50,14 +53,14 @@ def encode(connection: Connection, options: EncoderOptions, texts: Any) -> Any:
 class EncoderCall:
     """One request of a call, with its retries. Closing it cancels it."""
 
-    def __init__(self, request: EncoderRequest, connection: Connection, deadline: Deadline) -> None:
+    def __init__(self, request: EncoderRequest | ClipRequest, connection: Connection, deadline: Deadline) -> None:
         self._request = request
         self._connection = connection
         self._deadline = deadline
         self._responses: Responses | None = None
         self._closed = threading.Event()
 
-    def read(self) -> EncoderRequest:
+    def read(self) -> Any:
         """Send the request; return it with its answers and errors. Raises InflightError."""
         try:
             for attempt in self._connection.retries.attempts(self._deadline, self._closed):

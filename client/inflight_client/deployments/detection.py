@@ -16,7 +16,7 @@ from inflight_client.transport import ModelMetadata
 
 KNOWN_MODELS = (
     *("ensemble", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"),
-    *("classify", "embedding", "rerank"),
+    *("classify", "embedding", "rerank", "whisper"),
 )
 """The models of TensorRT-LLM's and inflight's repositories."""
 

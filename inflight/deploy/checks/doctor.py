@@ -269,6 +269,9 @@ def _facts(manifest: AnyManifest) -> Iterator[str]:
     yield f"task {manifest.task}"
     if manifest.task == "transcribe":
         yield ", ".join(manifest.languages) or "English only"
+    elif manifest.task == "text2text":
+        yield from filter(None, [", ".join(manifest.languages)])
+        yield f"texts of up to {manifest.max_source_len:,} tokens"
     else:
         yield f"{len(manifest.labels)} labels" if manifest.task == "classify" else f"{manifest.dimensions} dimensions"
         yield f"texts of up to {manifest.max_seq_len:,} tokens"

@@ -125,7 +125,7 @@ def test_values_that_are_no_numbers_stay_in_their_row(client: Client) -> None:
 @both_protocols
 def test_a_server_with_encoders_alone_is_healthy(client: Client) -> None:
     assert client.ready()
-    assert [model.name for model in client.models()] == ["classify", "embedding", "rerank"]
+    assert [model.name for model in client.models()] == ["classify", "embedding", "rerank", "whisper"]
 
 
 def test_many_callers_get_their_own_rows(scripted_encoders: EncoderServer) -> None:

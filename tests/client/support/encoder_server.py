@@ -1,4 +1,4 @@
-"""A real Triton with the scripted models `embedding`, `rerank` and `classify` (scripted_encoder.py)."""
+"""A real Triton with the scripted models `embedding`, `rerank` and `classify` (scripted_encoder.py), and `whisper`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ from typing import NamedTuple
 from inflight_client.encoder_call import Task
 
 from inflight.deploy.server.run_directory import ServerRunDirectory
-from tests.client.support import scripted_encoder
+from tests.client.support import scripted_encoder, scripted_whisper
 from tests.standins.triton import serve_repository
 
 MAX_SEQ_LEN = 64
-_NAMES: Mapping[Task, str] = {"embed": "embed", "rerank": "rerank", "classify": "classify"}
+_NAMES: Mapping[Task, str] = {task: task for task in ("embed", "rerank", "classify", "transcribe")}
 
 _COMMON = {
     "inputs": ("truncate BOOL 1", "priority INT32 1", "deadline_ms INT32 1"),
     "outputs": ("num_input_tokens INT32 1", "truncated BOOL 1", "error STRING 1"),
 }
+_CLIPS = {"inputs": ("priority INT32 1", "deadline_ms INT32 1"), "outputs": ("error STRING 1",)}
 _TEXTS = ("text_input STRING 1", "input_ids INT32 -1", "input_lengths INT32 1")
 _MODELS: dict[str, tuple[Task, tuple[str, ...], tuple[str, ...]]] = {
     "embedding": ("embed", (*_TEXTS, "input_type STRING 1", "dimensions INT32 1"), ("embedding FP32 -1",)),
     "classify": ("classify", _TEXTS, ("scores FP32 -1", "logits FP32 -1", "labels STRING -1")),
+    "whisper": (
+        "transcribe",
+        (
+            *("WAV FP32 -1", "WAV_LENS INT32 1", "TEXT_PREFIX STRING 1"),
+            *("beam_width INT32 1", "temperature FP32 1", "word_timestamps BOOL 1"),
+        ),
+        ("TRANSCRIPTS STRING 1", "SEGMENTS STRING 1", "language STRING 1"),
+    ),
     "rerank": ("rerank", ("query STRING 1", "documents STRING -1"), ("scores FP32 -1", "logits FP32 -1")),
 }
 
@@ -45,7 +54,8 @@ def encoder_server(names: Mapping[Task, str] = _NAMES) -> Iterator[EncoderServer
                 directory = run.path / "repository" / model
                 (directory / "1").mkdir(parents=True)
                 (directory / "config.pbtxt").write_text(_config(model, names[task]))
-                shutil.copy(scripted_encoder.__file__, directory / "1" / "model.py")
+                script = scripted_whisper if task == "transcribe" else scripted_encoder
+                shutil.copy(str(script.__file__), directory / "1" / "model.py")
         with serve_repository(run, "key") as ports:
             yield EncoderServer(*(f"127.0.0.1:{port}" for port in (ports.grpc, ports.http, ports.metrics)))
     finally:
@@ -56,10 +66,10 @@ def _config(model: str, served_name: str) -> str:
     task, inputs, outputs = _MODELS[model]
     lines = [f'name: "{model}"', 'backend: "python"', f"max_batch_size: {0 if task == 'rerank' else 256}"]
     for side, own in (("input", inputs), ("output", outputs)):
-        for each in (*own, *_COMMON[f"{side}s"]):
+        for each in (*own, *(_CLIPS if task == "transcribe" else _COMMON)[f"{side}s"]):
             name, datatype, size = each.split()
             per_document = task == "rerank" and side == "output"
-            optional = " optional: true" if side == "input" and name not in ("query", "documents") else ""
+            optional = " optional: true" if side == "input" and name not in ("query", "documents", "WAV") else ""
             size = "-1" if per_document else size
             lines.append(f'{side} {{ name: "{name}" data_type: TYPE_{datatype} dims: {size}{optional} }}')
     sizes = {"dimensions": scripted_encoder.DIMENSIONS, "max_seq_len": MAX_SEQ_LEN}

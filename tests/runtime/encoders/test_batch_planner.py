@@ -170,3 +170,17 @@ def test_texts_that_were_planned_or_dropped_are_not_kept() -> None:
         planner.next_batch(0.0)
     del texts, text
     assert sum(item() is not None for item in items) <= 1100
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 60), st.integers(-1, 1)), min_size=1, max_size=40))
+def test_only_texts_of_the_anchors_group_share_its_micro_batch(texts: list[tuple[int, int, int]]) -> None:
+    planner: Planner[int] = Planner(PlannerLimits(1 << 20, 8, 1000.0))
+    for number, (group, tokens, priority) in enumerate(texts):
+        planner.add(WaitingText(number, tokens, priority, 0.0, group))
+    planned: list[int] = []
+    while batch := planner.next_batch(0.0):
+        assert len({text.group for text in batch}) == 1
+        waiting = [(-priority, number) for number, (_, _, priority) in enumerate(texts) if number not in planned]
+        assert min(waiting)[1] == batch[0].item, "the most urgent text of all groups goes first"
+        planned += [text.item for text in batch]
+    assert sorted(planned) == list(range(len(texts)))

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from inflight.common.request_error import RequestError
 from inflight.runtime.encoders.batch_planner import PlannerLimits, padded_length
-from inflight.runtime.encoders.batch_runner import Batcher, Computed
+from inflight.runtime.encoders.batch_runner import Again, Batcher, Computed
 from inflight.runtime.encoders.encoder import EncoderEngine, EncoderInput
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
@@ -217,3 +218,57 @@ def test_the_results_of_computed_texts_are_delivered_before_it_is_closed() -> No
         batcher.add(request, [(index, text(index, 40)) for index in range(9)], [0] * 9)
         wait_until(lambda: len(encoder.batches) == 9)
     assert sorted(request.results) == list(range(9))
+
+
+class CountdownEngine:
+    """Computes a text again, with its first token less one, until that is 0; each first token is a group."""
+
+    packed, noun = False, "text"
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def padded_length(self, tokens: int) -> int:
+        return tokens
+
+    def run(self, inputs: Sequence[Counted]) -> Sequence[Any]:
+        self.batches.append([each.group for each in inputs])
+        return [Again(Counted(each.group - 1)) if each.group else "done" for each in inputs]
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    group: int
+    size: int = 1
+
+
+def test_a_text_that_is_computed_again_holds_up_no_other() -> None:
+    engine, slow, quick = CountdownEngine(), Asked(), Asked()
+    batcher = Batcher([engine], PlannerLimits(64, 4, 10.0), 5, lambda batch: None, lambda line: None, window_s=0.5)
+    try:
+        batcher.reserve(5)
+        batcher.add(slow, [(0, Counted(3))], [0])
+        batcher.add(quick, [(index, Counted(0)) for index in range(3)], [0] * 3)
+        wait_until(lambda: slow.results and len(quick.results) == 3)
+    finally:
+        batcher.close()
+    assert engine.batches == [[3], [0, 0, 0], [2], [1], [0]] or engine.batches == [[3], [2], [1], [0, 0, 0, 0]]
+    assert batcher.waiting_texts == 1
+
+
+def test_an_idle_engine_waits_for_further_texts_but_not_when_its_batch_is_full() -> None:
+    engine, began = CountdownEngine(), time.monotonic()
+    batcher = Batcher([engine], PlannerLimits(64, 4, 10.0), 99, lambda batch: None, lambda line: None, window_s=60)
+    try:
+        requests = [Asked() for _ in range(4)]
+        for request in requests:
+            batcher.reserve(1)
+            batcher.add(request, [(0, Counted(0))], [0])
+            time.sleep(0.01)
+        wait_until(lambda: all(request.results for request in requests))
+    finally:
+        batcher.close()
+    assert engine.batches == [[0] * 4]
+    assert time.monotonic() - began < 60

@@ -26,6 +26,11 @@ class SpeechEngine:
         self._process = EngineProcess(settings, report)
         self._transcripts = transcripts
 
+    @property
+    def pid(self) -> int | None:
+        """The id of the process that computes; None after it has died, until the next batch."""
+        return self._process.pid
+
     def padded_length(self, tokens: int) -> int:
         """Return the positions of 30 s: a clip is computed with silence behind it."""
         return MAX_POSITIONS
