@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 from inflight_client import Client, InvalidRequest, Unsupported
 from inflight_client.audio import MAX_SECONDS, TranscribedBlock, Transcription, duration
-from inflight_client.audio.formats import Format, formatted
+from inflight_client.audio.formats import FORMATS, verbose
 
 from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.call import RETRY_TIMEOUT
@@ -62,7 +62,7 @@ _OPTIONS = (
     click.option(
         "--format",
         "form",
-        type=click.Choice(get_args(Format)),
+        type=click.Choice(list(FORMATS)),
         default="text",
         show_default=True,
         help="Format of a transcript.",
@@ -81,7 +81,7 @@ _OPTIONS = (
     ),
 )
 def command(
-    files: tuple[str, ...], form: Format, out: Path | None, as_json: bool, retry_timeout: float, **arguments: Any
+    files: tuple[str, ...], form: str, out: Path | None, as_json: bool, retry_timeout: float, **arguments: Any
 ) -> None:
     """Print what is said in each FILE (wav, flac, ogg or mp3); - reads a file from standard input.
 
@@ -98,6 +98,8 @@ def command(
         raise click.UsageError(f"several files can't be printed as {form}; give --out DIR, or --json.")
     if as_json and (out is not None or form != "text"):
         raise click.UsageError("--json has its own format; leave out --out and --format.")
+    if out is not None and len({Path(file).stem for file in files}) < len(files):
+        raise click.UsageError("two files have the same name without its ending; transcribe them one by one.")
     options = {name: arguments.pop(name) for name in _OPTIONS}
     work = _Work()
     with open_client(arguments, retry_timeout) as client:
@@ -107,11 +109,11 @@ def command(
                     found = _transcribe(client, file, options, on_block)
                 work.seconds += found.duration
                 if as_json:
-                    click.echo(json.dumps({"file": file, **json.loads(formatted(found, "verbose_json"))}))
+                    click.echo(json.dumps({"file": file, **verbose(found)}, ensure_ascii=False))
                 elif out is not None:
-                    _write(out, file, form, formatted(found, form))
+                    _write(out, file, form, FORMATS[form](found))
                 elif form != "text":
-                    click.echo(formatted(found, form))
+                    click.echo(FORMATS[form](found), nl=False)
             except (InvalidRequest, Unsupported) as error:  # of this file; others may be transcribed
                 work.failed += 1
                 click.echo(f"Error: {file}: {error} [{error.code}]", err=True)
@@ -132,7 +134,7 @@ class _Work:
         took = time.monotonic() - self.started
         failed = f", {self.failed} failed" if self.failed else ""
         speed = f", {self.seconds / took:.1f} times real time" if self.seconds else ""
-        return f"[{files} files{failed}, {_clock(self.seconds)} of audio in {took:.1f} s{speed}]"
+        return f"[{files} {'file' if files == 1 else 'files'}{failed}, {_clock(self.seconds)} of audio in {took:.1f} s{speed}]"
 
 
 _OnBlock = Callable[[TranscribedBlock], None]
@@ -181,11 +183,11 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def _write(folder: Path, file: str, form: Format, text: str) -> None:
+def _write(folder: Path, file: str, form: str, text: str) -> None:
     suffix = {"text": "txt", "verbose_json": "json"}.get(form, form)
     path = folder / f"{Path(file).stem if file != '-' else 'stdin'}.{suffix}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text + "\n")
+        write_atomic(path, text)
     except OSError as error:
         raise click.BadParameter(f"{path}: {error.strerror or error}.", param_hint="'--out'") from error

@@ -43,11 +43,13 @@ class AudioRowFormat(PlainRowFormat):
 
     def request(self, values: Mapping[str, Any]) -> RowRequest:
         if self._template is not None:
-            address = checked_text("the template's text", self._template.render(values))
+            address = checked_text("the template's text", self._template.render(values), empty=True)
         elif self._prompt in values:
-            address = checked_text(self._prompt, values[self._prompt])
+            address = checked_text(self._prompt, values[self._prompt], empty=True)
         else:
             raise InflightError(f"the row has no {self._prompt!r}, but {column_names(values)}", "row_invalid")
+        if not address:
+            raise InflightError("the audio of the row is empty; name a file", "row_invalid")
         if "${" in address:  # a row could send secrets to its own server
             raise InflightError(
                 f"the audio {shorten(address)} names a variable, which only the job's options may; write the address"

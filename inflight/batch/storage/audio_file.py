@@ -50,6 +50,7 @@ def _opened(stored: StoredFile) -> tuple[IO[bytes], str]:
             shutil.copyfileobj(_Limited(reading.content, stored.shown), copy, 1 << 20)
         copy.seek(0)
         version = hashlib.file_digest(copy, "sha256").hexdigest()
+        copy.seek(0)
         stack.pop_all()
     return copy, version
 
