@@ -21,6 +21,7 @@ _ENCODERS: Mapping[BatchedTask, str] = {
     "rerank": "that ranks documents",
     "classify": "that classifies texts",
     "transcribe": "that transcribes speech",
+    "text2text": "that translates or summarizes texts",
 }
 
 

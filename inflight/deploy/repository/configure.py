@@ -123,7 +123,7 @@ def build_id(manifest: AnyManifest) -> str:
     if isinstance(manifest, EncoderManifest):
         parts |= manifest.model_dump(include=set(own))
     elif isinstance(manifest, Seq2SeqManifest):
-        parts |= manifest.model_dump(include={"task", "max_seq_len", "max_source_len", "languages"})
+        parts |= manifest.model_dump(include={"task", "max_seq_len", "max_source_len", "languages", "text"})
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

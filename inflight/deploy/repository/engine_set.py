@@ -35,12 +35,6 @@ class EngineSet:
         """
         options = options or DeploymentOptions()
         main = verify_engine(engine)
-        if main.task not in TASKS:
-            raise DeployError(
-                f"{engine} is an engine with the task {main.task}, which no model of the repository runs; name one"
-                f" with {', '.join(TASKS)}.",
-                "engine_incompatible",
-            )
         manifests: dict[Task, AnyManifest] = {main.task: main}
         directories: dict[Task, Path] = {main.task: engine}
         for task, directory in options.encoders.directories().items():

@@ -23,6 +23,7 @@ ENCODER_MODELS: Mapping[BatchedTask, str] = {
     "rerank": "rerank",
     "classify": "classify",
     "transcribe": "whisper",
+    "text2text": "text2text",
 }
 """The model of each kind of encoder."""
 TASKS: tuple[Task, ...] = ("generate", *ENCODER_MODELS)

@@ -18,9 +18,9 @@ _MAX_NAME_BYTES = 256
 class EncoderOptions:
     """Encoders to serve beside an engine, and the settings of all encoders; None keeps the committed value.
 
-    `embed`, `rerank`, `classify` and `transcribe` are engine directories. `max_batch_tokens` limits a micro-batch: its
-    texts times the longest one, in tokens; `max_batch_texts` limits its texts, or clips. `max_queue_texts` may wait; a
-    text that has waited for `max_wait_ms` goes first. An encoder computes `num_requests` micro-batches at a time, on
+    The fields named as tasks are engine directories. `max_batch_tokens` limits a micro-batch: its texts times the
+    longest one, in tokens; `max_batch_texts` limits its texts, or clips. `max_queue_texts` may wait; a text that has
+    waited for `max_wait_ms` goes first. An encoder computes `num_requests` micro-batches at a time, on
     `encoder_threads` threads of the processor. `DeploymentOptions.parameters` sets these for one encoder:
     {"rerank": {"max_wait_ms": "20"}}.
     """
@@ -29,6 +29,7 @@ class EncoderOptions:
     rerank: Path | None = None
     classify: Path | None = None
     transcribe: Path | None = None
+    text2text: Path | None = None
     max_batch_tokens: int | None = None
     max_batch_texts: int | None = None
     max_queue_texts: int | None = None

@@ -23,6 +23,7 @@ _ENCODER_CALLS: Mapping[BatchedTask, tuple[str, list[dict[str, Any]]]] = {
     "rerank": ("num_input_tokens", [_text("query", [1]), _text("documents", [1])]),
     "classify": ("num_input_tokens", [_text("text_input", [1, 1])]),
     "transcribe": ("language", [_SILENCE]),
+    "text2text": ("num_input_tokens", [_text("text_input", [1, 1])]),
 }
 """An output of each model, and inputs of the smallest request."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 TASKS = ("embed", "rerank", "classify")
-SEQ2SEQ_TASKS = ("transcribe",)
+SEQ2SEQ_TASKS = ("transcribe", "text2text")
 _NO_LIMIT = 1 << 30
 """Batches of clips are limited by their number alone."""
 
@@ -77,20 +77,38 @@ class EncoderDescription:
 
 
 @dataclass(frozen=True)
+class TextDescription:
+    """How an engine from text to text reads and writes; `Seq2SeqText` in build_engines/manifest.py describes it."""
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    prefix: tuple[str, ...]
+    language_token: str
+    target_language_in: str
+    prompts: Mapping[str, str]
+    defaults: Mapping[str, int | float]
+
+
+@dataclass(frozen=True)
 class Seq2SeqDescription:
-    """The fields of the engine.json of a model with an encoder and a decoder; `max_input_len` counts positions of the
-    encoder."""
+    """The fields of the engine.json of a model with an encoder and a decoder; `text` is None for speech."""
 
     target: str
     task: str
     max_seq_len: int
-    max_input_len: int
+    max_source_len: int
     vocabulary_size: int
     mels: int
     languages: tuple[str, ...]
     properties: Mapping[str, Any]
+    text: TextDescription | None
     limits: Mapping[str, int] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
+
+    @property
+    def max_input_len(self) -> int:
+        """The longest text, without the tokens around it and one for the target language."""
+        return self.max_source_len - (len(self.text.before) + len(self.text.after) + 1 if self.text else 0)
 
 
 def describe(engine_dir: str) -> EncoderDescription | Seq2SeqDescription:
@@ -98,16 +116,25 @@ def describe(engine_dir: str) -> EncoderDescription | Seq2SeqDescription:
     content = _read(engine_dir)
     if content.get("task") not in SEQ2SEQ_TASKS:
         return EncoderDescription.from_directory(engine_dir)
+    text = content.get("text")
     return Seq2SeqDescription(
         target=content["target"],
         task=content["task"],
         max_seq_len=content["max_seq_len"],
-        max_input_len=content["max_source_len"],
+        max_source_len=content["max_source_len"],
         vocabulary_size=content["vocab_size"],
-        mels=content["mels"],
+        mels=content["mels"] or 0,
         languages=tuple(content["languages"]),
         properties=content["properties"],
-        limits={"max_batch_tokens": _NO_LIMIT},
+        text=None if text is None else _text(text),
+        limits={} if text else {"max_batch_tokens": _NO_LIMIT},
+    )
+
+
+def _text(content: Mapping[str, Any]) -> TextDescription:
+    values: Any = {each.name: content[each.name] for each in fields(TextDescription)}
+    return TextDescription(
+        **{**values, **{name: tuple(values[name]) for name in ("before", "after", "prefix")}},
     )
 
 

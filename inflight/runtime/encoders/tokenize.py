@@ -41,13 +41,17 @@ class PlainText:
 
 
 class EncoderTokenizer:
-    """Tokenizes with the model's special tokens. `max_tokens` is the longest text, special tokens included."""
+    """Tokenizes with the model's special tokens, unless `special` is false. `max_tokens` is the longest text, special
+    tokens included."""
 
-    def __init__(self, tokenizer: Tokenizer, max_tokens: int, vocabulary_size: int, with_types: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, max_tokens: int, vocabulary_size: int, with_types: bool, special: bool = True
+    ) -> None:
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._vocabulary_size = vocabulary_size
         self._with_types = with_types
+        self._special = special
 
     def tokenize(self, texts: Sequence[PlainText]) -> list[TokenizedText | RequestError]:
         """Return each text as token ids, or why it is refused (`prompt_too_long`, `empty_prompt`, and
@@ -59,7 +63,7 @@ class EncoderTokenizer:
                 inputs.append(self._bounded(text))
             except RequestError as error:
                 errors[index] = error
-        encodings = iter(self._tokenizer.encode_batch(inputs))
+        encodings = iter(self._tokenizer.encode_batch(inputs, add_special_tokens=self._special))
         return [error or self._checked(next(encodings), text) for error, text in zip(errors, texts, strict=True)]
 
     def check_query(self, query: str) -> None:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from inflight.runtime.backends.ctranslate2.process import EngineProcess
+from inflight.runtime.encoders.batch_planner import padded_length
 from inflight.runtime.encoders.manifest import Seq2SeqDescription
+from inflight.runtime.encoders.source_text import SourceText, Text2TextSettings, TextAnswer
 from inflight.runtime.speech.clip import MAX_POSITIONS, SAMPLE_RATE, Clip, WhisperSettings
 from inflight.runtime.speech.prefix import special_tokens
 from inflight.runtime.speech.transcript import TranscriptMaker
 from inflight.text.tokenizer import load_tokenizer
+
+_TARGET_TOKENIZER = "target_tokenizer.json"
+"""The tokenizer of answers, where that is not the one of texts."""
 
 
 class SpeechEngine:
@@ -44,17 +51,62 @@ class SpeechEngine:
         self._process.close()
 
 
+class TextEngine:
+    """Makes texts from texts of at most `longest` tokens."""
+
+    packed = False
+    noun = "text"
+
+    def __init__(
+        self, settings: Text2TextSettings, tokenizer: Tokenizer, longest: int, report: Callable[[str], None]
+    ) -> None:
+        self._process = EngineProcess(settings, report)
+        self._tokenizer = tokenizer
+        self._longest = longest
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process that computes; None after it has died, until the next batch."""
+        return self._process.pid
+
+    def padded_length(self, tokens: int) -> int:
+        return padded_length(tokens, self._longest)
+
+    def run(self, inputs: Sequence[SourceText]) -> Sequence[Any]:
+        return [self._answer(tokens) for tokens in self._process.run(inputs)]
+
+    def close(self) -> None:
+        """End the engine's process."""
+        self._process.close()
+
+    def _answer(self, tokens: Sequence[str]) -> TextAnswer:
+        ids = [self._tokenizer.token_to_id(token) for token in tokens]
+        text = self._tokenizer.decode([each for each in ids if each is not None])
+        return TextAnswer(text, len(tokens))
+
+
 def load_engines(
     engine_dir: str, manifest: Seq2SeqDescription, threads: int, requests: int, report: Callable[[str], None]
-) -> list[SpeechEngine]:
-    """Start `requests` engines, which share `threads` threads, 0 for one on each core, and try each with a second of
-    silence. Raises RuntimeError and ValueError."""
+) -> list[SpeechEngine] | list[TextEngine]:
+    """Start `requests` engines, which share `threads` threads, 0 for one on each core, and try each.
+
+    Raises RuntimeError and ValueError.
+    """
     tokenizer = load_tokenizer(engine_dir)
-    tokens = special_tokens(tokenizer, manifest.languages)
     share = max(1, (threads or len(os.sched_getaffinity(0))) // requests)
-    settings = WhisperSettings(engine_dir, manifest.properties["compute_type"], manifest.mels, tokens, share)
+    compute_type = manifest.properties["compute_type"]
+    if manifest.text is not None:
+        of_text = Text2TextSettings(engine_dir, compute_type, share)
+        if (Path(engine_dir) / _TARGET_TOKENIZER).is_file():
+            tokenizer = Tokenizer.from_file(str(Path(engine_dir) / _TARGET_TOKENIZER))
+        texts = [TextEngine(of_text, tokenizer, manifest.max_source_len, report) for _ in range(requests)]
+        for engine in texts:
+            engine.run([SourceText((*manifest.text.before, *manifest.text.after), (), (("max_decoding_length", 1),))])
+        return texts
+    tokens = special_tokens(tokenizer, manifest.languages)
+    settings = WhisperSettings(engine_dir, compute_type, manifest.mels, tokens, share)
     transcripts = TranscriptMaker(tokenizer, tokens)
-    engines = [SpeechEngine(settings, transcripts, report) for _ in range(requests)]
-    for engine in engines:
-        engine.run([Clip(np.zeros(SAMPLE_RATE, np.float32), (tokens.start, tokens.no_timestamps))])
-    return engines
+    speech = [SpeechEngine(settings, transcripts, report) for _ in range(requests)]
+    for each in speech:
+        each.run([Clip(np.zeros(SAMPLE_RATE, np.float32), (tokens.start, tokens.no_timestamps))])
+    return speech

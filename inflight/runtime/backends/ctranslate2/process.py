@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from inflight.runtime.encoders.source_text import Text2TextSettings
 from inflight.runtime.speech.clip import WhisperSettings
 from inflight.runtime.worker_process import WorkerProcess, exit_reason
 
@@ -18,7 +19,9 @@ class EngineProcess:
     A process that dies fails its batch, and the next batch starts a new one.
     """
 
-    def __init__(self, settings: WhisperSettings, report: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self, settings: WhisperSettings | Text2TextSettings, report: Callable[[str], None] = lambda line: None
+    ) -> None:
         self._settings, self._report = settings, report
         self._worker: WorkerProcess | None = self._start()
 

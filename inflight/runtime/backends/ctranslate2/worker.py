@@ -11,17 +11,18 @@ import os
 import signal
 import sys
 from multiprocessing.connection import Connection
+from typing import Any
 
 from inflight.common.cpu_affinity import use_engine_cores
+from inflight.runtime.encoders.source_text import Text2TextSettings
+from inflight.runtime.speech.clip import WhisperSettings
 
 
 def serve(connection: Connection) -> None:
     """Answer until the parent closes the connection."""
     settings = connection.recv()
     try:
-        from inflight.runtime.backends.ctranslate2.whisper import Whisper
-
-        model = Whisper(settings)
+        model = _load(settings)
     except Exception as error:
         connection.send(_line(error))
         return
@@ -32,6 +33,16 @@ def serve(connection: Connection) -> None:
             connection.send(model.run(inputs))
         except Exception as error:
             connection.send(_line(error))
+
+
+def _load(settings: WhisperSettings | Text2TextSettings) -> Any:
+    if isinstance(settings, WhisperSettings):
+        from inflight.runtime.backends.ctranslate2.whisper import Whisper
+
+        return Whisper(settings)
+    from inflight.runtime.backends.ctranslate2.text2text import Text2Text
+
+    return Text2Text(settings)
 
 
 def _line(error: Exception) -> str:

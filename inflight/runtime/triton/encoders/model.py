@@ -1,4 +1,4 @@
-"""The models `embedding`, `rerank`, `classify` and `whisper`: texts or clips in, one result for each, in batches."""
+"""The models of encoders, `whisper` and `text2text`: texts or clips in, one result for each, in batches."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from inflight.runtime.speech.clip import Clip
 from inflight.runtime.triton.bounded_strings import bound_strings
 from inflight.runtime.triton.encoders.answer import AnswerFormat, EncoderAnswer
 from inflight.runtime.triton.encoders.tasks import TASKS, Task, TextRequest, TokenIds
+from inflight.runtime.triton.encoders.text2text import Text2Text
 from inflight.runtime.triton.encoders.transcribe import Transcribe
 from inflight.runtime.triton.inputs import Inputs, check_parameter_names, parameters_json
 from inflight.runtime.triton.metrics import create_metrics_sink
@@ -34,7 +35,7 @@ from inflight.runtime.triton.request_metadata import ClientVersions, metadata_fr
 from inflight.runtime.triton.round_robin import RoundRobinExecutor
 from inflight.runtime.triton.stub.guard_launcher import end_with_server
 from inflight.runtime.triton.tensors import as_request_error, error_response
-from inflight.text.tokenizer import load_tokenizer
+from inflight.text.tokenizer import load_tokenizer, vocabulary_size
 
 _CHARACTERS_PER_CALL = 8192
 """Characters that one call tokenizes at once; the rest is tokenized in another thread, in turn with other requests."""
@@ -61,10 +62,18 @@ class EncoderModel:
         self._task: Task
         if isinstance(manifest, EncoderDescription):
             self._task = TASKS[manifest.task](manifest)
-        else:
+        elif manifest.text is None:
             self._task = Transcribe(manifest, tokenizer)
-        with_types = "token_type_ids" in manifest.inputs
-        self._tokenizer = EncoderTokenizer(tokenizer, manifest.max_input_len, manifest.vocabulary_size, with_types)
+        else:
+            self._task = Text2Text(manifest, manifest.text, tokenizer)
+        from_text = isinstance(self._task, Text2Text)
+        self._tokenizer = EncoderTokenizer(
+            tokenizer,
+            manifest.max_input_len,
+            vocabulary_size(tokenizer) if from_text else manifest.vocabulary_size,
+            with_types="token_type_ids" in manifest.inputs,
+            special=not from_text,
+        )
         requests = positive(settings, "num_requests", 1, "infer requests")
         threads = int(settings.get("threads", 0))
         own_budget = settings.get("max_batch_tokens", "0") != "0"
@@ -158,8 +167,8 @@ class EncoderModel:
                         self._metrics.refused(text.code)
                         answer.deliver(index, None, text)
                     else:
-                        ready = text.input if isinstance(text, TokenizedText) else text
-                        answer.describe(index, ready.size, isinstance(text, TokenizedText) and text.truncated)
+                        ready = text if isinstance(text, Clip) else request.ready(index, text.input)
+                        answer.describe(index, ready.size, not isinstance(text, Clip) and text.truncated)
                         queued.append((index, ready))
                         priorities.append(request.priorities[index])
                 if answer.ended:  # by a text that was refused

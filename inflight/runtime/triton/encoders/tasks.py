@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from inflight.common.request_error import RequestError
+from inflight.runtime.encoders.batch_runner import BatchInput
+from inflight.runtime.encoders.encoder import EncoderInput
 from inflight.runtime.encoders.manifest import EncoderDescription
 from inflight.runtime.encoders.tokenize import PlainText
 from inflight.runtime.speech.clip import Clip
@@ -37,13 +39,15 @@ class TokenIds:
 class TextRequest:
     """The texts of a request: each to be tokenized, as token ids, ready for the engine, or refused; and priorities.
 
-    `query` is that of all pairs, to be checked before them.
+    `query` is that of all pairs, to be checked before them. `ready` makes what the engine takes of a tokenized text,
+    whose index comes first.
     """
 
     texts: list[PlainText | TokenIds | Clip | RequestError]
     priorities: list[int]
     outputs: Outputs
     query: str | None = None
+    ready: Callable[[int, EncoderInput], BatchInput] = lambda _, text: text
 
     @property
     def characters(self) -> int:

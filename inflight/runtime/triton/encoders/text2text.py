@@ -1,0 +1,101 @@
+"""What the model `text2text` reads from a request, and what it makes of answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from inflight.common.request_error import RequestError
+from inflight.runtime.encoders.encoder import EncoderInput
+from inflight.runtime.encoders.manifest import Seq2SeqDescription, TextDescription
+from inflight.runtime.encoders.source_text import SourceText, TextAnswer
+from inflight.runtime.encoders.tokenize import PlainText
+from inflight.runtime.speech.clip import Clip
+from inflight.runtime.triton.encoders.tasks import TextRequest, TokenIds
+from inflight.runtime.triton.inputs import Inputs
+from inflight.text.tokenizer import decoded_text
+
+_OPTIONS = (
+    ("beam_width", "beam_size", 1, 32),
+    ("length_penalty", "length_penalty", -10.0, 10.0),
+    ("repetition_penalty", "repetition_penalty", 0.1, 10.0),
+    ("max_tokens", "max_decoding_length", 1, None),
+)
+"""Each input, CTranslate2's name of it, its least and its most; None: what the decoder has positions for."""
+
+
+class Text2Text:
+    """`text2text`: texts to texts, in the language that `target_prefix` names or with the prompt of that name."""
+
+    column = True
+
+    def __init__(self, manifest: Seq2SeqDescription, text: TextDescription, tokenizer: Tokenizer) -> None:
+        self._manifest = manifest
+        self._text = text
+        self._tokenizer = tokenizer
+
+    def read(self, inputs: Inputs) -> TextRequest:
+        rows = range(len(inputs.required("text_input")))
+        texts: list[PlainText | TokenIds | Clip | RequestError] = []
+        ready: list[Any] = []
+        for row in rows:
+            try:
+                prompt, tokens = self._target(decoded_text(inputs.scalar("target_prefix", row, b""), "target_prefix"))
+                text = prompt + decoded_text(inputs.scalar("text_input", row), "text_input")
+                ready.append(partial(self._source, tokens, self._decoding(inputs, row)))
+                texts.append(PlainText(text, inputs.scalar("truncate", row, False)))
+            except RequestError as error:
+                texts.append(error)
+                ready.append(None)
+        priorities = [inputs.scalar("priority", row, 0) for row in rows]
+        return TextRequest(texts, priorities, _outputs, ready=lambda row, text: ready[row](text))
+
+    def empty(self, texts: int) -> Any:
+        return [TextAnswer()] * texts
+
+    def _target(self, name: str) -> tuple[str, tuple[str, ...]]:
+        """Return the prompt before a text and the tokens of its target language, for a language's code or token, or
+        the name of a prompt. Raises RequestError (`unsupported_input`) for another name."""
+        prompts, languages, form = self._text.prompts, self._manifest.languages, self._text.language_token
+        if not name:
+            return "", ()
+        if name in prompts:
+            return prompts[name], ()
+        code = next((each for each in languages if name in (each, form.format(each))), None)
+        if code is None or not form:
+            known = [*languages, *prompts]
+            named = f"name one of {', '.join(known)}" if known else "leave it out: the model has one language only"
+            raise RequestError(f"the model does not know the target_prefix {name[:80]!r}; {named}", "unsupported_input")
+        return "", (form.format(code),)
+
+    def _decoding(self, inputs: Inputs, row: int) -> tuple[tuple[str, int | float], ...]:
+        values = {"max_decoding_length": self._manifest.max_seq_len, **self._text.defaults}
+        for name, own, least, most in _OPTIONS:
+            value = inputs.scalar(name, row)
+            if value is None:
+                continue
+            highest = self._manifest.max_seq_len if most is None else most
+            if not math.isfinite(value) or not least <= value <= highest:
+                raise RequestError(f"{name} is {value}; it must be from {least} to {highest}", "invalid_parameter")
+            values[own] = value
+        return tuple(sorted(values.items()))
+
+    def _source(
+        self, language: tuple[str, ...], decoding: tuple[tuple[str, int | float], ...], text: EncoderInput
+    ) -> SourceText:
+        text_tokens = (self._tokenizer.id_to_token(each) for each in text.token_ids.tolist())
+        first, prefix = (language, ()) if self._text.target_language_in == "before" else ((), language)
+        tokens = (*first, *self._text.before, *text_tokens, *self._text.after)
+        return SourceText(tokens, (*prefix, *self._text.prefix), decoding)
+
+
+def _outputs(answers: Sequence[TextAnswer]) -> dict[str, Any]:
+    return {
+        "text_output": np.array([[answer.text.encode()] for answer in answers], np.object_),
+        "num_output_tokens": np.array([[answer.tokens] for answer in answers], np.int32),
+    }

@@ -1,0 +1,84 @@
+"""What the model `text2text` reads: the tokens around a text, its target language, and how its answer is decoded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inflight.common.request_error import RequestError
+from inflight.runtime.encoders.encoder import EncoderInput
+from inflight.runtime.encoders.manifest import Seq2SeqDescription, TextDescription
+from inflight.runtime.encoders.source_text import SourceText
+from inflight.runtime.encoders.tokenize import PlainText
+from inflight.runtime.triton.encoders.text2text import Text2Text
+from tests.runtime.speech.whisper_tokens import word_tokenizer
+from tests.runtime.triton.request_inputs import inputs_of
+
+TEXT = TextDescription(
+    before=("__en__",),
+    after=("</s>",),
+    prefix=("<s>",),
+    language_token="__{}__",
+    target_language_in="prefix",
+    prompts={"summary": "summarize: "},
+    defaults={"beam_size": 4, "no_repeat_ngram_size": 3},
+)
+
+
+def read(text: TextDescription = TEXT, **inputs: Any) -> SourceText | RequestError:
+    """Read the text " b c" with these inputs; return what the engine gets."""
+    manifest = Seq2SeqDescription("ctranslate2", "text2text", 64, 64, 100, 0, ("en", "de"), {}, text)
+    tokenizer = word_tokenizer()
+    arrays = {name: np.array([[value]]) for name, value in inputs.items()}
+    request = Text2Text(manifest, text, tokenizer).read(inputs_of(text_input=np.array([[b" b c"]], object), **arrays))
+    (plain,) = request.texts
+    if isinstance(plain, RequestError):
+        return plain
+    assert isinstance(plain, PlainText)
+    source = request.ready(0, EncoderInput(np.array(tokenizer.encode(plain.text[-4:], add_special_tokens=False).ids)))
+    assert isinstance(source, SourceText)
+    return source
+
+
+@pytest.mark.parametrize(
+    ("place", "target", "tokens", "prefix"),
+    [
+        ("prefix", b"", "__en__ b c </s>", "<s>"),
+        ("prefix", b"de", "__en__ b c </s>", "__de__ <s>"),
+        ("prefix", b"__de__", "__en__ b c </s>", "__de__ <s>"),
+        ("before", b"de", "__de__ __en__ b c </s>", "<s>"),
+    ],
+)
+def test_a_text_has_the_models_tokens_around_it(place: str, target: bytes, tokens: str, prefix: str) -> None:
+    source = read(replace(TEXT, target_language_in=place), target_prefix=target)
+    assert isinstance(source, SourceText)
+    assert [token.removeprefix("\u0120") for token in source.tokens] == tokens.split()
+    assert list(source.prefix) == prefix.split()
+
+
+def test_the_models_own_settings_count_where_the_request_names_none() -> None:
+    plain, asked = read(), read(beam_width=2, max_tokens=9)
+    assert isinstance(plain, SourceText)
+    assert isinstance(asked, SourceText)
+    assert dict(plain.decoding) == {"beam_size": 4, "no_repeat_ngram_size": 3, "max_decoding_length": 64}
+    assert dict(asked.decoding) == {"beam_size": 2, "no_repeat_ngram_size": 3, "max_decoding_length": 9}
+    assert asked.group != plain.group
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code"),
+    [
+        ({"target_prefix": b"fr"}, "unsupported_input"),
+        ({"beam_width": 0}, "invalid_parameter"),
+        ({"max_tokens": 65}, "invalid_parameter"),
+        ({"length_penalty": float("nan")}, "invalid_parameter"),
+        ({"target_prefix": b"\xff"}, "invalid_text"),
+    ],
+)
+def test_a_text_with_a_wrong_option_is_refused(inputs: dict[str, Any], code: str) -> None:
+    error = read(**inputs)
+    assert isinstance(error, RequestError)
+    assert error.code == code
