@@ -59,8 +59,8 @@ def find_model(plan: LoadPlan, client: Client) -> ServedModel:
         found = next((each for each in client.encoders() if each.task == "transcribe" and each.ready), None)
         if found is None and plan.model is None and not client.address.openai:
             raise InflightError(f"{plan.server} has no model that transcribes; serve one", "model_not_found")
-        facts = {} if found is None else {"model": found.model, **found.served}
-        return ServedModel(plan.model or facts.get("model", ""), plan.task, facts=facts)
+        name = plan.model or ("" if found is None else found.model)
+        return ServedModel(name, plan.task, facts={"model": name, **({} if found is None else found.served)})
     if plan.task == "rerank":
         model = client.rerank(_PROBE, [_PROBE]).model
     else:

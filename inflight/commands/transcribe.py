@@ -119,7 +119,7 @@ def command(
                 click.echo(f"Error: {file}: {error} [{error.code}]", err=True)
     click.echo(work.line(len(files)), err=True)
     if work.failed:
-        raise click.exceptions.Exit(1)
+        sys.exit(1)
 
 
 @dataclass
@@ -134,7 +134,8 @@ class _Work:
         took = time.monotonic() - self.started
         failed = f", {self.failed} failed" if self.failed else ""
         speed = f", {self.seconds / took:.1f} times real time" if self.seconds else ""
-        return f"[{files} {'file' if files == 1 else 'files'}{failed}, {_clock(self.seconds)} of audio in {took:.1f} s{speed}]"
+        what = f"{files} file{'' if files == 1 else 's'}{failed}"
+        return f"[{what}, {_clock(self.seconds)} of audio in {took:.1f} s{speed}]"
 
 
 _OnBlock = Callable[[TranscribedBlock], None]

@@ -52,7 +52,7 @@ async def transcribe(
         async with aclosing(client.transcribe_blocks(file, known=known, **options)) as source:
             while (block := await _next(source, block_timeout)) is not None:
                 found.append(block)
-                if block.index not in known:
+                if block.language and block.index not in known:  # silence has none, and is not sent
                     kept.add(block)
     return Transcription.join(found, request.task)
 

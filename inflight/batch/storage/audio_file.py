@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import IO
+from typing import IO, BinaryIO, cast
 
 from inflight_client import InflightError
 
@@ -22,7 +21,7 @@ MAX_BYTES = 4 << 30
 
 
 @contextmanager
-def open_audio(address: str) -> Iterator[tuple[IO[bytes], str]]:
+def open_audio(address: str) -> Iterator[tuple[BinaryIO, str]]:
     """Yield an open file of the system, and what is the same while its content is. Raises InflightError.
 
     What a storage streams is copied first: a decoder takes an error of it for the end of the file.
@@ -35,7 +34,7 @@ def open_audio(address: str) -> Iterator[tuple[IO[bytes], str]]:
         yield file, version
 
 
-def _opened(stored: StoredFile) -> tuple[IO[bytes], str]:
+def _opened(stored: StoredFile) -> tuple[BinaryIO, str]:
     if stored.is_local and stored.compression is None:
         with stored.map_errors():
             file = os.fdopen(os.open(local_path(stored.address), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
@@ -47,26 +46,20 @@ def _opened(stored: StoredFile) -> tuple[IO[bytes], str]:
     with ExitStack() as stack:
         copy = stack.enter_context(tempfile.TemporaryFile())
         with stored.reading() as reading:
-            shutil.copyfileobj(_Limited(reading.content, stored.shown), copy, 1 << 20)
+            _copy(reading.content, copy, stored.shown)
         copy.seek(0)
         version = hashlib.file_digest(copy, "sha256").hexdigest()
         copy.seek(0)
         stack.pop_all()
-    return copy, version
+    return cast("BinaryIO", copy), version
 
 
-class _Limited:
-    """A stream that ends with an error after MAX_BYTES."""
-
-    def __init__(self, file: IO[bytes], shown: str) -> None:
-        self._file, self._left, self._shown = file, MAX_BYTES, shown
-
-    def read(self, size: int) -> bytes:
-        data = self._file.read(size)
-        self._left -= len(data)
-        if self._left < 0:
+def _copy(file: IO[bytes], copy: IO[bytes], shown: str) -> None:
+    left = MAX_BYTES
+    while data := file.read(1 << 20):
+        left -= len(data)
+        if left < 0:
             raise BatchError(
-                f"{self._shown} has more than {MAX_BYTES >> 30} GiB, too many to copy; cut it into files",
-                "audio_too_long",
+                f"{shown} has more than {MAX_BYTES >> 30} GiB, too many to copy; cut it into files", "audio_too_long"
             )
-        return data
+        copy.write(data)
