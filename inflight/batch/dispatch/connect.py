@@ -29,7 +29,7 @@ def connect(
     `blocks`: those of audio that earlier runs did not finish.
     """
     try:
-        if task == "transcribe":  # its client speaks both protocols
+        if task in ("transcribe", "text2text"):  # the client speaks both protocols
             return TritonBackend(address, options, on_message, task, blocks)
         if is_openai_address(address) or (task == "score" and Address.parse(address.partition(",")[0]).openai):
             return OpenAIBackend(address, options, on_message, task, samples)

@@ -95,7 +95,7 @@ class Endpoint:
         self.health = ServerHealth(backend, probe, run_id, check_build, check_dimensions, on_message)
         self._backend, self._queue, self._poison_rows, self._options = backend, queue, poison_rows, options
         self._is_unavailable, self._run_id = is_unavailable, run_id
-        together = encode is not None and encode.task in ("embed", "classify")
+        together = encode is not None and encode.task in ("embed", "classify", "text2text")
         generates = encode is None or encode.task == "score"  # by the same engine
         hears = encode is not None and encode.task == "transcribe"
         self._limit = AdaptiveLimit(

@@ -10,7 +10,7 @@ from inflight_client.audio.transcription import Transcription
 from inflight_client.call import CallOptions, Prompt, TokenIds
 from inflight_client.deployments.server_query import REFUSAL_CODES
 from inflight_client.encoder_call import MODELS
-from inflight_client.encodings import Classifications, Embeddings
+from inflight_client.encodings import Classifications, Embeddings, Translations
 from inflight_client.engine_load import EngineLoad
 from inflight_client.model_defaults import as_conversation, with_model_defaults
 from inflight_client.results import Delta
@@ -29,6 +29,7 @@ from inflight.batch.job.rows import (
     RowRequest,
     ScoreRequest,
     TranscribeRequest,
+    TranslateRequest,
 )
 from inflight.batch.job.spec import RunOptions, Task, fingerprint
 from inflight.batch.storage.secret_address import masked
@@ -95,6 +96,8 @@ class TritonBackend:
             return [await score(first, self)]
         if isinstance(first, TranscribeRequest):
             return [await self._transcribe(first)]
+        if isinstance(first, TranslateRequest):
+            return await self._translate([request for request in requests if isinstance(request, TranslateRequest)])
         if isinstance(first, ClassifyRequest):
             return await self._classify([request for request in requests if isinstance(request, ClassifyRequest)])
         return [
@@ -183,6 +186,20 @@ class TritonBackend:
             classes.errors.get(place) or Classifications((result,), input_tokens=(tokens,), truncated=(cut,))
             for place, (result, tokens, cut) in enumerate(
                 zip(classes.results, classes.input_tokens, classes.truncated, strict=True)
+            )
+        ]
+
+    async def _translate(self, requests: Sequence[TranslateRequest]) -> Sequence[RowAnswer | InflightError]:
+        found = await self._client.translate(
+            [request.text for request in requests],
+            **requests[0].options,
+            priority=self._priority,
+            return_errors=True,
+        )
+        return [
+            found.errors.get(place) or Translations((text,), (written,), input_tokens=(tokens,), truncated=(cut,))
+            for place, (text, written, tokens, cut) in enumerate(
+                zip(found.results, found.output_tokens, found.input_tokens, found.truncated, strict=True)
             )
         ]
 

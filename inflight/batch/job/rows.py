@@ -11,7 +11,7 @@ import orjson
 from inflight_client.audio.clip_call import SpeechTask
 from inflight_client.audio.transcription import Transcription
 from inflight_client.call import CallOptions, Prompt
-from inflight_client.encodings import Classifications, Embeddings, Reranking
+from inflight_client.encodings import Classifications, Embeddings, Reranking, Translations
 from inflight_client.results import Generation, Usage
 from inflight_client.sampling import Sampling
 
@@ -154,6 +154,45 @@ class RerankRequest:
 
 
 @dataclass(frozen=True)
+class TranslateRequest:
+    """A text to translate or to summarize, and options of the client's call."""
+
+    text: str
+    target_language: str | None = None
+    beam_width: int | None = None
+    length_penalty: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
+    truncate: bool = False
+    model: str | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.text,)
+
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What requests must have in common to be sent as one."""
+        return tuple(self.options.values())
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of the call."""
+        return {
+            "target_language": self.target_language,
+            "beam_width": self.beam_width,
+            "length_penalty": self.length_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "max_tokens": self.max_tokens,
+            "truncate": self.truncate,
+        }
+
+    @property
+    def characters(self) -> int:
+        return len(self.text)
+
+
+@dataclass(frozen=True)
 class TranscribeRequest:
     """An audio to transcribe, or to translate into English: its address, and options of the client's call."""
 
@@ -191,7 +230,15 @@ class ScoreRequest:
         return len(self.context) * max(1, len(self.continuations)) + sum(map(len, self.continuations))
 
 
-RowRequest = GenerateRequest | EmbedRequest | ClassifyRequest | RerankRequest | ScoreRequest | TranscribeRequest
+RowRequest = (
+    GenerateRequest
+    | EmbedRequest
+    | ClassifyRequest
+    | RerankRequest
+    | ScoreRequest
+    | TranscribeRequest
+    | TranslateRequest
+)
 """The request of a row, by its task."""
 
 
@@ -225,7 +272,7 @@ class Scores:
     total_tokens: int
 
 
-RowAnswer = Generation | Completion | Embeddings | Classifications | Reranking | Scores | Transcription
+RowAnswer = Generation | Completion | Embeddings | Classifications | Reranking | Scores | Transcription | Translations
 """The answer to a row, by its task, for the texts of the row alone."""
 
 
@@ -243,7 +290,7 @@ def answer_tokens(answer: RowAnswer) -> Tokens:
         return (0, 0) if answer.usage is None else (answer.usage.input_tokens, answer.usage.output_tokens)
     if isinstance(answer, Transcription):
         return 0, sum(len(segment.tokens) for segment in answer)
-    return answer.total_tokens, 0
+    return answer.total_tokens, sum(answer.output_tokens) if isinstance(answer, Translations) else 0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ _DONE = {
     "rerank": "reranked",
     "score": "scored",
     "transcribe": "transcribed",
+    "text2text": "translated or summarized",
 }
 
 

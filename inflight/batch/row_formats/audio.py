@@ -32,7 +32,7 @@ class AudioRowFormat(PlainRowFormat):
             encode.language,
             "translate" if encode.to_english else "transcribe",
             encode.initial_prompt,
-            encode.beam_width,
+            encode.beam_width or 1,
             encode.word_timestamps,
             encode.max_seconds,
         )
