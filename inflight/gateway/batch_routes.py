@@ -16,6 +16,7 @@ from inflight_client.validation import shorten
 
 from inflight.gateway.http import Request, Response
 from inflight.gateway.key_ring import Caller
+from inflight.gateway.multipart import Form
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
@@ -37,9 +38,6 @@ _STATUS = {
     "job_damaged": 500,
 }
 _FORM_FIELDS = ("file", "purpose", "expires_after[anchor]", "expires_after[seconds]")
-_MAX_PARTS = 16
-_MAX_HEADER_BYTES = 8 * 1024
-_MAX_FIELD_BYTES = 64 * 1024
 _READ_BYTES = 2**18
 _PARAM = re.compile(
     r"(purpose|filename|endpoint|completion_window|input_file_id|metadata|(?:output_)?expires_after|after|order)\b"
@@ -98,25 +96,33 @@ class BatchRoutes:
         await request.respond(Response(response))
 
     async def _upload(self, request: Request, tenant: str) -> dict[str, Any]:
-        from python_multipart.multipart import MultipartParser, parse_options_header
-
-        kind, options = parse_options_header(request.headers.get("content-type", ""))
-        boundary = options.get(b"boundary")
-        if kind != b"multipart/form-data" or not boundary:
-            raise ApiError("send the file as multipart/form-data", "invalid_request")
         files, _ = await self._stores()
-        form = _Form(lambda name: files.begin(tenant, name))
-        parser = MultipartParser(boundary, form.callbacks())
+
+        def begin(name: str, fields: Mapping[str, list[str]]) -> Upload:
+            upload = files.begin(tenant, name)
+            if "purpose" in fields:  # its limits hold from the first byte then
+                try:
+                    upload.describe(fields["purpose"][0])
+                except InflightError:
+                    upload.abort()
+                    raise
+            return upload
+
+        def finish() -> dict[str, Any]:
+            upload = form.whole_file()
+            if "purpose" not in form.fields:
+                raise ApiError("the form has no purpose; send batch", "invalid_request", "purpose")
+            fields = {name: values[0] for name, values in form.fields.items()}
+            upload.describe(fields["purpose"], _expiry(fields))
+            return upload.commit()
+
+        form = Form(_FORM_FIELDS, begin)
         try:
-            try:
-                async for part in request.chunks():
-                    await self._call(parser.write, part)
-                await self._call(parser.finalize)
-            except (ValueError, RuntimeError) as error:
-                raise ApiError(f"the form is damaged: {str(error)[:100]}", "invalid_request") from None
-            return await self._call(form.finish)
+            await form.read(request, self._call)
+            return await self._call(finish)
         except BaseException:
-            form.abort()
+            if form.file is not None:
+                form.file.abort()
             raise
 
     async def _list_files(self, request: Request, caller: Caller) -> None:
@@ -208,97 +214,6 @@ class BatchRoutes:
             param = _PARAM.match(str(error))
             status = _STATUS.get(error.code, 400)
             raise ApiError(str(error), error.code, param[1] if param else None, status) from None
-
-
-class _Form:
-    """The parts of an upload: fields and the file, in any order."""
-
-    def __init__(self, begin: Callable[[str], Upload]) -> None:
-        self._begin = begin
-        self._fields: dict[str, str] = {}
-        self._name = self._header_name = self._header_value = b""
-        self._filename: str | None = None
-        self._upload: Upload | None = None
-        self._held: list[bytes] = []
-        self._size = self._parts = 0
-
-    def callbacks(self) -> Any:
-        return {
-            "on_part_begin": self._begin_part,
-            "on_header_field": self._header_field,
-            "on_header_value": self._header_part,
-            "on_header_end": self._end_header,
-            "on_part_data": self._data,
-            "on_part_end": self._end_part,
-        }
-
-    def finish(self) -> dict[str, Any]:
-        """Keep the file. Raises ApiError if there is none."""
-        if self._upload is None:
-            raise ApiError("the form has no file; send it in the field file", "invalid_request", "file")
-        if "purpose" not in self._fields:
-            raise ApiError("the form has no purpose; send batch", "invalid_request", "purpose")
-        self._upload.describe(self._fields["purpose"], _expiry(self._fields))
-        return self._upload.commit()
-
-    def abort(self) -> None:
-        if self._upload is not None:
-            self._upload.abort()
-
-    def _begin_part(self) -> None:
-        self._parts += 1
-        if self._parts > _MAX_PARTS:
-            raise ApiError(f"the form has more than {_MAX_PARTS} parts", "invalid_request")
-        self._name, self._filename, self._held, self._size = b"", None, [], 0
-
-    def _header_field(self, data: bytes, start: int, end: int) -> None:
-        self._header_name = self._longer(self._header_name, data[start:end])
-
-    def _header_part(self, data: bytes, start: int, end: int) -> None:
-        self._header_value = self._longer(self._header_value, data[start:end])
-
-    def _end_header(self) -> None:
-        from python_multipart.multipart import parse_options_header
-
-        if self._header_name.lower() == b"content-disposition":
-            _, options = parse_options_header(self._header_value)
-            self._name = options.get(b"name", b"")
-            name = self._name.decode("utf-8", "replace")
-            if name not in _FORM_FIELDS:
-                raise ApiError(f"the field {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80])
-            if name in self._fields or (name == "file" and self._upload is not None):
-                raise ApiError(f"the form has {name} twice; send it once", "invalid_request", name)
-            if b"filename" in options:
-                self._filename = options[b"filename"].decode("utf-8", "replace")
-        self._header_name = self._header_value = b""
-
-    def _longer(self, header: bytes, more: bytes) -> bytes:
-        if len(header) + len(more) > _MAX_HEADER_BYTES:
-            raise ApiError("a header of the form is too long", "invalid_request")
-        return header + more
-
-    def _data(self, data: bytes, start: int, end: int) -> None:
-        part = data[start:end]
-        if self._name == b"file":
-            self._open().write(part)
-            return
-        self._size += len(part)
-        if self._size > _MAX_FIELD_BYTES:
-            raise ApiError("a field of the form is too long", "invalid_request")
-        self._held.append(part)
-
-    def _end_part(self) -> None:
-        if self._name == b"file":
-            self._open()
-        else:
-            self._fields[self._name.decode("utf-8", "replace")] = b"".join(self._held).decode("utf-8", "replace")
-
-    def _open(self) -> Upload:
-        if self._upload is None:
-            self._upload = self._begin(self._filename or "upload")
-            if "purpose" in self._fields:  # its limits hold from the first byte then
-                self._upload.describe(self._fields["purpose"])
-        return self._upload
 
 
 def _expiry(fields: Mapping[str, str]) -> int | None:

@@ -146,10 +146,14 @@ class Request:
                 parts.append(decoded)
             else:
                 return b"".join(parts)
-        await self._discard()
+        raise await self.too_large(self._max_body)
+
+    async def too_large(self, most: int) -> ApiError:
+        """Return the error of a body with more bytes."""
+        await self.discard()
         # What is left of the body is not read, so the connection can't be used again.
-        raise ApiError(
-            f"the body has more than {self._max_body} bytes; shorten the request",
+        return ApiError(
+            f"the body has more than {most} bytes; shorten the request",
             "request_too_large",
             status=413,
             headers={"connection": "close"},
@@ -294,7 +298,7 @@ class Request:
         raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
-    async def _discard(self) -> None:
+    async def discard(self) -> None:
         """Read on for a while: many clients read the response only once they have sent everything."""
         size = 0
         with suppress(TimeoutError, DisconnectedError):

@@ -42,8 +42,9 @@ class GatewayMetrics:
         self._requests = counter("inflight_gateway_requests", "Requests that ended.", ("route", "status", "tenant"))
         self._tokens = counter("inflight_gateway_tokens", "Tokens of answered requests.", ("tenant", "kind"))
         self._texts = counter(
-            "inflight_gateway_texts", "Texts that were embedded, reranked or classified.", ("tenant", "task")
+            *("inflight_gateway_texts", "Texts, and blocks of audio, that encoders have computed.", ("tenant", "task"))
         )
+        self._audio = counter("inflight_gateway_audio_seconds", "Seconds of transcribed audio.", ("tenant",))
         self._duration = histogram(
             "inflight_gateway_request_duration_seconds",
             "From a request's arrival to the end of its response.",
@@ -83,6 +84,8 @@ class GatewayMetrics:
             self._tokens.labels(tenant, "output").inc(outcome.output_tokens)
         if outcome.texts:
             self._texts.labels(tenant, outcome.task).inc(outcome.texts)
+        if outcome.audio_seconds:
+            self._audio.labels(tenant).inc(outcome.audio_seconds)
 
     def page(self) -> bytes:
         return generate_latest(self._page)

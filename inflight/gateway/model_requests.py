@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from inflight_client.audio.clip_call import SpeechTask
 from inflight_client.encoder_call import Task
 from inflight_client.model_defaults import with_model_defaults
 from inflight_client.sampling import Sampling
@@ -32,11 +33,13 @@ from inflight.gateway.servers import Encoder, UpstreamServer
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.shadow import Shadows
 from inflight.gateway.tokenize import detokenize, tokenize
+from inflight.gateway.transcribing import AudioUploads, Transcribing
 from inflight.gateway.work import Attempt, Held, run_work
 from inflight.openai_api.encoding_request import PATHS, EncodingRequest, parse_encoding
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.responses import parse_responses
+from inflight.openai_api.transcription_request import AUDIO_PATHS, TranscriptionRequest
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _MAX_TOKEN_IDS = 1_000_000
@@ -75,6 +78,7 @@ class ModelRequests:
         self._admissions: dict[tuple[ServedTask, str, str | None], Admission] = {}
         self._text_admission = self._new_admission(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
         self._degradation = Degradation(pool, metrics, partial(self._admission, "generate"))
+        self._uploads = AudioUploads(settings)
         self._shadows = Shadows(metrics.shadows, metrics.waiting, on_copy)
         self.draining = False
         self.routes: dict[str, dict[str, Handler]] = {
@@ -82,6 +86,7 @@ class ModelRequests:
             "/v1/completions": {"POST": partial(self._complete, False)},
             "/v1/responses": {"POST": self._create_response},
             **{path: {"POST": partial(self._encode, task)} for task, paths in PATHS.items() for path in paths},
+            **{path: {"POST": partial(self._transcribe, speech)} for speech, path in AUDIO_PATHS.items()},
             "/tokenize": {"POST": partial(self._convert_text, tokenize)},
             "/detokenize": {"POST": partial(self._convert_text, detokenize)},
         }
@@ -276,6 +281,46 @@ class ModelRequests:
 
     async def _encode(self, task: Task, request: Request, caller: Caller) -> None:
         parsed, body = await request.json(lambda body: (parse_encoding(task, body), body), _MAX_TOKEN_IDS)
+
+        def build(candidate: Candidate, model: str, until: float) -> Attempt:
+            encoder = candidate.target
+            respond: Callable[[Request], Awaitable[None]]
+            if isinstance(encoder, BackendServer):
+                tokens, sent = parsed.estimated_tokens(None), _honoured(body, parsed.no_effect)
+                passed = Passed(
+                    *(PATHS[task][0], sent, model, candidate.model, request.request_id, until, tokens),
+                    texts=parsed.size,
+                )
+                respond = Proxy(passed, encoder).respond
+            else:
+                assert isinstance(encoder, Encoder)
+                encoding = Encoding(parsed, encoder, until)
+                tokens, respond = encoding.estimated_tokens, encoding.respond
+            places = min(parsed.size, MAX_TEXTS_IN_FLIGHT)
+            return self._encoded(candidate, task, places, tokens, respond, parsed.priority)
+
+        await self._run_at_encoder(task, parsed, body, build, request, caller)
+
+    async def _transcribe(self, speech: SpeechTask, request: Request, caller: Caller) -> None:
+        parsed, upload = await self._uploads.read(speech, request)
+
+        def build(candidate: Candidate, model: str, until: float) -> Attempt:
+            work = Transcribing(parsed, upload, candidate, until, self._settings.max_audio_seconds)
+            tokens = work.estimated_tokens
+            return self._encoded(candidate, "transcribe", work.places, tokens, work.respond, parsed.priority)
+
+        await self._run_at_encoder("transcribe", parsed, parsed.options, build, request, caller)
+
+    async def _run_at_encoder(
+        self,
+        task: Task,
+        parsed: EncodingRequest | TranscriptionRequest,
+        body: Mapping[str, Any],
+        build: Callable[[Candidate, str, float], Attempt],
+        request: Request,
+        caller: Caller,
+    ) -> None:
+        """Run what `build` returns for a target, the model's name and a deadline. Raises ApiError."""
         model = parsed.model or self._pool.only_encoder(task, caller.visible)
         self._begin(request, caller, model, parsed.no_effect, body)
         caller.check_priority(parsed.priority, "priority")
@@ -284,46 +329,21 @@ class ModelRequests:
             request.span.describe(model, None)
         until = time.monotonic() + request.timeout(self._settings.request_timeout)
         find = partial(self._pool.candidates, task, model, caller.visible, request.request_id)
-        attempts = (
-            self._encoding(each, parsed, body, task, model, request.request_id, until)
-            for each in _in_turn(find()[0], find)
-        )
+        attempts = (build(each, model, until) for each in _in_turn(find()[0], find))
         await self._run(attempts, request, caller, until)
 
-    def _encoding(
+    def _encoded(
         self,
         candidate: Candidate,
-        parsed: EncodingRequest,
-        body: Mapping[str, Any],
         task: Task,
-        model: str,
-        request_id: str,
-        until: float,
+        places: int,
+        tokens: int,
+        respond: Callable[[Request], Awaitable[None]],
+        priority: int,
     ) -> Attempt:
-        """Return the encoding at a target. Raises ApiError for what that can't do."""
-        encoder = candidate.target
-        respond: Callable[[Request], Awaitable[None]]
-        if isinstance(encoder, BackendServer):
-            tokens, sent = parsed.estimated_tokens(None), _honoured(body, parsed.no_effect)
-            passed = Passed(
-                *(PATHS[task][0], sent, model, candidate.model, request_id, until, tokens), texts=parsed.size
-            )
-            respond = Proxy(passed, encoder).respond
-        else:
-            assert isinstance(encoder, Encoder)
-            encoding = Encoding(parsed, encoder, until)
-            tokens, respond = encoding.estimated_tokens, encoding.respond
-        return Attempt(
-            encoder,
-            candidate.label,
-            self._admission(task, candidate.model, candidate.address),
-            self._metrics.texts_in_flight.labels(task),
-            min(parsed.size, MAX_TEXTS_IN_FLIGHT),
-            tokens,
-            0,
-            respond,
-            parsed.priority,
-        )
+        admission = self._admission(task, candidate.model, candidate.address)
+        in_flight = self._metrics.texts_in_flight.labels(task)
+        return Attempt(candidate.target, candidate.label, admission, in_flight, places, tokens, 0, respond, priority)
 
     def _begin(
         self, request: Request, caller: Caller, model: str, no_effect: Sequence[str], body: Mapping[str, Any]
@@ -349,7 +369,7 @@ class ModelRequests:
         """Return the admission of a model at all servers, or at one: many requests for one hold up none for another."""
         key = (task, model, address)
         if key not in self._admissions:
-            what = "answers" if task == "generate" else "texts"
+            what = {"generate": "answers", "transcribe": "blocks of audio"}.get(task, "texts")
             places, running = partial(self._pool.places, *key), partial(self._pool.running, *key)
             self._admissions[key] = self._new_admission(places, what, running)
         return self._admissions[key]

@@ -27,6 +27,7 @@ from inflight.openai_api.fields import (
     Field,
     Tier,
 )
+from inflight.openai_api.transcription_request import AUDIO_FIELDS, AUDIO_PATHS
 
 _ERROR = {
     "type": "object",
@@ -47,6 +48,9 @@ _ERROR = {
 _ERROR_RESPONSE = {"description": "An error.", "content": {"application/json": {"schema": _ERROR}}}
 
 
+_AUDIO = {"transcribe": "Write down what is said in an audio.", "translate": "Translate what is said into English."}
+
+
 @lru_cache(maxsize=4)
 def openapi(models: tuple[tuple[str, str | None], ...] = ()) -> dict[str, Any]:
     """Return the document; `models` are the names that a request may give, each with its task if it is known."""
@@ -59,6 +63,8 @@ def openapi(models: tuple[tuple[str, str | None], ...] = ()) -> dict[str, Any]:
         "rerank": _post("Rank documents by their match with a query.", rerank),
         "classify": _post("Classify texts.", classify),
     }
+    speech = _model(models, "transcribe")
+    audio = {task: _form(_table(fields, speech, ("file",))) for task, fields in AUDIO_FIELDS.items()}
     name = [{"name": "id", "in": "path", "required": True, "schema": TEXT}]
     own = {"model": model, "prompt": TEXT, "add_special_tokens": FLAG, "return_token_strs": FLAG}
     tokenize = _body(own | {name: CHAT_FIELDS[name].schema for name in AS_IN_CHAT}, ())
@@ -90,6 +96,7 @@ def openapi(models: tuple[tuple[str, str | None], ...] = ()) -> dict[str, Any]:
                 True,
             )
         },
+        **{path: {"post": _post(_AUDIO[task], audio[task])} for task, path in AUDIO_PATHS.items()},
         **{path: {"post": operation} for task, operation in encoders.items() for path in PATHS[task]},
         "/v1/models": {"get": _get("List the served models.")},
         "/v1/models/{id}": {"get": _get("Describe a model.", name)},
@@ -138,6 +145,11 @@ def _table(fields: Mapping[str, Field], model: Mapping[str, Any], required: tupl
             schema = {"anyOf": [schema, {"type": "null"}]}
         properties[name] = schema | {"description": prefix + field.note}
     return _body(properties, required)
+
+
+def _form(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body of JSON as a form."""
+    return {**body, "content": {"multipart/form-data": body["content"]["application/json"]}}
 
 
 def _body(properties: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:

@@ -20,7 +20,8 @@ class Outcome:
     """Whether the answer came to its end, or of a generation at least its first token."""
     task: str = "generate"
     texts: int = 0
-    """Texts that were embedded, reranked or classified."""
+    """Texts that were embedded, reranked or classified, and blocks of audio that were transcribed."""
+    audio_seconds: float = 0.0
     input_tokens: int = 0
     output_tokens: int = 0
     streamed: int = 0

@@ -31,11 +31,14 @@ _Server = UpstreamServer | BackendServer
 _FIRST_POLL_SECONDS = 2.0
 _ENCODER_PLACES = 4096
 """Texts in flight at an encoder, most of which wait: the more there are, the less the server pads."""
+_CLIP_PLACES = 512
+"""Blocks of audio in flight at a model for speech."""
 _ABILITIES: dict[ServedTask, str] = {
     "generate": "generates text",
     "embed": "embeds texts",
     "rerank": "reranks documents",
     "classify": "classifies texts",
+    "transcribe": "transcribes audio",
 }
 _DIRECT = build_opener(ProxyHandler({}))  # the page is on the server's host
 _PAGE_SECONDS = 3.0
@@ -199,7 +202,7 @@ class ServerPool:
         """
         serving = [each for each in self._serving(task, model, address) if each.ready]
         if task != "generate":
-            return _ENCODER_PLACES * len(serving)
+            return (_CLIP_PLACES if task == "transcribe" else _ENCODER_PLACES) * len(serving)
         places = sum(each.places for each in serving if not isinstance(each, Encoder))
         if self._settings.max_in_flight is None:
             return places

@@ -40,6 +40,8 @@ class GatewaySettings:
     max_waiting: int = 1000
     max_connections: int = 8192
     max_body_bytes: int = 16 * 2**20
+    max_audio_bytes: int = 25 * 2**20
+    max_audio_seconds: float = 7200.0
     default_max_tokens: int = 1024
     generation_config: Literal["model", "ignore"] = "model"
     request_timeout: float = 600.0

@@ -14,7 +14,8 @@ from inflight.gateway.model_text import EncodedPrompt
 from inflight.gateway.server_pool import ServerPool
 from inflight.gateway.servers import UpstreamServer
 from inflight.openai_api.errors import ApiError, errors_of
-from inflight.openai_api.fields import CHAT_FIELDS, FieldReader, whole
+from inflight.openai_api.field_reader import FieldReader, whole
+from inflight.openai_api.fields import CHAT_FIELDS
 from inflight.openai_api.messages import checked_text
 from inflight.openai_api.request import count_characters, parse_messages, template_kwargs
 from inflight.openai_api.tools import parse_tools

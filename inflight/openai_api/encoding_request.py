@@ -11,15 +11,8 @@ from inflight_client.encoder_call import Task
 from inflight_client.validation import is_int, shorten
 
 from inflight.openai_api.errors import ApiError, errors_of
-from inflight.openai_api.fields import (
-    CLASSIFY_FIELDS,
-    EMBEDDING_FIELDS,
-    MAX_TEXTS,
-    RERANK_FIELDS,
-    FieldReader,
-    read_body,
-    whole,
-)
+from inflight.openai_api.field_reader import FieldReader, read_body, whole
+from inflight.openai_api.fields import CLASSIFY_FIELDS, EMBEDDING_FIELDS, MAX_TEXTS, RERANK_FIELDS
 from inflight.openai_api.messages import checked_text, checked_token_ids
 from inflight.openai_api.request import estimated_tokens
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from inflight.openai_api.encoding_request import PATHS
 from inflight.openai_api.fields import (
     CHAT_FIELDS,
@@ -10,8 +12,10 @@ from inflight.openai_api.fields import (
     EMBEDDING_FIELDS,
     RERANK_FIELDS,
     RESPONSES_FIELDS,
+    Field,
     Tier,
 )
+from inflight.openai_api.transcription_request import AUDIO_FIELDS, AUDIO_PATHS
 
 _HEAD = """\
 # Fields of the gateway
@@ -28,13 +32,14 @@ A field that is not listed is refused as unknown.
 
 
 def render() -> str:
-    tables = {
+    tables: dict[str, Mapping[str, Field]] = {
         "/v1/chat/completions": CHAT_FIELDS,
         "/v1/completions": COMPLETION_FIELDS,
         "/v1/responses": RESPONSES_FIELDS,
         ", ".join(PATHS["embed"]): EMBEDDING_FIELDS,
         ", ".join(PATHS["rerank"]): RERANK_FIELDS,
         ", ".join(PATHS["classify"]): CLASSIFY_FIELDS,
+        **{path: AUDIO_FIELDS[task] for task, path in AUDIO_PATHS.items()},
     }
     parts = [_HEAD]
     for path, fields in tables.items():

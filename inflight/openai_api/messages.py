@@ -8,7 +8,7 @@ from typing import Any
 from inflight_client import InflightError
 from inflight_client.validation import check_utf8, shorten
 
-from inflight.openai_api.fields import whole
+from inflight.openai_api.field_reader import whole
 
 _MAX_DEPTH = 60
 """Maximum nesting of a message's values, slightly below the client's."""

@@ -15,6 +15,7 @@ from inflight_client.validation import invalid_value, is_int, shorten
 
 from inflight.common.json_values import has_more_values
 from inflight.openai_api.errors import ApiError, errors_of
+from inflight.openai_api.field_reader import FieldReader, read_body, whole
 from inflight.openai_api.fields import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
@@ -23,9 +24,6 @@ from inflight.openai_api.fields import (
     MAX_CHOICES,
     MAX_STOPS,
     MAX_WORD_LENGTH,
-    FieldReader,
-    read_body,
-    whole,
 )
 from inflight.openai_api.messages import checked_messages, checked_text, checked_token_ids
 from inflight.openai_api.response_format import response_guide, unenforced

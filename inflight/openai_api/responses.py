@@ -16,7 +16,8 @@ from inflight_client.validation import shorten
 
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
-from inflight.openai_api.fields import AS_IN_CHAT, RESPONSES_FIELDS, read_body
+from inflight.openai_api.field_reader import read_body
+from inflight.openai_api.fields import AS_IN_CHAT, RESPONSES_FIELDS
 from inflight.openai_api.response import ResponseHead
 from inflight.openai_api.token_text import TokenLogprob
 

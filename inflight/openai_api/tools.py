@@ -10,7 +10,8 @@ from typing import Any
 from inflight_client.validation import shorten
 
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.fields import MAX_TOOLS, FieldReader
+from inflight.openai_api.field_reader import FieldReader
+from inflight.openai_api.fields import MAX_TOOLS
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

@@ -36,7 +36,7 @@ from inflight.batch.outputs.answer_record import ANSWER_FIELDS
 from inflight.batch.row_formats.lines import column_names, dead_letter, decode_binary, dump_json, parse_id, to_json
 from inflight.batch.row_formats.template import Template
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.fields import whole
+from inflight.openai_api.field_reader import whole
 from inflight.openai_api.messages import checked_messages, checked_text
 from inflight.openai_api.response_format import schema_guide
 

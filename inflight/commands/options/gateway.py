@@ -62,6 +62,8 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
             click.IntRange(1),
             "Open connections; a new one takes the place of one that has long been idle.",
         ),
+        _setting("--max-audio-bytes", click.IntRange(1), "Size of an audio file."),
+        _setting("--max-audio-seconds", Seconds(exclusive=True), "Length of an audio file, decoded."),
         _setting("--default-max-tokens", click.IntRange(1), "Longest answer if a chat request sets no max_tokens."),
         _setting(
             "--generation-config",
