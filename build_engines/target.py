@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from build_engines.checkpoints.checkpoint import Checkpoint
-from build_engines.checkpoints.ctranslate2_model import is_ctranslate2_model
+from build_engines.checkpoints.checkpoint import Checkpoint, read_json
+from build_engines.checkpoints.ctranslate2_model import is_ctranslate2_model, seq2seq_task
 from build_engines.checkpoints.openvino_ir import is_openvino_model
 from build_engines.errors import BuildError
 from build_engines.manifest import (
@@ -56,7 +56,7 @@ ENCODER_PRECISIONS: dict[str, tuple[str, ...]] = {
     "llmapi": _FLOATS,
     "tensorrt": _FLOATS,
 }
-SEQ2SEQ_PRECISIONS: dict[str, tuple[str, ...]] = {"ctranslate2": ("fp32", "bf16", "int8")}
+SEQ2SEQ_PRECISIONS: dict[str, tuple[str, ...]] = {"ctranslate2": (*_FLOATS, "int8")}
 KV_PRECISIONS: dict[str, tuple[str, ...]] = {
     "openvino": get_args(KvPrecision),
     "tensorrt-llm": get_args(GpuKvPrecision),
@@ -137,6 +137,14 @@ def find_target(options: BuildOptions, directory: Path | None = None) -> Target:
             " ctranslate2.",
             "unsupported_architecture",
         )
+    if directory is not None and (directory / "config.json").is_file():
+        config = read_json(directory / "config.json")
+        if seq2seq_task(config) is not None:
+            raise BuildError(
+                f"{directory} has the architecture {config['architectures'][0]}, with an encoder and a decoder, for"
+                f" which --target {options.target} has no engines; say --target ctranslate2.",
+                "unsupported_architecture",
+            )
     if directory is not None and is_openvino_model(directory):
         ready: Target = importlib.import_module(_READY_MODULE).target(options, directory)
         return ready

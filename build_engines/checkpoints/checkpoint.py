@@ -34,6 +34,7 @@ _TOKENIZERS = (
 )
 _TOKENIZER_FILES = (
     *_TOKENIZERS,
+    *("source.spm", "target.spm", "target_vocab.json"),
     "merges.txt",
     "added_tokens.json",
     "special_tokens_map.json",

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from build_engines.errors import BuildError
-from build_engines.manifest import Precision
+from build_engines.manifest import Precision, Seq2SeqTask
 
 MODEL = "model.bin"
-VOCABULARIES = ("vocabulary.json", "vocabulary.txt")
+VOCABULARIES = tuple(
+    f"{name}.{kind}" for name in ("vocabulary", "shared_vocabulary", "target_vocabulary") for kind in ("json", "txt")
+)
+"""The files of what a model can write; target_vocabulary has source_vocabulary beside it."""
 CONFIG_FILES = ("config.json", "preprocessor_config.json", "generation_config.json")
 _VERSION = 6
 _TYPES: tuple[tuple[str, int, Precision | None], ...] = (
@@ -28,7 +31,16 @@ _TYPES: tuple[tuple[str, int, Precision | None], ...] = (
     ("bfloat16", 2, "fp32"),
 )
 """Each type's name, its bytes, and the precision in which a processor computes weights of it; None for no weights."""
-_FAMILIES = {"WhisperSpec": ("whisper", "WhisperForConditionalGeneration")}
+_FAMILIES = {
+    "WhisperSpec": ("whisper", "WhisperForConditionalGeneration"),
+    "TransformerSpec": ("text2text", "TransformerForConditionalGeneration"),
+}
+SEQ2SEQ_TASKS: dict[str, Seq2SeqTask] = {
+    "whisper": "transcribe",
+    **dict.fromkeys(("t5", "mt5", "bart", "mbart", "marian", "m2m_100", "pegasus", "text2text"), "text2text"),
+}
+"""The task of each model type with an encoder and a decoder that can be built; text2text is CTranslate2's own."""
+_GENERATES = ("ForConditionalGeneration", "MTModel")
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,14 @@ def read_ctranslate2(directory: Path) -> CTranslate2Facts:
     return CTranslate2Facts(path, spec, variables)
 
 
+def seq2seq_task(config: dict[str, Any]) -> Seq2SeqTask | None:
+    """Return the task of a model that has an encoder and a decoder; None for others."""
+    named = config.get("architectures")
+    if not (isinstance(named, list) and named and str(named[0]).endswith(_GENERATES)):
+        return None
+    return SEQ2SEQ_TASKS.get(str(config.get("model_type")))
+
+
 def model_config(facts: CTranslate2Facts, config: dict[str, Any]) -> dict[str, Any]:
     """Return a config with the model's type and architecture, which CTranslate2 does not write.
 
@@ -104,7 +124,8 @@ def model_config(facts: CTranslate2Facts, config: dict[str, Any]) -> dict[str, A
     """
     if facts.spec not in _FAMILIES:
         raise BuildError(
-            f"{facts.path} is a {facts.spec}, and only {', '.join(_FAMILIES)} can be served; name a Whisper model.",
+            f"{facts.path} is a {facts.spec}, and only {', '.join(_FAMILIES)} can be served; name a model with an"
+            " encoder and a decoder.",
             "unsupported_architecture",
         )
     model_type, architecture = _FAMILIES[facts.spec]

@@ -1,9 +1,9 @@
-"""The target `ctranslate2`: a Whisper model in CTranslate2's format, as it is."""
+"""The target `ctranslate2`: models with an encoder and a decoder, converted, or as they are in CTranslate2's format."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,37 +13,41 @@ from build_engines.checkpoints.checkpoint import Checkpoint, link_or_copy
 from build_engines.checkpoints.ctranslate2_model import (
     CONFIG_FILES,
     MODEL,
+    SEQ2SEQ_TASKS,
     VOCABULARIES,
-    is_ctranslate2_model,
     read_ctranslate2,
+    seq2seq_task,
 )
-from build_engines.ctranslate2.tokenizer import END, read_vocabulary, write_tokenizer
+from build_engines.ctranslate2.convert import TARGET_TOKENIZER, TOKENIZER, Conversion, Converted, copy_configs
+from build_engines.ctranslate2.describe import START, describe_speech, describe_text
+from build_engines.ctranslate2.tokenizer import read_vocabulary, write_tokenizer
 from build_engines.errors import BuildError
 from build_engines.manifest import CompiledSeq2Seq, Precision
 from build_engines.openvino.export_runner import run_export
 from build_engines.openvino.target import builder_versions
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, Host
+from build_engines.target import BuildOptions, CacheKey, Host, Task
 
-COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8_float32"}
+COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8_float32"}
 """CTranslate2's names of the precisions; weights are converted when they are loaded."""
-_TOKENIZER = "tokenizer.json"
-_START = "<|startoftranscript|>"
-_ENGLISH_TOKENS = 51864
-"""The vocabulary of models for English only; others have a token more."""
+_SOURCES = ("source_vocabulary.json", "source_vocabulary.txt")
+_STORED = {"bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
+"""The types in which converted weights are stored; in the checkpoint's own for all others."""
 _SMOKE_TOKENS = 4
 _FRAMES = 3000
 
 
 @dataclass(frozen=True)
 class SmokeTest:
-    """The settings of a test: the engine's directory `out`, and the facts of its model that the test needs."""
+    """The settings of a test: the engine's directory `out`, and what it reads: a spectrogram with `mels` bands and the
+    token ids of `prompt`, or the tokens of `source` without `mels`."""
 
     checkpoint: str
     out: str
     compute_type: str
-    mels: int
+    mels: int | None
     prompt: list[int]
+    source: list[str]
 
 
 @dataclass(frozen=True)
@@ -58,13 +62,25 @@ class CTranslate2Target:
     """The target `ctranslate2`. `precision` None: that of the weights."""
 
     precision: Precision | None
+    max_seq_len: int | None
     smoke_test: bool
+    task: Task | None
 
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
-        if not is_ctranslate2_model(directory):
+        task = seq2seq_task(config)
+        if task is None:
             raise BuildError(
-                f"{directory} has no {MODEL}, and --target ctranslate2 serves models in CTranslate2's format as they"
-                " are; convert it with ct2-transformers-converter.",
+                f"{directory} has the architecture {config['architectures'][0]}; --target ctranslate2 builds models"
+                f" with an encoder and a decoder: {', '.join(SEQ2SEQ_TASKS)}.",
+                "unsupported_architecture",
+            )
+        if self.task not in (None, task):
+            raise BuildError(
+                f"{directory} has a model with the task {task}; leave --task {self.task} out.", "invalid_parameter"
+            )
+        if config.get("quantization_config"):
+            raise BuildError(
+                f"{directory} is quantized already; build from the original weights, with --precision int8.",
                 "unsupported_architecture",
             )
         if find_spec("ctranslate2") is None:
@@ -74,58 +90,61 @@ class CTranslate2Target:
             )
 
     def cache_key(self) -> CacheKey:
-        return CacheKey([self.precision])
+        return CacheKey([self.precision, self.max_seq_len])
 
     def host(self) -> Host:
-        return Host(builder_versions("ctranslate2"))
+        return Host(builder_versions("ctranslate2", "transformers"))
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         return 0 if (checkpoint.directory / MODEL).is_symlink() else checkpoint.weight_bytes
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledSeq2Seq:
-        directory = checkpoint.directory
-        progress.step(f"Taking the model of {directory.name} as it is")
-        facts, tokens = read_ctranslate2(directory), read_vocabulary(directory)
-        vocabulary = facts.size("decoder/embeddings/weight", 0)
-        if len(tokens) != vocabulary or not {_START, END} <= set(tokens):
-            raise BuildError(
-                f"The vocabulary of {directory} has {len(tokens):,} tokens and {MODEL} {vocabulary:,}, or it is not"
-                " Whisper's; fetch both again.",
-                "checkpoint_damaged",
-            )
+        directory, task = checkpoint.directory, seq2seq_task(checkpoint.config)
+        converted = None
+        if checkpoint.weights == (directory / MODEL,):
+            progress.step(f"Taking the model of {directory.name} as it is")
+            link_or_copy(directory / MODEL, out / MODEL)
+            for name in (*CONFIG_FILES, *VOCABULARIES, *_SOURCES, TOKENIZER, TARGET_TOKENIZER):
+                if (directory / name).is_file():
+                    shutil.copyfile(directory / name, out / name)
+        else:
+            stored = _STORED.get(self.precision or "")
+            conversion = Conversion(str(directory), str(out), stored, task == "transcribe")
+            converted = Converted(**run_export(conversion, progress))
+            copy_configs(directory, out)
+        facts, tokens = read_ctranslate2(out), read_vocabulary(out)
+        if task == "transcribe" and not (out / TOKENIZER).is_file():
+            progress.step("Making a tokenizer from the vocabulary")
+            write_tokenizer(tokens, out / TOKENIZER)
         precision = self.precision or facts.precision
-        mels = facts.size("encoder/conv1/weight", 1)
+        fields = (
+            describe_speech(facts, tokens)
+            if task == "transcribe"
+            else describe_text(out, facts, tokens, checkpoint.config, converted, self.max_seq_len)
+        )
         compiled = CompiledSeq2Seq(
-            task="transcribe",
+            **fields,
             precision=precision,
-            max_seq_len=facts.size("decoder/position_encodings/encodings", 0),
-            max_source_len=facts.size("encoder/position_encodings/encodings", 0),
-            mels=mels,
-            vocab_size=vocabulary,
-            pad_id=tokens.index(END),
-            languages=_languages(tokens, checkpoint.config),
+            vocab_size=len(tokens),
             properties={"compute_type": COMPUTE_TYPES[precision]},
         )
-        link_or_copy(directory / MODEL, out / MODEL)
-        for name in (*CONFIG_FILES, *VOCABULARIES, _TOKENIZER):
-            if (directory / name).is_file():
-                shutil.copyfile(directory / name, out / name)
-        if not (out / _TOKENIZER).is_file():
-            progress.step("Making a tokenizer from the vocabulary")
-            write_tokenizer(tokens, out / _TOKENIZER)
         if self.smoke_test:
-            task = SmokeTest(str(directory), str(out), COMPUTE_TYPES[precision], mels, [tokens.index(_START)])
-            run_export(task, progress)
+            text = compiled.text
+            source = [*text.before, *text.after] if text else []
+            prompt = [] if text else [tokens.index(START)]
+            test = SmokeTest(str(directory), str(out), COMPUTE_TYPES[precision], compiled.mels, prompt, source)
+            run_export(test, progress)
         return compiled
 
 
 def target(options: BuildOptions) -> CTranslate2Target:
     """Return the target for `options`."""
-    return CTranslate2Target(cast("Precision | None", options.precision), options.smoke_test)
+    precision = cast("Precision | None", options.precision)
+    return CTranslate2Target(precision, options.max_seq_len, options.smoke_test, options.task)
 
 
 def export(task: SmokeTest, on_step: Callable[[str], None]) -> SmokeTestResult:
-    """Load the engine and transcribe silence.
+    """Load the engine, and transcribe silence or translate an empty text.
 
     Raises BuildError: `invalid_parameter` for a precision that this processor has not, and `checkpoint_damaged` for a
     model that the library can't run.
@@ -142,22 +161,17 @@ def export(task: SmokeTest, on_step: Callable[[str], None]) -> SmokeTestResult:
             "invalid_parameter",
         )
     try:
-        model = ctranslate2.models.Whisper(task.out, compute_type=task.compute_type)
-        features = ctranslate2.StorageView.from_array(np.zeros((1, task.mels, _FRAMES), np.float32))
-        model.generate(features, [task.prompt], beam_size=1, max_length=2 * _SMOKE_TOKENS)
+        if task.mels is None:
+            model = ctranslate2.Translator(task.out, compute_type=task.compute_type)
+            model.translate_batch([task.source], beam_size=1, max_decoding_length=_SMOKE_TOKENS)
+        else:
+            model = ctranslate2.models.Whisper(task.out, compute_type=task.compute_type)
+            features = ctranslate2.StorageView.from_array(np.zeros((1, task.mels, _FRAMES), np.float32))
+            model.generate(features, [task.prompt], beam_size=1, max_length=2 * _SMOKE_TOKENS)
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise BuildError(
-            f"CTranslate2 can't run {Path(task.checkpoint) / MODEL} ({reason}); fetch or convert the model again.",
+            f"CTranslate2 can't run the model of {task.checkpoint} ({reason}); fetch or convert the model again.",
             "checkpoint_damaged",
         ) from error
     return SmokeTestResult(model.compute_type)
-
-
-def _languages(tokens: Sequence[str], config: dict[str, Any]) -> tuple[str, ...]:
-    """Return the codes of the languages that the model knows; () if it is for English only."""
-    if len(tokens) <= _ENGLISH_TOKENS:
-        return ()
-    named = config.get("lang_ids")
-    ids = [each for each in named if isinstance(each, int)] if isinstance(named, list) else []
-    return tuple(tokens[each][2:-2] for each in ids if 0 <= each < len(tokens))

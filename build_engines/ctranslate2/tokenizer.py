@@ -19,19 +19,19 @@ def read_vocabulary(directory: Path) -> list[str]:
 
     Raises BuildError: `not_a_checkpoint` without a vocabulary, `checkpoint_damaged` for one that can't be read.
     """
-    found, text = (directory / name for name in VOCABULARIES)
-    if found.is_file():
-        tokens = read_json(found, list)
-        if not all(isinstance(token, str) for token in tokens):
-            raise damaged(found, "a token is not a text")
-        return tokens
-    if text.is_file():
-        try:
-            return text.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        except UnicodeDecodeError as error:
-            raise damaged(text, "it is not UTF-8") from error
+    for path in (directory / name for name in VOCABULARIES):
+        if path.is_file() and path.suffix == ".json":
+            tokens = read_json(path, list)
+            if not all(isinstance(token, str) for token in tokens):
+                raise damaged(path, "a token is not a text")
+            return tokens
+        if path.is_file():
+            try:
+                return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            except UnicodeDecodeError as error:
+                raise damaged(path, "it is not UTF-8") from error
     raise BuildError(
-        f"{directory} has no {' or '.join(VOCABULARIES)}; copy the one of the converted model there.",
+        f"{directory} has none of {', '.join(VOCABULARIES)}; copy the one of the converted model there.",
         "not_a_checkpoint",
     )
 

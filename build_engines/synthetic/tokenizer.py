@@ -10,6 +10,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from build_engines.checkpoints.ctranslate2_model import SEQ2SEQ_TASKS
+from build_engines.synthetic.seq2seq_shapes import WHISPER_TOKENS
 from build_engines.synthetic.shapes import CheckpointShape
 
 # No token ends a turn, so that only the configured ones end the answers of random weights.
@@ -39,8 +41,11 @@ def write_tokenizer(shape: CheckpointShape, out: Path) -> None:
     Any UTF-8 text can be encoded, and any id below the vocabulary's size decodes to a text (special ones to their
     names). Ids without a trained token are made-up words.
     """
-    specials = _specials(shape)
-    vocabulary, merges = _vocabulary(shape.vocab_size, specials)
+    specials, size = _specials(shape), shape.vocab_size
+    if shape.model_type == "whisper":  # the tokens of times are the model's alone
+        specials = {token: shape.end_ids[0] + number for number, token in enumerate(WHISPER_TOKENS)}
+        size = shape.end_ids[0] + len(WHISPER_TOKENS)
+    vocabulary, merges = _vocabulary(size, specials)
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -49,7 +54,7 @@ def write_tokenizer(shape: CheckpointShape, out: Path) -> None:
         tokenizer.post_processor = _template(shape, {number: text for text, number in specials.items()})
     tokenizer.save(str(out / "tokenizer.json"))
     (out / "tokenizer_config.json").write_text(json.dumps(_settings(shape, specials), indent=2) + "\n")
-    if shape.encoder is None:
+    if shape.encoder is None and shape.model_type not in SEQ2SEQ_TASKS:
         (out / "chat_template.jinja").write_text(CHAT_TEMPLATE)
 
 
@@ -78,7 +83,7 @@ def _specials(shape: CheckpointShape) -> dict[str, int]:
     if shape.start_id is not None:
         texts.setdefault(shape.start_id, "<|startoftext|>")
     if shape.pad_id is not None:
-        texts.setdefault(shape.pad_id, "<|pad|>")
+        texts.setdefault(shape.pad_id, "<pad>" if shape.model_type == "marian" else "<|pad|>")
     free = (number for number in itertools.count() if number not in texts)
     for text in ("<|im_start|>", "<|im_end|>"):
         texts[next(free)] = text

@@ -26,6 +26,8 @@ _ATTENTION = (
     "attn.c_",
     "self.query",
     "self.key",
+    "Attention.q",
+    "Attention.k",
     "Wqkv",
     "query_key_value",
 )
@@ -93,6 +95,8 @@ def _random_tensor(name: str, shape: tuple[int, ...], config: PretrainedConfig, 
     # Seeded by name, so that a tensor doesn't depend on earlier ones.
     generator = torch.Generator().manual_seed(seed * 0x9E3779B1 + zlib.crc32(name.encode()))
     tensor = torch.empty(shape, dtype=config.dtype)
+    if name == "final_logits_bias":
+        return tensor.zero_()
     gain = 2.0 if any(part in name for part in _ATTENTION) else 1.0
     if any(part in name.lower() for part in _NORMS) and len(shape) == 1:
         # Gemma adds one to the stored weight.
@@ -102,6 +106,10 @@ def _random_tensor(name: str, shape: tuple[int, ...], config: PretrainedConfig, 
         return tensor.normal_(middle, 0.05, generator=generator)
     if len(shape) == 1:
         return tensor.normal_(0.0, 0.1, generator=generator)
+    if "shared" in name:
+        tensor.normal_(0.0, 0.5 / math.sqrt(shape[1]), generator=generator)
+        tensor[config.pad_token_id] = 0.0  # as Marian's, whose answers begin with it
+        return tensor
     if "embed" in name or "wte" in name or "wpe" in name:
         return tensor.normal_(0.0, 0.5 / math.sqrt(shape[1]), generator=generator)
     # GPT-2 stores matrices as (in, out), and so does gpt-oss of experts, all others as (out, in).

@@ -7,12 +7,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from build_engines.checkpoints.ctranslate2_model import SEQ2SEQ_TASKS
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress, NoBuildProgress
 from build_engines.synthetic.encoder_shapes import ENCODERS
+from build_engines.synthetic.seq2seq_shapes import SEQ2SEQ, WHISPER_FEATURES, generation_settings
 from build_engines.synthetic.shapes import SHAPES, CheckpointShape, EncoderFiles
 
-ALL_SHAPES: dict[str, CheckpointShape] = SHAPES | ENCODERS
+ALL_SHAPES: dict[str, CheckpointShape] = SHAPES | ENCODERS | SEQ2SEQ
 
 SHARD_BYTES = 2 << 30
 _MODULE_TYPE = "sentence_transformers.models."
@@ -62,7 +64,10 @@ def write_synthetic_checkpoint(
     config.architectures = ["Qwen3ForCausalLM" if shape.model_type == "qwen3" and not labels else kind.__name__]
     config.save_pretrained(out)
     if shape.encoder is None:
-        GenerationConfig(**ids).save_pretrained(out)
+        more = generation_settings(shape) if shape.model_type in SEQ2SEQ_TASKS else {}
+        GenerationConfig(**ids, **more).save_pretrained(out)
+        if shape.model_type == "whisper":
+            _write_json(out / "preprocessor_config.json", WHISPER_FEATURES)
     else:
         _write_encoder_files(shape.encoder, config.hidden_size, out)
     write_tokenizer(shape, out)
@@ -79,10 +84,21 @@ def check_name(name: str) -> None:
 
 
 def _model_class(config: object, shape: CheckpointShape) -> Any:
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, MODEL_MAPPING
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+        MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
+        MODEL_MAPPING,
+    )
 
-    task = "generate" if shape.encoder is None else shape.encoder.task
-    classes = {"generate": MODEL_FOR_CAUSAL_LM_MAPPING, "embed": MODEL_MAPPING}
+    task = SEQ2SEQ_TASKS.get(shape.model_type, "generate") if shape.encoder is None else shape.encoder.task
+    classes = {
+        "generate": MODEL_FOR_CAUSAL_LM_MAPPING,
+        "embed": MODEL_MAPPING,
+        "text2text": MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        "transcribe": MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
+    }
     return classes.get(task, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING)[type(config)]
 
 

@@ -155,6 +155,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "unsupported_input": ErrorCode("the engine does not support an input of the request", "leave the input out, or send the one that the message names", Unsupported),
     "text_not_computed": ErrorCode("the engine failed on the text, or its values for it are not finite numbers", "change the text; if other texts fail as well, build the engine again, in another precision", InvalidRequest),
     "audio_unsupported": ErrorCode("the audio is of a format, a rate or channels that are not decoded", "convert it to wav, flac, ogg or mp3", Unsupported),
+    "clip_not_computed": ErrorCode("the engine failed on the clip", "send other audio; if other clips fail as well, build the engine again", InvalidRequest),
     "audio_damaged": ErrorCode("the audio can't be decoded, has no samples, or samples that are not finite numbers", "send other audio", InvalidRequest),
     "audio_too_long": ErrorCode("the audio is longer than is allowed, or a clip longer than the model hears at once", "send it in parts; a clip may have 30 seconds", InvalidRequest),
     # a server

@@ -28,6 +28,8 @@ from inflight.commands.options.engine import (
 from inflight.commands.options.quiet import quiet_option
 from inflight.commands.terminal.build_progress import show_build_progress
 
+_LANGUAGES = 12  # of a model that knows many, only the first ones are shown
+
 TARGET = "llmapi"
 
 
@@ -187,7 +189,8 @@ def command(
     if isinstance(manifest, Manifest):
         what = f"{manifest.kv_cache_precision} KV cache"
     elif isinstance(manifest, Seq2SeqManifest):
-        what = f"{manifest.task}, {', '.join(manifest.languages) or 'English only'}"
+        languages = ", ".join(manifest.languages[:_LANGUAGES]) + ", …" * (len(manifest.languages) > _LANGUAGES)
+        what = ", ".join(filter(None, [manifest.task, languages or "English only" * (manifest.task == "transcribe")]))
     else:
         what = f"{manifest.task}, {manifest.dimensions} dimensions, up to {manifest.max_seq_len} tokens a text"
     click.echo(

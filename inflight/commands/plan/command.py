@@ -16,7 +16,7 @@ from build_engines.checkpoints.openvino_ir import MODEL
 from build_engines.encoders.memory import plan_encoder
 from build_engines.encoders.settings import CONFIG_FILES, find_task
 from build_engines.errors import BuildError
-from build_engines.manifest import TARGETS, EncoderTask, Precision
+from build_engines.manifest import SEQ2SEQ_TARGETS, TARGETS, EncoderTask, Precision
 from build_engines.plan.formats import GPU_KV, GPU_WEIGHTS, OPENVINO_KV, OPENVINO_WEIGHTS, kv_format, weight_format
 from build_engines.plan.gpus import GPUS, GpuModel, find_gpu
 from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
@@ -184,6 +184,10 @@ def _predict_speed(plan: MemoryPlan, prompt: int, answer: int) -> SpeedPlan | No
 def _plan_request(named: str | None, gpu: GpuModel | None, gpus: int, memory: int | None) -> PlanRequest:
     """Return what to plan for. Raises UsageError for contradictory or missing options."""
     target = named or ("tensorrt-llm" if gpu or memory else "openvino")
+    if target in SEQ2SEQ_TARGETS:
+        raise click.UsageError(
+            f"No plan is made for --target {target}, whose engines need little more than their weights; build one."
+        )
     if gpu and memory:
         raise click.UsageError("--gpu names a GPU and --memory describes one; leave one of them out.")
     if target == "openvino":

@@ -201,7 +201,7 @@ ENCODER_REFUSED = MetricFamily(
     "reason",
     (
         *("overloaded", "prompt_too_long", "empty_prompt", "invalid_text", "invalid_token_ids"),
-        *("invalid_parameter", "invalid_request", "unsupported_input"),
+        *("invalid_parameter", "invalid_request", "unsupported_input", "audio_too_long", "audio_damaged"),
     ),
 )
 ENCODER_WAITING = MetricFamily(

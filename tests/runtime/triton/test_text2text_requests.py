@@ -63,8 +63,9 @@ def test_the_models_own_settings_count_where_the_request_names_none() -> None:
     plain, asked = read(), read(beam_width=2, max_tokens=9)
     assert isinstance(plain, SourceText)
     assert isinstance(asked, SourceText)
-    assert dict(plain.decoding) == {"beam_size": 4, "no_repeat_ngram_size": 3, "max_decoding_length": 64}
-    assert dict(asked.decoding) == {"beam_size": 2, "no_repeat_ngram_size": 3, "max_decoding_length": 9}
+    usual = {"no_repeat_ngram_size": 3, "min_decoding_length": 0}
+    assert dict(plain.decoding) == {**usual, "beam_size": 4, "max_decoding_length": 64}
+    assert dict(asked.decoding) == {**usual, "beam_size": 2, "max_decoding_length": 9}
     assert asked.group != plain.group
 
 

@@ -61,7 +61,8 @@ class TextEngine:
         self, settings: Text2TextSettings, tokenizer: Tokenizer, longest: int, report: Callable[[str], None]
     ) -> None:
         self._process = EngineProcess(settings, report)
-        self._tokenizer = tokenizer
+        self._decoder = tokenizer.decoder
+        self._special = {each.content for each in tokenizer.get_added_tokens_decoder().values() if each.special}
         self._longest = longest
 
     @property
@@ -80,20 +81,21 @@ class TextEngine:
         self._process.close()
 
     def _answer(self, tokens: Sequence[str]) -> TextAnswer:
-        ids = [self._tokenizer.token_to_id(token) for token in tokens]
-        text = self._tokenizer.decode([each for each in ids if each is not None])
-        return TextAnswer(text, len(tokens))
+        shown = [token for token in tokens if token not in self._special]
+        return TextAnswer(self._decoder.decode(shown), len(tokens))
 
 
 def load_engines(
     engine_dir: str, manifest: Seq2SeqDescription, threads: int, requests: int, report: Callable[[str], None]
 ) -> list[SpeechEngine] | list[TextEngine]:
-    """Start `requests` engines, which share `threads` threads, 0 for one on each core, and try each.
+    """Start up to `requests` engines, which share `threads` threads, 0 for one on each core, and try each.
 
     Raises RuntimeError and ValueError.
     """
     tokenizer = load_tokenizer(engine_dir)
-    share = max(1, (threads or len(os.sched_getaffinity(0))) // requests)
+    threads = threads or len(os.sched_getaffinity(0))
+    requests = min(requests, threads)
+    share = threads // requests
     compute_type = manifest.properties["compute_type"]
     if manifest.text is not None:
         of_text = Text2TextSettings(engine_dir, compute_type, share)

@@ -74,7 +74,8 @@ class Text2Text:
         return "", (form.format(code),)
 
     def _decoding(self, inputs: Inputs, row: int) -> tuple[tuple[str, int | float], ...]:
-        values = {"max_decoding_length": self._manifest.max_seq_len, **self._text.defaults}
+        # CTranslate2's own least length is 1, and that of other libraries 0.
+        values = {"min_decoding_length": 0, "max_decoding_length": self._manifest.max_seq_len, **self._text.defaults}
         for name, own, least, most in _OPTIONS:
             value = inputs.scalar(name, row)
             if value is None:

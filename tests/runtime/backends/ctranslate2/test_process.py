@@ -27,6 +27,7 @@ BEAMS = Decoding(beam_width=2)
 def engine(whisper_engine: Path) -> Iterator[EngineProcess]:
     manifest = Seq2SeqManifest.read(whisper_engine)
     tokens = special_tokens(load_tokenizer(str(whisper_engine)), manifest.languages)
+    assert manifest.mels is not None
     process = EngineProcess(
         WhisperSettings(str(whisper_engine), manifest.properties["compute_type"], manifest.mels, tokens)
     )
