@@ -14,6 +14,7 @@ from build_engines.atomic_directory import atomic_directory, check_replaceable, 
 from build_engines.checkpoints.checkpoint import Checkpoint, map_read_errors, read_checkpoint
 from build_engines.checkpoints.locate import checkpoint_name, locate_checkpoint
 from build_engines.encoders.settings import find_task
+from build_engines.engine_files import hash_files
 from build_engines.errors import BuildError
 from build_engines.manifest import (
     ENCODER_TARGETS,
@@ -27,7 +28,6 @@ from build_engines.manifest import (
     EngineSource,
     Manifest,
     Seq2SeqManifest,
-    hash_files,
     read_manifest,
     verify_engine,
 )

@@ -5,16 +5,15 @@ Imports only pydantic and the standard library, since serving reads it before he
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from build_engines.engine_files import EngineFile, FileName, find_damage, refuse_links_out_of
 from build_engines.errors import BuildError
 from inflight.common.schema.validation_errors import first_error
 
@@ -26,7 +25,6 @@ SEQ2SEQ_TARGETS = ("ctranslate2",)
 TARGETS = tuple(dict.fromkeys((*GENERATION_TARGETS, *ENCODER_TARGETS, *SEQ2SEQ_TARGETS)))
 # Engines up to this size are hashed before serving: about two seconds at 1.2 GB/s.
 _HASH_LIMIT_BYTES = 2 << 30
-_CHUNK = 1 << 22
 
 KvPrecision = Literal["f32", "f16", "bf16", "u8"]
 Precision = Literal["bf16", "fp16", "fp32", "int8", "int4"]
@@ -43,24 +41,6 @@ Pooling = Literal["cls", "mean", "max", "last_token"]
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class EngineFile(_Frozen):
-    """One file of the engine directory: its content's hash and its size."""
-
-    sha256: str
-    bytes: int
-
-
-def _inside_directory(name: str) -> str:
-    """Reject a path that could lead out of its directory, since manifests are not trusted."""
-    if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name or "\0" in name:
-        raise ValueError(f"{name!r} is not a file path inside the directory")
-    return name
-
-
-FileName = Annotated[str, AfterValidator(_inside_directory)]
-"""A file by its path relative to the directory that lists it, with / and without `.` and `..`."""
 
 
 class EngineSource(_Frozen):
@@ -366,51 +346,8 @@ def verify_engine(directory: Path, *, hashes: bool | None = None) -> AnyEngine:
         for name, expected in manifest.files.items():
             if damage := find_damage(directory / name, expected, hashes, "its manifest"):
                 raise BuildError(f"{directory / name} {damage}; build the engine again.", "engine_damaged")
-        _refuse_links_out_of(directory)
+        refuse_links_out_of(directory)
     return manifest
-
-
-def _refuse_links_out_of(directory: Path) -> None:
-    root = directory.resolve()
-    places = [root]
-    if root.parent.name == "snapshots":  # a download in Hugging Face's cache, which links to its blobs
-        places.append(root.parent.parent / "blobs")
-    for path in directory.rglob("*"):
-        if path.is_symlink() and not any(Path(os.path.realpath(path)).is_relative_to(place) for place in places):
-            raise BuildError(
-                f"{path} is a link out of the engine directory; replace it with a copy of its target.",
-                "engine_damaged",
-            )
-
-
-def find_damage(path: Path, expected: EngineFile, hashes: bool, source: str) -> str | None:
-    """Return how a file differs from what `source` says of it."""
-    if not path.is_file():
-        return "is missing"
-    size = path.stat().st_size
-    if size != expected.bytes:
-        return f"has {size:,} bytes where {source} says {expected.bytes:,}"
-    if hashes and hash_file(path) != expected.sha256:
-        return f"has another content than {source} says"
-    return None
-
-
-def hash_files(directory: Path) -> dict[str, EngineFile]:
-    """Return every file below `directory`, by its path, with its size and hash."""
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {
-        path.relative_to(directory).as_posix(): EngineFile(sha256=hash_file(path), bytes=path.stat().st_size)
-        for path in paths
-    }
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 @contextmanager

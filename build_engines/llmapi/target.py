@@ -21,6 +21,7 @@ from build_engines.checkpoints.checkpoint import Checkpoint, check_not_gguf, rea
 from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_special_ids
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 from build_engines.containers import ENGINE_LINE
+from build_engines.engine_files import hash_file
 from build_engines.errors import BuildError
 from build_engines.llmapi.arguments import LlmArguments
 from build_engines.manifest import (
@@ -32,7 +33,6 @@ from build_engines.manifest import (
     KeptKvPrecision,
     KvPrecision,
     Precision,
-    hash_file,
 )
 from build_engines.progress import BuildProgress
 from build_engines.target import BuildOptions, CacheKey, Host

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from build_engines.engine_files import EngineFile, hash_file
 from build_engines.errors import BuildError
-from build_engines.manifest import EngineFile, EngineSource, Manifest, hash_file, verify
+from build_engines.manifest import EngineSource, Manifest, verify
 
 
 @pytest.fixture

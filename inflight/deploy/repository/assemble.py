@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from build_engines.engine_files import hash_files
 from build_engines.manifest import FILE_NAME as ENGINE_FILE
-from build_engines.manifest import Manifest, hash_files
+from build_engines.manifest import Manifest
 from inflight import __version__
 from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository import kv_budget, model_configs

@@ -11,7 +11,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from build_engines.manifest import EngineFile, FileName, Manifest, find_damage
+from build_engines.engine_files import EngineFile, FileName, find_damage
+from build_engines.manifest import Manifest
 from inflight import __version__, compatible
 from inflight.common.schema.validation_errors import first_error
 from inflight.deploy.errors import DeployError

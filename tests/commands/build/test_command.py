@@ -48,7 +48,7 @@ def test_json_prints_the_manifest_alone_on_standard_output(arguments: list[str])
 @pytest.mark.slow  # the README's commands build so too, and test_tensorrt_llm_options has the steps of another target
 def test_a_build_tells_its_steps_and_what_to_type_next(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> None:
     out = tmp_path / "engine"
-    done = CliRunner().invoke(cli, ["build", str(tiny_checkpoint("gemma2")), "--out", str(out)])
+    done = CliRunner().invoke(cli, ["build", str(tiny_checkpoint("gemma2")), "--out", str(out), "--precision", "bf16"])
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines()[:4] == [
         "Reading the checkpoint",

@@ -13,7 +13,7 @@ import pytest
 from moto import settings
 from moto.s3.models import S3Backend
 
-from build_engines.manifest import hash_files
+from build_engines.engine_files import hash_files
 from inflight import __version__
 from inflight.deploy.errors import DeployError
 from inflight.deploy.publish import s3_repository

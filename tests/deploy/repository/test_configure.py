@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from build_engines.engine_files import EngineFile
 from build_engines.errors import BuildError
-from build_engines.manifest import EngineFile
 from inflight import __version__
 from inflight.deploy import memory
 from inflight.deploy.errors import DeployError

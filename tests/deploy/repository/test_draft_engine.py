@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from build_engines.engine_files import hash_file
 from build_engines.errors import BuildError
-from build_engines.manifest import Manifest, hash_file
+from build_engines.manifest import Manifest
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.option_checks import verify_draft_engine
 from tests.fixtures.engines import TinyEngine

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from inflight_client import Client
 
+from build_engines.manifest import EncoderManifest
 from inflight.deploy.publish.publish import publish_repository
 from inflight.deploy.repository.assemble import AssemblyRequest
 from inflight.deploy.repository.engine_set import EngineSet
@@ -51,11 +52,12 @@ def test_encoders_alone_are_served_without_the_models_that_generate(encoder_serv
     assert stubs(encoder_server) == {f"the stub of {model}" for model in ("embedding", "rerank", "classify")}
     assert encoder_server.kv_cache_tokens is None
     embedding = infer(encoder_server, "embedding", text_input=["tea", "coffee"])["embedding"]
-    assert len(embedding) == 2 * encoder_server.engines.encoders["embed"].dimensions
+    embed, classify = (encoder_server.engines.encoders[task] for task in ("embed", "classify"))
+    assert isinstance(embed, EncoderManifest)
+    assert isinstance(classify, EncoderManifest)
+    assert len(embedding) == 2 * embed.dimensions
     assert len(infer(encoder_server, "rerank", query=["tea"], documents=["a", "b", "c"])["scores"]) == 3
-    assert infer(encoder_server, "classify", text_input=["tea"])["labels"] == list(
-        encoder_server.engines.encoders["classify"].labels
-    )
+    assert infer(encoder_server, "classify", text_input=["tea"])["labels"] == list(classify.labels)
 
 
 def test_encoders_beside_an_engine_answer_as_they_do_alone(encoder_server: Server, mixed_server: Server) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from build_engines.manifest import EngineFile
+from build_engines.engine_files import EngineFile
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.option_checks import check_options
 from inflight.deploy.repository.options import DeploymentOptions
