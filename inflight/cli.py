@@ -37,13 +37,15 @@ COMMANDS = {
     "routes": ("inflight.commands.routes", "Routes of the gateway: check a file."),
     "rm": ("inflight.commands.models.rm", "Remove engines from the cache."),
     "serve": ("inflight.commands.serve", "Serve a model, a checkpoint or an engine on Triton."),
+    "transcribe": ("inflight.commands.transcribe", "Print what is said in audio files."),
+    "translate": ("inflight.commands.encode.translate", "Print translations or summaries of texts."),
     "tune": ("inflight.commands.tune", "Find the fastest settings for a checkpoint or an engine."),
     "status": ("inflight.commands.status.command", "Show server status: readiness, models, load."),
 }
 
 COMMAND_SECTIONS = {
     "Serve": ("serve", "gateway", "routes", "key", "audit", "status"),
-    "Use": ("chat", "generate", "embed", "rerank", "classify", "batch", "evaluate", "load"),
+    "Use": ("chat", "generate", "embed", "rerank", "classify", "transcribe", "translate", "batch", "evaluate", "load"),
     "Models": ("pull", "list", "rm", "build", "plan", "tune", "assemble"),
     "Try out": ("demo", "doctor", "checkpoint"),
 }
@@ -66,6 +68,8 @@ COMMAND_HINTS = {
     "run-batch": "`inflight batch run`",
     "complete": "`inflight generate`",
     **dict.fromkeys(("embeddings", "embedding", "encode"), "`inflight embed`"),
+    **dict.fromkeys(("text2text", "summarize", "summarise"), "`inflight translate`"),
+    **dict.fromkeys(("whisper", "audio", "speech", "subtitles"), "`inflight transcribe`"),
     **dict.fromkeys(("eval", "lm-eval"), "`inflight evaluate run`"),
     **dict.fromkeys(("score", "rank"), "`inflight rerank`"),
     "collect-env": "`inflight doctor`",

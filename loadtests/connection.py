@@ -55,6 +55,12 @@ def find_model(plan: LoadPlan, client: Client) -> ServedModel:
     if plan.task == "generate":
         deployment = client.deployment()
         return ServedModel(deployment.model, deployment.kind, deployment.version, dict(deployment.served))
+    if plan.task == "transcribe":
+        found = next((each for each in client.encoders() if each.task == "transcribe" and each.ready), None)
+        if found is None and plan.model is None and not client.address.openai:
+            raise InflightError(f"{plan.server} has no model that transcribes; serve one", "model_not_found")
+        name = plan.model or ("" if found is None else found.model)
+        return ServedModel(name, plan.task, facts={"model": name, **({} if found is None else found.served)})
     if plan.task == "rerank":
         model = client.rerank(_PROBE, [_PROBE]).model
     else:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from loadtests.mlperf import NAMES, PREFIX
-from loadtests.workloads.spec import WorkloadSpec
+from loadtests.workloads.spec import Task, WorkloadSpec
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -108,12 +108,12 @@ class LoadPlan(PlanSection):
         return self
 
     @property
-    def task(self) -> Literal["generate", "embed", "rerank", "classify"]:
+    def task(self) -> Task:
         return self.workload.task
 
     @property
     def encodes(self) -> bool:
-        """Whether requests are texts for an encoder, so that nothing is generated."""
+        """Whether requests are texts for an encoder or audio, so that no answer streams."""
         return self.task != "generate"
 
     @property

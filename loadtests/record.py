@@ -32,8 +32,8 @@ class RequestRecord:
     `due` is when it should have been sent (in a closed loop: when its user was free to), `sent` when it was, `ended`
     when the last response or the error arrived. `chunks` has the time of each response with tokens, in order; none for
     a unary answer. `output_tokens` is the server's count, or else the number of responses. `texts` is the number of
-    texts that an encoder was asked to compute. `worker` is the number of the process that sent it; `session` and `turn`
-    identify its part of the workload.
+    texts that an encoder was asked to compute, `audio_seconds` the length of its audio. `worker` is
+    the number of the process that sent it; `session` and `turn` identify its part of the workload.
     """
 
     worker: int
@@ -51,6 +51,7 @@ class RequestRecord:
     code: str = ""
     message: str = ""
     texts: int = 0
+    audio_seconds: float = 0.0
 
     def to_json(self) -> str:
         """Return the record as one line of JSON; times in microseconds."""

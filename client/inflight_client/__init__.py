@@ -22,7 +22,14 @@ from inflight_client.deployments.deployment import Deployment
 from inflight_client.deployments.encoder_detection import EncoderDeployment
 from inflight_client.deployments.model_config import ModelConfig
 from inflight_client.encoder_call import EncoderCallOptions
-from inflight_client.encodings import Classification, Classifications, Embeddings, RankedDocument, Reranking
+from inflight_client.encodings import (
+    Classification,
+    Classifications,
+    Embeddings,
+    RankedDocument,
+    Reranking,
+    Translations,
+)
 from inflight_client.errors import (
     ERROR_CODES,
     AnswerDamaged,
@@ -122,6 +129,7 @@ __all__ = [
     "TokenText",
     "TranscribedBlock",
     "Transcription",
+    "Translations",
     "Unsupported",
     "Usage",
     "VersionWarning",

@@ -11,17 +11,18 @@ from inflight_client.deadline import deadline_ms
 from inflight_client.error_mapping import error_from_message
 from inflight_client.errors import InflightError
 from inflight_client.transport import InferRequest, InferResponse, ModelMetadata, Tensor
-from inflight_client.validation import check_int, check_timeout, check_utf8, invalid_value
+from inflight_client.validation import check_int, check_number, check_timeout, check_utf8, invalid_value
 
 if TYPE_CHECKING:
     from inflight_client.transport import Array
 
-Task = Literal["embed", "rerank", "classify", "transcribe"]
+Task = Literal["embed", "rerank", "classify", "transcribe", "text2text"]
 MODELS: Mapping[Task, str] = {
     "embed": "embedding",
     "rerank": "rerank",
     "classify": "classify",
     "transcribe": "whisper",
+    "text2text": "text2text",
 }
 """The models of inflight's repository, by task."""
 _VALUES: Mapping[Task, str] = {
@@ -29,17 +30,19 @@ _VALUES: Mapping[Task, str] = {
     "rerank": "scores",
     "classify": "scores",
     "transcribe": "TRANSCRIPTS",
+    "text2text": "text_output",
 }
 _WORK: Mapping[Task, str] = {
     "embed": "embeds texts",
     "rerank": "reranks documents",
     "classify": "classifies texts",
     "transcribe": "transcribes audio",
+    "text2text": "translates or summarizes texts",
 }
 
 
 class EncoderCallOptions(TypedDict, total=False):
-    """Keyword arguments of `embed`, `rerank` and `classify`.
+    """Keyword arguments of `embed`, `rerank`, `classify` and `translate`.
 
     - `truncate` (False): cut a text over the model's length; otherwise it is refused.
     - `priority` (0): texts with a higher priority leave the server's queue first.
@@ -66,6 +69,11 @@ class EncoderOptions:
     truncate: bool = False
     priority: int = 0
     top_n: int | None = None
+    target_language: str | None = None
+    beam_width: int | None = None
+    length_penalty: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
     timeout: float | None = None
     return_errors: bool = False
     openai: bool = False
@@ -76,13 +84,17 @@ class EncoderOptions:
             if not isinstance(self.query, str):
                 raise invalid_value("query", self.query, "a text")
             check_utf8("query", self.query)
-        if self.input_type is not None:
-            if not (isinstance(self.input_type, str) and self.input_type):
-                raise invalid_value("input_type", self.input_type, "the name of a prompt of the model, or None")
-            check_utf8("input_type", self.input_type)
-        for name in ("dimensions", "top_n"):
+        for name, expected in _NAMES.items():
             if (value := getattr(self, name)) is not None:
-                check_int(name, value, 1, 2**31 - 1)
+                if not (isinstance(value, str) and value):
+                    raise invalid_value(name, value, f"{expected}, or None")
+                check_utf8(name, value)
+        for name, most in _NUMBERS.items():
+            if (value := getattr(self, name)) is not None:
+                check_int(name, value, 1, most)
+        for name, bounds in (("length_penalty", (-10, 10)), ("repetition_penalty", (0.1, 10))):
+            if (value := getattr(self, name)) is not None:
+                check_number(name, value, *bounds)
         check_int("priority", self.priority, -(2**31), 2**31 - 1)
         check_timeout("timeout", self.timeout)
         for name in ("truncate", "return_errors"):
@@ -99,6 +111,15 @@ class EncoderOptions:
 
     def unsuitable_model(self, error: InflightError, metadata: ModelMetadata) -> InflightError:
         return unsuitable_model(error, self.task, self.model, metadata)
+
+
+_NAMES = {
+    "input_type": "the name of a prompt of the model",
+    "target_language": "the code of a language, or the name of a prompt of the model",
+}
+_NUMBERS = {"dimensions": 2**31 - 1, "top_n": 2**31 - 1, "beam_width": 32, "max_tokens": 2**31 - 1}
+_OPTIONS = ("beam_width", "length_penalty", "repetition_penalty", "max_tokens")
+"""Of texts to translate or to summarize, as requests name them."""
 
 
 def no_model(error: InflightError, task: Task, model: str) -> InflightError:
@@ -152,6 +173,8 @@ class Answer(NamedTuple):
     labels: tuple[str, ...] = ()
     logits: Array | None = None
     """Like `values`; they tell scores apart that are rounded to the same number."""
+    texts: tuple[str, ...] = ()
+    """Of texts to translate, whose values are their numbers of tokens."""
 
 
 class EncoderRequest:
@@ -178,6 +201,11 @@ class EncoderRequest:
         optional: dict[str, tuple[str, Any]] = {
             "input_type": ("BYTES", options.input_type),
             "dimensions": ("INT32", options.dimensions),
+            "target_prefix": ("BYTES", options.target_language),
+            "beam_width": ("INT32", options.beam_width),
+            "length_penalty": ("FP32", options.length_penalty),
+            "repetition_penalty": ("FP32", options.repetition_penalty),
+            "max_tokens": ("INT32", options.max_tokens),
             "truncate": ("BOOL", options.truncate or None),
             "priority": ("INT32", options.priority or None),
             "deadline_ms": ("INT32", None if seconds_left is None else deadline_ms(seconds_left)),
@@ -185,7 +213,7 @@ class EncoderRequest:
         for name, (datatype, value) in optional.items():
             if value is not None:
                 inputs[name] = self._tensor(datatype, (value,) * (1 if options.task == "rerank" else count))
-        further = {"embed": (), "rerank": ("logits",), "classify": ("logits", "labels")}[options.task]
+        further = _FURTHER.get(options.task, ())
         outputs = (_VALUES[options.task], "num_input_tokens", "truncated", "error", *further)
         return InferRequest(options.model, request_id, inputs, outputs, task=options.task)
 
@@ -197,6 +225,8 @@ class EncoderRequest:
             "model": options.model or None,
             "input_type": options.input_type,
             "dimensions": options.dimensions,
+            "target_language": options.target_language,
+            **{name: getattr(options, name) for name in _OPTIONS},
             "priority": options.priority or None,
             "encoding_format": "base64" if options.task == "embed" else None,
         }
@@ -228,16 +258,24 @@ class EncoderRequest:
             raise _damaged("there are two responses to one request")
         self._answered = True
         count = len(self._pending)
-        values = _output(response, _VALUES[self.options.task], count, "float32")
+        texts: tuple[str, ...] = ()
+        if self.options.task == "text2text":
+            values = _output(response, "num_output_tokens", count)
+            if len(texts := tuple(response.texts("text_output") or ())) != count:
+                raise _damaged(f"text_output has {len(texts)} values for {count} texts")
+        else:
+            values = _output(response, _VALUES[self.options.task], count, "float32")
         tokens, truncated = (_output(response, name, count)[:, 0] for name in ("num_input_tokens", "truncated"))
         if len(messages := response.texts("error") or ("",) * count) != count:
             raise _damaged(f"error has {len(messages)} values for {count} texts")
         labels: tuple[str, ...] = ()
         if self.options.task == "classify" and "" in messages:
             labels = _read_labels(response, values.shape[1], messages.index(""))
-        logits = None if self.options.task == "embed" else _output(response, "logits", count, "float32")
+        logits = (
+            _output(response, "logits", count, "float32") if "logits" in _FURTHER.get(self.options.task, ()) else None
+        )
         indices = tuple(item.index for item in self._pending)
-        self.answers.append(Answer(indices, values, tokens, truncated, labels, logits))
+        self.answers.append(Answer(indices, values, tokens, truncated, labels, logits, texts))
         pairs = zip(self._pending, messages, strict=True)
         errors = {item.index: error_from_message(message) for item, message in pairs if message}
         for item in self._pending:
@@ -268,6 +306,14 @@ class EncoderRequest:
     def _error_of(self, index: int) -> InflightError:
         error = self.errors[index]
         return InflightError(f"{self.options.texts_name}[{index}]: {error}", error.code)
+
+
+_FURTHER: Mapping[Task, tuple[str, ...]] = {
+    "rerank": ("logits",),
+    "classify": ("logits", "labels"),
+    "text2text": ("num_output_tokens",),
+}
+"""Outputs of a task besides those of `_VALUES` and of all tasks."""
 
 
 def _read_labels(response: InferResponse, count: int, row: int) -> tuple[str, ...]:

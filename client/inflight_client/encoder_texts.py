@@ -7,7 +7,14 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Ma
 from typing import Any
 
 from inflight_client.encoder_call import EncoderOptions, EncoderRequest, Item, Task
-from inflight_client.encodings import Classification, Classifications, Embeddings, RankedDocument, Reranking
+from inflight_client.encodings import (
+    Classification,
+    Classifications,
+    Embeddings,
+    RankedDocument,
+    Reranking,
+    Translations,
+)
 from inflight_client.errors import InflightError
 from inflight_client.validation import check_utf8, invalid_value, is_int, shorten
 
@@ -18,7 +25,7 @@ AsyncTexts = str | Iterable[Text] | AsyncIterable[Text]
 Documents = str | Iterable[str]
 AsyncDocuments = str | Iterable[str] | AsyncIterable[str]
 
-MAX_TEXTS: Mapping[Task, int] = {"embed": 256, "rerank": 1024, "classify": 256}
+MAX_TEXTS: Mapping[Task, int] = {"embed": 256, "rerank": 1024, "classify": 256, "text2text": 256}
 """Maximum texts of a request, as the models limit it."""
 MAX_CHARACTERS = 4 * 16_384
 """Maximum characters of a request of several texts, about 16,384 tokens, padding included: messages stay small."""
@@ -82,8 +89,9 @@ def _checked_text(name: str, text: Any, task: Task) -> str | tuple[int, ...]:
     if isinstance(text, str):
         check_utf8(name, text)
         return text
-    expected = "a text" if task == "rerank" else "a text, or a list of token ids"
-    if task == "rerank" or isinstance(text, bytes | bytearray | Mapping) or not hasattr(text, "__iter__"):
+    only_texts = task in ("rerank", "text2text")
+    expected = "a text" if only_texts else "a text, or a list of token ids"
+    if only_texts or isinstance(text, bytes | bytearray | Mapping) or not hasattr(text, "__iter__"):
         raise invalid_value(name, text, expected)
     ids = tuple(text)
     for each in ids:
@@ -140,6 +148,11 @@ def join(splitter: Splitter, options: EncoderOptions, requests: Sequence[Encoder
         # By logits where scores are rounded to the same number. They are not compared first, since a gateway has none.
         ranking.sort(key=lambda document: (-document.score, -logits[document.index, 0]))
         return Reranking(tuple(ranking[: options.top_n]), scores, **common)
+    if options.task == "text2text":
+        texts = {index: text for answer in answers for index, text in zip(answer.indices, answer.texts, strict=True)}
+        written = numpy.nan_to_num(values[:, 0]).astype(int).tolist() if values.shape[1] else [0] * splitter.count
+        found = tuple("" if index in errors else texts.get(index, "") for index in range(splitter.count))
+        return Translations(found, tuple(written), **common)
     labels = {index: answer.labels for answer in answers for index in answer.indices}
     classes = (
         _classification(labels.get(index, ()), *rows)

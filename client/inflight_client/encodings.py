@@ -1,4 +1,4 @@
-"""Results of `embed`, `rerank` and `classify`."""
+"""Results of `embed`, `rerank`, `classify` and `translate`."""
 
 from __future__ import annotations
 
@@ -110,3 +110,13 @@ class Classification:
 @dataclass(frozen=True, eq=False)
 class Classifications(_Results[Classification]):
     """The classes of texts, a sequence; a text with an error has the label "", the score NaN and no scores."""
+
+
+@dataclass(frozen=True, eq=False)
+class Translations(_Results[str]):
+    """The translations or summaries of texts, a sequence; that of a text with an error is "".
+
+    `output_tokens` are those of each.
+    """
+
+    output_tokens: tuple[int, ...]

@@ -118,7 +118,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "run_damaged": ErrorCode("a file of the run is truncated or corrupt", "run the load test again"),
     "load_failed": ErrorCode("the load test failed or lost one of its workers", "fix the cause that the message names, and run it again"),
     # batch jobs
-    "input_not_found": ErrorCode("the input of the batch job does not exist", "check the address, and the name of the table or column"),
+    "input_not_found": ErrorCode("the input of the batch job, or a file that a row names, does not exist", "check the address, and the name of the table or column"),
     "input_invalid": ErrorCode("the input of the batch job does not have the expected format", "correct the input, or pass --format and the column options that fit it"),
     "input_changed": ErrorCode("the input changed since the job started", "restore the original input, or start a new job"),
     "output_invalid": ErrorCode("the output does not exist or cannot store these answers", "choose another --out, or change the table as the message says"),

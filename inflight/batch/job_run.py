@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from inflight_client import InflightError
+from inflight_client.audio.transcription import Transcription
 
 from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.cascade import Cascade, Sender
 from inflight.batch.dispatch.dispatcher import Dispatcher, NotedCrashes
-from inflight.batch.dispatch.identical_rows import IdenticalRows
+from inflight.batch.dispatch.identical_rows import IdenticalRows, request_key
 from inflight.batch.dispatch.prefetcher import RowPrefetcher
 from inflight.batch.dispatch.retrieval import Encoders, RetrievalStep
 from inflight.batch.dispatch.row_queue import Feed, OnRowDone
@@ -140,6 +141,8 @@ class JobRun:
 
     def _on_row_done(self, row: Row, result: RowAnswer | InflightError, attempts: int) -> None:
         done = self._format(row, result, attempts)
+        if isinstance(result, Transcription):
+            done = replace(done, blocks=request_key(row.request) or b"")
         tokens = add_tokens(done.tokens, row.spent)
         if row.refinement is None:
             self._session.ledger.add(replace(done, tokens=tokens) if any(row.spent) else done)

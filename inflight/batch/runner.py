@@ -200,11 +200,12 @@ class JobRunner:
 
     def _send_rows(self, session: JobSession, reporter: ProgressReporter) -> JobResult | None:
         """Send the rows; return why that ended early, if it did."""
-        with self._servers() as backends:
+        with self._servers(session) as backends:
             encoders = self._encoders
             if encoders is None and self._job.retrieval is not None:
                 encoders = Encoders.of_job(self._job, self._on_message)
-            refiners = self._refiners or [self._connect(each, True) for each in self._job.run_options.refine_with]
+            refine_with = self._job.run_options.refine_with
+            refiners = self._refiners or [self._connect(each, session, refines=True) for each in refine_with]
             run = JobRun(
                 *(session, backends, reporter, self._replicator, self._signals, self._on_message, encoders, refiners)
             )
@@ -212,7 +213,7 @@ class JobRunner:
         return None if session.all_done else JobResult(run.state, session.ledger.counts, run.message)
 
     @contextmanager
-    def _servers(self) -> Iterator[Sequence[Backend]]:
+    def _servers(self, session: JobSession) -> Iterator[Sequence[Backend]]:
         running = self._job.run_options
         if self._backends is not None:
             yield self._backends
@@ -220,11 +221,11 @@ class JobRunner:
         own_server = nullcontext() if running.ephemeral is None else ephemeral_server(running, self._on_message)
         with own_server as address:
             addresses = running.servers if address is None else (address,)
-            yield [self._connect(each) for each in addresses]
+            yield [self._connect(each, session) for each in addresses]
 
-    def _connect(self, address: str, refines: bool = False) -> Backend:
+    def _connect(self, address: str, session: JobSession, refines: bool = False) -> Backend:
         options, sample = self._job.run_options, sample_request(self._job)
         if refines:  # --model is the first model's, and the condition reads the first answer's scores
             options = options.model_copy(update={"model": None})
             sample = replace(sample, wants_scores=False) if isinstance(sample, GenerateRequest) else sample
-        return connect(address, options, self._on_message, self._job.task, [sample])
+        return connect(address, options, self._on_message, self._job.task, [sample], session.ledger)

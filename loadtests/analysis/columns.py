@@ -25,6 +25,7 @@ UNKNOWN = -1
 
 _FIELDS = frozenset(field.name for field in fields(RequestRecord))
 _MOMENTS = ("due", "sent", "ended")
+_FLOATS = (*_MOMENTS, "audio_seconds")
 _NUMBERS = ("worker", "session", "turn", "max_tokens")
 _COUNTS = ("input_tokens", "output_tokens")
 _TEXTS = {"finish": "finish_reason", "code": "code", "message": "message"}
@@ -54,6 +55,8 @@ class Columns:
     output_tokens: Ints
     texts_asked: Ints
     """The texts of each request to an encoder; 0 for others."""
+    audio_seconds: Floats
+    """The length of the audio of each answer."""
     finish: Ints
     code: Ints
     message: Ints
@@ -137,7 +140,7 @@ class _ColumnReader:
 
     def __init__(self) -> None:
         own = {field.name for field in fields(Columns)} - {"offsets", "chunks", "texts"}
-        self._columns = {name: array("d" if name in _MOMENTS else "q") for name in own}
+        self._columns = {name: array("d" if name in _FLOATS else "q") for name in own}
         self._chunks = array("d")
         self._responses = array("q")
         self._texts: dict[str, int] = {"": 0}
@@ -150,6 +153,7 @@ class _ColumnReader:
         row |= {name: UNKNOWN if values.get(name) is None else values[name] for name in _COUNTS}
         row |= {name: self._texts.setdefault(values.get(key, ""), len(self._texts)) for name, key in _TEXTS.items()}
         row |= {"outcome": OUTCOMES.index(RequestOutcome(values["outcome"])), "texts_asked": values.get("texts", 0)}
+        row["audio_seconds"] = values.get("audio_seconds", 0.0)
         for name, value in row.items():
             self._columns[name].append(value)
         chunks = values.get("chunks", ())

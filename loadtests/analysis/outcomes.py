@@ -66,7 +66,20 @@ def count_texts(measured_columns: Columns, run: Columns, window: MeasurementWind
         tokens_per_second=_known_inputs(run, in_time) / seconds if seconds else 0.0,
         per_request=_mean(measured_columns.texts_asked),
         tokens_per_text=tokens / texts if texts else None,
+        **_audio(measured_columns, run, in_time, seconds),
     )
+
+
+def _audio(measured: Columns, run: Columns, in_time: Flags, seconds: float) -> dict[str, float]:
+    """Return the figures of audio; none without any."""
+    heard = measured.audio_seconds > 0
+    if not heard.any():
+        return {}
+    return {
+        "audio_seconds": float(measured.audio_seconds.sum()),
+        "audio_per_second": float(run.audio_seconds[in_time].sum() / seconds) if seconds else 0.0,
+        "real_time_factor": float(((measured.ended - measured.due)[heard] / measured.audio_seconds[heard]).mean()),
+    }
 
 
 def _known_inputs(columns: Columns, counted: Flags) -> int:

@@ -90,6 +90,12 @@ class Texts:
     per_request: float | None = None
     """Mean texts of a request."""
     tokens_per_text: float | None = None
+    audio_seconds: float | None = None
+    """Of the completed requests' audio; None without any."""
+    audio_per_second: float | None = None
+    """Seconds of audio in a second: how many times real time."""
+    real_time_factor: float | None = None
+    """Mean of the requests: end-to-end seconds for a second of audio."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,8 @@ class RequestSender:
         self._clock = clock
         self._worker = worker
         self._on_record = on_record
-        self._call = _encoding(client, plan) if plan.encodes else _generation(client, plan, clock)
+        make = _transcription if plan.task == "transcribe" else _encoding
+        self._call = make(client, plan) if plan.encodes else _generation(client, plan, clock)
 
     def send(self, request: AnyRequest, session: int, turn: int, due: float) -> str | None:
         """Send the request now, report its record, and return the answer's text; None without a complete answer.
@@ -108,6 +109,7 @@ class RequestSender:
                     chunks=answer.chunks(),
                     input_tokens=answer.input_tokens,
                     output_tokens=answer.output_tokens,
+                    audio_seconds=answer.audio_seconds,
                     finish_reason=answer.finish_reason,
                     code=code,
                     message=message,
@@ -157,11 +159,25 @@ def _encoding(client: Client, plan: LoadPlan) -> _Call:
     return encode
 
 
+def _transcription(client: Client, plan: LoadPlan) -> _Call:
+    """Return the call that transcribes an audio file."""
+
+    def transcribe(request: TextsRequest, answer: _PartialAnswer) -> None:
+        (path,) = request.texts
+        language = request.query or None
+        found = client.transcribe(path, language=language, timeout=plan.timeout, priority=plan.priority)
+        answer.audio_seconds = found.duration
+        answer.set_complete(found.text, "", None, None)
+
+    return transcribe
+
+
 class _PartialAnswer:
     """The part of an answer received so far."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.audio_seconds = 0.0
         self.finish_reason = ""
         self.input_tokens: int | None = None
         self._counted: int | None = None

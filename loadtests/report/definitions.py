@@ -106,6 +106,12 @@ _OF_ENCODERS = (
         "the texts; padded tokens are the positions that were computed for them.",
         "",
     ),
+    (
+        "audio, real-time factor",
+        "Seconds of audio of the requests that ended in the measured part, per second. The real-time factor is of each "
+        "request: its end-to-end time by the length of its audio.",
+        "Some tools call the first one RTFx.",
+    ),
     ("cost", "The price per hour divided by the texts, or their tokens, per hour at the measured rate.", ""),
 )
 

@@ -89,7 +89,9 @@ def input_length_mismatch(summary: Summary) -> str:
 
 def input_text(summary: Summary) -> str:
     """Return the length of prompts or texts in words."""
-    if (texts := summary.texts) is not None:
+    if (texts := summary.texts) is not None and texts.audio_seconds is not None:
+        return f"{number(texts.audio_seconds / texts.texts)} s of audio a request"
+    if texts is not None:
         mean_texts = f"{number(texts.per_request)} texts a request"
         return mean_texts + (f", {number(texts.tokens_per_text)} tokens a text" if texts.tokens_per_text else "")
     mean = summary.tokens.input_per_request if summary.tokens else None
@@ -139,6 +141,10 @@ def _token_tiles(summary: Summary, tokens: Tokens) -> Iterator[Tile]:
 
 
 def _text_tiles(summary: Summary, texts: Texts) -> Iterator[Tile]:
+    if texts.audio_per_second is not None:
+        yield Tile("Audio", f"{number(texts.audio_per_second)} s/s", "times real time, of all requests together")
+        yield Tile("Real-time factor", number(texts.real_time_factor), "seconds for a second of audio, mean")
+        return
     yield Tile("Texts", f"{number(texts.per_second)}/s", f"{number(texts.per_request)} a request")
     yield Tile("Tokens", f"{number(texts.tokens_per_second)}/s", f"{number(texts.tokens_per_text)} a text")
     if isinstance(summary.server, EncoderSide) and summary.server.padding is not None:

@@ -73,7 +73,7 @@ REQUESTS = (
     *("ttft_s", "ttft_sent_s", "mean_itl_s", "tpot_s", *_END_TO_END),
 )
 """The columns of `requests.csv`; `measured` is 1 for requests due in the measured part. Missing values are empty."""
-ENCODER_REQUESTS = (*_COMMON, "error_code", "texts", "input_tokens", *_END_TO_END)
+ENCODER_REQUESTS = (*_COMMON, "error_code", "texts", "audio_s", "input_tokens", *_END_TO_END)
 """The same of requests to an encoder."""
 
 _TIMELINE = {
@@ -108,7 +108,7 @@ def _rows(columns: Columns, measured: slice) -> Iterator[dict[str, Cell]]:
     own = Latencies.from_columns(columns)
     times = {"ttft_s": own.ttft, "ttft_sent_s": own.ttft_sent, "mean_itl_s": own.itl, "tpot_s": own.tpot}
     times |= {"e2e_s": own.e2e, "e2e_sent_s": own.e2e_sent}
-    times |= {"due_s": columns.due, "sent_s": columns.sent, "ended_s": columns.ended}
+    times |= {"audio_s": columns.audio_seconds, "due_s": columns.due, "sent_s": columns.sent, "ended_s": columns.ended}
     numbers = {"worker": columns.worker, "session": columns.session, "turn": columns.turn, "texts": columns.texts_asked}
     numbers |= {"max_tokens": columns.max_tokens, "responses": columns.responses}
     for i in range(len(columns)):

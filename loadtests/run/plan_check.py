@@ -42,6 +42,8 @@ def _check_task(plan: LoadPlan) -> None:
     unused: tuple[str, ...] = ("tenant", "chat_template", "temperature", "top_p") if plan.encodes else ("priority",)
     if plan.task != "embed":
         unused += ("input_type",)
+    if plan.task == "transcribe":  # its cost is not that of texts
+        unused += ("price_per_hour",)
     for name in unused:
         if getattr(plan, name) != LoadPlan.model_fields[name].default:
             raise LoadError(f"{name} has no effect on the task {plan.task}; leave it out", "invalid_parameter")

@@ -51,13 +51,13 @@ def make_workload(spec: WorkloadSpec, files: Mapping[str, bytes], seed: int) -> 
 
     cancellation = ClientCancellation(spec.cancel_fraction, numbers("cancel_after"))
     if spec.task != "generate":
-        rerank = spec.task == "rerank"
         source = (
-            TextFile(files[spec.prompts], spec.prompts, rerank, spec.repeat is not False)
+            TextFile(files[spec.prompts], spec.prompts, spec.task, spec.repeat is not False)
             if spec.prompts is not None
             else SyntheticTexts(_text_generator(spec, files), numbers("text_tokens"), numbers("query_tokens"))
         )
-        return TextsWorkload(source, numbers("texts_per_request"), rerank, cancellation, seed)
+        has_queries = spec.task in ("rerank", "transcribe")
+        return TextsWorkload(source, numbers("texts_per_request"), has_queries, cancellation, seed)
     if spec.prompts is not None:
         output_tokens, think_time = numbers("output_tokens"), numbers("think_time")
         return PromptFile(files[spec.prompts], spec, output_tokens, think_time, cancellation, seed)
@@ -127,6 +127,8 @@ def _check_fields(spec: WorkloadSpec) -> None:
     """Refuse options that have no effect or are impossible."""
     if spec.prompts is not None and spec.trace is not None:
         raise _invalid_workload("both prompts and trace are given; leave one of them out")
+    if spec.task == "transcribe" and spec.prompts is None:
+        raise _invalid_workload("audio is not made; name a file of JSON Lines with paths, as `audio`: --prompts FILE")
     source, used = _source(spec), used_fields(spec)
     for name, field in WorkloadSpec.model_fields.items():
         if name not in used and getattr(spec, name) != field.default:
@@ -145,8 +147,8 @@ def used_fields(spec: WorkloadSpec) -> set[str]:
     used = {"task", *(_USED[source] if spec.task == "generate" else _ENCODER_USED[source])}
     if spec.task != "rerank":
         used.discard("query_tokens")
-    elif spec.prompts is not None:
-        used.discard("texts_per_request")  # a line of the file has all documents of a request
+    if spec.task in ("rerank", "transcribe") and spec.prompts is not None:
+        used.discard("texts_per_request")  # a line of the file is a request
     return used
 
 

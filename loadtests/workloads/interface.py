@@ -25,7 +25,10 @@ class RequestSpec:
 
 @dataclass(frozen=True, slots=True)
 class TextsRequest:
-    """One request to an encoder: texts to embed or classify, or documents to rerank for `query`."""
+    """One request to an encoder: texts to embed or classify, or documents to rerank for `query`.
+
+    To transcribe: the path of an audio file, and its language in `query`, if it is known.
+    """
 
     texts: tuple[str, ...]
     query: str = ""

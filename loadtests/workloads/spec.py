@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Scale = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+Task = Literal["generate", "embed", "rerank", "classify", "transcribe"]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 TEXT_LENGTHS = "lognormal:40,1.256,3..512"
 """Tokens of the texts of a corpus: median 40, 90th percentile 200."""
@@ -23,8 +24,9 @@ class WorkloadSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    task: Literal["generate", "embed", "rerank", "classify"] = "generate"
-    """What the server does with a request: generate an answer, or compute a result for each of its texts."""
+    task: Task = "generate"
+    """What the server does with a request: generate an answer, compute a result for each of its texts, or transcribe
+    an audio file."""
     texts_per_request: str = "1"
     """Texts to embed or classify, or documents to rerank, in a request: a number or a distribution."""
     text_tokens: str = TEXT_LENGTHS
@@ -67,7 +69,7 @@ class WorkloadSpec(BaseModel):
     """Seconds until such a client disconnects: a number or a distribution."""
 
     prompts: str | None = None
-    """File of prompts or conversations, or of texts for an encoder (JSON Lines)."""
+    """File of prompts or conversations, of texts for an encoder, or of paths of audio (JSON Lines)."""
     order: Literal["file", "shuffled"] = "file"
     """Send prompts in file order, or shuffled again in each round."""
     repeat: bool | None = None

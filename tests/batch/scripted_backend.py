@@ -24,6 +24,7 @@ from inflight.batch.job.rows import (
     Score,
     ScoreRequest,
     Scores,
+    TranscribeRequest,
 )
 from inflight.batch.job.spec import EncodeSpec, RunOptions
 
@@ -76,6 +77,8 @@ def text_of(request: RowRequest) -> str:
         return str(request.prompt)
     if isinstance(request, ScoreRequest):
         return str(request.context)
+    if isinstance(request, TranscribeRequest):
+        return request.audio
     return request.query if isinstance(request, RerankRequest) else " ".join(map(str, request.texts))
 
 

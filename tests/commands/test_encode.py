@@ -101,3 +101,11 @@ def test_a_missing_model_is_a_code_with_the_next_step(run: Run) -> None:
     assert done.code == 1
     assert "--embed" in done.err
     assert done.err.endswith("[model_not_found]\n")
+
+
+def test_translations_are_lines(run: Run) -> None:
+    done = run("translate", "green tea", "お茶", "--to", "de", "--beam-width", "3")
+    assert done.out == "GREEN TEA beam_width=3.0 target_prefix=de\nお茶 beam_width=3.0 target_prefix=de\n"
+    assert run("translate", "tea", "--json").objects == [
+        {"index": 0, "text": "TEA", "output_tokens": 1, "input_tokens": 1, "truncated": False}
+    ]

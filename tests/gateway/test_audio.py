@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from inflight_client import Client, InflightError
 from inflight_client.audio.cut import cut
 
 from inflight.gateway.key_editing import add_key
@@ -18,6 +19,7 @@ from inflight.gateway.key_file import ApiKey, Quotas
 from inflight.gateway.processes import GatewayProcesses
 from tests.client.support.encoder_server import encoder_server
 from tests.client.support.scripted_whisper import expected_texts
+from tests.fixtures.errors import raises
 from tests.fixtures.gateway import openai_client, running_gateway
 from tests.fixtures.gateway_requests import Answer, gauge, get, post
 from tests.fixtures.voice import encoded, silence, voice
@@ -118,6 +120,20 @@ def test_translations_are_into_english(client: openai.OpenAI) -> None:
     assert found.text == "".join(expected_texts("<|translate|>", VOICE, ", temperature 0.5")).strip()
     verbose = client.audio.translations.create(model=WHISPER, file=("a.wav", CLIP), response_format="verbose_json")
     assert verbose.duration == 6
+
+
+def test_our_client_transcribes_in_blocks_by_the_gateway(front: GatewayProcesses, speech: str) -> None:
+    """As it does by Triton, however long the audio is."""
+    samples = np.concatenate([VOICE, silence(80), VOICE, silence(120)])
+    with Client(front.url) as gateway, Client(speech) as triton:
+        options: dict[str, Any] = {"word_timestamps": True, "prompt": "tea", "beam_width": 2}
+        found, expected = (each.transcribe(samples, **options) for each in (gateway, triton))
+        assert found.segments == expected.segments
+        assert (found.language, found.duration) == (expected.language, expected.duration)
+        translated = [each.transcribe(VOICE, task="translate").text for each in (gateway, triton)]
+        assert translated[0] == translated[1]
+        with raises(InflightError, "audio_damaged"):
+            gateway.transcribe(VOICE, prompt="fail audio_damaged")
 
 
 def test_silence_has_no_text(client: openai.OpenAI) -> None:

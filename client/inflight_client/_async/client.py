@@ -16,7 +16,7 @@ from inflight_client.deployments.deployment import Deployment
 from inflight_client.deployments.encoder_detection import EncoderDeployment
 from inflight_client.deployments.model_config import ModelConfig
 from inflight_client.encoder_call import EncoderCallOptions, Task
-from inflight_client.encodings import Classifications, Embeddings, Reranking
+from inflight_client.encodings import Classifications, Embeddings, Reranking, Translations
 from inflight_client.result_order import ResultOrder, validate_source
 from inflight_client.results import Generation, Health, Model
 from inflight_client.retry import Retry, validate_retry
@@ -206,6 +206,35 @@ class AsyncClient:
         """
         classifications: Classifications = await self._encode("classify", texts, options)
         return classifications
+
+    async def translate(
+        self,
+        texts: AsyncDocuments,
+        *,
+        target_language: str | None = None,
+        beam_width: int | None = None,
+        length_penalty: float | None = None,
+        repetition_penalty: float | None = None,
+        max_tokens: int | None = None,
+        **options: Unpack[EncoderCallOptions],
+    ) -> Translations:
+        """Return the translation of a text, or of any number of texts, or what else the model makes of a text, such as
+        its summary. Raises InflightError.
+
+        `target_language` is a code that the model knows, or the name of one of its prompts, for models of several
+        languages or tasks. The other options are the model's own by default. See `embed`.
+        """
+        translations: Translations = await self._encode(
+            "text2text",
+            texts,
+            options,
+            target_language=target_language,
+            beam_width=beam_width,
+            length_penalty=length_penalty,
+            repetition_penalty=repetition_penalty,
+            max_tokens=max_tokens,
+        )
+        return translations
 
     async def transcribe(self, audio: Audio, **options: Unpack[TranscribeOptions]) -> Transcription:
         """Return what is said in an audio: wav, flac, ogg or mp3 as a path, bytes or open file, or float32 samples,

@@ -19,6 +19,7 @@ from inflight_client._http.responses import malformed
 from inflight_client._openai.errors import error_from_object
 from inflight_client._openai.messages import encoded
 from inflight_client.dialects import CLASSIFY, EMBEDDINGS, RERANK, adapted, route_path
+from inflight_client.errors import InflightError
 from inflight_client.transport import InferRequest
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ class EncoderHttpRequest:
     """A request for an encoder, whose answer is one response."""
 
     def __init__(self, request: InferRequest) -> None:
+        if request.task not in _ROUTES:
+            raise InflightError(
+                "servers of OpenAI's protocol have no route that translates texts; name a Triton server",
+                "unsupported_deployment",
+            )
         self.id = request.id
         self.path = _ROUTES[request.task]
         self.headers: Mapping[str, str] = {**request.headers, "x-request-id": request.id}

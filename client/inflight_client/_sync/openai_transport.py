@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +16,7 @@ from inflight_client._openai.encoders import EncoderHttpRequest
 from inflight_client._openai.errors import error_from_response
 from inflight_client._openai.messages import CompletionRequest
 from inflight_client._openai.server_facts import api_paths, dialect_of_models, is_about, model_entries, version
+from inflight_client._openai.transcriptions import TranscriptionHttpRequest
 from inflight_client._sync.http_transport import HttpResponses, HttpTransport
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
@@ -115,11 +116,15 @@ class OpenAiTransport(HttpTransport):
         return "other"
 
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> Responses:
-        sent = CompletionRequest(request) if request.task == "generate" else EncoderHttpRequest(request)
+        kinds: dict[str, Callable[[InferRequest], HttpInferRequest]] = {
+            "generate": CompletionRequest,
+            "transcribe": TranscriptionHttpRequest,
+        }
+        sent = kinds.get(request.task, EncoderHttpRequest)(request)
         return HttpResponses(self, sent, whole, first)
 
     def send(self, request: HttpInferRequest, exchange: CallContext) -> httpcore2.Response:
-        if isinstance(request, CompletionRequest | EncoderHttpRequest):
+        if isinstance(request, CompletionRequest | EncoderHttpRequest | TranscriptionHttpRequest):
             request.adapt(self.dialect(exchange.deadline), self.api)
         return super().send(request, exchange)
 

@@ -30,8 +30,8 @@ def transcribe(
         for block in source:
             found = _BlockCall(block, options, known, connection, deadline).read()
             yield found
-            if found.language:
-                options = replace(options, language=found.language)
+            if found.language or found.segments:
+                options = replace(options, language=found.language or None)
                 break
     runner = CallRunner(lambda block: _BlockCall(block, options, known, connection, deadline), BLOCKS_AT_A_TIME)
     order = ResultOrder(as_completed=False, return_errors=False)

@@ -31,8 +31,8 @@ _IDLE_TIMEOUT = 60.0
 _AFTER_CRASH_SECONDS = 0.5
 """Seconds after a crash during which a server may still report that it is ready."""
 _RETRY_WAIT_INITIAL, _RETRY_WAIT_MAX = 0.5, 60.0
-_INITIAL_REQUESTS, _MAX_REQUESTS = 4, 256
-"""Requests in flight of encoders' tasks, where each has many texts: first, and at most by default."""
+_INITIAL_REQUESTS, _MAX_REQUESTS, _MAX_AUDIOS = 4, 256, 16
+"""Requests in flight of encoders' tasks, where each has many texts or blocks: first, and at most by default."""
 _SLOW_SECONDS = 1.0
 """A server that takes this long for a row without an error is busy with it."""
 _MAX_QUICK_CRASHES = 3
@@ -95,10 +95,11 @@ class Endpoint:
         self.health = ServerHealth(backend, probe, run_id, check_build, check_dimensions, on_message)
         self._backend, self._queue, self._poison_rows, self._options = backend, queue, poison_rows, options
         self._is_unavailable, self._run_id = is_unavailable, run_id
-        together = encode is not None and encode.task in ("embed", "classify")
+        together = encode is not None and encode.task in ("embed", "classify", "text2text")
         generates = encode is None or encode.task == "score"  # by the same engine
+        hears = encode is not None and encode.task == "transcribe"
         self._limit = AdaptiveLimit(
-            options.concurrency or (MAX_LIMIT if generates else _MAX_REQUESTS),
+            options.concurrency or (MAX_LIMIT if generates else _MAX_AUDIOS if hears else _MAX_REQUESTS),
             INITIAL_LIMIT if generates else _INITIAL_REQUESTS,
         )
         self._rows_per_request = options.texts_per_request if together else 1

@@ -12,12 +12,15 @@ from typing import Protocol
 from inflight_client import InflightError
 
 from inflight.batch.dispatch.poison_rows import PoisonRowFinder
-from inflight.batch.job.rows import ClassifyRequest, EmbedRequest, Row, RowAnswer, Tokens, add_tokens
+from inflight.batch.job.rows import ClassifyRequest, EmbedRequest, Row, RowAnswer, Tokens, TranslateRequest, add_tokens
 
 MAX_READY = 256
 """Rows that are prefetched before a server has room for them."""
 MAX_REQUEST_CHARACTERS = 65_536
 """Characters of the texts of several rows that are sent as one request."""
+
+_WITH_TEXTS = EmbedRequest | ClassifyRequest | TranslateRequest
+"""Requests of which several may be sent as one."""
 
 OnRowDone = Callable[[Row, RowAnswer | InflightError, int], None]
 """A callback with a row, its result, and its number of attempts."""
@@ -117,7 +120,7 @@ class RowQueue:
     def _may_join(self, first: Row, row: Row) -> bool:
         """Return whether the rows can be in one request."""
         request, other = first.request, row.request
-        if not isinstance(request, EmbedRequest | ClassifyRequest) or type(request) is not type(other):
+        if not isinstance(request, _WITH_TEXTS) or type(request) is not type(other):
             return False
         together = first.number not in self._alone and row.number not in self._alone
         return together and request.shared == other.shared
@@ -251,4 +254,4 @@ class RowQueue:
 
 def _texts(row: Row) -> int:
     request = row.request
-    return len(request.texts) if isinstance(request, EmbedRequest | ClassifyRequest) else 1
+    return len(request.texts) if isinstance(request, _WITH_TEXTS) else 1

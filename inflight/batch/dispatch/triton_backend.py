@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from inflight_client import NO_RETRY, Address, AsyncClient, InflightError, ModelConfig
+from inflight_client.audio.transcription import Transcription
 from inflight_client.call import CallOptions, Prompt, TokenIds
 from inflight_client.deployments.server_query import REFUSAL_CODES
 from inflight_client.encoder_call import MODELS
-from inflight_client.encodings import Classifications, Embeddings
+from inflight_client.encodings import Classifications, Embeddings, Translations
 from inflight_client.engine_load import EngineLoad
 from inflight_client.model_defaults import as_conversation, with_model_defaults
 from inflight_client.results import Delta
@@ -18,6 +19,7 @@ from inflight_client.validation import shorten
 from inflight.batch.dispatch.backend import ServerLoad
 from inflight.batch.dispatch.choices import ModelTemplate, complete, row_parsers
 from inflight.batch.dispatch.scoring import PromptToken, check_scores, score
+from inflight.batch.dispatch.transcriber import BlockStore, transcribe
 from inflight.batch.job.rows import (
     ClassifyRequest,
     EmbedRequest,
@@ -26,6 +28,8 @@ from inflight.batch.job.rows import (
     RowAnswer,
     RowRequest,
     ScoreRequest,
+    TranscribeRequest,
+    TranslateRequest,
 )
 from inflight.batch.job.spec import RunOptions, Task, fingerprint
 from inflight.batch.storage.secret_address import masked
@@ -56,6 +60,7 @@ class TritonBackend:
         options: RunOptions,
         on_message: Callable[[str], None] = lambda sentence: None,
         task: Task = "generate",
+        blocks: BlockStore | None = None,
     ) -> None:
         server, page = split_address(address)
         self.name = masked(server)
@@ -67,12 +72,13 @@ class TritonBackend:
             server,
             options.model if Address.parse(server).openai else options.model or self._encoder,
             headers=options.headers,
-            timeout=options.row_timeout,
+            timeout=None if task == "transcribe" else options.row_timeout,  # else each block's
             retry=NO_RETRY,
             metrics_url=page,
         )
         self._priority, self._row_timeout = options.priority or 0, options.row_timeout
         self._takes_priority = True
+        self._blocks = blocks
         self._on_message = on_message
         self._warned_metrics = self._warned_model = False
         self._sent_messages: set[str] = set()
@@ -88,6 +94,10 @@ class TritonBackend:
             return await self._embed(first, [request for request in requests if isinstance(request, EmbedRequest)])
         if isinstance(first, ScoreRequest):
             return [await score(first, self)]
+        if isinstance(first, TranscribeRequest):
+            return [await self._transcribe(first)]
+        if isinstance(first, TranslateRequest):
+            return await self._translate([request for request in requests if isinstance(request, TranslateRequest)])
         if isinstance(first, ClassifyRequest):
             return await self._classify([request for request in requests if isinstance(request, ClassifyRequest)])
         return [
@@ -178,6 +188,27 @@ class TritonBackend:
                 zip(classes.results, classes.input_tokens, classes.truncated, strict=True)
             )
         ]
+
+    async def _translate(self, requests: Sequence[TranslateRequest]) -> Sequence[RowAnswer | InflightError]:
+        found = await self._client.translate(
+            [request.text for request in requests],
+            **requests[0].options,
+            priority=self._priority,
+            return_errors=True,
+        )
+        return [
+            found.errors.get(place) or Translations((text,), (written,), input_tokens=(tokens,), truncated=(cut,))
+            for place, (text, written, tokens, cut) in enumerate(
+                zip(found.results, found.output_tokens, found.input_tokens, found.truncated, strict=True)
+            )
+        ]
+
+    async def _transcribe(self, request: TranscribeRequest) -> Transcription:
+        if request.audio:
+            return await transcribe(request, self._client, self._blocks, self._priority, self._row_timeout)
+        if not await self.ready():  # the sample of the task
+            raise InflightError(f"{self.name} has no model that is ready", "model_not_ready")
+        return Transcription("", (), "", 0.0)
 
     async def tokenize(self, text: str) -> Sequence[int]:
         return await self._client.tokenize(text, self._row_timeout)

@@ -9,7 +9,7 @@ from inflight.batch.job.rows import RowResult, RowStatus
 
 WORK = (
     *("retries", "input_tokens", "output_tokens", "texts", "empty"),
-    *("copies", "refined", "refine_input_tokens", "refine_output_tokens"),
+    *("copies", "refined", "refine_input_tokens", "refine_output_tokens", "audio_seconds"),
 )
 """The counts that the rows' own lines do not show."""
 
@@ -40,6 +40,8 @@ class Counts:
     """Rows with the answer of the model of --refine-with; the next two are its part of the tokens, of all rows."""
     refine_input_tokens: int = 0
     refine_output_tokens: int = 0
+    audio_seconds: float = 0.0
+    """Of the audio that was transcribed, copies included."""
 
     @property
     def done(self) -> int:
@@ -56,6 +58,7 @@ class Counts:
         self.refined += result.refined
         self.refine_input_tokens += result.refine_tokens[0]
         self.refine_output_tokens += result.refine_tokens[1]
+        self.audio_seconds += result.audio_seconds
         if result.status is not RowStatus.OK:
             self.codes[result.code] = self.codes.get(result.code, 0) + 1
 

@@ -8,8 +8,10 @@ from enum import StrEnum
 from typing import Any, Self
 
 import orjson
+from inflight_client.audio.clip_call import SpeechTask
+from inflight_client.audio.transcription import Transcription
 from inflight_client.call import CallOptions, Prompt
-from inflight_client.encodings import Classifications, Embeddings, Reranking
+from inflight_client.encodings import Classifications, Embeddings, Reranking, Translations
 from inflight_client.results import Generation, Usage
 from inflight_client.sampling import Sampling
 
@@ -152,6 +154,64 @@ class RerankRequest:
 
 
 @dataclass(frozen=True)
+class TranslateRequest:
+    """A text to translate or to summarize, and options of the client's call."""
+
+    text: str
+    target_language: str | None = None
+    beam_width: int | None = None
+    length_penalty: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
+    truncate: bool = False
+    model: str | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.text,)
+
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What requests must have in common to be sent as one."""
+        return tuple(self.options.values())
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of the call."""
+        return {
+            "target_language": self.target_language,
+            "beam_width": self.beam_width,
+            "length_penalty": self.length_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "max_tokens": self.max_tokens,
+            "truncate": self.truncate,
+        }
+
+    @property
+    def characters(self) -> int:
+        return len(self.text)
+
+
+@dataclass(frozen=True)
+class TranscribeRequest:
+    """An audio to transcribe, or to translate into English: its address, and options of the client's call."""
+
+    audio: str
+    language: str | None = None
+    task: SpeechTask = "transcribe"
+    prompt: str | None = None
+    beam_width: int = 1
+    word_timestamps: bool = False
+    max_seconds: float = 7200.0
+    model: str | None = None
+
+    @property
+    def characters(self) -> int:
+        """The same for all: how long an audio is turns out when it is read."""
+        return 1
+
+
+@dataclass(frozen=True)
 class ScoreRequest:
     """A context and the continuations to score after it; without any, the context is a text that is scored itself.
 
@@ -170,7 +230,15 @@ class ScoreRequest:
         return len(self.context) * max(1, len(self.continuations)) + sum(map(len, self.continuations))
 
 
-RowRequest = GenerateRequest | EmbedRequest | ClassifyRequest | RerankRequest | ScoreRequest
+RowRequest = (
+    GenerateRequest
+    | EmbedRequest
+    | ClassifyRequest
+    | RerankRequest
+    | ScoreRequest
+    | TranscribeRequest
+    | TranslateRequest
+)
 """The request of a row, by its task."""
 
 
@@ -204,7 +272,7 @@ class Scores:
     total_tokens: int
 
 
-RowAnswer = Generation | Completion | Embeddings | Classifications | Reranking | Scores
+RowAnswer = Generation | Completion | Embeddings | Classifications | Reranking | Scores | Transcription | Translations
 """The answer to a row, by its task, for the texts of the row alone."""
 
 
@@ -220,7 +288,9 @@ def answer_tokens(answer: RowAnswer) -> Tokens:
     """Return the tokens of an answer and its prompt, as far as the server counts them."""
     if isinstance(answer, Generation | Completion):
         return (0, 0) if answer.usage is None else (answer.usage.input_tokens, answer.usage.output_tokens)
-    return answer.total_tokens, 0
+    if isinstance(answer, Transcription):
+        return 0, sum(len(segment.tokens) for segment in answer)
+    return answer.total_tokens, sum(answer.output_tokens) if isinstance(answer, Translations) else 0
 
 
 @dataclass(frozen=True)
@@ -280,7 +350,8 @@ class RowResult:
 
     `tokens` are those of prompt and answer; `texts` is the number of texts that were embedded, classified or scored;
     `attempts` is how often the row was sent. `empty`: it was answered without any text. `copied`: its answer is that
-    of an identical row. `refined`: it is another model's, whose part of `tokens` is `refine_tokens`.
+    of an identical row. `refined`: it is another model's, whose part of `tokens` is `refine_tokens`. `audio_seconds`:
+    of an audio that was transcribed. `blocks`: the key of its blocks in the state, which are no longer needed.
     """
 
     number: int
@@ -297,6 +368,8 @@ class RowResult:
     copied: bool = False
     refined: bool = False
     refine_tokens: Tokens = (0, 0)
+    audio_seconds: float = 0.0
+    blocks: bytes = b""
 
     @classmethod
     def of(cls, row: Row | InvalidRow, status: RowStatus, text: bytes, **values: Any) -> Self:

@@ -17,19 +17,23 @@ from inflight.batch.job.rows import (
     RerankRequest,
     RowRequest,
     ScoreRequest,
+    TranscribeRequest,
+    TranslateRequest,
 )
 from inflight.batch.storage.addresses import absolute_address, absolute_path, is_local, local_path
 from inflight.batch.storage.secret_address import masked
 
 RowFormatName = Literal["openai", "plain"]
 FileFormat = Literal["jsonl", "csv", "parquet", "sql"]
-Task = Literal["generate", "embed", "classify", "rerank", "score"]
+Task = Literal["generate", "embed", "classify", "rerank", "score", "transcribe", "text2text"]
 TEXT_COLUMNS: dict[Task, str] = {
     "generate": "prompt",
     "embed": "text",
     "classify": "text",
     "rerank": "query",
     "score": "prompt",
+    "transcribe": "audio",
+    "text2text": "text",
 }
 """The default of `InputSpec.prompt` by task."""
 SOURCES = "sources"
@@ -94,7 +98,7 @@ class InputSpec(_Addressed):
     prompt: str = _field(
         "prompt",
         "Column with the prompts, or with lists of messages for conversations; the texts or queries of other tasks."
-        "  [default: prompt; embed, classify: text; rerank: query; score: prompt]",
+        "  [default: prompt; embed, classify, text2text: text; rerank: query; score: prompt; transcribe: audio]",
     )
     template: str | None = _field(
         None, "Prompt template (Jinja) over the columns: 'Describe {{ name }}.'; @FILE reads it from a file."
@@ -166,7 +170,7 @@ class GenerationDefaults(_StrictModel):
 class EncodeSpec(_StrictModel):
     """What is done with rows that are not generated, and the index over their vectors in a table."""
 
-    task: Literal["embed", "classify", "rerank", "score"]
+    task: Literal["embed", "classify", "rerank", "score", "transcribe", "text2text"]
     documents: str = _field("documents", "Column with the list of documents of a rerank row.")
     continuations: str = _field(
         "continuations", "Column with the text, or list of texts, to score after a row's prompt; else the prompt is."
@@ -181,6 +185,22 @@ class EncodeSpec(_StrictModel):
     truncate: bool = _field(
         False, "Cut texts that are too long (score: the beginning of prompts), instead of refusing them."
     )
+    language: str | None = _field(
+        None, "Language of the audio of rows without a column `language`, such as en.  [default: found in each audio]"
+    )
+    to_english: bool = _field(False, "Translate the audio into English.")
+    initial_prompt: str | None = _field(None, "Words that may come, such as names, and the style of the transcripts.")
+    word_timestamps: bool = _field(False, "Write the times of words too, in `segments`.")
+    max_seconds: float = _field(7200.0, "Refuse audio that is longer.", gt=0)
+    beam_width: int | None = _field(
+        None, "Texts to follow at a time.  [default: 1; text2text: the model's]", ge=1, le=16
+    )
+    target_language: str | None = _field(
+        None, "Language, or name of a prompt, for texts of rows without a column `target_language`."
+    )
+    length_penalty: float | None = _field(None, "Above 1, longer answers of text2text.  [default: the model's]")
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
     index: Literal["hnsw", "ivfflat", "none"] = _field(
         "hnsw", "Index to build over the embeddings in a table once all rows are done."
     )
@@ -194,15 +214,32 @@ class EncodeSpec(_StrictModel):
             return ClassifyRequest("Hello", self.truncate)
         if self.task == "rerank":
             return RerankRequest("Hello", ("Hello",), self.truncate)
+        if self.task == "text2text":
+            return self.translate_request("Hello", self.target_language)
+        if self.task == "transcribe":
+            return TranscribeRequest("")
         return ScoreRequest((0,), ((0,),))
 
+    def translate_request(self, text: str, target_language: str | None) -> TranslateRequest:
+        """Return the request for a text."""
+        penalties = (self.length_penalty, self.repetition_penalty)
+        return TranslateRequest(text, target_language, self.beam_width, *penalties, self.max_tokens, self.truncate)
+
     def binding(self) -> dict[str, Any]:
-        """Return what is bound to the state of a job; jobs from before there were scores bind nothing of them."""
-        unbound = _INDEX_FIELDS if self.task == "score" else {*_INDEX_FIELDS, "continuations", "max_length"}
-        return self.model_dump(mode="json", exclude=unbound)
+        """Return what is bound to the state of a job; jobs from before there were some tasks bind nothing of them."""
+        later = {name for names in _LATER_FIELDS.values() for name in names}.difference(
+            _LATER_FIELDS.get(self.task, ())
+        )
+        return self.model_dump(mode="json", exclude={"index", "metric", "max_seconds", *later})
 
 
-_INDEX_FIELDS = {"index", "metric"}
+SPEECH_FIELDS = ("language", "to_english", "initial_prompt", "word_timestamps", "beam_width")
+TRANSLATION_FIELDS = ("target_language", "beam_width", "length_penalty", "repetition_penalty", "max_tokens")
+_LATER_FIELDS: dict[Task, tuple[str, ...]] = {
+    "score": ("continuations", "max_length"),
+    "transcribe": SPEECH_FIELDS,
+    "text2text": TRANSLATION_FIELDS,
+}
 
 
 class RetrievalSpec(_Addressed):

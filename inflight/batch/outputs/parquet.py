@@ -24,6 +24,8 @@ _KINDS: dict[Task, tuple[str, ...]] = {
     "classify": (_TEXT, _NUMBER, _NUMBER_BY_NAME, _WHOLE, _TRUTH),
     "rerank": (_NUMBERS, _PLACES, _WHOLE, _TRUTH),
     "score": (_NUMBERS, _PLACES, _PLACES, _TRUTHS, _WHOLE),
+    "text2text": (_TEXT, _WHOLE, _WHOLE, _TRUTH),
+    "transcribe": (_TEXT, _TEXT, _NUMBER, _TEXT),
 }
 """The kinds of the columns of a task after the id, in the order of ANSWER_FIELDS."""
 _EXACT = 2**53

@@ -111,7 +111,13 @@ def create_table(
 
     key, *others = _new_columns(job).items()
     whole = all(type(answer.id) is int for answer in answers)
-    usual = {"input_tokens": BigInteger(), "output_tokens": BigInteger(), "truncated": Boolean(), "score": Double()}
+    usual = {
+        "input_tokens": BigInteger(),
+        "output_tokens": BigInteger(),
+        "truncated": Boolean(),
+        "score": Double(),
+        "duration": Double(),
+    }
     types = {name: usual.get(name, Text()) for name in ANSWER_FIELDS[job.task][1:]} | dict(types or {})
 
     def kind(name: str) -> Any:

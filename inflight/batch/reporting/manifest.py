@@ -85,6 +85,7 @@ class JobManifest(_ManifestModel):
     refine_input_tokens: int = 0
     refine_output_tokens: int = 0
     texts: int = 0
+    audio_seconds: float = 0.0
     times: RunTimes
     cost: JobCost | None
     cost_formula: str | None

@@ -78,6 +78,7 @@ class JobCollector(Collector):
         tokens = {"input": counts.input_tokens, "output": counts.output_tokens}
         yield self._counter("tokens", "Tokens of prompts and answers.", tokens, "kind")
         yield self._counter("texts", "Texts that were embedded, classified or scored.", {"": counts.texts})
+        yield self._counter("audio_seconds", "Seconds of audio that were transcribed.", {"": counts.audio_seconds})
         yield self._counter("empty_answers", "Answered rows whose answer has no text.", {"": counts.empty})
         yield self._counter("copies", "Rows with the answer of an identical row.", {"": counts.copies})
         yield self._counter("refined_rows", "Rows with the answer of a larger model.", {"": counts.refined})

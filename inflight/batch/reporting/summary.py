@@ -14,7 +14,14 @@ from inflight.batch.reporting.manifest import JobManifest
 _RETRYABLE_CODES = ("deadline_exceeded", "cancelled", "row_crashed_engine")
 """Codes that another attempt may resolve, besides those that the error table marks."""
 
-_DONE = {"embed": "embedded", "classify": "classified", "rerank": "reranked", "score": "scored"}
+_DONE = {
+    "embed": "embedded",
+    "classify": "classified",
+    "rerank": "reranked",
+    "score": "scored",
+    "transcribe": "transcribed",
+    "text2text": "translated or summarized",
+}
 
 
 def format_summary(manifest: JobManifest) -> str:
@@ -109,7 +116,10 @@ def _time(manifest: JobManifest) -> Iterator[str]:
     yield f"  it ran for {format_duration(times.seconds)}{runs}, on {manifest.host}"
     if manifest.job["encode"] is None:
         tokens = f"{manifest.input_tokens:,} input tokens, {manifest.output_tokens:,} output tokens"
-        rated: tuple[int, ...] = (manifest.output_tokens,)
+        rated: tuple[float, ...] = (manifest.output_tokens,)
+    elif manifest.job["encode"]["task"] == "transcribe":
+        tokens = f"{format_duration(manifest.audio_seconds)} of audio"
+        rated = (manifest.audio_seconds,)
     else:
         tokens = f"{manifest.texts:,} texts, {manifest.input_tokens:,} tokens"
         rated = (manifest.texts, manifest.input_tokens)

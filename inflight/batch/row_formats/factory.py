@@ -14,6 +14,7 @@ from inflight.batch.job.file_formats import resolve_format
 from inflight.batch.job.rows import REFINED_FIELDS, GenerateRequest, InputRecord, InvalidRow, Row, RowRequest
 from inflight.batch.job.spec import TEXT_COLUMNS, FileFormat, InputSpec, Job
 from inflight.batch.row_formats.answer_check import Condition
+from inflight.batch.row_formats.audio import AudioRowFormat
 from inflight.batch.row_formats.detection import first_record, is_request
 from inflight.batch.row_formats.interface import RowFormat
 from inflight.batch.row_formats.plain import (
@@ -51,7 +52,7 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
                 " url and body",
                 "input_invalid",
             )
-        if job.task in ("classify", "rerank", "score"):
+        if job.task not in ("generate", "embed"):
             raise BatchError(f"OpenAI's format has no requests for the task {job.task}", "input_invalid")
         from inflight.batch.row_formats.openai import OpenAIRowFormat
 
@@ -74,7 +75,9 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
     if job.defaults.top_log_probs is not None and any(map(is_openai_address, job.run_options.servers)):
         raise BatchError("--top-log-probs needs token ids, which only Triton returns; leave it out", "input_invalid")
     form: PlainRowFormat
-    if job.encode is not None:
+    if job.encode is not None and job.task == "transcribe":
+        form = AudioRowFormat(spec, job.encode)
+    elif job.encode is not None:
         form = (ScoreRowFormat if job.task == "score" else EncodeRowFormat)(spec, job.encode, compact)
     elif job.retrieval is None:
         own = () if job.refine is None else REFINED_FIELDS

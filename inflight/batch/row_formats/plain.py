@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from inflight_client import InflightError
 from inflight_client.call import CallOptions
-from inflight_client.encodings import Classifications, Embeddings, Reranking
+from inflight_client.encodings import Classifications, Embeddings, Reranking, Translations
 from inflight_client.results import Generation
 from inflight_client.sampling import Sampling
 from inflight_client.validation import check_int, shorten
@@ -289,6 +289,11 @@ class EncodeRowFormat(PlainRowFormat):
             raise InflightError(f"the row has no {self._prompt!r}, but {column_names(values)}", "row_invalid")
         if encode.task == "embed":
             return EmbedRequest((text,), encode.input_type, encode.dimensions, encode.truncate)
+        if encode.task == "text2text":
+            language = values.get("target_language") or encode.target_language
+            return encode.translate_request(
+                text, None if language is None else checked_text("target_language", language)
+            )
         if encode.task == "classify":
             return ClassifyRequest(text, encode.truncate)
         return RerankRequest(text, _documents(encode.documents, values.get(encode.documents)), encode.truncate)
@@ -302,6 +307,10 @@ class EncodeRowFormat(PlainRowFormat):
         elif isinstance(answer, Classifications):
             (top,) = answer
             fields = {"label": top.label, "score": top.score, "scores": top.scores}
+        elif isinstance(answer, Translations):
+            written = sum(answer.output_tokens)
+            fields = {"text": answer[0], "output_tokens": written, "input_tokens": answer.total_tokens}
+            return fields | {"truncated": any(answer.truncated)}, (answer.total_tokens, written), 1
         else:
             assert isinstance(answer, Reranking)
             fields = {"scores": answer.scores, "ranking": [document.index for document in answer.results]}

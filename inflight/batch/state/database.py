@@ -27,6 +27,10 @@ CREATE TABLE suspects(number INTEGER PRIMARY KEY, deaths INTEGER NOT NULL);
 CREATE TABLE retried(number INTEGER PRIMARY KEY, line INTEGER, id TEXT, status TEXT, text BLOB, code TEXT, message TEXT,
                      input_tokens INTEGER, output_tokens INTEGER, attempts INTEGER);
 """
+_LATER_TABLES = """
+-- transcribed blocks of rows that have no answer yet, by the key of the request
+CREATE TABLE IF NOT EXISTS blocks(key BLOB, number INTEGER, value BLOB NOT NULL, PRIMARY KEY(key, number)) WITHOUT ROWID
+"""
 
 
 class StateDatabase:
@@ -111,3 +115,4 @@ class StateDatabase:
                 f"start a new job, or resume with the version that started it",
                 "job_damaged",
             )
+        self.execute(_LATER_TABLES)

@@ -38,6 +38,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._broken: BatchError | None = None
         self._results: list[RowResult] = []
+        self._blocks: list[tuple[bytes, int, bytes]] = []
         self._positions: deque[tuple[int, int, Position]] = deque()
         with map_disk_errors(directory.path):
             self.database = StateDatabase(directory.state)
@@ -105,10 +106,21 @@ class Ledger:
         """Add a row's result; the next checkpoint makes it durable. A second result of a row is dropped there."""
         self._results.append(result)
 
+    def known_blocks(self, key: bytes) -> dict[int, bytes]:
+        """Return the blocks of an audio without an answer, by number: those of `add_block`, of earlier runs too."""
+        with self._lock:
+            stored = self.database.execute("SELECT number, value FROM blocks WHERE key = ?", (key,)).fetchall()
+            return dict(stored) | {number: value for each, number, value in self._blocks if each == key}
+
+    def add_block(self, key: bytes, number: int, value: bytes) -> None:
+        """Add a block of an audio, for a later run; it is dropped once a row's result names the key."""
+        self._blocks.append((key, number, value))
+
     def checkpoint(self, seconds: float = 0.0) -> None:
         """Make all added results durable. `seconds`: how long the job has run since the last checkpoint."""
         with self._writing():
             outcomes, self._results = self._results, []
+            self._store_blocks({result.blocks for result in outcomes} - {b""})
             new = self._apply(outcomes)
             self._write_ready_lines(new)
             self._advance_position()
@@ -220,6 +232,13 @@ class Ledger:
             self.database.execute_many("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", failed)
         self._clear_suspects(results)
         return new
+
+    def _store_blocks(self, finished: set[bytes]) -> None:
+        """Store blocks, but none of audio that is finished."""
+        blocks, self._blocks = self._blocks, []
+        unfinished = [block for block in blocks if block[0] not in finished]
+        self.database.execute_many("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)", unfinished)
+        self.database.execute_many("DELETE FROM blocks WHERE key = ?", [(key,) for key in finished])
 
     def _clear_suspects(self, results: list[RowResult]) -> None:
         """Remove finished rows from the suspects."""

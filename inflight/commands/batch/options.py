@@ -13,7 +13,9 @@ from pydantic import ValidationError
 
 from inflight.batch.job.spec import (
     PASSAGES,
+    SPEECH_FIELDS,
     TEXT_COLUMNS,
+    TRANSLATION_FIELDS,
     EncodeSpec,
     GenerationDefaults,
     InputSpec,
@@ -59,8 +61,8 @@ _TASK_OPTIONS = (
         type=click.Choice(get_args(Task)),
         default="generate",
         show_default=True,
-        help="What the model does with a row: generate an answer, embed or classify a text, rerank documents, or score"
-        " how likely texts are.",
+        help="What the model does with a row: generate an answer, embed or classify a text, rerank documents, score how"
+        " likely texts are, transcribe an audio file, or translate or summarize a text (text2text).",
     ),
     model_options(EncodeSpec),
 )
@@ -147,6 +149,8 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
         output.setdefault("table", source.get("table"))
         output.setdefault("key", source.get("id"))
     defaults, encode = collect_options(GenerationDefaults, options), collect_options(EncodeSpec, options)
+    if task == "text2text":  # options of the same names
+        encode |= {name: defaults.pop(name) for name in ("max_tokens", "repetition_penalty") if name in defaults}
     _check_task(task, source, defaults, encode)
     _check_index(options["out"], encode)
     schema, refine = _schema(options.pop("schema"), task), collect_options(RefineSpec, options, _REFINE)
@@ -231,6 +235,8 @@ _ENCODE_OPTIONS: dict[Task, tuple[str, ...]] = {
     "classify": ("truncate",),
     "rerank": ("truncate", "documents"),
     "score": ("truncate", "continuations", "max_length"),
+    "transcribe": (*SPEECH_FIELDS, "max_seconds"),
+    "text2text": (*TRANSLATION_FIELDS, "truncate"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What `embed`, `rerank` and `classify` share: their options, their texts, and results in the order of the texts."""
+"""What `embed`, `rerank`, `classify` and `translate` share: options, texts, and results in the order of the texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result", bound=Encodings)
 
 
 def encoder_options(texts: str) -> Callable[[Decorated], Decorated]:
-    """Add the options of all three commands; `texts` is what the input has a line for."""
+    """Add the options of all these commands; `texts` is what the input has a line for."""
     return section(
         texts.capitalize(),
         click.option(
@@ -47,7 +47,7 @@ def encoder_options(texts: str) -> Callable[[Decorated], Decorated]:
 
 
 def request_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that all three calls of the client have, and remove them from `options`."""
+    """Return the arguments that all these calls of the client have, and remove them from `options`."""
     return {name: options.pop(name) for name in ("truncate", "priority", "timeout")}
 
 

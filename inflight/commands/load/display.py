@@ -135,10 +135,13 @@ def show_summary(summary: Summary, console: Console) -> None:
         f"{requests.due} requests due in {summary.measured_seconds:.1f} s: "
         + ", ".join(f"{count} {name}" for name, count in ended.items() if count)
     )
-    throughput = summary.throughput
-    done = f"{summary.completed_per_second:.2f} requests/s completed, {throughput.value:.1f} {throughput.unit}"
-    if summary.texts is not None:
-        done += f", {summary.texts.tokens_per_second:.1f} tokens/s"
+    throughput, texts = summary.throughput, summary.texts
+    done = f"{summary.completed_per_second:.2f} requests/s completed, "
+    if texts is not None and texts.real_time_factor is not None:
+        done += f"{texts.audio_per_second:.1f} s of audio/s, real-time factor {texts.real_time_factor:.3f}"
+    else:
+        done += f"{throughput.value:.1f} {throughput.unit}"
+        done += "" if texts is None else f", {texts.tokens_per_second:.1f} tokens/s"
     console.print(done)
     if isinstance(summary.server, EncoderSide) and summary.server.padding is not None:
         console.print(f"{summary.server.padding:.3f} padded tokens for each real one")

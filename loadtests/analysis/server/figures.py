@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inflight_client.encoder_call import MODELS
+
 from loadtests.analysis.columns import UNKNOWN, Columns
 from loadtests.analysis.server.counters import ServerCounters
 from loadtests.analysis.summary import CountComparison, EncoderSide, ServerSide
@@ -93,7 +95,7 @@ _TEXTS = "inflight_encoder_texts_total"
 
 def model_label(plan: LoadPlan) -> dict[str, str]:
     """Return the label of the series of the plan's model."""
-    return {"model": plan.model or ("embedding" if plan.task == "embed" else plan.task)}
+    return {"model": plan.model or ("" if plan.task == "generate" else MODELS[plan.task])}
 
 
 def encoder_side(run: ServerCounters, window: MeasurementWindow, plan: LoadPlan) -> EncoderSide | None:
@@ -117,9 +119,10 @@ def encoder_side(run: ServerCounters, window: MeasurementWindow, plan: LoadPlan)
 
 
 def reconcile_texts(counters: ServerCounters, columns: Columns, plan: LoadPlan) -> tuple[CountComparison, ...]:
-    """Compare texts and their tokens, as `reconcile` does for requests and generated tokens."""
+    """Compare texts and their tokens, as `reconcile` does for requests and generated tokens; nothing of audio, whose
+    blocks only the server counts."""
     whole = counters.whole_run()
-    if whole is None:
+    if whole is None or plan.task == "transcribe":
         return ()
     model = model_label(plan)
     completed = columns.with_outcome(RequestOutcome.COMPLETED)

@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from inflight_client import AsyncClient, Client
+from inflight_client import AsyncClient, Client, InflightError
 from inflight_client.encodings import Embeddings
 
 from tests.client.support.client_variants import ClientVariant, both_protocols
 from tests.client.support.encoder_server import EncoderServer
-from tests.client.support.scripted_encoder import DIMENSIONS, LABELS, expected_vector
+from tests.client.support.scripted_encoder import DIMENSIONS, LABELS, expected_translation, expected_vector
+from tests.fixtures.errors import raises
 
 
 @pytest.fixture
@@ -159,3 +160,17 @@ def test_many_callers_get_their_own_rows(scripted_encoders: EncoderServer) -> No
         asyncio.run(tasks())
         for thread in threads:
             thread.result()
+
+
+@both_protocols
+def test_texts_are_translated_with_their_options(client: Client) -> None:
+    texts = [f"text {number}" for number in range(300)]
+    found = client.translate(texts, target_language="de", beam_width=4, length_penalty=0.5, max_tokens=9, priority=2)
+    options = {"target_prefix": "de", "beam_width": 4.0, "length_penalty": 0.5, "max_tokens": 9.0, "priority": 2.0}
+    assert list(found) == [expected_translation(text, **options) for text in texts]
+    assert (found.input_tokens[0], found.output_tokens[0], found.model) == (2, 7, "text2text")
+    partly = client.translate(["tea", "fail prompt_too_long"], return_errors=True)
+    assert (partly[0], partly[1], partly.errors[1].code) == ("TEA", "", "prompt_too_long")
+    assert len(client.translate([])) == 0
+    with raises(InflightError, "invalid_parameter", naming="beam_width"):
+        client.translate("tea", beam_width=33)

@@ -62,7 +62,7 @@ def test_requests_have_bounds_and_all_texts_in_order(texts: list[Any]) -> None:
         inputs = request.build().inputs
         assert len({"text_input", "input_ids"} & inputs.keys()) == 1
         sizes = (
-            [len(text) for text in inputs["text_input"].values]
+            [len(str(text)) for text in inputs["text_input"].values]
             if "text_input" in inputs
             else [4 * inputs["input_ids"].shape[1]] * len(inputs["input_lengths"].values)  # with their padding
         )

@@ -15,7 +15,7 @@ from tests.client.support import scripted_encoder, scripted_whisper
 from tests.standins.triton import serve_repository
 
 MAX_SEQ_LEN = 64
-_NAMES: Mapping[Task, str] = {task: task for task in ("embed", "rerank", "classify", "transcribe")}
+_NAMES: Mapping[Task, str] = {task: task for task in ("embed", "rerank", "classify", "transcribe", "text2text")}
 
 _COMMON = {
     "inputs": ("truncate BOOL 1", "priority INT32 1", "deadline_ms INT32 1"),
@@ -33,6 +33,14 @@ _MODELS: dict[str, tuple[Task, tuple[str, ...], tuple[str, ...]]] = {
             *("beam_width INT32 1", "temperature FP32 1", "word_timestamps BOOL 1"),
         ),
         ("TRANSCRIPTS STRING 1", "SEGMENTS STRING 1", "language STRING 1"),
+    ),
+    "text2text": (
+        "text2text",
+        (
+            *("text_input STRING 1", "target_prefix STRING 1", "beam_width INT32 1", "length_penalty FP32 1"),
+            *("repetition_penalty FP32 1", "max_tokens INT32 1"),
+        ),
+        ("text_output STRING 1", "num_output_tokens INT32 1"),
     ),
     "rerank": ("rerank", ("query STRING 1", "documents STRING -1"), ("scores FP32 -1", "logits FP32 -1")),
 }

@@ -1,4 +1,6 @@
-"""A Triton model that embeds, reranks and classifies by a hash of the text. Triton's stub runs this file as model.py.
+"""A Triton model that embeds, reranks and classifies by a hash of the text, and translates it to capitals.
+
+Triton's stub runs this file as model.py.
 
 A text may ask for more: `fail CODE` has an error, `nan` has no numbers, `once CODE ...` fails the first time that it
 comes, `request CODE` and `once request CODE ...` fail their whole request, `raise` makes the model raise an exception,
@@ -17,12 +19,18 @@ import numpy as np
 
 DIMENSIONS = 16
 LABELS = ("good", "bad", "odd")
+TRANSLATION_OPTIONS = ("target_prefix", "beam_width", "length_penalty", "repetition_penalty", "max_tokens", "priority")
 
 
 def expected_vector(text: str, input_type: str = "", size: int = DIMENSIONS) -> np.ndarray[Any, Any]:
     """The values for a text, float32 [size]."""
     digest = hashlib.sha512(f"{input_type}|{text}".encode()).digest()
     return np.frombuffer(digest, "<u4")[:size].astype(np.float32) / np.float32(2**32)
+
+
+def expected_translation(text: str, **options: Any) -> str:
+    """The text in capitals, and the options that came with it, by name."""
+    return text.upper() + "".join(f" {name}={options[name]}" for name in sorted(options))
 
 
 class TritonPythonModel:
@@ -58,6 +66,10 @@ class TritonPythonModel:
             row = expected_vector(text if self._task != "rerank" else given["query"][0].decode() + text, kind, size)
             rows.append(np.full_like(row, np.nan) if command == "nan" or code else row)
         outputs = self._outputs(np.array(rows), texts, errors)
+        if self._task == "text2text":
+            written = [expected_translation(text, **_options(given, place)) for place, text in enumerate(texts)]
+            outputs["text_output"] = np.array(written, np.object_).reshape(-1, 1)
+            outputs["num_output_tokens"] = np.array([[len(text.split())] for text in written], np.int32)
         asked = request.requested_output_names()
         return utils.InferenceResponse([utils.Tensor(name, outputs[name]) for name in asked])
 
@@ -90,3 +102,11 @@ class TritonPythonModel:
             return False
         self._seen.add(text)
         return True
+
+
+def _options(given: dict[str, Any], place: int) -> dict[str, Any]:
+    """What was given for a text besides it."""
+    named = {name: values[place, 0] for name, values in given.items() if name in TRANSLATION_OPTIONS}
+    return {
+        name: value.decode() if isinstance(value, bytes) else round(float(value), 3) for name, value in named.items()
+    }

@@ -73,6 +73,19 @@ def test_texts_and_their_tokens_are_counted(tmp_path: Path) -> None:
     assert found.cost.per_million_tokens == pytest.approx(0.1 / 900 * 1e6)
 
 
+def test_audio_has_a_real_time_factor(tmp_path: Path) -> None:
+    plan = PLAN.model_copy(update={"workload": WorkloadSpec(task="transcribe", prompts="f"), "price_per_hour": None})
+    heard = [answered(i, i, texts=1, input_tokens=None, audio_seconds=2.0 + 2 * (i % 2)) for i in range(8)]
+    heard.append(failure(9, 9, "audio_damaged", RequestOutcome.FAILED, texts=1, max_tokens=0))
+    found = summarize(write_run(tmp_path / "run", heard, plan, []))
+    assert found.texts is not None
+    assert found.texts.audio_seconds == 24
+    assert found.texts.audio_per_second == pytest.approx(2.4)
+    assert found.texts.real_time_factor == pytest.approx((0.25 + 0.125) / 2)
+    assert "2.4 s/s" in run_page(found, library="charts.js")
+    assert read_figures(write_figures(found, tmp_path / "report.json"), Summary) == found
+
+
 def test_padding_is_read_off_the_page_of_the_plans_model(tmp_path: Path) -> None:
     found = summarize(run(tmp_path))
     assert isinstance(found.server, EncoderSide)
@@ -108,6 +121,7 @@ def test_a_comparison_has_texts_per_second_and_no_latency_of_tokens(tmp_path: Pa
         ({"slo": ("p99 ttft <= 1s",)}, "ttft"),
         ({"workload": WorkloadSpec(task="classify"), "slo": ("mean itl <= 1s",)}, "itl"),
         ({"workload": WorkloadSpec(task="classify"), "slo": (), "input_type": "query"}, "input_type"),
+        ({"workload": WorkloadSpec(task="transcribe"), "slo": (), "price_per_hour": 2}, "price_per_hour"),
         ({"tenant": "a"}, "tenant"),
         ({"workload": WorkloadSpec(), "slo": (), "priority": 1}, "priority"),
     ],

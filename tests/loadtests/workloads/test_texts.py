@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -80,3 +81,17 @@ def test_lines_without_texts_are_left_out(task: Literal["embed", "rerank"], good
     data = b"".join(json.dumps(row).encode() + b"\n" for row in (good, {"text": 1}, good))
     workload = make_workload(WorkloadSpec(task=task, prompts="f", repeat=False, texts_per_request="1"), {"f": data}, 0)
     assert [workload.session(number) is not None for number in range(3)] == [True, True, False]
+
+
+def test_a_line_with_audio_is_a_request_to_transcribe(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"sound")
+    lines = [{"audio": "a.wav", "language": "en"}, {"audio": "missing.wav"}, {"audio": str(tmp_path / "a.wav")}]
+    name = str(tmp_path / "clips.jsonl")
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    workload = make_workload(WorkloadSpec(task="transcribe", prompts=name), {name: data}, 1)
+    requests = requests_of(workload, 3)
+    assert [(request.texts, request.query) for request in requests] == [
+        ((str(tmp_path / "a.wav"),), language) for language in ("en", "", "en")
+    ]
+    with raises(LoadError, "workload_invalid", naming="--prompts"):
+        make_workload(WorkloadSpec(task="transcribe"), {}, 1)

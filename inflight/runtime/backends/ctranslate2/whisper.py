@@ -58,11 +58,16 @@ class Whisper:
         return decoded
 
     def _prompts(self, clips: Sequence[Clip], encoded: Any) -> list[list[int]]:
-        """Return the clips' prompts, with the languages that were detected."""
+        """Return the clips' prompts, with the languages that were detected.
+
+        CTranslate2 detects none for a vocabulary smaller than Whisper's: there the first language counts.
+        """
+        known = self._tokens.languages
         if DETECTED not in clips[0].prompt:
             return [list(clip.prompt) for clip in clips]
-        found = [languages[0][0][2:-2] for languages in self._model.detect_language(encoded)]
-        tokens = [self._tokens.languages[code] for code in found]
+        tokens = [next(iter(known.values()))] * len(clips)
+        if self._model.is_multilingual:
+            tokens = [known[languages[0][0][2:-2]] for languages in self._model.detect_language(encoded)]
         return [
             [token if each == DETECTED else each for each in clip.prompt]
             for clip, token in zip(clips, tokens, strict=True)
