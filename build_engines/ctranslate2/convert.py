@@ -42,7 +42,6 @@ class Converted:
 
     prefix: list[str]
     defaults: dict[str, int | float]
-    source_language: str | None
 
 
 def export(task: Conversion, on_step: Callable[[str], None]) -> Converted:
@@ -66,6 +65,9 @@ def export(task: Conversion, on_step: Callable[[str], None]) -> Converted:
             start = self.model.generation_config.decoder_start_token_id
             if self.model.config.model_type == "mbart" and start == self.model.config.eos_token_id:
                 self.model.config.tokenizer_class = "MBart50Tokenizer"  # answers begin with the end token
+            # The converter scales logits by this, and transformers 5 says True of mT5, whose logits are not scaled.
+            if self.model.config.model_type in ("t5", "mt5"):
+                self.model.config.tie_word_embeddings = getattr(self.model.config, "scale_decoder_outputs", False)
             on_step(f"Converting {type(self.model).__name__} to CTranslate2")
             return self.model
 
@@ -109,7 +111,6 @@ def _settings(model: Any, tokenizer: Any) -> Converted:
     return Converted(
         prefix=tokenizer.convert_ids_to_tokens(forced),
         defaults={name: value for name, (value, usual) in values.items() if value not in (None, usual)},
-        source_language=getattr(tokenizer, "src_lang", None),
     )
 
 

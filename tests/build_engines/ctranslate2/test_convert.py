@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from build_engines.ctranslate2.convert import Conversion, Converted, export
 from build_engines.ctranslate2.describe import START, describe_speech, describe_text, find_languages
 from build_engines.ctranslate2.tokenizer import END, read_vocabulary, write_tokenizer
 from build_engines.errors import BuildError
+from inflight.runtime.encoders.source_text import SourceText, Text2TextSettings
 from tests.fixtures.engines import TinyCheckpoint
 from tests.fixtures.errors import raises
 
@@ -28,21 +30,60 @@ def convert(checkpoint: Path, out: Path, *, speech: bool = False) -> tuple[list[
     return read_vocabulary(out), converted
 
 
-@pytest.mark.parametrize("family", ["t5", "bart", pytest.param("marian", marks=pytest.mark.slow)])
-def test_texts_give_the_tokens_of_transformers(family: str, tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("family", "tied"), [("t5", True), ("t5", False), ("mt5", False)])
+def test_the_logits_of_t5_are_scaled_as_in_transformers(
+    family: str, tied: bool, tiny_checkpoint: TinyCheckpoint, tmp_path: Path
+) -> None:
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(tiny_checkpoint("t5"), checkpoint)
+    config = json.loads((checkpoint / "config.json").read_text())
+    config |= {"tie_word_embeddings": tied, "model_type": family}
+    config["architectures"] = [f"{family.upper()}ForConditionalGeneration"]
+    del config["scale_decoder_outputs"]
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    (tmp_path / "engine").mkdir()
+    tokens, _ = convert(checkpoint, tmp_path / "engine")
+    source, target = [300, 301, 1], [400, 401, 1]
+    named = [[[tokens[each] for each in ids]] for ids in (source, target[:-1])]
+    found = ctranslate2.Translator(str(tmp_path / "engine"), compute_type="float32").score_batch(*named)[0].log_probs
+    model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
+    with torch.no_grad():
+        logits = model(torch.tensor([source]), labels=torch.tensor([target])).logits[0].log_softmax(-1)
+    assert found == pytest.approx([row[each].item() for row, each in zip(logits, target, strict=True)], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("family", "texts"),
+    [
+        ("t5", 3),
+        ("bart", 3),
+        pytest.param("marian", 200, marks=pytest.mark.slow),
+    ],
+)
+def test_texts_give_the_tokens_of_transformers(
+    family: str, texts: int, tiny_checkpoint: TinyCheckpoint, tmp_path: Path
+) -> None:
     from tokenizers import Tokenizer
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     checkpoint = tiny_checkpoint(family)
-    tokens, converted = convert(checkpoint, tmp_path)
+    out = tmp_path / "engine"
+    out.mkdir()
+    tokens, converted = convert(checkpoint, out)
     config = json.loads((checkpoint / "config.json").read_text())
-    fields = describe_text(tmp_path, read_ctranslate2(tmp_path), tokens, config, converted, None)
-    text, ids = fields["text"], {token: number for number, token in enumerate(tokens)}
-    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    translator = ctranslate2.Translator(str(tmp_path), compute_type="float32")
+    text = describe_text(out, read_ctranslate2(out), tokens, config, converted, None)["text"]
+    ids = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    translator = ctranslate2.Translator(str(out), compute_type="float32")
     model, reference = AutoModelForSeq2SeqLM.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
+    # An end forced at the limit, as BART has it, may choose another beam; CTranslate2 has no such setting.
+    model.generation_config.forced_eos_token_id = None
     for beams in (1, 4):
-        for each in TEXTS:
+        for number in range(texts):
+            each = TEXTS[number % len(TEXTS)] + (f" {number * 7919}" if number >= len(TEXTS) else "")
             source = [*text.before, *tokenizer.encode(each, add_special_tokens=False).tokens, *text.after]
             inputs = reference(each, return_tensors="pt")
             assert [ids[token] for token in source] == inputs["input_ids"][0].tolist()
@@ -56,11 +97,13 @@ def test_texts_give_the_tokens_of_transformers(family: str, tiny_checkpoint: Tin
                 no_repeat_ngram_size=text.defaults.get("no_repeat_ngram_size", 0),
                 target_prefix=[list(text.prefix)] if text.prefix else None,
             )
-            answer = [ids[token] for token in found[0].hypotheses[0]][: TOKENS - 1]  # the last one may be forced
+            answer = [ids[token] for token in found[0].hypotheses[0]]
             assert answer == wanted[0].tolist()[1 : 1 + len(answer)]
 
 
-def test_what_the_manifest_says_of_the_settings_of_bart(tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
+def test_bart_has_its_settings_and_begins_with_its_prefix(tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
+    from inflight.runtime.backends.ctranslate2.text2text import Text2Text
+
     tokens, converted = convert(tiny_checkpoint("bart"), tmp_path)
     fields = describe_text(tmp_path, read_ctranslate2(tmp_path), tokens, {}, converted, 100)
     assert (fields["max_source_len"], fields["max_seq_len"]) == (100, 100)
@@ -68,6 +111,18 @@ def test_what_the_manifest_says_of_the_settings_of_bart(tiny_checkpoint: TinyChe
     assert fields["text"].defaults == {"beam_size": 4, "no_repeat_ngram_size": 3}
     with raises(BuildError, "invalid_parameter", naming="257"):
         describe_text(tmp_path, read_ctranslate2(tmp_path), tokens, {}, converted, 257)
+
+    def answer(*prefix: str) -> tuple[str, ...]:
+        source = SourceText(
+            (*fields["text"].before, *tokens[300:310]), prefix, (("beam_size", 1), ("max_decoding_length", TOKENS))
+        )
+        return Text2Text(Text2TextSettings(str(tmp_path), "float32", 1)).run([source])[0]
+
+    with_start, config = answer("<|startoftext|>"), json.loads((tmp_path / "config.json").read_text())
+    start = config["decoder_start_token"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"decoder_start_token": None}))
+    assert with_start
+    assert answer(start, "<|startoftext|>") == with_start  # as mBART's first models begin
 
 
 def test_whisper_keeps_its_times(tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:

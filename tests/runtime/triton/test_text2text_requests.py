@@ -59,6 +59,12 @@ def test_a_text_has_the_models_tokens_around_it(place: str, target: bytes, token
     assert list(source.prefix) == prefix.split()
 
 
+def test_a_language_replaces_the_one_that_the_model_begins_with() -> None:
+    source = read(replace(TEXT, prefix=("__en__",)), target_prefix=b"de")
+    assert isinstance(source, SourceText)
+    assert source.prefix == ("__de__",)
+
+
 def test_the_models_own_settings_count_where_the_request_names_none() -> None:
     plain, asked = read(), read(beam_width=2, max_tokens=9)
     assert isinstance(plain, SourceText)

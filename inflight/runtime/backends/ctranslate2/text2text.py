@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import ctranslate2
 
@@ -16,6 +18,9 @@ class Text2Text:
         self._translator = ctranslate2.Translator(
             settings.engine_dir, compute_type=settings.compute_type, intra_threads=settings.threads
         )
+        config = json.loads((Path(settings.engine_dir) / "config.json").read_text("utf-8"))
+        # mBART's first models have no start token: a prefix begins the answer in its place, and is not returned.
+        self._starts = config.get("decoder_start_token", "") is None
 
     def run(self, texts: Sequence[SourceText]) -> list[tuple[str, ...]]:
         """Return the tokens of each answer, without its prefix. The texts are of one group; a batch shrinks as their
@@ -27,4 +32,5 @@ class Text2Text:
             max_batch_size=0,
             **dict(texts[0].decoding),
         )
-        return [tuple(result.hypotheses[0][len(text.prefix) :]) for text, result in zip(texts, results, strict=True)]
+        answers = zip(texts, results, strict=True)
+        return [tuple(result.hypotheses[0][max(0, len(text.prefix) - self._starts) :]) for text, result in answers]

@@ -38,6 +38,8 @@ class Text2Text:
         self._manifest = manifest
         self._text = text
         self._tokenizer = tokenizer
+        languages = {text.language_token.format(each) for each in manifest.languages}
+        self._prefix_beside_language = tuple(token for token in text.prefix if token not in languages)
 
     def read(self, inputs: Inputs) -> TextRequest:
         rows = range(len(inputs.required("text_input")))
@@ -92,7 +94,8 @@ class Text2Text:
         text_tokens = (self._tokenizer.id_to_token(each) for each in text.token_ids.tolist())
         first, prefix = (language, ()) if self._text.target_language_in == "before" else ((), language)
         tokens = (*first, *self._text.before, *text_tokens, *self._text.after)
-        return SourceText(tokens, (*prefix, *self._text.prefix), decoding)
+        own = self._prefix_beside_language if prefix else self._text.prefix
+        return SourceText(tokens, (*prefix, *own), decoding)
 
 
 def _outputs(answers: Sequence[TextAnswer]) -> dict[str, Any]:
