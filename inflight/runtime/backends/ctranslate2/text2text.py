@@ -30,7 +30,7 @@ class Text2Text:
             [list(text.prefix) for text in texts] if texts[0].prefix else None,
             max_input_length=0,
             max_batch_size=0,
-            **dict(texts[0].decoding),
+            **{"min_decoding_length": 0, **dict(texts[0].decoding)},  # the library's own is 1: no empty answer
         )
         answers = zip(texts, results, strict=True)
         return [tuple(result.hypotheses[0][max(0, len(text.prefix) - self._starts) :]) for text, result in answers]
