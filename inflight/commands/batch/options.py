@@ -86,7 +86,8 @@ job_options = section(
 """Adds the options that define a job; `job_from_options` reads them."""
 
 
-_SCORE_OPTIONS = [option.add_to for option in field_options(EncodeSpec) if option.key in ("max_length", "truncate")]
+_EVALUATED = {"max_length", "truncate", *SPEECH_FIELDS, *TRANSLATION_FIELDS}
+_SCORE_OPTIONS = [option.add_to for option in field_options(EncodeSpec) if option.key in _EVALUATED]
 evaluated_job_options = section(
     "Input", *_SOURCE_OPTIONS, *_SCORE_OPTIONS, *_GENERATE_OPTIONS, starts=_STARTS | {"max_length": "Scores"}
 )
