@@ -25,8 +25,7 @@ class WorkloadSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     task: Task = "generate"
-    """What the server does with a request: generate an answer, compute a result for each of its texts, or transcribe
-    an audio file."""
+    """What is asked of the server: an answer, a result for each of a request's texts, or an audio file's text."""
     texts_per_request: str = "1"
     """Texts to embed or classify, or documents to rerank, in a request: a number or a distribution."""
     text_tokens: str = TEXT_LENGTHS

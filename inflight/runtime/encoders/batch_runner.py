@@ -249,8 +249,11 @@ class Batcher:
         del self._unpolled[:_MAX_POLLED]
 
 
+_NOT_COMPUTED = {"text": "text_not_computed", "clip": "clip_not_computed"}
+
+
 def not_computed(noun: str, why: str) -> RequestError:
     """Return the error of an input that has no result."""
     return RequestError(
-        f"the {noun} could not be computed: {why}; change the {noun}, or check the engine", f"{noun}_not_computed"
+        f"the {noun} could not be computed: {why}; change the {noun}, or check the engine", _NOT_COMPUTED[noun]
     )

@@ -153,7 +153,7 @@ def test_a_gateway_with_encoders_alone_is_healthy(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with running_gateway(scripted_encoders.grpc_address) as gateway, Client(gateway.url) as client:
         assert client.ready()
-        assert {model.task for model in client.models()} == {"embed", "rerank", "classify", "transcribe"}
+        assert {model.task for model in client.models()} == {"embed", "rerank", "classify", "transcribe", "text2text"}
         found = client.embed(["tea", "fail prompt_too_long", "nan"], return_errors=True)
         assert {index: error.code for index, error in found.errors.items()} == {
             1: "prompt_too_long",

@@ -33,7 +33,7 @@ def test_each_option_can_be_set_in_the_file(config: Path, monkeypatch: pytest.Mo
         "--set": "a=1",
         "--cors-origin": "http://a",
     }
-    examples |= dict.fromkeys(("--embed", "--rerank", "--classify"), "/c")
+    examples |= dict.fromkeys(("--embed", "--rerank", "--classify", "--transcribe", "--text2text"), "/c")
     lines, words = ["engine: /my-engine"], ["/my-engine"]
     for option in command.params:
         if not isinstance(option, click.Option) or option.name in ("config", "help"):
