@@ -100,7 +100,7 @@ def test_other_audio_is_refused(name: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with raises(InflightError, code):
         samples_of(audio)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # fewer where the garbage collector closes those of other tests
 
 
 @pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG"])

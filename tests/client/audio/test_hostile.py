@@ -35,4 +35,4 @@ def test_no_file_harms_what_decodes_it() -> None:
     assert {code for _, code in outcomes} == CODES | {""}
     assert {code for kind, code in outcomes if kind == "not finite"} == {"audio_damaged"}
     assert {code for kind, code in outcomes if kind == "bomb"} == {"audio_too_long"}
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # fewer where the garbage collector closes those of other tests
