@@ -40,9 +40,7 @@ _OPTIONS = (
     click.option(
         "--temperature", type=Number(0, 1), default=0.0, show_default=True, help="First sampling temperature to try."
     ),
-    click.option(
-        "--beam-width", type=click.IntRange(1, 16), default=1, show_default=True, help="Texts to follow at a time."
-    ),
+    click.option("--beam-width", type=click.IntRange(1, 16), default=1, show_default=True, help="Number of beams."),
     click.option("--word-timestamps", is_flag=True, help="Find the times of words too, for verbose_json and --json."),
     click.option(
         "--max-seconds",

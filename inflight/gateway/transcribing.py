@@ -41,7 +41,7 @@ class AudioUpload:
     def __init__(self, file: BinaryIO, most: int) -> None:
         self.file = file
         self.seconds = 0.0
-        """The length that its header tells, or else the longest that is allowed."""
+        """The length in seconds that its header has, or else the longest that is allowed."""
         self._left = most
 
     def write(self, data: bytes) -> None:

@@ -197,15 +197,14 @@ class HttpResponse:
         return values
 
     def _all(self, name: str, types: tuple[type, ...], what: str) -> Sequence[Any] | None:
-        values: Any = self._values.get(name)
-        if values is None:
+        found = self._values.get(name)
+        if found is None:
             return None
-        if not isinstance(values, list | tuple):
-            values = (values,)
+        values: Sequence[Any] = found if isinstance(found, list | tuple) else (found,)
         for value in values:
             if type(value) not in types:
                 raise damaged(f"its {name} has {value!r:.60}, which is not {what}")
-        return values  # type: ignore[no-any-return]
+        return values
 
 
 def response_from_event(data: bytes, request_id: str) -> HttpResponse:

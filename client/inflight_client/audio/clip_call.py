@@ -33,7 +33,7 @@ class TranscribeOptions(TypedDict, total=False):
     - `prompt`: words that may come, such as names, and the style of the text.
     - `temperature` (0): the first to be tried; at 0, the server tries higher ones for text that is improbable or
       repeats itself.
-    - `beam_width` (1): how many texts are followed at a time.
+    - `beam_width` (1): number of beams.
     - `word_timestamps` (False): times of words, besides those of segments.
     - `priority` (0): clips with a higher priority leave the server's queue first; blocks after the first have
       one less.

@@ -26,7 +26,7 @@ class Segment:
 
     `avg_logprob` is the mean log probability of its tokens, `compression_ratio` that of its text (repetitions have
     more than 2.4), `no_speech_prob` the probability that there is no speech. They are the same for all segments of a
-    block, and 0 if the server does not tell them. `words` is empty unless they were asked for.
+    block, and 0 if the server does not send them. `words` is empty unless they were asked for.
     """
 
     start: float

@@ -97,9 +97,9 @@ class Endpoint:
         self._is_unavailable, self._run_id = is_unavailable, run_id
         together = encode is not None and encode.task in ("embed", "classify", "text2text")
         generates = encode is None or encode.task == "score"  # by the same engine
-        hears = encode is not None and encode.task == "transcribe"
+        transcribes = encode is not None and encode.task == "transcribe"
         self._limit = AdaptiveLimit(
-            options.concurrency or (MAX_LIMIT if generates else _MAX_AUDIOS if hears else _MAX_REQUESTS),
+            options.concurrency or (MAX_LIMIT if generates else _MAX_AUDIOS if transcribes else _MAX_REQUESTS),
             INITIAL_LIMIT if generates else _INITIAL_REQUESTS,
         )
         self._rows_per_request = options.texts_per_request if together else 1

@@ -192,9 +192,7 @@ class EncodeSpec(_StrictModel):
     initial_prompt: str | None = _field(None, "Words that may come, such as names, and the style of the transcripts.")
     word_timestamps: bool = _field(False, "Write the times of words too, in `segments`.")
     max_seconds: float = _field(7200.0, "Refuse audio that is longer.", gt=0)
-    beam_width: int | None = _field(
-        None, "Texts to follow at a time.  [default: 1; text2text: the model's]", ge=1, le=16
-    )
+    beam_width: int | None = _field(None, "Number of beams.  [default: 1; text2text: the model's]", ge=1, le=16)
     target_language: str | None = _field(
         None, "Language, or name of a prompt, for texts of rows without a column `target_language`."
     )
@@ -227,9 +225,8 @@ class EncodeSpec(_StrictModel):
 
     def binding(self) -> dict[str, Any]:
         """Return what is bound to the state of a job; jobs from before there were some tasks bind nothing of them."""
-        later = {name for names in _LATER_FIELDS.values() for name in names}.difference(
-            _LATER_FIELDS.get(self.task, ())
-        )
+        own = _LATER_FIELDS.get(self.task, ())
+        later = {name for names in _LATER_FIELDS.values() for name in names}.difference(own)
         return self.model_dump(mode="json", exclude={"index", "metric", "max_seconds", *later})
 
 

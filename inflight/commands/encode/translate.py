@@ -39,7 +39,7 @@ _OPTIONS = ("target_language", "beam_width", "length_penalty", "repetition_penal
 )
 @section(
     "Output",
-    click.option("--beam-width", type=click.IntRange(1, 32), help="Texts to follow at a time.  [default: the model's]"),
+    click.option("--beam-width", type=click.IntRange(1, 32), help="Number of beams.  [default: the model's]"),
     click.option("--length-penalty", type=Number(-10, 10), help="Above 1, longer answers.  [default: the model's]"),
     click.option(
         "--repetition-penalty", type=Number(0.1, 10), help="Above 1, fewer repetitions.  [default: the model's]"

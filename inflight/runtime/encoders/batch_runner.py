@@ -46,7 +46,7 @@ class BatchInput(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Again:
+class Requeue:
     """The result of an input that is to be computed once more, as `input`, in a later micro-batch."""
 
     input: BatchInput
@@ -65,7 +65,7 @@ class BatchEngine(Protocol):
         """Return the length to which a micro-batch is padded whose longest input has so many tokens."""
 
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Return for each input of a micro-batch its result, a RequestError or `Again`."""
+        """Return for each input of a micro-batch its result, a RequestError or `Requeue`."""
 
     def close(self) -> None: ...
 
@@ -205,7 +205,7 @@ class Batcher:
         seconds = time.monotonic() - now
         with self._changed:
             for text, result in zip(batch, results, strict=True):
-                if isinstance(result, Again):
+                if isinstance(result, Requeue):
                     entry = text.item
                     self._reserved += 1
                     self._queue(_Entry(entry.request, entry.index, result.input), text.priority, text.arrival)
@@ -229,7 +229,7 @@ class Batcher:
 
     def _deliver(self, batch: list[_Waiting], results: Sequence[Any], started: float, seconds: float) -> None:
         for text, result in zip(batch, results, strict=True):
-            if isinstance(result, Again):
+            if isinstance(result, Requeue):
                 continue
             row, error = (None, result) if isinstance(result, RequestError) else (result, None)
             self._delivery.attempt(partial(text.item.request.deliver, text.item.index, row, error))

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from inflight.runtime.encoders.batch_runner import Again
+from inflight.runtime.encoders.batch_runner import Requeue
 from inflight.runtime.speech.clip import SAMPLE_RATE, SAMPLES_PER_POSITION, Clip, Decoded, SpecialTokens
 
 # The thresholds of OpenAI's code and of faster-whisper.
@@ -40,14 +40,14 @@ class TranscriptMaker:
         self._tokens = tokens
         self._codes = {token: code for code, token in tokens.languages.items()}
 
-    def make(self, clip: Clip, decoded: Decoded) -> Transcript | Again:
+    def make(self, clip: Clip, decoded: Decoded) -> Transcript | Requeue:
         """Return the transcript, or the clip at its next temperature if the result is poor and there is one."""
         tried = (*clip.tried, decoded)
         if not self._is_poor(decoded):
             return self._transcript(clip, decoded)
         if clip.further:
             warmer = replace(clip.decoding, temperature=clip.further[0])
-            return Again(replace(clip, decoding=warmer, further=clip.further[1:], tried=tried))
+            return Requeue(replace(clip, decoding=warmer, further=clip.further[1:], tried=tried))
         usable = [each for each in tried if self._compression(each) <= _MAX_COMPRESSION]
         return self._transcript(clip, max(usable or tried, key=lambda each: each.log_probability))
 

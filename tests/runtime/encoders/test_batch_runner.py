@@ -14,7 +14,7 @@ import pytest
 
 from inflight.common.request_error import RequestError
 from inflight.runtime.encoders.batch_planner import PlannerLimits, padded_length
-from inflight.runtime.encoders.batch_runner import Again, Batcher, Computed
+from inflight.runtime.encoders.batch_runner import Batcher, Computed, Requeue
 from inflight.runtime.encoders.encoder import EncoderEngine, EncoderInput
 from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
@@ -233,7 +233,7 @@ class CountdownEngine:
 
     def run(self, inputs: Sequence[Counted]) -> Sequence[Any]:
         self.batches.append([each.group for each in inputs])
-        return [Again(Counted(each.group - 1)) if each.group else "done" for each in inputs]
+        return [Requeue(Counted(each.group - 1)) if each.group else "done" for each in inputs]
 
     def close(self) -> None: ...
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.runtime.encoders.batch_runner import Again
+from inflight.runtime.encoders.batch_runner import Requeue
 from inflight.runtime.speech.clip import Clip, Decoded, Decoding
 from inflight.runtime.speech.prefix import special_tokens
 from inflight.runtime.speech.transcript import Transcript, TranscriptMaker
@@ -84,8 +84,8 @@ def test_words_have_the_times_of_their_tokens() -> None:
 def test_a_poor_transcript_is_decoded_again_at_the_next_temperature(decoded: Decoded, again: bool) -> None:
     first = clip(decoding=Decoding(beam_width=2))
     result = MAKER.make(first, decoded)
-    assert isinstance(result, Again) is again
-    if isinstance(result, Again):
+    assert isinstance(result, Requeue) is again
+    if isinstance(result, Requeue):
         second = result.input
         assert isinstance(second, Clip)
         assert second.decoding == replace(first.decoding, temperature=0.2)

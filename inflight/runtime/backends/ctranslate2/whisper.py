@@ -49,12 +49,13 @@ class Whisper:
             **_sampling(decoding),
         )
         decoded = [_decoded(result, decoding) for result in results]
+        states = np.array(encoded) if decoding.words else None
         for row, clip in enumerate(clips):
             if DETECTED in clip.prompt:
                 language = prompts[row][clip.prompt.index(DETECTED)]
                 decoded[row] = replace(decoded[row], language=language)
-            if decoding.words:
-                decoded[row] = self._with_times(decoded[row], encoded, row, prompts[row], clip)
+            if states is not None:
+                decoded[row] = self._with_times(decoded[row], states[row : row + 1], prompts[row], clip)
         return decoded
 
     def _prompts(self, clips: Sequence[Clip], encoded: Any) -> list[list[int]]:
@@ -73,13 +74,14 @@ class Whisper:
             for clip, token in zip(clips, tokens, strict=True)
         ]
 
-    def _with_times(self, decoded: Decoded, encoded: Any, row: int, prompt: Sequence[int], clip: Clip) -> Decoded:
-        """Add the time of each token of text: where the decoder attends to while it writes the token."""
+    def _with_times(self, decoded: Decoded, state: Any, prompt: Sequence[int], clip: Clip) -> Decoded:
+        """Add the time of each token of text: where the decoder attends to while it writes the token. `state` is what
+        the encoder made of the clip, [1, positions, size]."""
         text = [token for token in decoded.tokens if token < self._tokens.end]
         if not text:
             return decoded
         start = [token for token in prompt[prompt.index(self._tokens.start) :] if token != self._tokens.no_timestamps]
-        own = ctranslate2.StorageView.from_array(np.array(encoded)[row : row + 1])
+        own = ctranslate2.StorageView.from_array(state)
         frames = max(2, len(clip.samples) // HOP)
         alignment = self._model.align(own, start, [text], frames)[0]
         times: dict[int, int] = {}
