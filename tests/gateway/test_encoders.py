@@ -350,7 +350,7 @@ def test_a_batch_of_embeddings_uses_the_servers_that_have_the_model(encoders: st
         json.dumps(line | {"custom_id": name, "body": each}).encode() + b"\n" for name, each in bodies.items()
     )
     with running_gateway(hurried_server, encoders) as gateway, openai_client(gateway) as client:
-        wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 4)
+        wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 5)
         file = client.files.create(file=("rows.jsonl", content), purpose="batch")
         batch = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
         wait_until(lambda: client.batches.retrieve(batch.id).status in ("completed", "failed"))

@@ -127,8 +127,8 @@ def scorings_from(
     options: dict[str, Any],
     load: Callable[[Sequence[str]], Sequence[Metric]],
 ) -> list[Scoring]:
-    """Return an evaluation for each task of the metrics, of which `generate` stands for the task of the options. If there
-    are several, sampling is that of the one that generates."""
+    """Return an evaluation for each task of the metrics; `generate` stands for the task of the options. If there are
+    several, sampling is that of the one that generates."""
     from inflight.evaluate.metrics import CHOICE_METRICS, JUDGE
     from inflight.evaluate.run import Scoring
 
