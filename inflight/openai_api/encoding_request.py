@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inflight_client import InflightError
-from inflight_client.encoder_call import Task
+from inflight_client.encoder_call import TRANSLATE_OPTIONS, Task
 from inflight_client.validation import is_int, shorten
 
 from inflight.openai_api.errors import ApiError, errors_of
@@ -25,7 +25,6 @@ PATHS: Mapping[Task, tuple[str, ...]] = {
     "text2text": ("/v1/translate",),
 }
 _TRUNCATE = {"NONE": False, "END": True}
-TEXT2TEXT_OPTIONS = ("target_language", "beam_width", "length_penalty", "repetition_penalty", "max_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +136,7 @@ def _parse_text2text(body: Any) -> Text2TextRequest:
     texts = _texts(reader.values.get("input"), common["return_errors"])
     if not isinstance(texts[0], str):
         raise ApiError("input has token ids; send texts", "invalid_parameter", "input")
-    options = {name: reader.values[name] for name in TEXT2TEXT_OPTIONS if name in reader.values}
+    options = {name: reader.values[name] for name in TRANSLATE_OPTIONS if name in reader.values}
     return Text2TextRequest(**common, truncate=_truncate(reader), texts=texts, options=options)
 
 

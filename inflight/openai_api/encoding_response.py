@@ -13,16 +13,17 @@ from typing import Any
 
 import orjson
 from inflight_client import InflightError
+from inflight_client.encoder_call import TRANSLATE_OPTIONS
 from inflight_client.encodings import Classifications, Embeddings, Encodings, Reranking, Translations
 
-from inflight.openai_api.encoding_request import TEXT2TEXT_OPTIONS, EmbeddingRequest, RerankRequest
+from inflight.openai_api.encoding_request import EmbeddingRequest, RerankRequest
 from inflight.openai_api.errors import ApiError
 
 _PART_VALUES = 32_768
 """Numbers in a part of a response."""
 _DOCUMENTS_PER_SEARCH = 100
 """Cohere counts so many documents of a query as one search."""
-_OPTIONS = ("input_type", "dimensions", "query", *TEXT2TEXT_OPTIONS)
+_OPTIONS = ("input_type", "dimensions", "query", *TRANSLATE_OPTIONS)
 """Of all texts of a request; their values are checked by the client or the server."""
 
 
