@@ -33,7 +33,7 @@ T = TypeVar("T")
 _TASKS = ("generate", *get_args(EncoderTask))
 _NO_PLAN = (
     "No plan is made for engines of the target ctranslate2: each of --encoder-requests processes (2) holds the weights,"
-    " and about 10 MB for each clip or text of a batch; serve one to see what it takes."
+    " and needs more for the clips or texts of a batch; serve one to see what it takes."
 )
 _MAX_TOKENS = 8192  # the prediction simulates the steps of two answers of each sequence
 

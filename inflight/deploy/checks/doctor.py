@@ -72,7 +72,8 @@ def _engines() -> Finding:
     """Check for which targets engines can be loaded here; one suffices, since no machine serves all."""
     from inflight.deploy.repository.model_names import CPP_BACKEND
 
-    loadable = [f"{target} ({name} {version})" for target, name in _LIBRARIES.items() if (version := _version(name))]
+    libraries = {**_LIBRARIES, "ctranslate2": "ctranslate2"}
+    loadable = [f"{target} ({name} {version})" for target, name in libraries.items() if (version := _version(name))]
     backends = _backends()
     if backends is not None and (backends / CPP_BACKEND).is_dir():
         loadable.append(f"tensorrt-llm (Triton's backend {CPP_BACKEND})")
@@ -289,7 +290,7 @@ def _encode_a_text(location: str | Path) -> str:
             server.instance.probe.ask(task, _ENCODE_TIMEOUT)
         took = time.monotonic() - began
         models = ", ".join(server.engines.model_names.values())
-    return f"{models} answered {started:.1f} s after the start, and encoded a text in {took * 1e3:.0f} ms"
+    return f"{models} answered {started:.1f} s after the start, and computed a request in {took * 1e3:.0f} ms"
 
 
 def _missing_on_error(name: str, look: Callable[[], str]) -> Finding:
