@@ -40,7 +40,7 @@ MAX_STORED_BYTES, MAX_TENANT_BYTES = 20_000_000_000, 5_000_000_000
 """Of the files of all tenants, and of one."""
 MAX_TENANT_FILES = 10_000
 _LEAST_FREE = 2 << 30
-"""The part of the disk that uploads leave to the service itself."""
+"""Bytes of the disk that uploads leave to the service itself."""
 _CHECK_BYTES = 2**23
 """The room is looked at again after so many bytes of an upload."""
 OUTPUT_PURPOSE = "batch_output"
