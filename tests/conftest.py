@@ -105,6 +105,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """List the failures also where an error of pytest itself ends the run, as it then prints no summary."""
+    if exitstatus == pytest.ExitCode.INTERNAL_ERROR and (
+        reporter := session.config.pluginmanager.get_plugin("terminalreporter")
+    ):
+        reporter.short_test_summary()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out the tests that start servers or take long")
 

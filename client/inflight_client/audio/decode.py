@@ -108,10 +108,11 @@ def _opened(audio: Any) -> Iterator[Any]:
         return
     soundfile, _ = _libraries()
     with ExitStack() as stack:
-        source, head = _source(audio, stack)
-        _check_format(head)
+        source = _source(audio, stack)
+        _check_format(os.pread(source, 16, 0) if isinstance(source, int) else source.getvalue()[:16])
         try:
-            file = stack.enter_context(soundfile.SoundFile(source))
+            # soundfile closes a descriptor, also when it fails.
+            file = stack.enter_context(soundfile.SoundFile(os.dup(source) if isinstance(source, int) else source))
         except (soundfile.SoundFileError, RuntimeError, ValueError, OSError) as error:
             raise _damaged(error) from None
         if file.format not in _FORMATS:
@@ -119,10 +120,10 @@ def _opened(audio: Any) -> Iterator[Any]:
         yield file
 
 
-def _source(audio: Any, stack: ExitStack) -> tuple[Any, bytes]:
-    """Return what soundfile opens, and the first bytes. It never sees a name, by whose end it would choose a format."""
+def _source(audio: Any, stack: ExitStack) -> int | io.BytesIO:
+    """Return what soundfile opens. It never sees a name, by whose end it would choose a format."""
     if isinstance(audio, bytes | bytearray):
-        return io.BytesIO(audio), bytes(audio[:16])
+        return io.BytesIO(audio)
     if isinstance(audio, str | Path):
         try:
             descriptor = os.open(audio, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -141,10 +142,8 @@ def _source(audio: Any, stack: ExitStack) -> tuple[Any, bytes]:
             ) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise InflightError(f"the audio {shorten(str(audio))} is no file; pass the path of one", "invalid_parameter")
-    own = os.dup(descriptor)  # soundfile closes it, also when it fails
-    os.lseek(own, 0, os.SEEK_SET)
-    head = os.pread(own, 16, 0)
-    return own, head
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return int(descriptor)
 
 
 def _check_format(head: bytes) -> None:

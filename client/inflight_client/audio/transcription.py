@@ -133,16 +133,16 @@ def join_texts(texts: Iterable[str]) -> str:
     return "".join(texts).strip()
 
 
-def parse_segments(text: str | None, transcript: str, seconds: float, offset: float) -> tuple[str, tuple[Segment, ...]]:
-    """Return the language and the segments of the output SEGMENTS of a clip, which begins at `offset` in the audio.
+def parse_segments(text: str | None, transcript: str, seconds: float, start: float) -> tuple[str, tuple[Segment, ...]]:
+    """Return the language and the segments of the output SEGMENTS of a clip, which begins at `start` in the audio.
 
     Without that output, `transcript` is one segment. Raises InflightError `answer_damaged`.
     """
     if text is None:
-        return "", (Segment(offset, offset + seconds, transcript),) if transcript.strip() else ()
+        return "", (Segment(start, start + seconds, transcript),) if transcript.strip() else ()
     try:
         document = json.loads(text)
-        segments = tuple(Segment.from_dict(each).later(offset) for each in document["segments"])
+        segments = tuple(Segment.from_dict(each).later(start) for each in document["segments"])
         return str(document.get("language") or ""), segments
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InflightError(

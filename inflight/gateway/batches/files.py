@@ -39,8 +39,8 @@ BATCH_FILE_SECONDS = 30 * 86_400
 MAX_STORED_BYTES, MAX_TENANT_BYTES = 20_000_000_000, 5_000_000_000
 """Of the files of all tenants, and of one."""
 MAX_TENANT_FILES = 10_000
-_LEAST_FREE = 0.1
-"""The part of the disk that uploads leave to the service itself."""
+_LEAST_FREE = 2 << 30
+"""Bytes of the disk that uploads leave to the service itself."""
 _CHECK_BYTES = 2**23
 """The room is looked at again after so many bytes of an upload."""
 OUTPUT_PURPOSE = "batch_output"
@@ -94,7 +94,7 @@ class FileStore:
             (count > MAX_TENANT_FILES, f"you have {count - 1:,} files, and {MAX_TENANT_FILES:,} are kept"),
             (own > self.max_tenant_bytes, f"your files have more than {self.max_tenant_bytes:,} bytes"),
             (stored > self.max_stored_bytes, f"the files of all users have more than {self.max_stored_bytes:,} bytes"),
-            (disk.free < _LEAST_FREE * disk.total, "less than a tenth of the server's disk is free"),
+            (disk.free < _LEAST_FREE, "less than 2 GiB of the server's disk are free"),
         ):
             if full:
                 raise InflightError(f"{what}; delete files that you don't need", "disk_full")

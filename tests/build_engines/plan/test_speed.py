@@ -78,6 +78,7 @@ def test_longer_prompts_lower_the_output() -> None:
     assert speed.tokens_per_second(Workload(64)) > speed.tokens_per_second(Workload(1))
 
 
+@pytest.mark.alone
 def test_this_machine_is_measured() -> None:
     machine = measure_machine(["int8", "fp32"])
     assert set(machine.matrices) == {"int8", "fp32"}

@@ -24,10 +24,8 @@ def blocks_of(*parts: Any) -> list[Block]:
     for block in blocks:
         assert len(block.samples) <= MAX_SAMPLES
         if len(block.samples):
-            first = round(block.offset * SAMPLE_RATE)
-            assert np.array_equal(block.samples, samples[first : first + len(block.samples)])
-            assert block.start <= block.offset
-            assert block.offset + len(block.samples) / SAMPLE_RATE <= block.end + 1e-9
+            assert np.array_equal(block.samples, samples[round(block.start * SAMPLE_RATE) :][: len(block.samples)])
+            assert len(block.samples) == round((block.end - block.start) * SAMPLE_RATE)
     return blocks
 
 
@@ -52,11 +50,9 @@ def test_a_long_audio_is_cut_in_its_pauses() -> None:
     assert 2 <= len(blocks) <= 3
 
 
-def test_a_long_pause_ends_a_block_and_is_not_heard() -> None:
+def test_blocks_without_speech_are_not_heard() -> None:
     blocks = blocks_of(silence(40), VOICE[: 4 * SAMPLE_RATE], silence(8), VOICE[: 4 * SAMPLE_RATE], silence(40))
-    heard = [block for block in blocks if len(block.samples)]
-    assert [round(block.offset) for block in heard] == [40, 52]
-    assert all(len(block.samples) < 6 * SAMPLE_RATE for block in heard)
+    assert [len(block.samples) > 0 for block in blocks] == [False, True, False, False]
 
 
 def test_speech_without_pauses_is_cut_where_it_is_quiet() -> None:

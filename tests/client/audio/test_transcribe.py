@@ -78,7 +78,7 @@ def test_a_long_audio_is_sent_in_blocks(client: Client) -> None:
         texts += expected_texts(prefix, block.samples, ", priority -1")
     assert len(blocks) > 1
     assert [segment.text for segment in found] == texts
-    assert [segment.start for segment in found][::2] == [block.offset for block in blocks]
+    assert [segment.start for segment in found][::2] == [block.start for block in blocks]
     assert found.duration == len(LONG) / 16_000
     assert found.language == "de"
 

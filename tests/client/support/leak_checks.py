@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +42,7 @@ def held_resources() -> HeldResources:
     threads = frozenset(threading.enumerate())
     known = {str(thread.native_id) for thread in threads}
     native = {task for task in os.listdir("/proc/self/task") if task not in known and not _of_a_pool(task)}
-    return HeldResources(threads, frozenset(native), frozenset(_sockets()))
+    return HeldResources(threads, frozenset(native), frozenset(open_files("socket:")))
 
 
 @contextmanager
@@ -117,11 +119,12 @@ def _of_a_pool(task: str) -> bool:
         return True  # it has ended
 
 
-def _sockets() -> Iterator[str]:
+def open_files(start: Path | str) -> list[str]:
+    """What the open files of this process are whose names begin so, like "socket:" or a directory."""
+    return [target for target in _targets() if target.startswith(str(start))]
+
+
+def _targets() -> Iterator[str]:
     for number in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:
-            continue  # it has been closed
-        if target.startswith("socket:"):
-            yield target
+        with contextlib.suppress(OSError):  # it has been closed
+            yield os.readlink(f"/proc/self/fd/{number}")

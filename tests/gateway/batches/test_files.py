@@ -255,9 +255,9 @@ def test_two_uploads_at_once_do_not_pass_the_limit_together(tmp_path: Path) -> N
     assert len(names(store)) == 1
 
 
-def test_the_last_tenth_of_the_disk_is_left_to_the_service(files: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_of_the_disk_is_left_to_the_service(files: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(files.folder)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=usage.total // 11))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**31 - 1))
     with raises(InflightError, "disk_full"):
         create(files, b"{}")
 
