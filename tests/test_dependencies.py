@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DISTRIBUTIONS = packages_distributions()
+distributions_by_module = cache(packages_distributions)
 OURS = {"inflight", "inflight_client", "build_engines", "loadtests", "tests", "benchmarks"}
 # In Triton's stubs or in NVIDIA's containers alone; types alone; and what the demo shows where it is installed.
 ABSENT = {"openai", "triton_python_backend_utils", "c_python_backend_utils", "mypy_boto3_s3"}
@@ -61,7 +62,7 @@ def declared(*extras: str) -> set[str]:
 
 
 def distributions(module: str) -> set[str]:
-    return {name.lower().replace("_", "-") for name in DISTRIBUTIONS.get(module, [module])}
+    return {name.lower().replace("_", "-") for name in distributions_by_module().get(module, [module])}
 
 
 def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
@@ -116,7 +117,7 @@ def test_a_part_starts_with_its_extra_alone(module: str, extra: str | None) -> N
     known = installed_with(extra)
     code = "import importlib, sys; importlib.import_module(sys.argv[1]); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, module], cwd=ROOT, capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in done.stdout.split()} & DISTRIBUTIONS.keys() - OURS
+    loaded = {name.partition(".")[0] for name in done.stdout.split()} & distributions_by_module().keys() - OURS
     assert {
-        name for name in loaded if not {canonicalize_name(one) for one in DISTRIBUTIONS[name]} & known
+        name for name in loaded if not {canonicalize_name(one) for one in distributions_by_module()[name]} & known
     } <= STARTUP | OPTIONAL

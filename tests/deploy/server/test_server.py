@@ -43,14 +43,6 @@ def test_it_listens_at_home_alone(server: Server) -> None:
             socket.create_connection(("127.0.0.2", port), timeout=TIMEOUT)
 
 
-def test_it_listens_at_an_address_that_is_named(tiny_engine: TinyEngine) -> None:
-    """Triton's HTTP server takes numbers alone, and would answer no client."""
-    with Server(tiny_engine("llama"), settings=ServerSettings(host="localhost", start_timeout=60)) as named:
-        for address in (f"http://{named.http_address}", named.grpc_address):
-            with Client(address) as client:
-                assert client.generate("hello", max_tokens=4).output_tokens == 4
-
-
 def test_nobody_without_the_key_can_unload_a_model(server: Server) -> None:
     stranger = type(server.instance.probe)("127.0.0.1", server.ports.http, "guess")
     with pytest.raises(ProbeError, match="restricted"):
@@ -280,9 +272,10 @@ def test_a_start_that_crashes_or_hangs_is_said_and_tried_again(tiny_engine: Tiny
             assert client.generate("again", max_tokens=3).output_tokens == 3
 
 
-def test_a_free_port_that_somebody_else_takes_first_is_replaced(
+def test_it_listens_at_an_address_that_is_named_and_replaces_a_port_that_somebody_else_takes_first(
     tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Triton's HTTP server takes numbers alone, and would answer no client."""
     real, thieves = ports.choose_ports, list[socket.socket]()
 
     def choose_and_lose(hosts: ports.ListenHosts, *asked: int | None) -> ports.ListenPorts:
@@ -292,7 +285,9 @@ def test_a_free_port_that_somebody_else_takes_first_is_replaced(
         return chosen
 
     monkeypatch.setattr(ports, "choose_ports", choose_and_lose)
-    with Server(tiny_engine("llama"), paced()) as server:
-        assert server.ports.grpc != thieves[0].getsockname()[1]
-        assert server.ready
+    with Server(tiny_engine("llama"), paced(), ServerSettings(host="localhost", start_timeout=60)) as named:
+        assert named.ports.grpc != thieves[0].getsockname()[1]
+        for address in (f"http://{named.http_address}", named.grpc_address):
+            with Client(address) as client:
+                assert client.generate("hello", max_tokens=4).output_tokens == 4
     thieves[0].close()

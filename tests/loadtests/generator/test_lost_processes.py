@@ -130,16 +130,17 @@ def test_the_plan_waits_for_workers_that_do_not_handle_messages_yet(paced_server
         "main.run_worker(sys.argv[1])\n"
     )
     directory = RunDirectory.create(tmp_path / "run")
-    plan = LoadPlan(server=paced_server.grpc_address, seconds=2.0, workload=WorkloadSpec(output_tokens="2"))
+    plan = LoadPlan(server=paced_server.grpc_address, seconds=LONG, workload=SHORT)
     command = [*generator_command(directory, plan, 0), "--expected=1", f"--bind={master}"]
     with running_generator(command, tmp_path / "out") as process:
         worker = subprocess.Popen([sys.executable, "-c", slow, master])
         try:
+            wait_until(lambda: has_reported(directory), "a record of the worker")
+            process.send_signal(signal.SIGTERM)
             assert process.wait(TIMEOUT) == 0
         finally:
             worker.kill()
             worker.wait()
-    assert directory.records()
 
 
 @pytest.mark.slow
