@@ -79,7 +79,6 @@ def test_longer_prompts_lower_the_output() -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.alone
 def test_this_machine_is_measured() -> None:
     machine = measure_machine(["int8", "fp32"])
     assert set(machine.matrices) == {"int8", "fp32"}
