@@ -14,7 +14,7 @@ from inflight_client.errors import InflightError
 from inflight_client.validation import shorten
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-EMBEDDINGS, RERANK, CLASSIFY = "/v1/embeddings", "/v1/rerank", "/v1/classify"
+EMBEDDINGS, RERANK, CLASSIFY, TRANSLATE = "/v1/embeddings", "/v1/rerank", "/v1/classify", "/v1/translate"
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "inflight": Dialect(
         "inflight",
         owner="inflight",
-        paths=_routes("embeddings", "rerank", "classify", "responses", "tokenize", tokenize="/tokenize"),
+        paths=_routes("embeddings", "rerank", "classify", "translate", "responses", "tokenize", tokenize="/tokenize"),
         health="/ready",
         about="/version",
         checks_model=True,

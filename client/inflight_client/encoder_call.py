@@ -118,8 +118,8 @@ _NAMES = {
     "target_language": "the code of a language, or the name of a prompt of the model",
 }
 _NUMBERS = {"dimensions": 2**31 - 1, "top_n": 2**31 - 1, "beam_width": 32, "max_tokens": 2**31 - 1}
-_OPTIONS = ("beam_width", "length_penalty", "repetition_penalty", "max_tokens")
-"""Of texts to translate or to summarize, as requests name them."""
+TRANSLATE_OPTIONS = ("target_language", "beam_width", "length_penalty", "repetition_penalty", "max_tokens")
+"""Of `translate` alone; a gateway has the same names."""
 
 
 def no_model(error: InflightError, task: Task, model: str) -> InflightError:
@@ -225,8 +225,7 @@ class EncoderRequest:
             "model": options.model or None,
             "input_type": options.input_type,
             "dimensions": options.dimensions,
-            "target_language": options.target_language,
-            **{name: getattr(options, name) for name in _OPTIONS},
+            **{name: getattr(options, name) for name in TRANSLATE_OPTIONS},
             "priority": options.priority or None,
             "encoding_format": "base64" if options.task == "embed" else None,
         }
@@ -304,8 +303,7 @@ class EncoderRequest:
             raise self._error_of(min(self.errors))
 
     def _error_of(self, index: int) -> InflightError:
-        error = self.errors[index]
-        return InflightError(f"{self.options.texts_name}[{index}]: {error}", error.code)
+        return self.errors[index].at(f"{self.options.texts_name}[{index}]")
 
 
 _FURTHER: Mapping[Task, tuple[str, ...]] = {

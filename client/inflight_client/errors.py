@@ -28,6 +28,12 @@ class InflightError(Exception):
     def __reduce__(self) -> tuple[type[InflightError], tuple[str, str]]:
         return type(self), (str(self), self.code)
 
+    def at(self, place: str) -> InflightError:
+        """Return the same error with its place before the message."""
+        error = InflightError(f"{place}: {self}", self.code)
+        error.retry_after = self.retry_after
+        return error
+
     @property
     def retry(self) -> bool:
         """Whether the same call may succeed later."""

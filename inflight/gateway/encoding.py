@@ -10,12 +10,24 @@ from typing import Any
 
 from inflight_client import InflightError
 from inflight_client.encoder_texts import CONCURRENCY, MAX_TEXTS
-from inflight_client.encodings import Classifications, Embeddings, Encodings, Reranking
+from inflight_client.encodings import Classifications, Embeddings, Encodings, Reranking, Translations
 
 from inflight.gateway.http import Request, Response
 from inflight.gateway.servers import Encoder
-from inflight.openai_api.encoding_request import ClassifyRequest, EmbeddingRequest, EncodingRequest, RerankRequest
-from inflight.openai_api.encoding_response import classification_parts, embedding_parts, first_error, rerank_body
+from inflight.openai_api.encoding_request import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    EncodingRequest,
+    RerankRequest,
+    Text2TextRequest,
+)
+from inflight.openai_api.encoding_response import (
+    classification_parts,
+    embedding_parts,
+    first_error,
+    rerank_body,
+    translation_parts,
+)
 from inflight.openai_api.errors import ApiError
 
 MAX_TEXTS_IN_FLIGHT = CONCURRENCY * max(MAX_TEXTS.values())
@@ -61,6 +73,8 @@ class Encoding:
             self._encoder.server.note_failure(each)
         encodings = _with_lost_texts(encodings)
         errors = encodings.errors
+        if isinstance(encodings, Translations):
+            outcome.output_tokens = sum(encodings.output_tokens)
         outcome.input_tokens = encodings.total_tokens  # also of a request that is refused for one text: it was computed
         if errors and not (parsed.return_errors and all(not each.retry for each in errors.values())):
             raise first_error(errors, self._texts, parsed.size == 1)
@@ -89,6 +103,13 @@ class Encoding:
                 **options,
             )
         assert isinstance(parsed, ClassifyRequest)
+        if isinstance(parsed, Text2TextRequest):
+            return await client.translate(
+                [text for text in parsed.texts if isinstance(text, str)],
+                return_errors=True,
+                **parsed.options,
+                **options,
+            )
         return await client.classify(parsed.texts, return_errors=True, **options)
 
     async def _write(self, request: Request, encodings: Encodings) -> None:
@@ -98,6 +119,8 @@ class Encoding:
             await request.respond_in_parts(embedding_parts(encodings, parsed, model))
         elif isinstance(encodings, Classifications):
             await request.respond_in_parts(classification_parts(encodings, model, request.request_id, int(time.time())))
+        elif isinstance(encodings, Translations):
+            await request.respond_in_parts(translation_parts(encodings, model))
         else:
             assert isinstance(encodings, Reranking)
             assert isinstance(parsed, RerankRequest)
@@ -110,6 +133,8 @@ def _with_lost_texts(encodings: Encodings) -> Encodings:
     """Return a result with an error for each text with values that JSON has no numbers for."""
     import numpy
 
+    if isinstance(encodings, Translations):
+        return encodings
     if isinstance(encodings, Embeddings):
         lost = numpy.flatnonzero(~numpy.isfinite(encodings.vectors).all(axis=1)).tolist()
     elif isinstance(encodings, Reranking):

@@ -24,6 +24,7 @@ from inflight.openai_api.fields import (
     RERANK_FIELDS,
     RESPONSES_FIELDS,
     TEXT,
+    TEXT2TEXT_FIELDS,
     Field,
     Tier,
 )
@@ -58,10 +59,12 @@ def openapi(models: tuple[tuple[str, str | None], ...] = ()) -> dict[str, Any]:
     embed = _table(EMBEDDING_FIELDS, _model(models, "embed"), ("input",))
     rerank = _table(RERANK_FIELDS, _model(models, "rerank"), ("query", "documents"))
     classify = _table(CLASSIFY_FIELDS, _model(models, "classify"), ("input",))
+    text2text = _table(TEXT2TEXT_FIELDS, _model(models, "text2text"), ("input",))
     encoders: dict[Task, dict[str, Any]] = {
         "embed": _post("Embed texts.", embed),
         "rerank": _post("Rank documents by their match with a query.", rerank),
         "classify": _post("Classify texts.", classify),
+        "text2text": _post("Translate or summarize texts.", text2text),
     }
     speech = _model(models, "transcribe")
     audio = {task: _form(_table(fields, speech, ("file",))) for task, fields in AUDIO_FIELDS.items()}

@@ -39,6 +39,7 @@ _ABILITIES: dict[ServedTask, str] = {
     "rerank": "reranks documents",
     "classify": "classifies texts",
     "transcribe": "transcribes audio",
+    "text2text": "translates or summarizes texts",
 }
 _DIRECT = build_opener(ProxyHandler({}))  # the page is on the server's host
 _PAGE_SECONDS = 3.0

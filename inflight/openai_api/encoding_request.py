@@ -1,18 +1,18 @@
-"""Parses the bodies of embeddings (OpenAI's), reranking (Cohere's and Jina's) and classification (vLLM's)."""
+"""Parses the bodies of embeddings (OpenAI's), reranking (Cohere's and Jina's), classes (vLLM's) and translations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inflight_client import InflightError
-from inflight_client.encoder_call import Task
+from inflight_client.encoder_call import TRANSLATE_OPTIONS, Task
 from inflight_client.validation import is_int, shorten
 
 from inflight.openai_api.errors import ApiError, errors_of
 from inflight.openai_api.field_reader import FieldReader, read_body, whole
-from inflight.openai_api.fields import CLASSIFY_FIELDS, EMBEDDING_FIELDS, MAX_TEXTS, RERANK_FIELDS
+from inflight.openai_api.fields import CLASSIFY_FIELDS, EMBEDDING_FIELDS, MAX_TEXTS, RERANK_FIELDS, TEXT2TEXT_FIELDS
 from inflight.openai_api.messages import checked_text, checked_token_ids
 from inflight.openai_api.request import estimated_tokens
 
@@ -22,6 +22,7 @@ PATHS: Mapping[Task, tuple[str, ...]] = {
     "embed": ("/v1/embeddings",),
     "rerank": ("/v1/rerank", "/v2/rerank", "/rerank"),
     "classify": ("/v1/classify", "/classify"),
+    "text2text": ("/v1/translate",),
 }
 _TRUNCATE = {"NONE": False, "END": True}
 
@@ -72,6 +73,13 @@ class EmbeddingRequest(ClassifyRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Text2TextRequest(ClassifyRequest):
+    """`options` are those of `Client.translate`."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RerankRequest(EncodingRequest):
     """`documents` are the texts of `sent_documents`."""
 
@@ -95,6 +103,8 @@ def parse_encoding(task: Task, body: Any) -> EncodingRequest:
     """Parse the body of a request for an encoder. Raises ApiError, which names the field."""
     if task == "rerank":
         return _parse_rerank(body)
+    if task == "text2text":
+        return _parse_text2text(body)
     return parse_embedding(body) if task == "embed" else _parse_classify(body)
 
 
@@ -118,6 +128,16 @@ def _parse_classify(body: Any) -> ClassifyRequest:
     common = _common(reader)
     texts = _texts(reader.values.get("input"), common["return_errors"])
     return ClassifyRequest(**common, truncate=_truncate(reader), texts=texts)
+
+
+def _parse_text2text(body: Any) -> Text2TextRequest:
+    reader = read_body(body, TEXT2TEXT_FIELDS)
+    common = _common(reader)
+    texts = _texts(reader.values.get("input"), common["return_errors"])
+    if not isinstance(texts[0], str):
+        raise ApiError("input has token ids; send texts", "invalid_parameter", "input")
+    options = {name: reader.values[name] for name in TRANSLATE_OPTIONS if name in reader.values}
+    return Text2TextRequest(**common, truncate=_truncate(reader), texts=texts, options=options)
 
 
 def _parse_rerank(body: Any) -> RerankRequest:

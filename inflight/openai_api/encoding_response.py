@@ -1,4 +1,5 @@
-"""Builds the responses of embeddings (OpenAI's), reranking (Cohere's and Jina's) and classification (vLLM's).
+"""Builds the responses of embeddings (OpenAI's), reranking (Cohere's and Jina's), classification (vLLM's) and
+translation.
 
 A large response is written in parts, so that no step of the event loop takes long.
 """
@@ -12,7 +13,8 @@ from typing import Any
 
 import orjson
 from inflight_client import InflightError
-from inflight_client.encodings import Classifications, Embeddings, Encodings, Reranking
+from inflight_client.encoder_call import TRANSLATE_OPTIONS
+from inflight_client.encodings import Classifications, Embeddings, Encodings, Reranking, Translations
 
 from inflight.openai_api.encoding_request import EmbeddingRequest, RerankRequest
 from inflight.openai_api.errors import ApiError
@@ -21,8 +23,8 @@ _PART_VALUES = 32_768
 """Numbers in a part of a response."""
 _DOCUMENTS_PER_SEARCH = 100
 """Cohere counts so many documents of a query as one search."""
-_OPTIONS = ("input_type", "dimensions", "query")
-"""Of all texts of a request; their values are checked by the server."""
+_OPTIONS = ("input_type", "dimensions", "query", *TRANSLATE_OPTIONS)
+"""Of all texts of a request; their values are checked by the client or the server."""
 
 
 def embedding_parts(embeddings: Embeddings, parsed: EmbeddingRequest, model: str) -> Iterator[bytes]:
@@ -57,6 +59,15 @@ def classification_parts(
     labels = next((list(each.scores) for each in classifications if each.scores), [])
     head = {"id": f"classify-{response_id}", "object": "list", "created": created, "model": model, "labels": labels}
     return _list_parts(classifications, item, len(labels), head)
+
+
+def translation_parts(translations: Translations, model: str) -> Iterator[bytes]:
+    """Yield the body of a response with translations or summaries."""
+
+    def item(index: int) -> dict[str, Any]:
+        return {"index": index, "text": translations[index], "num_output_tokens": translations.output_tokens[index]}
+
+    return _list_parts(translations, item, 1, {"object": "list", "model": model})
 
 
 def rerank_body(
@@ -97,7 +108,10 @@ def rerank_body(
 
 
 def _list_parts(
-    encodings: Embeddings | Classifications, item: Callable[[int], dict[str, Any]], values: int, head: Mapping[str, Any]
+    encodings: Embeddings | Classifications | Translations,
+    item: Callable[[int], dict[str, Any]],
+    values: int,
+    head: Mapping[str, Any],
 ) -> Iterator[bytes]:
     """Yield the parts of a list whose items have so many values each."""
     step = max(1, _PART_VALUES // max(1, values))
@@ -117,7 +131,11 @@ def _facts(encodings: Encodings, index: int) -> dict[str, Any]:
 
 
 def _usage(encodings: Encodings) -> dict[str, int]:
-    return {"prompt_tokens": encodings.total_tokens, "total_tokens": encodings.total_tokens}
+    computed = encodings.total_tokens
+    if not isinstance(encodings, Translations):
+        return {"prompt_tokens": computed, "total_tokens": computed}
+    written = sum(encodings.output_tokens)
+    return {"prompt_tokens": computed, "completion_tokens": written, "total_tokens": computed + written}
 
 
 def first_error(errors: Mapping[int, InflightError], name: str, single: bool) -> ApiError:

@@ -15,6 +15,7 @@ _STATUS = {
     "permission_denied": 403,
     "model_not_found": 404,
     "text_not_computed": 422,
+    "clip_not_computed": 422,
     "model_failed": 500,
     "overloaded": 429,
     "unsupported_deployment": 500,

@@ -297,6 +297,18 @@ RERANK_FIELDS: dict[str, Field] = _ENCODERS | {
 
 CLASSIFY_FIELDS = _TEXTS
 
+TEXT2TEXT_FIELDS: dict[str, Field] = _ENCODERS | {
+    "input": _honoured(
+        f"a text or texts; up to {MAX_TEXTS:,}", {"anyOf": [TEXT, LIST | {"items": TEXT, "maxItems": MAX_TEXTS}]}
+    ),
+    "target_language": _honoured("a code that the model knows, or the name of one of its prompts", TEXT),
+    "max_tokens": _honoured("of each answer, by default the model's own limit", _whole(1)),
+    "beam_width": _honoured("{bounds}, by default the model's own, as are the next two", _whole(1, 32)),
+    "length_penalty": _honoured("{bounds}; higher for longer answers", NUMBER | {"minimum": -10, "maximum": 10}),
+    "repetition_penalty": _honoured("{bounds}", NUMBER | {"minimum": 0.1, "maximum": 10}),
+    "truncate": _TEXTS["truncate"],
+}
+
 _FORMATS = ["json", "text", "srt", "vtt", "verbose_json"]
 TRANSLATION_FIELDS: dict[str, Field] = {
     "model": _honoured("a served model for speech; may be left out if there is only one", TEXT),

@@ -12,6 +12,7 @@ from inflight.openai_api.fields import (
     EMBEDDING_FIELDS,
     RERANK_FIELDS,
     RESPONSES_FIELDS,
+    TEXT2TEXT_FIELDS,
     Field,
     Tier,
 )
@@ -39,6 +40,7 @@ def render() -> str:
         ", ".join(PATHS["embed"]): EMBEDDING_FIELDS,
         ", ".join(PATHS["rerank"]): RERANK_FIELDS,
         ", ".join(PATHS["classify"]): CLASSIFY_FIELDS,
+        ", ".join(PATHS["text2text"]): TEXT2TEXT_FIELDS,
         **{path: AUDIO_FIELDS[task] for task, path in AUDIO_PATHS.items()},
     }
     parts = [_HEAD]

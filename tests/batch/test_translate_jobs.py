@@ -20,7 +20,18 @@ def test_each_row_has_its_translation(scripted_encoders: EncoderServer, tmp_path
     rows[7]["target_language"] = "fr"
     rows[8]["text"] = "fail prompt_too_long"
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = ("--task", "text2text", "--id", "id", "--target-language", "de", "--beam-width", "2", "--max-tokens", "9")
+    options = (
+        "--task",
+        "text2text",
+        "--id",
+        "id",
+        "--target-language",
+        "de",
+        "--beam-width",
+        "32",
+        "--max-tokens",
+        "9",
+    )
     address = ("--server", scripted_encoders.grpc_address, "--priority", "0")
     done = CliRunner().invoke(
         command, [str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "out.jsonl"), *options, *address]
@@ -31,12 +42,12 @@ def test_each_row_has_its_translation(scripted_encoders: EncoderServer, tmp_path
     assert found.keys() == set(range(40)) - {8}
     for n, line in found.items():
         wanted = expected_translation(
-            f"text {n}", target_prefix="fr" if n == 7 else "de", beam_width=2.0, max_tokens=9.0
+            f"text {n}", target_prefix="fr" if n == 7 else "de", beam_width=32.0, max_tokens=9.0
         )
         assert line == {"id": n, "text": wanted, "output_tokens": 5, "input_tokens": 2, "truncated": False}
 
 
-@pytest.mark.parametrize("options", [("--language", "en"), ("--temperature", "1"), ("--beam-width", "0")])
+@pytest.mark.parametrize("options", [("--language", "en"), ("--temperature", "1"), ("--beam-width", "33")])
 def test_options_of_other_tasks_are_refused(options: tuple[str, str], tmp_path: Path) -> None:
     arguments = ["rows.jsonl", "--out", str(tmp_path / "out.jsonl"), "--task", "text2text", *options]
     assert CliRunner().invoke(command, arguments).exit_code == 2

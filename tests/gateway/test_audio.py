@@ -81,7 +81,7 @@ def test_every_format_has_what_openai_s_has(client: openai.OpenAI) -> None:
     asked = {"model": WHISPER, "file": ("a.wav", CLIP), "language": "en"}
     verbose = create(**asked, response_format="verbose_json", timestamp_granularities=["word", "segment"])
     words = expected_texts("<|en|><|transcribe|>", VOICE, ", word_timestamps 1")
-    assert (verbose.duration, verbose.language, verbose.text) == (6, "en", "".join(words).strip())
+    assert (verbose.duration, verbose.language, verbose.text) == (6, "english", "".join(words).strip())
     assert [(each.id, each.start, each.end, each.text) for each in verbose.segments] == [
         (0, 0, 3, words[0]),
         (1, 3, 6, words[1]),

@@ -1,4 +1,4 @@
-"""Embeddings, reranking and classification: as OpenAI's, Cohere's, Jina's and vLLM's clients send and read them."""
+"""Embeddings, reranking, classification and translation: as other projects' clients and ours send and read them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from inflight.gateway.key_editing import add_key
 from inflight.gateway.key_file import ApiKey, Quotas
 from inflight.gateway.processes import GatewayProcesses
 from tests.client.support.encoder_server import MAX_SEQ_LEN, encoder_server
-from tests.client.support.scripted_encoder import DIMENSIONS, LABELS, expected_vector
+from tests.client.support.scripted_encoder import DIMENSIONS, LABELS, expected_translation, expected_vector
 from tests.fixtures.errors import raises
 from tests.fixtures.gateway import openai_client, running_gateway
 from tests.fixtures.gateway_requests import MODEL, Answer, chat, gauge, get, post
 from tests.fixtures.waiting import wait_until
 
-EMBEDDER, RERANKER, CLASSIFIER = "tea-embedder", "tea-reranker", "tea-classifier"
+EMBEDDER, RERANKER, CLASSIFIER, TRANSLATOR = "tea-embedder", "tea-reranker", "tea-classifier", "tea-translator"
 QUERY = "What is tea?"
-NAMES: dict[Task, str] = {"embed": EMBEDDER, "rerank": RERANKER, "classify": CLASSIFIER}
+NAMES: dict[Task, str] = {"embed": EMBEDDER, "rerank": RERANKER, "classify": CLASSIFIER, "text2text": TRANSLATOR}
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +134,38 @@ def test_texts_get_labels_as_vllm_has_them(front: GatewayProcesses, path: str) -
     assert abs(body["created"] - time.time()) < 60
 
 
+def test_texts_are_translated_for_any_client_and_for_ours(front: GatewayProcesses) -> None:
+    texts = ["green tea", "milk"]
+    body = post(front, "/v1/translate", {"input": texts, "target_language": "de", "beam_width": 2}).json
+    wanted = [expected_translation(text, target_prefix="de", beam_width=2.0) for text in texts]
+    assert [each["text"] for each in body["data"]] == wanted
+    written = [each["num_output_tokens"] for each in body["data"]]
+    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": sum(written), "total_tokens": 3 + sum(written)}
+    with Client(front.url) as client:
+        many = [f"text {number}" for number in range(300)]
+        found = client.translate(many, length_penalty=0.5)
+        assert list(found) == [expected_translation(text, length_penalty=0.5) for text in many]
+        assert (found.output_tokens[0], found.model) == (3, TRANSLATOR)
+        partly = client.translate(["tea", "fail prompt_too_long"], return_errors=True)
+        assert (partly[0], partly[1], partly.errors[1].code) == ("TEA", "", "prompt_too_long")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "input"),
+        ({"input": [[1, 2]]}, "input"),
+        ({"input": "tea", "beam_width": 33}, "beam_width"),
+        ({"input": "tea", "length_penalty": "long"}, "length_penalty"),
+        ({"input": "tea", "target_language": 5}, "target_language"),
+        ({"input": "tea", "target": "de"}, "target"),
+    ],
+)
+def test_a_bad_field_of_a_translation_is_named(front: GatewayProcesses, fields: dict[str, Any], param: str) -> None:
+    refused = post(front, "/v1/translate", fields)
+    assert (refused.status, refused.error["param"]) == (400, param)
+
+
 @pytest.mark.parametrize(
     ("text", "status", "code"),
     [
@@ -189,6 +221,7 @@ def test_encoders_alone_are_listed_with_their_tasks(front: GatewayProcesses) -> 
         EMBEDDER: "embed",
         RERANKER: "rerank",
         CLASSIFIER: "classify",
+        TRANSLATOR: "text2text",
     }
     assert models[EMBEDDER]["dimensions"] == DIMENSIONS
     assert models[EMBEDDER]["max_model_len"] == MAX_SEQ_LEN
@@ -267,7 +300,7 @@ def test_each_model_is_answered_by_its_server_and_a_flood_holds_up_no_other(
     with ExitStack() as stack:
         second = stack.enter_context(encoder_server({"embed": "second"}))
         gateway = stack.enter_context(running_gateway(encoders, second.grpc_address, hurried_server, max_waiting=0))
-        wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 5)
+        wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 6)
         assert embed(gateway, "tea", model="second").json["model"] == "second"
         missing = post(gateway, "/v1/embeddings", {"input": "tea"})
         assert (missing.status, missing.error["param"]) == (400, "model")
@@ -317,7 +350,7 @@ def test_a_batch_of_embeddings_uses_the_servers_that_have_the_model(encoders: st
         json.dumps(line | {"custom_id": name, "body": each}).encode() + b"\n" for name, each in bodies.items()
     )
     with running_gateway(hurried_server, encoders) as gateway, openai_client(gateway) as client:
-        wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 4)
+        wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 5)
         file = client.files.create(file=("rows.jsonl", content), purpose="batch")
         batch = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
         wait_until(lambda: client.batches.retrieve(batch.id).status in ("completed", "failed"))

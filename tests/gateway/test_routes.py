@@ -19,6 +19,7 @@ from inflight.gateway.processes import GatewayProcesses
 from inflight.gateway.routes_file import Route, read_routes
 from tests.fixtures.gateway import running_gateway
 from tests.fixtures.gateway_requests import MODEL, Answer, chat, complete, gauge, get, post
+from tests.fixtures.voice import encoded, voice
 from tests.fixtures.waiting import wait_until
 from tests.standins.openai_servers.server import Fault, StandIn, openai_server
 
@@ -184,13 +185,23 @@ def test_openais_client_gets_what_a_backend_answers(routed: tuple[GatewayProcess
     [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "seed": "no"}, "seed"),
         ("/v1/embeddings", {"input": "x", "input_type": "query"}, "input_type"),
+        ("/v1/translate", {"input": "x"}, None),
     ],
 )
 def test_what_a_backend_can_not_do_is_refused_by_name(
-    routed: tuple[GatewayProcesses, Path], path: str, body: dict[str, Any], param: str
+    routed: tuple[GatewayProcesses, Path], path: str, body: dict[str, Any], param: str | None
 ) -> None:
     answer = post(routed[0], path, {"model": "tea", **body})
     assert (answer.status, answer.error["param"]) == (400, param)
+
+
+def test_audio_is_not_passed_on(routed: tuple[GatewayProcesses, Path]) -> None:
+    with (
+        openai.OpenAI(base_url=routed[0].url, api_key="none", max_retries=0) as client,
+        pytest.raises(openai.BadRequestError) as caught,
+    ):
+        client.audio.transcriptions.create(model="tea", file=("a.wav", encoded(voice(1))))
+    assert caught.value.param == "model"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -118,7 +118,7 @@ def test_a_clip_of_which_the_process_dies_fails_alone(whisper_engine: Path, say:
             os.kill(engine.pid, signal.SIGKILL)
         return run(inputs)
 
-    engine.run = run_or_die  # type: ignore[method-assign]
+    engine.run = run_or_die  # type: ignore[assignment, method-assign]
     (sentence, text), prompt = next(iter(SPOKEN.items())), (50257,)
     good, deadly = Clip(say(sentence), prompt), Clip(np.ones(160, np.float32), prompt)
     batcher = Batcher([engine], PlannerLimits(1 << 30, 8, 10.0), 8, lambda batch: None, lambda line: None)

@@ -1,6 +1,7 @@
 """Messages of a gateway's routes of encoders: embeddings as OpenAI has them, reranking as Cohere, classes as vLLM.
 
-inflight's gateway adds `num_input_tokens`, `truncated` and `error` to each result, and `labels` to classes.
+inflight's gateway adds `num_input_tokens`, `truncated` and `error` to each result, and `labels` to classes. Its route
+of translations is its own.
 """
 
 from __future__ import annotations
@@ -18,26 +19,20 @@ from inflight_client._http.messages import HttpResponse, json_object, json_value
 from inflight_client._http.responses import malformed
 from inflight_client._openai.errors import error_from_object
 from inflight_client._openai.messages import encoded
-from inflight_client.dialects import CLASSIFY, EMBEDDINGS, RERANK, adapted, route_path
-from inflight_client.errors import InflightError
+from inflight_client.dialects import CLASSIFY, EMBEDDINGS, RERANK, TRANSLATE, adapted, route_path
 from inflight_client.transport import InferRequest
 
 if TYPE_CHECKING:
     from inflight_client.transport import Array
 
-_ROUTES = {"embed": EMBEDDINGS, "rerank": RERANK, "classify": CLASSIFY}
-_KEYS = {"embed": "embedding", "rerank": "relevance_score", "classify": "probs"}
+_ROUTES = {"embed": EMBEDDINGS, "rerank": RERANK, "classify": CLASSIFY, "text2text": TRANSLATE}
+_KEYS = {"embed": "embedding", "rerank": "relevance_score", "classify": "probs", "text2text": "text"}
 
 
 class EncoderHttpRequest:
     """A request for an encoder, whose answer is one response."""
 
     def __init__(self, request: InferRequest) -> None:
-        if request.task not in _ROUTES:
-            raise InflightError(
-                "servers of OpenAI's protocol have no route that translates texts; name a Triton server",
-                "unsupported_deployment",
-            )
         self.id = request.id
         self.path = _ROUTES[request.task]
         self.headers: Mapping[str, str] = {**request.headers, "x-request-id": request.id}
@@ -76,6 +71,9 @@ class EncoderHttpRequest:
                 places = {result["index"]: place for place, result in enumerate(document["results"])}
                 order = [[-places.get(index, 0)] for index in range(self._count)]
                 values_by_name = {"scores": values, "logits": _stacked(order)}
+            elif self._task == "text2text":
+                texts = tuple(str(result.get("text") or "") for result in results)
+                values_by_name = {"num_output_tokens": values, "text_output": texts}
             else:
                 values_by_name = {"embedding": values}
             return HttpResponse(
@@ -113,7 +111,11 @@ def _probabilities(results: Sequence[Mapping[str, Any]]) -> Array:
     return _stacked([result.get("probs", ()) for result in results])
 
 
-_VALUES = {"embed": _vectors, "rerank": _scores, "classify": _probabilities}
+def _written(results: Sequence[Mapping[str, Any]]) -> Array:
+    return _stacked([[result.get("num_output_tokens") or 0] for result in results])
+
+
+_VALUES = {"embed": _vectors, "rerank": _scores, "classify": _probabilities, "text2text": _written}
 
 
 def _stacked(rows: Sequence[Any]) -> Array:
@@ -151,7 +153,7 @@ def _facts(results: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
 def _error(result: Mapping[str, Any], value: str) -> str:
     """Return the error of a text as an encoder's model writes it; empty for a result with a value."""
     if not (details := result.get("error")):
-        missing = result.get(value, result.get("score")) in (None, "", [])
+        missing = result.get(value, result.get("score")) in ((None,) if value == "text" else (None, "", []))
         return "the gateway has no value for this text; send it again [answer_damaged]" if missing else ""
     error = error_from_object(details, 400)
     return f"{error} [{error.code}]"

@@ -13,6 +13,7 @@ from inflight_client._http import channel
 from inflight_client._http.infer_requests import AnswerParser, BodyParser
 from inflight_client._http.messages import HttpResponse, json_object
 from inflight_client.audio.decode import SAMPLE_RATE
+from inflight_client.audio.languages import CODES
 from inflight_client.errors import InflightError
 from inflight_client.transport import InferRequest
 
@@ -68,7 +69,8 @@ class TranscriptionHttpRequest:
                 {**each, "words": [word for word in words if each["start"] <= word["start"] < each["end"]]}
                 for each in segments
             ]
-        outputs = {"TRANSCRIPTS": document.get("text"), "language": language if len(language) <= 3 else ""}
+        language = CODES.get(language.lower(), language if len(language) <= 3 else "")
+        outputs = {"TRANSCRIPTS": document.get("text"), "language": language}
         if isinstance(segments, list):
             outputs["SEGMENTS"] = json.dumps({"segments": segments})
         return HttpResponse({**outputs, "id": self._returned_id})

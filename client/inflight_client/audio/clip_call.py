@@ -175,10 +175,7 @@ class ClipRequest:
 
     def fail(self, error: InflightError) -> None:
         """Raise the error of the last attempt."""
-        if not self.block.index:
-            raise error
-        at = f"at {self.block.start:.1f} s"
-        raise InflightError(f"{at}: {error}", error.code)
+        raise error.at(f"at {self.block.start:.1f} s") if self.block.index else error
 
     def raise_first(self) -> None:
         """Nothing: an error is raised by `fail`."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from inflight_client.audio.languages import LANGUAGES
 from inflight_client.audio.transcription import Segment, Transcription
 
 
@@ -18,7 +19,7 @@ def verbose(transcription: Transcription) -> dict[str, Any]:
         segments.append({"id": place, "seek": round(100 * segment.start), **values, "tokens": list(segment.tokens)})
     body = {
         "task": transcription.task,
-        "language": transcription.language,
+        "language": LANGUAGES.get(transcription.language, transcription.language),
         "duration": transcription.duration,
         "text": transcription.text,
         "segments": segments,

@@ -11,6 +11,7 @@ import orjson
 from inflight_client.audio.clip_call import SpeechTask
 from inflight_client.audio.transcription import Transcription
 from inflight_client.call import CallOptions, Prompt
+from inflight_client.encoder_call import TRANSLATE_OPTIONS
 from inflight_client.encodings import Classifications, Embeddings, Reranking, Translations
 from inflight_client.results import Generation, Usage
 from inflight_client.sampling import Sampling
@@ -178,14 +179,7 @@ class TranslateRequest:
     @property
     def options(self) -> dict[str, Any]:
         """Those of the call."""
-        return {
-            "target_language": self.target_language,
-            "beam_width": self.beam_width,
-            "length_penalty": self.length_penalty,
-            "repetition_penalty": self.repetition_penalty,
-            "max_tokens": self.max_tokens,
-            "truncate": self.truncate,
-        }
+        return {name: getattr(self, name) for name in (*TRANSLATE_OPTIONS, "truncate")}
 
     @property
     def characters(self) -> int:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
+from inflight_client.encoder_call import TRANSLATE_OPTIONS
 from inflight_client.sampling import PARAMETERS
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
@@ -192,7 +193,7 @@ class EncodeSpec(_StrictModel):
     initial_prompt: str | None = _field(None, "Words that may come, such as names, and the style of the transcripts.")
     word_timestamps: bool = _field(False, "Write the times of words too, in `segments`.")
     max_seconds: float = _field(7200.0, "Refuse audio that is longer.", gt=0)
-    beam_width: int | None = _field(None, "Number of beams.  [default: 1; text2text: the model's]", ge=1, le=16)
+    beam_width: int | None = _field(None, "Number of beams.  [default: 1; text2text: the model's]", ge=1, le=32)
     target_language: str | None = _field(
         None, "Language, or name of a prompt, for texts of rows without a column `target_language`."
     )
@@ -231,11 +232,10 @@ class EncodeSpec(_StrictModel):
 
 
 SPEECH_FIELDS = ("language", "to_english", "initial_prompt", "word_timestamps", "beam_width")
-TRANSLATION_FIELDS = ("target_language", "beam_width", "length_penalty", "repetition_penalty", "max_tokens")
 _LATER_FIELDS: dict[Task, tuple[str, ...]] = {
     "score": ("continuations", "max_length"),
     "transcribe": SPEECH_FIELDS,
-    "text2text": TRANSLATION_FIELDS,
+    "text2text": TRANSLATE_OPTIONS,
 }
 
 

@@ -14,7 +14,6 @@ from inflight_client.validation import shorten
 from inflight.batch.errors import BatchError
 from inflight.batch.job.rows import Row, RowAnswer, RowRequest, RowResult, TranscribeRequest
 from inflight.batch.job.spec import EncodeSpec, InputSpec
-from inflight.batch.row_formats.lines import column_names
 from inflight.batch.row_formats.plain import PlainRowFormat
 from inflight.batch.storage.addresses import is_database
 from inflight.openai_api.messages import checked_text
@@ -42,13 +41,7 @@ class AudioRowFormat(PlainRowFormat):
             raise BatchError(f"{error}; the options of the job have it", "input_invalid") from None
 
     def request(self, values: Mapping[str, Any]) -> RowRequest:
-        if self._template is not None:
-            address = checked_text("the template's text", self._template.render(values), empty=True)
-        elif self._prompt in values:
-            address = checked_text(self._prompt, values[self._prompt], empty=True)
-        else:
-            raise InflightError(f"the row has no {self._prompt!r}, but {column_names(values)}", "row_invalid")
-        if not address:
+        if not (address := checked_text(*self._source(values), empty=True)):
             raise InflightError("the audio of the row is empty; name a file", "row_invalid")
         if "${" in address:  # a row could send secrets to its own server
             raise InflightError(

@@ -118,6 +118,14 @@ class PlainRowFormat(ABC):
         needed = {*self._keep} | ({self._id} if self._id is not None else set())
         return needed | (self._template.columns if self._template is not None else {self._prompt})
 
+    def _source(self, values: Mapping[str, Any]) -> tuple[str, Any]:
+        """Return a name for messages, and the template's text or the row's column. Raises InflightError."""
+        if self._template is not None:
+            return "the template's text", self._template.render(values)
+        if self._prompt not in values:
+            raise InflightError(f"the row has no {self._prompt!r}, but {column_names(values)}", "row_invalid")
+        return self._prompt, values[self._prompt]
+
     def _kept_columns(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
         if not self._keep:
             return None
@@ -280,13 +288,7 @@ class EncodeRowFormat(PlainRowFormat):
         return super().columns(there) | ({self._encode.documents} if self._encode.task == "rerank" else set())
 
     def request(self, values: Mapping[str, Any]) -> RowRequest:
-        encode = self._encode
-        if self._template is not None:
-            text = checked_text("the template's text", self._template.render(values))
-        elif self._prompt in values:
-            text = checked_text(self._prompt, values[self._prompt])
-        else:
-            raise InflightError(f"the row has no {self._prompt!r}, but {column_names(values)}", "row_invalid")
+        encode, text = self._encode, checked_text(*self._source(values))
         if encode.task == "embed":
             return EmbedRequest((text,), encode.input_type, encode.dimensions, encode.truncate)
         if encode.task == "text2text":

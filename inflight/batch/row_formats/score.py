@@ -10,7 +10,6 @@ from inflight_client import InflightError
 from inflight_client.validation import shorten
 
 from inflight.batch.job.rows import RowAnswer, RowRequest, ScoreRequest, Scores, Text
-from inflight.batch.row_formats.lines import column_names
 from inflight.batch.row_formats.plain import EncodeRowFormat
 from inflight.openai_api.messages import checked_text, checked_token_ids
 
@@ -20,14 +19,9 @@ class ScoreRowFormat(EncodeRowFormat):
 
     def request(self, values: Mapping[str, Any]) -> RowRequest:
         encode, name = self._encode, self._encode.continuations
-        if self._template is None and self._prompt not in values:
-            raise InflightError(f"the row has no {self._prompt!r}, but {column_names(values)}", "row_invalid")
+        source = self._source(values)
         continuations = () if (given := values.get(name)) is None else _continuations(name, given)
-        template, prompt = self._template, self._prompt
-        shown, value = (
-            (prompt, values[prompt]) if template is None else ("the template's text", template.render(values))
-        )
-        context = _text(shown, value, empty=bool(continuations))
+        context = _text(*source, empty=bool(continuations))
         if any(isinstance(each, str) != isinstance(context, str) for each in continuations):
             raise InflightError(
                 f"{name} must be texts if the context is one, and lists of token ids if it is one", "row_invalid"

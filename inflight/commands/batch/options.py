@@ -9,13 +9,13 @@ from typing import Any, get_args
 import click
 from inflight_client import Address, InflightError, Sampling
 from inflight_client.address import parse_header
+from inflight_client.encoder_call import TRANSLATE_OPTIONS
 from pydantic import ValidationError
 
 from inflight.batch.job.spec import (
     PASSAGES,
     SPEECH_FIELDS,
     TEXT_COLUMNS,
-    TRANSLATION_FIELDS,
     EncodeSpec,
     GenerationDefaults,
     InputSpec,
@@ -86,7 +86,8 @@ job_options = section(
 """Adds the options that define a job; `job_from_options` reads them."""
 
 
-_SCORE_OPTIONS = [option.add_to for option in field_options(EncodeSpec) if option.key in ("max_length", "truncate")]
+_EVALUATED = {"max_length", "truncate", *SPEECH_FIELDS, *TRANSLATE_OPTIONS}
+_SCORE_OPTIONS = [option.add_to for option in field_options(EncodeSpec) if option.key in _EVALUATED]
 evaluated_job_options = section(
     "Input", *_SOURCE_OPTIONS, *_SCORE_OPTIONS, *_GENERATE_OPTIONS, starts=_STARTS | {"max_length": "Scores"}
 )
@@ -236,7 +237,7 @@ _ENCODE_OPTIONS: dict[Task, tuple[str, ...]] = {
     "rerank": ("truncate", "documents"),
     "score": ("truncate", "continuations", "max_length"),
     "transcribe": (*SPEECH_FIELDS, "max_seconds"),
-    "text2text": (*TRANSLATION_FIELDS, "truncate"),
+    "text2text": (*TRANSLATE_OPTIONS, "truncate"),
 }
 
 

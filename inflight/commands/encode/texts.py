@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import click
-from inflight_client import InflightError
 from inflight_client.encodings import Encodings
 
 from inflight.commands.option_sections import Decorated, section
@@ -114,7 +113,7 @@ def in_blocks(
         summary.add(result)
         for index, text in enumerate(block):
             if error := result.errors.get(index):
-                raise InflightError(f"text {start + index + 1}: {error}", error.code)
+                raise error.at(f"text {start + index + 1}")
             yield start + index, text, result, index
         start += len(block)
 

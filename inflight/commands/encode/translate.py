@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from inflight_client.encoder_call import TRANSLATE_OPTIONS
 
 from inflight.commands.encode.texts import (
     Summary,
@@ -21,8 +22,6 @@ from inflight.commands.encode.texts import (
 from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.connection import open_client
 from inflight.commands.options.numbers import Number
-
-_OPTIONS = ("target_language", "beam_width", "length_penalty", "repetition_penalty", "max_tokens")
 
 
 @click.command(cls=SectionedCommand, short_help="Print translations or summaries of texts.")
@@ -64,7 +63,7 @@ def command(texts: tuple[str, ...], input: Path | None, as_json: bool, retry_tim
       inflight translate - --to fra_Latn < sentences.txt > phrases.txt
     """  # fmt: skip
     named = read_texts(texts, input, "TEXT")
-    asked = {**request_arguments(arguments), **{name: arguments.pop(name) for name in _OPTIONS}}
+    asked = {**request_arguments(arguments), **{name: arguments.pop(name) for name in TRANSLATE_OPTIONS}}
     summary = Summary()
     with open_client(arguments, retry_timeout) as client:
         translate = partial(client.translate, **asked, return_errors=True)

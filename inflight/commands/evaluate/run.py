@@ -72,6 +72,13 @@ evaluation_options = section(
 @section(
     "Evaluation",
     click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory of the evaluation."),
+    click.option(
+        "--task",
+        type=click.Choice(("generate", "transcribe", "text2text")),
+        default="generate",
+        show_default=True,
+        help="What makes the texts that are compared with references.",
+    ),
 )
 @evaluation_options
 @evaluated_job_options
@@ -96,6 +103,7 @@ def command(golden: str, out: Path, **options: Any) -> None:
       inflight evaluate run texts.jsonl --prompt text --metric perplexity --out p/
       inflight evaluate run quiz.jsonl --choices options --reference right --metric choice-accuracy --out c/
       inflight evaluate run golden.jsonl --reference answer --metric judge --judge-server judge:8001 --out j/
+      inflight evaluate run calls.jsonl --task transcribe --reference said --metric wer --out w/
       inflight evaluate run golden.jsonl --metric json-valid --metric 'regex:^\\{' --out a/ --ephemeral my-engine
     """  # fmt: skip
     from inflight.evaluate.metrics import load_metrics
@@ -119,8 +127,8 @@ def scorings_from(
     options: dict[str, Any],
     load: Callable[[Sequence[str]], Sequence[Metric]],
 ) -> list[Scoring]:
-    """Return an evaluation for each task of the metrics. If there are several, sampling is that of the one that
-    generates."""
+    """Return an evaluation for each task of the metrics; `generate` stands for the task of the options. If there are
+    several, sampling is that of the one that generates."""
     from inflight.evaluate.metrics import CHOICE_METRICS, JUDGE
     from inflight.evaluate.run import Scoring
 
@@ -139,7 +147,8 @@ def scorings_from(
     for task in tasks:
         left_out = dict.fromkeys(GENERATE_ONLY) if task != "generate" and len(tasks) > 1 else {}
         asked = {name: value for name, value in options.items() if name not in _OWN}
-        job = evaluated_job(golden, directory.answers, task, asked | left_out, choices or reference)
+        of_job = options.get("task", task) if task == "generate" else task
+        job = evaluated_job(golden, directory.answers, of_job, asked | left_out, choices or reference)
         of_task = [metric for metric in metrics if metric.task == task]
         generates = task == "generate"
         scorings.append(

@@ -12,6 +12,7 @@ from typing import Literal, NoReturn, TypeVar, cast, get_args
 import click
 
 from build_engines.checkpoints.checkpoint import checkpoint_directory, read_config
+from build_engines.checkpoints.ctranslate2_model import is_ctranslate2_model
 from build_engines.checkpoints.openvino_ir import MODEL
 from build_engines.encoders.memory import plan_encoder
 from build_engines.encoders.settings import CONFIG_FILES, find_task
@@ -30,6 +31,10 @@ from inflight.deploy.memory import available_bytes
 T = TypeVar("T")
 
 _TASKS = ("generate", *get_args(EncoderTask))
+_NO_PLAN = (
+    "No plan is made for engines of the target ctranslate2: each of --encoder-requests processes (2) holds the weights,"
+    " and needs more for the clips or texts of a batch; serve one to see what it takes."
+)
 _MAX_TOKENS = 8192  # the prediction simulates the steps of two answers of each sequence
 
 
@@ -134,6 +139,8 @@ def command(
         _plan_together(checkpoints, memory or available_bytes(), precision, kv_cache_precision, max_seq_len, as_json)
     request = _plan_request(target, gpu, gpus, memory)
     directory = _locate(checkpoints[0])
+    if is_ctranslate2_model(directory):
+        raise click.UsageError(_NO_PLAN)
     task = task or find_task(directory)
     if task != "generate" and target is None and not request.is_openvino:
         request = replace(request, target="tensorrt")
@@ -185,9 +192,7 @@ def _plan_request(named: str | None, gpu: GpuModel | None, gpus: int, memory: in
     """Return what to plan for. Raises UsageError for contradictory or missing options."""
     target = named or ("tensorrt-llm" if gpu or memory else "openvino")
     if target in SEQ2SEQ_TARGETS:
-        raise click.UsageError(
-            f"No plan is made for --target {target}, whose engines need little more than their weights; build one."
-        )
+        raise click.UsageError(_NO_PLAN)
     if gpu and memory:
         raise click.UsageError("--gpu names a GPU and --memory describes one; leave one of them out.")
     if target == "openvino":

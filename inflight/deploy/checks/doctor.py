@@ -289,7 +289,7 @@ def _encode_a_text(location: str | Path) -> str:
             server.instance.probe.ask(task, _ENCODE_TIMEOUT)
         took = time.monotonic() - began
         models = ", ".join(server.engines.model_names.values())
-    return f"{models} answered {started:.1f} s after the start, and encoded a text in {took * 1e3:.0f} ms"
+    return f"{models} answered {started:.1f} s after the start, and computed a request in {took * 1e3:.0f} ms"
 
 
 def _missing_on_error(name: str, look: Callable[[], str]) -> Finding:

@@ -47,7 +47,6 @@ class Decoding:
 
     beam_width: int = 1
     temperature: float = 0.0
-    length_penalty: float = 1.0
     words: bool = False
 
 

@@ -141,6 +141,13 @@ class Inputs:
             raise RequestError(f"{self.label(name)} holds {values.size} values; one is expected", "invalid_request")
         return values.item()
 
+    def number(self, name: str, row: int, least: float, most: float, default: Any = None) -> Any:
+        """Return the single value as `scalar` does. Raises RequestError (`invalid_parameter`) for one out of bounds."""
+        value = self.scalar(name, row)
+        if value is not None and not least <= value <= most:
+            raise RequestError(f"{name} is {value}; it must be from {least} to {most}", "invalid_parameter")
+        return default if value is None else value
+
     def common(self, name: str, default: Any = None) -> Any:
         """Return the single value of an input for the whole request. Raises RequestError if its prompts differ."""
         array = self._arrays.get(name)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from inflight_client import AsyncClient, Client, InflightError, TranscribedBlock, Transcription
-from inflight_client.audio.cut import cut
+from inflight_client.audio.clip_call import ClipOptions, ClipRequest
+from inflight_client.audio.cut import Block, cut
 from inflight_client.audio.transcription import parse_segments
 
 from tests.client.encoders.test_calls import address
@@ -184,3 +185,11 @@ def test_leaving_early_cancels_the_rest(scripted_encoders: EncoderServer) -> Non
 def test_segments_that_are_none_are_damaged(text: str) -> None:
     with raises(InflightError, "answer_damaged"):
         parse_segments(text, "", 1.0, 0.0)
+
+
+def test_an_error_of_a_later_block_has_its_place_and_the_wait_that_the_server_asks_for() -> None:
+    error = InflightError("busy", "overloaded")
+    error.retry_after = 7
+    with raises(InflightError, "overloaded", naming="30.0 s") as caught:
+        ClipRequest(ClipOptions("whisper"), Block(1, 30.0, 60.0)).fail(error)
+    assert caught.value.retry_after == 7

@@ -23,35 +23,25 @@ _TARGET_TOKENIZER = "target_tokenizer.json"
 """The tokenizer of answers, where that is not the one of texts."""
 
 
-class SpeechEngine:
+class SpeechEngine(EngineProcess):
     """Transcribes clips."""
 
     packed = False
     noun = "clip"
 
     def __init__(self, settings: WhisperSettings, transcripts: TranscriptMaker, report: Callable[[str], None]) -> None:
-        self._process = EngineProcess(settings, report)
+        super().__init__(settings, report)
         self._transcripts = transcripts
-
-    @property
-    def pid(self) -> int | None:
-        """The id of the process that computes; None after it has died, until the next batch."""
-        return self._process.pid
 
     def padded_length(self, tokens: int) -> int:
         """Return the positions of 30 s: a clip is computed with silence behind it."""
         return MAX_POSITIONS
 
-    def run(self, inputs: Sequence[Clip]) -> Sequence[Any]:
-        decoded = self._process.run(inputs)
-        return [self._transcripts.make(clip, each) for clip, each in zip(inputs, decoded, strict=True)]
-
-    def close(self) -> None:
-        """End the engine's process."""
-        self._process.close()
+    def run(self, inputs: Sequence[Clip]) -> list[Any]:
+        return [self._transcripts.make(clip, each) for clip, each in zip(inputs, super().run(inputs), strict=True)]
 
 
-class TextEngine:
+class TextEngine(EngineProcess):
     """Makes texts from texts of at most `longest` tokens."""
 
     packed = False
@@ -60,25 +50,16 @@ class TextEngine:
     def __init__(
         self, settings: Text2TextSettings, tokenizer: Tokenizer, longest: int, report: Callable[[str], None]
     ) -> None:
-        self._process = EngineProcess(settings, report)
+        super().__init__(settings, report)
         self._decoder = tokenizer.decoder
         self._special = {each.content for each in tokenizer.get_added_tokens_decoder().values() if each.special}
         self._longest = longest
 
-    @property
-    def pid(self) -> int | None:
-        """The id of the process that computes; None after it has died, until the next batch."""
-        return self._process.pid
-
     def padded_length(self, tokens: int) -> int:
         return padded_length(tokens, self._longest)
 
-    def run(self, inputs: Sequence[SourceText]) -> Sequence[Any]:
-        return [self._answer(tokens) for tokens in self._process.run(inputs)]
-
-    def close(self) -> None:
-        """End the engine's process."""
-        self._process.close()
+    def run(self, inputs: Sequence[SourceText]) -> list[Any]:
+        return [self._answer(tokens) for tokens in super().run(inputs)]
 
     def _answer(self, tokens: Sequence[str]) -> TextAnswer:
         shown = [token for token in tokens if token not in self._special]

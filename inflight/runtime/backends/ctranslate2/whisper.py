@@ -41,12 +41,7 @@ class Whisper:
         encoded = self._model.encode(features)
         prompts = self._prompts(clips, encoded)
         results = self._model.generate(
-            encoded,
-            prompts,
-            length_penalty=decoding.length_penalty,
-            return_scores=True,
-            return_no_speech_prob=True,
-            **_sampling(decoding),
+            encoded, prompts, return_scores=True, return_no_speech_prob=True, **_sampling(decoding)
         )
         decoded = [_decoded(result, decoding) for result in results]
         states = np.array(encoded) if decoding.words else None
@@ -105,5 +100,5 @@ def _sampling(decoding: Decoding) -> dict[str, Any]:
 
 def _decoded(result: Any, decoding: Decoding) -> Decoded:
     tokens = tuple(result.sequences_ids[0])
-    total = result.scores[0] * len(tokens) ** decoding.length_penalty
+    total = result.scores[0] * len(tokens)
     return Decoded(tokens, total / (len(tokens) + 1), result.no_speech_prob, decoding.temperature)

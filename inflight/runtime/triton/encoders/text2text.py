@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -72,20 +71,16 @@ class Text2Text:
         if code is None or not form:
             known = [*languages, *prompts]
             named = f"name one of {', '.join(known)}" if known else "leave it out: the model has one language only"
-            raise RequestError(f"the model does not know the target_prefix {name[:80]!r}; {named}", "unsupported_input")
+            raise RequestError(f"the model has no language or prompt {name[:80]!r}; {named}", "unsupported_input")
         return "", (form.format(code),)
 
     def _decoding(self, inputs: Inputs, row: int) -> tuple[tuple[str, int | float], ...]:
         # CTranslate2's own least length is 1, and that of other libraries 0.
         values = {"min_decoding_length": 0, "max_decoding_length": self._manifest.max_seq_len, **self._text.defaults}
         for name, own, least, most in _OPTIONS:
-            value = inputs.scalar(name, row)
-            if value is None:
-                continue
-            highest = self._manifest.max_seq_len if most is None else most
-            if not math.isfinite(value) or not least <= value <= highest:
-                raise RequestError(f"{name} is {value}; it must be from {least} to {highest}", "invalid_parameter")
-            values[own] = value
+            value = inputs.number(name, row, least, self._manifest.max_seq_len if most is None else most)
+            if value is not None:
+                values[own] = value
         return tuple(sorted(values.items()))
 
     def _source(

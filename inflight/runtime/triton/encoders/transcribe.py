@@ -54,14 +54,8 @@ class Transcribe:
                 "invalid_parameter",
             )
         prompt = self._prefixes.read(decoded_text(inputs.scalar("TEXT_PREFIX", row, b""), "TEXT_PREFIX"))
-        temperature = inputs.scalar("temperature", row, 0.0)
-        beam_width = inputs.scalar("beam_width", row, 1)
-        if not 0 <= temperature <= 1:
-            raise RequestError(f"temperature is {temperature}; it must be from 0 to 1", "invalid_parameter")
-        if not 1 <= beam_width <= _MAX_BEAM_WIDTH:
-            raise RequestError(
-                f"beam_width is {beam_width}; it must be from 1 to {_MAX_BEAM_WIDTH}", "invalid_parameter"
-            )
+        temperature = inputs.number("temperature", row, 0, 1, 0.0)
+        beam_width = inputs.number("beam_width", row, 1, _MAX_BEAM_WIDTH, 1)
         decoding = Decoding(beam_width, temperature, words=inputs.scalar("word_timestamps", row, False))
         clip = Clip(samples[:length], prompt, decoding, () if temperature else _TEMPERATURES)
         clip.check()
