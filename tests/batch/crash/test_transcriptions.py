@@ -21,7 +21,7 @@ from tests.client.support.encoder_server import EncoderServer
 from tests.fixtures.voice import encoded, silence, voice
 from tests.fixtures.waiting import wait_until
 
-BLOCKS, CLIPS = 40, 5
+BLOCKS, CLIPS = 12, 5
 
 
 def sent_clips(server: EncoderServer) -> int:
@@ -53,7 +53,7 @@ def test_each_row_is_recorded_once_and_blocks_are_kept(
     scripted_encoders: EncoderServer, lives: JobProcesses, tmp_path: Path
 ) -> None:
     spoken = voice(1)
-    (tmp_path / "long.wav").write_bytes(encoded(np.tile(np.concatenate((spoken, silence(6))), BLOCKS)))
+    (tmp_path / "long.wav").write_bytes(encoded(np.tile(np.concatenate((spoken, silence(28))), BLOCKS)))
     rows = [{"id": "long", "audio": "long.wav"}]
     for number in range(CLIPS):
         (tmp_path / f"{number}.wav").write_bytes(encoded(spoken[: len(spoken) - 100 * number]))
@@ -74,7 +74,7 @@ def test_each_row_is_recorded_once_and_blocks_are_kept(
     kept = 0
     for _ in range(3):
         life = start(out.name)
-        wanted = kept + 5
+        wanted = kept + 2
         wait_until(lambda: kept_blocks(out, scratch) >= wanted)  # noqa: B023
         life.send(signal.SIGKILL)
         assert life.wait() == -9
