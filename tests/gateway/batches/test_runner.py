@@ -194,14 +194,14 @@ def test_two_runners_run_a_batch_once_and_the_other_takes_over(stores: Stores, h
             assert second.active
 
 
-def _kill_many_times(stores: Stores, server: str, batch_id: str, kills: int = 20, concurrency: int = 64) -> int:
+def _kill_many_times(stores: Stores, server: str, batch_id: str, kills: int, longest: float, concurrency: int) -> int:
     """Kill the runner's process, or that of the job, at random moments; return how often before the batch ended."""
     draw = random.Random(kills)
     runner = RunnerProcess(stores, server, concurrency)
     killed = 0
     try:
         while killed < kills:
-            time.sleep(draw.uniform(0.0, 6.0))
+            time.sleep(draw.uniform(0.0, longest))
             if stores.batches.get("", batch_id)["status"] not in ("validating", "in_progress", "finalizing"):
                 break
             killed += 1
@@ -219,15 +219,17 @@ def _kill_many_times(stores: Stores, server: str, batch_id: str, kills: int = 20
     return killed
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_a_batch_that_was_killed_many_times_is_whole(stores: Stores, hurried_server: Server, tmp_path: Path) -> None:
-    """tests/gateway/test_batches.py kills the gateway and the server of a smaller one."""
-    rows = 50_000
+@pytest.mark.parametrize(
+    ("rows", "kills", "longest", "concurrency"),
+    [(200, 2, 3.0, 2), pytest.param(50_000, 20, 6.0, 64, marks=pytest.mark.slow)],
+)
+def test_a_batch_that_was_killed_many_times_is_whole(
+    rows: int, kills: int, longest: float, concurrency: int, stores: Stores, hurried_server: Server, tmp_path: Path
+) -> None:
     requests = lines([request(number) for number in range(rows)])
     batch_id = stores.batch(requests)
     out = run_directly(requests, hurried_server.grpc_address, tmp_path)
-    assert _kill_many_times(stores, hurried_server.grpc_address, batch_id)
+    assert _kill_many_times(stores, hurried_server.grpc_address, batch_id, kills, longest, concurrency)
     batch = stores.wait(batch_id)
     assert batch["status"] == "completed"
     check_once_each(stores, batch, rows)
