@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import theilslopes
 
 _WINDOW = 0.15
 """Fraction of the measurements whose median is the start, and the end."""
@@ -46,6 +45,8 @@ class Growth:
 def growth(measurements: Sequence[Measurement], warm_up_seconds: float = 0.0) -> Growth:
     """Return how much a series grew after its first `warm_up_seconds`. Raises ValueError for fewer than ten
     measurements."""
+    from scipy.stats import theilslopes  # a heavy import
+
     start = measurements[0].seconds + warm_up_seconds if measurements else 0.0
     rest = [one for one in measurements if one.seconds >= start]
     if len(rest) < 10:

@@ -144,11 +144,11 @@ def example_inputs(inputs: list[str]) -> dict[str, Any]:
 def _convert(graph: Any, inputs: list[str]) -> Any:
     import openvino
     import torch
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     with torch.no_grad():
         model = openvino.convert_model(
-            graph,
-            example_input=example_inputs(inputs),
+            TorchScriptPythonDecoder(graph, example_input=example_inputs(inputs), trace_kwargs={"check_trace": False}),
             input=[(name, [-1, -1], openvino.Type.i64) for name in inputs],
         )
     for number, name in enumerate(inputs):

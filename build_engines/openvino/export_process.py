@@ -60,11 +60,13 @@ def _disable_telemetry() -> None:
 
 
 def _hide_unused_libraries() -> None:
-    """Make transformers run without scikit-learn, as if it were not installed.
+    """Make the export run without two libraries, as if they were not installed; they take three seconds of each.
 
-    It imports it, and pandas with it, for a kind of speculative decoding, which takes two seconds of each export.
+    transformers imports scikit-learn, and pandas with it, for a kind of speculative decoding; OpenVINO imports NNCF's
+    part for torch, and setuptools with it, to recognize models of NNCF's.
     """
     sys.modules["sklearn"] = None  # type: ignore[assignment]
+    sys.modules["nncf.torch"] = None  # type: ignore[assignment]
 
 
 def _send(answers: TextIO, message: dict[str, object]) -> None:

@@ -44,6 +44,8 @@ class ActiveRequests:
 
     def add(self, request_id: str, answer: ActiveRequest) -> None:
         with self._lock:
+            if not self._by_id:
+                self._wake.set()
             self._by_id[request_id].append(answer)
 
     def remove(self, request_id: str, answer: ActiveRequest) -> None:
@@ -73,7 +75,7 @@ class ActiveRequests:
             return [answer for answers in self._by_id.values() for answer in answers]
 
     def _check_all(self) -> None:
-        self._wake.wait(self._check_seconds)
+        self._wake.wait(self._check_seconds if self._by_id else None)
         self._wake.clear()
         for answer in self._all():
             self._thread.attempt(partial(self._check, answer))
