@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ def write_synthetic_checkpoint(
     check_name(name)
     progress = progress or NoBuildProgress()
     progress.step("Writing tokenizer and config")
-    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type] # transformers would take a second to import it
     import torch
     from transformers import AutoConfig, GenerationConfig
 
