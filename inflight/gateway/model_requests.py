@@ -15,7 +15,7 @@ from inflight_client.encoder_call import Task
 from inflight_client.model_defaults import with_model_defaults
 from inflight_client.sampling import Sampling
 
-from inflight.gateway.admission_queue import Admission
+from inflight.gateway.admission_queue import Admissions
 from inflight.gateway.audit.line import prompt_of
 from inflight.gateway.backends import BackendServer
 from inflight.gateway.degradation import Degradation
@@ -24,10 +24,11 @@ from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import MAX_VALUES, DisconnectedError, Request, Response
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.metrics import GatewayMetrics
-from inflight.gateway.proxy import Passed, Proxy
+from inflight.gateway.proxy import Passed, Proxy, honoured
 from inflight.gateway.quotas import KeyQuotas
+from inflight.gateway.response_cache.answers import CachedAnswers
+from inflight.gateway.response_cache.request_key import request_key
 from inflight.gateway.routes_file import Shadow
-from inflight.gateway.served_model import ServedTask
 from inflight.gateway.server_pool import Candidate, ServerPool
 from inflight.gateway.servers import Encoder, UpstreamServer
 from inflight.gateway.settings import GatewaySettings
@@ -47,13 +48,9 @@ _MAX_TOKEN_IDS = 1_000_000
 _TEXTS_AT_A_TIME = 4
 _DEFAULTS = RequestDefaults(None, Sampling())
 """The model's own come later, once it is known which one answers."""
+_Body = Mapping[str, Any]
 Handler = Callable[..., Awaitable[None]]
 """Takes a request, its caller, and the values of the placeholders of its route."""
-
-
-def _honoured(body: Mapping[str, Any], no_effect: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a body that the gateway does not ignore."""
-    return {name: value for name, value in body.items() if value is not None and name not in no_effect}
 
 
 def _in_turn(first: Candidate, again: Callable[[], Sequence[Candidate]]) -> Iterator[Candidate]:
@@ -75,10 +72,14 @@ class ModelRequests:
     ) -> None:
         """`on_copy` is called for each copy of a request to a shadow that has ended."""
         self._settings, self._pool, self._quotas, self._metrics = settings, pool, quotas, metrics
-        self._admissions: dict[tuple[ServedTask, str, str | None], Admission] = {}
-        self._text_admission = self._new_admission(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
+        admissions = Admissions(pool.places, pool.running, settings.max_waiting, settings.workers)
+        self._admission, self._text_admission = (
+            admissions.of,
+            admissions.new(lambda: _TEXTS_AT_A_TIME, "texts to tokenize"),
+        )
         self._degradation = Degradation(pool, metrics, partial(self._admission, "generate"))
         self._uploads = AudioUploads(settings)
+        self._cached = CachedAnswers(settings, quotas)
         self._shadows = Shadows(metrics.shadows, metrics.waiting, on_copy)
         self.draining = False
         self.routes: dict[str, dict[str, Handler]] = {
@@ -93,6 +94,7 @@ class ModelRequests:
 
     async def close(self) -> None:
         await self._shadows.close()
+        self._cached.close()
 
     async def _complete(self, chat: bool, request: Request, caller: Caller) -> None:
         most_values = MAX_VALUES if chat else _MAX_TOKEN_IDS
@@ -136,21 +138,49 @@ class ModelRequests:
         find = partial(self._pool.candidates, "generate", visible=caller.visible, request_id=request.request_id)
         again = partial(find, parsed.model, tier=parsed.service_tier, unloaded=True)
         asked = again()[:2]
-        parsed, targets = self._degradation.apply(parsed, asked, request, caller)
-        if targets is not asked:
-            again = partial(find, targets[0].model)
-        attempts = (
-            self._held(
-                partial(self._generation, each, parsed, body, context, request, responses), request, each, parsed, until
-            )
-            for each in _in_turn(targets[0], again)
-        )
         route = self._pool.routes.current.get(parsed.model)
-        shadow = route.shadow_of(request.request_id) if route else None
-        request.kept = bytearray() if shadow else None
-        await self._run(attempts, request, caller, until)
-        if shadow is not None:
-            self._shadow(shadow, request, caller, parsed, body, context)
+
+        async def compute(request: Request) -> None:
+            left, targets = self._degradation.apply(parsed, asked, request, caller)
+            after = again if targets is asked else partial(find, targets[0].model)
+            attempts = (
+                self._held(
+                    partial(self._generation, each, left, body, context, request, responses), request, each, left, until
+                )
+                for each in _in_turn(targets[0], after)
+            )
+            shadow = route.shadow_of(request.request_id) if route else None
+            request.kept = bytearray() if shadow else None
+            await self._run(attempts, request, caller, until)
+            if shadow is not None:
+                self._shadow(shadow, request, caller, left, body, context)
+
+        if caller.caches or (route and route.cache):
+            key = self._key(asked[0], parsed, request, caller.tenant, responses)
+            await self._cached.answer(request, caller, key, asked[0].target, until, compute)
+        else:
+            await compute(request)
+
+    def _key(
+        self, candidate: Candidate, parsed: GenerationRequest, request: Request, tenant: str, responses: _Body | None
+    ) -> bytes | None:
+        """Return the key of a request in the response cache; None: its answer is no function of it."""
+        server, name = candidate.target, candidate.model
+        if not isinstance(server, UpstreamServer):
+            return None
+        effective = self._effective(name, server, parsed, request)
+        routes = self._pool.routes.sha256
+        return request_key(effective, name, server, self._settings, tenant, routes, responses)
+
+    def _effective(
+        self, model: str, server: UpstreamServer, parsed: GenerationRequest, request: Request
+    ) -> GenerationRequest:
+        """Return a request with the defaults of a server's model, and the number of its adapter."""
+        if "reasoning_effort" in parsed.chat_template_kwargs and "reasoning_effort" not in server.text.template:
+            self._note_no_effect(request, (*parsed.no_effect, "reasoning_effort"))
+        sampling = with_model_defaults(parsed.sampling, server.served)
+        adapter = None if model == server.model else server.adapters.get(model)
+        return replace(parsed, sampling=replace(sampling, adapter=adapter))
 
     def _shadow(
         self,
@@ -192,17 +222,13 @@ class ModelRequests:
         if isinstance(server, BackendServer):
             return self._passed_generation(candidate, server, parsed, body, context, responses)
         assert isinstance(server, UpstreamServer)
-        sampling = with_model_defaults(parsed.sampling, server.served)
-        adapter = None if candidate.model == server.model else server.adapters.get(candidate.model)
-        parsed = replace(parsed, sampling=replace(sampling, adapter=adapter))
+        parsed = self._effective(candidate.model, server, parsed, request)
         if responses is not None:
             used = {name: getattr(parsed.sampling, name) for name in ("temperature", "top_p")}
             responses = {**responses, **{name: 1.0 if value is None else value for name, value in used.items()}}
         for prompt in parsed.prompts:
             size = len(prompt) if isinstance(prompt, str) else parsed.characters
             server.text.check_size(prompt, size, server.max_seq_len)
-        if "reasoning_effort" in parsed.chat_template_kwargs and "reasoning_effort" not in server.text.template:
-            self._note_no_effect(request, (*parsed.no_effect, "reasoning_effort"))
         generation = Generation(parsed, server, context, self._settings, request.outcome, responses)
         return self._answer(candidate, server.model, parsed, generation.max_tokens, generation.respond)
 
@@ -217,20 +243,9 @@ class ModelRequests:
     ) -> Attempt:
         """Return what passes the request on. Raises ApiError for what the server can't do."""
         max_tokens = self._max_tokens(parsed)
-        left_out = parsed.no_effect if server.has_field("service_tier") else (*parsed.no_effect, "service_tier")
-        sent = {"max_tokens": max_tokens, **_honoured(body, left_out)}
-        passed = Passed(
-            "/v1/chat/completions" if parsed.chat else "/v1/completions",
-            sent | {name: max_tokens for name in ("max_tokens", "max_completion_tokens") if name in sent},
-            parsed.model,
-            candidate.model,
-            context.request_id,
-            context.until,
-            parsed.estimated_tokens,
-            parsed.stream,
-            parsed.include_usage,
-            responses=responses,
-            keep_alive_seconds=self._settings.keep_alive_seconds,
+        passed = Passed.generation(
+            *(parsed, body, server, candidate.model, max_tokens, context.request_id, context.until, responses),
+            self._settings.keep_alive_seconds,
         )
         return self._answer(candidate, candidate.model, parsed, max_tokens, Proxy(passed, server).respond)
 
@@ -286,7 +301,7 @@ class ModelRequests:
             encoder = candidate.target
             respond: Callable[[Request], Awaitable[None]]
             if isinstance(encoder, BackendServer):
-                tokens, sent = parsed.estimated_tokens(None), _honoured(body, parsed.no_effect)
+                tokens, sent = parsed.estimated_tokens(None), honoured(body, parsed.no_effect)
                 passed = Passed(
                     *(PATHS[task][0], sent, model, candidate.model, request.request_id, until, tokens),
                     texts=parsed.size,
@@ -364,25 +379,6 @@ class ModelRequests:
     def _note_no_effect(self, request: Request, names: Sequence[str]) -> None:
         if names:
             request.response_headers["x-inflight-no-effect"] = ", ".join(names)
-
-    def _admission(self, task: ServedTask, model: str, address: str | None = None) -> Admission:
-        """Return the admission of a model at all servers, or at one: many requests for one hold up none for another."""
-        key = (task, model, address)
-        if key not in self._admissions:
-            what = {"generate": "answers", "transcribe": "blocks of audio"}.get(task, "texts")
-            places, running = partial(self._pool.places, *key), partial(self._pool.running, *key)
-            self._admissions[key] = self._new_admission(places, what, running)
-        return self._admissions[key]
-
-    def _new_admission(
-        self, places: Callable[[], int], what: str, running: Callable[[], int] | None = None
-    ) -> Admission:
-        """Return an admission of this process, which has its share of the places, and of those that run at once."""
-        workers, running = self._settings.workers, running or places
-        return Admission(
-            *(lambda: max(1, places() // workers), self._settings.max_waiting // workers, what),
-            lambda: max(1, running() // workers),
-        )
 
     async def _run(self, attempts: Iterator[Attempt | Held], request: Request, caller: Caller, until: float) -> None:
         if not await run_work(attempts, request, caller, until, self._quotas, self._metrics.waiting):
