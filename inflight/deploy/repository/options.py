@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -145,6 +146,15 @@ def adapter_files(path: Path) -> dict[str, Path]:
     files = {weights: path / weights if path.is_dir() else path}
     beside = files[weights].parent / settings
     return {**files, settings: beside} if beside.is_file() else files
+
+
+def adapter_digest(path: Path) -> str:
+    """Return the SHA-256 of a LoRA adapter's files. Raises OSError."""
+    digest = hashlib.sha256()
+    for name, file in adapter_files(path).items():
+        with file.open("rb") as content:
+            digest.update(name.encode() + hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()
 
 
 def check_readable(*paths: Path | str) -> None:

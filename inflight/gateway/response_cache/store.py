@@ -23,7 +23,8 @@ FILE = "responses.sqlite"
 """Its name in the gateway's state directory."""
 
 _BUSY_SECONDS, _CLEAR_BUSY_SECONDS = 0.25, 5.0
-_REMOVED_AT_ONCE, _ROUNDS = 16, 8
+_MOST_REMOVED = 100
+"""Entries that make room for a new one: more may be too many after the bound was lowered."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
     digest BLOB PRIMARY KEY, generation INTEGER, stored REAL, request BLOB, facts BLOB, wire BLOB, checksum BLOB
@@ -79,9 +80,8 @@ class ResponseStore:
                 self._said.add(str(error))
                 logger.error(
                     "The response cache %s can't be used, so answers are computed: %s; if this goes on, stop the"
-                    " gateway and delete the file",
-                    self.path,
-                    error,
+                    " gateway and delete %s*",
+                    *(self.path, error, self.path),
                 )
             return otherwise
 
@@ -104,25 +104,23 @@ class ResponseStore:
         ).fetchone()
         if row is None or row[0] != request or row[3] != _digest(*row[:3]):
             return None, generation
-        return Entry(row[2], **orjson.loads(row[1])), generation
+        headers, reasons = orjson.loads(row[1])
+        return Entry(row[2], headers, tuple(reasons)), generation
 
     def _keep(self, request: bytes, entry: Entry, generation: int) -> None:
         database, now = self._open(), time.time()
-        facts = orjson.dumps({"headers": entry.headers, "finish_reasons": entry.finish_reasons})
-        row = (request, facts, entry.wire)
+        row = (request, orjson.dumps((entry.headers, entry.finish_reasons)), entry.wire)
         with transaction(database):
             database.execute("DELETE FROM entries WHERE stored <= ? OR stored > ?", (now - self.max_age, now))
             database.execute(
                 "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (_digest(request), generation, now, *row, _digest(*row)),
             )
-            for _ in range(_ROUNDS):
+            for _ in range(_MOST_REMOVED):
                 if _used_bytes(database) <= self._max_bytes:
                     break
-                database.execute(
-                    "DELETE FROM entries WHERE rowid IN (SELECT rowid FROM entries ORDER BY stored LIMIT ?)",
-                    (_REMOVED_AT_ONCE,),
-                )
+                oldest = "SELECT rowid FROM entries ORDER BY stored LIMIT 1"
+                database.execute(f"DELETE FROM entries WHERE rowid = ({oldest})")
 
 
 def clear(path: Path) -> int:
