@@ -104,9 +104,9 @@ FLAG, NAMES = one_of(False, True), one_of("tea", "tea-2", "Tea", "tea ")
 VALUES: dict[str, Callable[[Random], Any]] = {
     **{name: whole(1, 9999) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens")},
     **{name: number(-2, 2) for name in ("presence_penalty", "frequency_penalty")},
-    **{name: FLAG for name in ("stream", "ignore_eos", "parallel_tool_calls", "echo")},
-    **{name: FLAG for name in ("add_generation_prompt", "continue_final_message")},
-    **{name: words for name in ("stop", "bad_words")},
+    **dict.fromkeys(("stream", "ignore_eos", "parallel_tool_calls", "echo"), FLAG),
+    **dict.fromkeys(("add_generation_prompt", "continue_final_message"), FLAG),
+    **dict.fromkeys(("stop", "bad_words"), words),
     **{name: whole(0, 20) for name in ("prompt_logprobs", "top_logprobs")},
     "model": NAMES,
     "temperature": number(0, 2),
@@ -147,11 +147,11 @@ OF_API: dict[tuple[str, str], Callable[[Random], Any]] = {
     ),
 }
 NEEDED: dict[tuple[str, str], dict[str, Any]] = {
-    **dict.fromkeys((("chat", "tool_choice"), ("chat", "parallel_tool_calls")), {"tools": FUNCTIONS}),
-    **dict.fromkeys(
-        (("responses", "tool_choice"), ("responses", "parallel_tool_calls")),
-        {"tools": [{"type": "function", "name": each} for each in "fg"]},
-    ),
+    **{("chat", name): {"tools": FUNCTIONS} for name in ("tool_choice", "parallel_tool_calls")},
+    **{
+        ("responses", name): {"tools": [{"type": "function", "name": each} for each in "fg"]}
+        for name in ("tool_choice", "parallel_tool_calls")
+    },
     ("chat", "top_logprobs"): {"logprobs": True},
     ("chat", "stream_options"): {"stream": True},
     ("completions", "stream_options"): {"stream": True},
