@@ -24,7 +24,7 @@ HEADER = "x-inflight-cache"
 MAX_WIRE_BYTES = 2**20
 """Of an answer that is stored."""
 _WITH_ANSWER = ("x-inflight-tool-call-parser", "x-inflight-degraded")
-"""Headers that say something about the answer, whoever gets it."""
+"""Headers about the answer, which go with it to every client."""
 _WHOLE = frozenset(("stop", "length", "tool_calls"))
 _HEAD = re.compile(rb'"id":"[a-z]+[_-]([0-9a-f]{16})[0-9a-f]{8}","object":"[a-z._]+","created(?:_at)?":(\d+)')
 Compute = Callable[[Request], Awaitable[None]]
@@ -128,7 +128,7 @@ class _UnansweredError(Exception):
 
 
 class _Computing:
-    """An answer that is computed for all who read it. It is cancelled once nobody does."""
+    """An answer that is computed for all who read it. It is cancelled once no client does."""
 
     def __init__(self, request: Request, compute: Compute) -> None:
         """`request` is the first one that asks for it, which waits in `run`."""

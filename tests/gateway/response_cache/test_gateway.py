@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from inflight.cli import main
 from inflight.deploy.repository.options import DeploymentOptions
-from inflight.deploy.server.server import Server, ServerSettings
+from inflight.deploy.server.server import Server
 from inflight.gateway.key_editing import add_key
 from inflight.gateway.key_file import ApiKey
 from inflight.gateway.processes import GatewayProcesses
@@ -23,6 +24,7 @@ from tests.fixtures.gateway import openai_client, running_gateway
 from tests.fixtures.gateway_requests import MODEL, Answer, get, post
 from tests.fixtures.server import fake_engine
 from tests.fixtures.waiting import wait_until
+from tests.standins.faulty_network.proxy import FaultyNetwork
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MESSAGES = {"messages": [{"role": "user", "content": "Is there tea?"}], "max_tokens": 8}
@@ -178,18 +180,24 @@ def test_clearing_empties_the_cache_at_once(
 
 
 @pytest.mark.slow
-def test_a_new_engine_empties_the_cache_within_a_second(
+def test_a_new_engine_empties_the_cache_also_where_a_proxy_hides_the_change(
     tiny_engine: TinyEngine, tmp_path: Path, keys: dict[str, dict[str, str]], place: Path
 ) -> None:
     options = DeploymentOptions(parameters=fake_engine(step_seconds=0.001))
-    with Server(tiny_engine("llama"), options) as first:
-        settings = ServerSettings(grpc_port=int(first.grpc_address.rpartition(":")[2]))
-        with running_gateway(first, key_file=str(place / "keys.json"), state_dir=str(tmp_path)) as gateway:
-            assert [ask(gateway, CHAT, keys["shop"], **MESSAGES)[0] for _ in range(2)] == ["miss", "hit"]
-            first.stop()
-            time.sleep(1)
-            body = {"model": MODEL, "temperature": 0, **MESSAGES}
-            assert post(gateway, CHAT, body, keys["shop"]).status == 503
-            with Server(tiny_engine("llama", precision="int8"), options, settings):
-                answer = wait_until(lambda: (found := post(gateway, CHAT, body, keys["shop"])).status == 200 and found)
-                assert answer.headers["x-inflight-cache"] == "miss"
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(Server(tiny_engine("llama", each), options)) for each in ("fp32", "bf16"))
+        network = stack.enter_context(FaultyNetwork(first.grpc_address))
+        settings = {"key_file": str(place / "keys.json"), "state_dir": str(tmp_path)}
+        gateway = stack.enter_context(running_gateway(network.address, **settings))
+
+        def result() -> str | None:
+            answer = post(gateway, CHAT, {"model": MODEL, "temperature": 0, **MESSAGES}, keys["shop"])
+            return answer.headers.get("x-inflight-cache") if answer.status == 200 else str(answer.status)
+
+        assert [result() for _ in range(2)] == ["miss", "hit"]
+        network.target = second.grpc_address
+        first.stop()
+        stopped = time.monotonic()
+        wait_until(lambda: result() == "miss")
+        assert time.monotonic() - stopped < 10  # the gateway looks each second, beside what else the machine does
+        assert {result() for _ in range(5)} == {"hit"}

@@ -122,8 +122,8 @@ VALUES: dict[str, Callable[[Random], Any]] = {
     "logit_bias": lambda random: {str(each): random.randint(-9, 9) for each in ids(random)},
     "allowed_token_ids": ids,
     "messages": lambda random: [message(random) for _ in range(random.randint(1, 3))],
-    "prompt": lambda random: random.choice((word, words, ids))(random),
-    "input": lambda random: [message(random)] if random.random() < 0.5 else word(random),
+    "prompt": lambda random: random.choice((word, ids, lambda random: [*words(random), "tea"]))(random),
+    "input": lambda random: [message(random), message(random)] if random.random() < 0.5 else word(random),
     "instructions": word,
     "tools": lambda random: [{"type": "function", "function": function(random)}],
     "tool_choice": one_of(
