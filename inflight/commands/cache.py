@@ -13,19 +13,14 @@ from inflight.gateway.settings import DEFAULT_PORT, GatewaySettings
 
 @click.group()
 def command() -> None:
-    """Empty the response cache of the gateway (docs/response-cache.md). For cached engines, see `inflight list`."""
+    """Empty the response cache of the gateway (docs/response-cache.md). `inflight list` shows cached engines."""
 
 
 @command.command("clear", short_help="Forget all stored answers.")
 @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="The gateway's.")
 @click.option("--state-dir", type=click.Path(), help="The gateway's.  [default: that of its port]")
 def clear_command(port: int, state_dir: str | None) -> None:
-    """Forget all stored answers, and those that are being computed. Running gateways find none of them any more.
-
-    \b
-      inflight cache clear
-      inflight cache clear --state-dir /var/lib/inflight/gateway
-    """  # fmt: skip
+    """Forget all stored answers, and those that are being computed, also while gateways run."""
     path = GatewaySettings((), port=port, state_dir=state_dir).state_path / FILE
     try:
         removed = clear(path) if path.exists() else 0

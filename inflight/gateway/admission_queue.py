@@ -288,10 +288,7 @@ class Admission:
 
 
 class Admissions:
-    """The admissions of a process, which has its share of the places, and of those that run at once.
-
-    There is one for each model at all servers, or at one: many requests for one hold up none for another.
-    """
+    """Those of a process, which has its share of the places. Many requests for a model hold up none for another."""
 
     def __init__(self, places: Callable[..., int], running: Callable[..., int], max_waiting: int, workers: int) -> None:
         """`places` and `running` return those of a task, a model and an address."""
@@ -299,6 +296,7 @@ class Admissions:
         self._of: dict[tuple[ServedTask, str, str | None], Admission] = {}
 
     def of(self, task: ServedTask, model: str, address: str | None = None) -> Admission:
+        """Return the admission of a model at all servers, or at one."""
         key = (task, model, address)
         if key not in self._of:
             what = {"generate": "answers", "transcribe": "blocks of audio"}.get(task, "texts")

@@ -51,11 +51,6 @@ class Caller(NamedTuple):
         """Whether requests may get less than they ask for, rather than wait."""
         return self.key is None or self.key.degrade
 
-    @property
-    def caches(self) -> bool:
-        """Whether the response cache answers its requests, and keeps their answers."""
-        return self.key is not None and self.key.cache
-
     def check_priority(self, priority: int, field: str) -> None:
         """Raise ApiError 403, which names the field, for a priority beyond the key's."""
         most = 0 if self.key is None else self.key.max_priority

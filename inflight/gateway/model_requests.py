@@ -24,7 +24,7 @@ from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import MAX_VALUES, DisconnectedError, Request, Response
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.metrics import GatewayMetrics
-from inflight.gateway.proxy import Passed, Proxy, honoured
+from inflight.gateway.proxy import Passed, Proxy
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.response_cache.answers import CachedAnswers
 from inflight.gateway.response_cache.request_key import request_key
@@ -48,9 +48,13 @@ _MAX_TOKEN_IDS = 1_000_000
 _TEXTS_AT_A_TIME = 4
 _DEFAULTS = RequestDefaults(None, Sampling())
 """The model's own come later, once it is known which one answers."""
-_Body = Mapping[str, Any]
 Handler = Callable[..., Awaitable[None]]
 """Takes a request, its caller, and the values of the placeholders of its route."""
+
+
+def _honoured(body: Mapping[str, Any], no_effect: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a body that the gateway does not ignore."""
+    return {name: value for name, value in body.items() if value is not None and name not in no_effect}
 
 
 def _in_turn(first: Candidate, again: Callable[[], Sequence[Candidate]]) -> Iterator[Candidate]:
@@ -73,10 +77,8 @@ class ModelRequests:
         """`on_copy` is called for each copy of a request to a shadow that has ended."""
         self._settings, self._pool, self._quotas, self._metrics = settings, pool, quotas, metrics
         admissions = Admissions(pool.places, pool.running, settings.max_waiting, settings.workers)
-        self._admission, self._text_admission = (
-            admissions.of,
-            admissions.new(lambda: _TEXTS_AT_A_TIME, "texts to tokenize"),
-        )
+        self._admission = admissions.of
+        self._text_admission = admissions.new(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
         self._degradation = Degradation(pool, metrics, partial(self._admission, "generate"))
         self._uploads = AudioUploads(settings)
         self._cached = CachedAnswers(settings, quotas)
@@ -155,27 +157,18 @@ class ModelRequests:
             if shadow is not None:
                 self._shadow(shadow, request, caller, left, body, context)
 
-        if caller.caches or (route and route.cache):
-            key = self._key(asked[0], parsed, request, caller.tenant, responses)
-            await self._cached.answer(request, caller, key, asked[0].target, until, compute)
-        else:
+        if not (caller.key and caller.key.cache) and not (route and route.cache):
             await compute(request)
+            return
+        effective = self._effective(asked[0], parsed, request)
+        key = request_key(asked[0], effective, responses, caller.tenant, self._settings, self._pool.routes.sha256)
+        await self._cached.answer(request, caller, key, asked[0].target, until, compute)
 
-    def _key(
-        self, candidate: Candidate, parsed: GenerationRequest, request: Request, tenant: str, responses: _Body | None
-    ) -> bytes | None:
-        """Return the key of a request in the response cache; None: its answer is no function of it."""
-        server, name = candidate.target, candidate.model
+    def _effective(self, candidate: Candidate, parsed: GenerationRequest, request: Request) -> GenerationRequest:
+        """Return a request with the defaults of a target's model, and the number of its adapter."""
+        server, model = candidate.target, candidate.model
         if not isinstance(server, UpstreamServer):
-            return None
-        effective = self._effective(name, server, parsed, request)
-        routes = self._pool.routes.sha256
-        return request_key(effective, name, server, self._settings, tenant, routes, responses)
-
-    def _effective(
-        self, model: str, server: UpstreamServer, parsed: GenerationRequest, request: Request
-    ) -> GenerationRequest:
-        """Return a request with the defaults of a server's model, and the number of its adapter."""
+            return parsed
         if "reasoning_effort" in parsed.chat_template_kwargs and "reasoning_effort" not in server.text.template:
             self._note_no_effect(request, (*parsed.no_effect, "reasoning_effort"))
         sampling = with_model_defaults(parsed.sampling, server.served)
@@ -222,7 +215,7 @@ class ModelRequests:
         if isinstance(server, BackendServer):
             return self._passed_generation(candidate, server, parsed, body, context, responses)
         assert isinstance(server, UpstreamServer)
-        parsed = self._effective(candidate.model, server, parsed, request)
+        parsed = self._effective(candidate, parsed, request)
         if responses is not None:
             used = {name: getattr(parsed.sampling, name) for name in ("temperature", "top_p")}
             responses = {**responses, **{name: 1.0 if value is None else value for name, value in used.items()}}
@@ -243,9 +236,20 @@ class ModelRequests:
     ) -> Attempt:
         """Return what passes the request on. Raises ApiError for what the server can't do."""
         max_tokens = self._max_tokens(parsed)
-        passed = Passed.generation(
-            *(parsed, body, server, candidate.model, max_tokens, context.request_id, context.until, responses),
-            self._settings.keep_alive_seconds,
+        left_out = parsed.no_effect if server.has_field("service_tier") else (*parsed.no_effect, "service_tier")
+        sent = {"max_tokens": max_tokens, **_honoured(body, left_out)}
+        passed = Passed(
+            "/v1/chat/completions" if parsed.chat else "/v1/completions",
+            sent | {name: max_tokens for name in ("max_tokens", "max_completion_tokens") if name in sent},
+            parsed.model,
+            candidate.model,
+            context.request_id,
+            context.until,
+            parsed.estimated_tokens,
+            parsed.stream,
+            parsed.include_usage,
+            responses=responses,
+            keep_alive_seconds=self._settings.keep_alive_seconds,
         )
         return self._answer(candidate, candidate.model, parsed, max_tokens, Proxy(passed, server).respond)
 
@@ -301,7 +305,7 @@ class ModelRequests:
             encoder = candidate.target
             respond: Callable[[Request], Awaitable[None]]
             if isinstance(encoder, BackendServer):
-                tokens, sent = parsed.estimated_tokens(None), honoured(body, parsed.no_effect)
+                tokens, sent = parsed.estimated_tokens(None), _honoured(body, parsed.no_effect)
                 passed = Passed(
                     *(PATHS[task][0], sent, model, candidate.model, request.request_id, until, tokens),
                     texts=parsed.size,

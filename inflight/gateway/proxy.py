@@ -19,7 +19,6 @@ from inflight.gateway.http import Request, Response
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
 from inflight.openai_api.frames import DONE, KEEP_ALIVE, error_frame, event_frame
-from inflight.openai_api.request import GenerationRequest
 from inflight.openai_api.response import ResponseHead
 from inflight.openai_api.responses import ResponsesWriter
 
@@ -48,41 +47,6 @@ class Passed:
     texts: int = 0
     responses: Mapping[str, Any] | None = None
     keep_alive_seconds: float = 10.0
-
-    @classmethod
-    def generation(
-        cls,
-        parsed: GenerationRequest,
-        body: Mapping[str, Any],
-        server: BackendServer,
-        target_model: str,
-        max_tokens: int,
-        request_id: str,
-        until: float,
-        responses: Mapping[str, Any] | None,
-        keep_alive_seconds: float,
-    ) -> Passed:
-        """Return what is passed on of a request whose body for chat completions or completions is `body`."""
-        left_out = parsed.no_effect if server.has_field("service_tier") else (*parsed.no_effect, "service_tier")
-        sent = {"max_tokens": max_tokens, **honoured(body, left_out)}
-        return cls(
-            "/v1/chat/completions" if parsed.chat else "/v1/completions",
-            sent | {name: max_tokens for name in ("max_tokens", "max_completion_tokens") if name in sent},
-            parsed.model,
-            target_model,
-            request_id,
-            until,
-            parsed.estimated_tokens,
-            parsed.stream,
-            parsed.include_usage,
-            responses=responses,
-            keep_alive_seconds=keep_alive_seconds,
-        )
-
-
-def honoured(body: Mapping[str, Any], no_effect: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a body that the gateway does not ignore."""
-    return {name: value for name, value in body.items() if value is not None and name not in no_effect}
 
 
 class Proxy:

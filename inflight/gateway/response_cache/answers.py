@@ -7,9 +7,9 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from inflight.gateway.http import DisconnectedError, Request, Response, cancel_on_disconnect
 from inflight.gateway.key_ring import Caller
@@ -23,10 +23,10 @@ from inflight.openai_api.frames import KEEP_ALIVE
 HEADER = "x-inflight-cache"
 MAX_WIRE_BYTES = 2**20
 """Of an answer that is stored."""
-_WITH_ANSWER = ("x-inflight-tool-call-parser", "x-inflight-degraded")
-"""Headers about the answer, which go with it to every client."""
+_REMARKS = ("x-inflight-tool-call-parser", "x-inflight-degraded")
+"""Headers of an answer that is not quite what was asked for; it goes only to those who ask at the same time."""
 _WHOLE = frozenset(("stop", "length", "tool_calls"))
-_HEAD = re.compile(rb'"id":"[a-z]+[_-]([0-9a-f]{16})[0-9a-f]{8}","object":"[a-z._]+","created(?:_at)?":(\d+)')
+_HEAD = re.compile(rb'"id":"[a-z]+[_-]([0-9a-f]{16})[0-9a-f]{8}","object":"[a-z._]+","created(?:_at)?":([0-9]+)')
 Compute = Callable[[Request], Awaitable[None]]
 
 
@@ -37,9 +37,7 @@ class CachedAnswers:
         self._store = ResponseStore(settings.state_path / FILE, settings.cache_max_bytes, settings.cache_max_age)
         self._quotas = quotas
         self._computing: dict[tuple[bytes, int | None], _Computing] = {}
-
-    def close(self) -> None:
-        self._store.close()
+        self.close = self._store.close
 
     async def answer(
         self, request: Request, caller: Caller, key: bytes | None, target: Target, until: float, compute: Compute
@@ -47,7 +45,7 @@ class CachedAnswers:
         """Answer a request with this key; None: its answer is no function of it.
 
         `compute` answers the request that it is given. `until` is a moment of the monotonic clock. Raises what
-        `compute` raises, ApiError 429 and DisconnectedError.
+        `compute` raises, ApiError and DisconnectedError.
         """
         max_age = _max_age(request.headers.get("cache-control", ""), self._store.max_age)
         if key is None or max_age is None:
@@ -56,10 +54,10 @@ class CachedAnswers:
             return
         build = target.build
         entry, generation = await self._store.find(key, max_age)
-        other = self._computing.get((key, generation)) if max_age else None
+        place = (key, generation)
+        other = self._computing.get(place) if max_age else None
         if entry is not None:
             with self._uncomputed(request, caller, target):
-                request.response_headers |= entry.headers
                 request.outcome.finish_reasons = dict(enumerate(entry.finish_reasons))
                 wire = Renaming()(entry.wire)
                 if wire.startswith(b"{"):
@@ -67,9 +65,19 @@ class CachedAnswers:
                 else:
                     await request.start_stream()
                     await request.end(wire)
-        elif other is None or not await self._follow(other, request, caller, target, until):
-            _note(request, "miss")
-            await self._lead(key, generation, request, build, compute)
+            return
+        if other is not None and await self._follow(other, request, caller, target, until):
+            return
+        _note(request, "miss")
+        own = _Computing(request, compute)
+        self._computing.setdefault(place, own)
+        try:
+            await own.run()
+        finally:
+            if (whole := own.entry(build)) is not None and generation is not None:
+                await self._store.keep(key, whole, generation)
+            if self._computing.get(place) is own:
+                del self._computing[place]
 
     @contextmanager
     def _uncomputed(self, request: Request, caller: Caller, target: Target) -> Iterator[None]:
@@ -85,46 +93,22 @@ class CachedAnswers:
                 outcome.admitted = request.started
 
     async def _follow(self, other: _Computing, request: Request, caller: Caller, target: Target, until: float) -> bool:
-        """Answer with what is being computed; return False if that failed before anything of it was sent."""
-
-        async def write() -> None:
-            async with asyncio.timeout(until - time.monotonic()):
-                await other.write_to(request, Renaming())
-
-        try:
-            with self._uncomputed(request, caller, target), other.reading():
-                if not await cancel_on_disconnect(request, write):
-                    raise DisconnectedError
-                request.outcome.finish_reasons = other.request.outcome.finish_reasons
-                request.outcome.error = other.request.outcome.error
-        except TimeoutError:
+        """Answer with what is being computed; return False if nothing of it came, in time or at all."""
+        with self._uncomputed(request, caller, target), other.reading():
+            try:
+                async with asyncio.timeout(until - time.monotonic()):
+                    stays = await cancel_on_disconnect(request, partial(other.write_to, request))
+            except TimeoutError:
+                if request.started:
+                    raise ApiError("the answer is not complete; set a later deadline", "deadline_exceeded") from None
+                return False
+            if not stays:
+                raise DisconnectedError
+            request.outcome.finish_reasons = other.request.outcome.finish_reasons
+            request.outcome.error = other.request.outcome.error
             if request.started:
-                raise ApiError(
-                    "the answer was not complete in time; set a later deadline", "deadline_exceeded"
-                ) from None
-            return False
-        except _UnansweredError:
-            return False
-        return True
-
-    async def _lead(
-        self, key: bytes, generation: int | None, request: Request, build: str | None, compute: Compute
-    ) -> None:
-        """Compute an answer, for this request and for identical ones that come meanwhile, and store it."""
-        place, own = (key, generation), _Computing(request, compute)
-        self._computing.setdefault(place, own)
-        try:
-            await own.run()
-        finally:
-            entry = own.entry(build)
-            if entry is not None and generation is not None:
-                await self._store.keep(key, entry, generation)
-            if self._computing.get(place) is own:
-                del self._computing[place]
-
-
-class _UnansweredError(Exception):
-    """What was computed for another request failed before anything of it was sent."""
+                other.check()
+            return request.started
 
 
 class _Computing:
@@ -136,20 +120,17 @@ class _Computing:
         self._inner = inner = request.detached(self._take, request.request_id)
         inner.headers, inner.response_headers = request.headers, request.response_headers
         inner.outcome, inner.span = request.outcome, request.span
-        self._body, self._ended = bytearray(), False
+        self._body, self._ended, self._readers = bytearray(), False, 0
         self._news = asyncio.Event()
-        self._readers = 0
         self._task = asyncio.ensure_future(compute(inner))
         self._task.add_done_callback(lambda task: self._tell())
 
     async def run(self) -> None:
         """Send it to the first request. If its client leaves, go on for the others."""
+        stays = False
         try:
-            try:
-                with self.reading():
-                    stays = await cancel_on_disconnect(self.request, partial(self.write_to, self.request))
-            except DisconnectedError:
-                stays = False
+            with self.reading(), suppress(DisconnectedError):
+                stays = await cancel_on_disconnect(self.request, partial(self.write_to, self.request))
             await asyncio.wait((self._task,))
         finally:
             self._task.cancel()
@@ -157,6 +138,12 @@ class _Computing:
         if not stays:
             raise DisconnectedError
         self._task.result()
+
+    def check(self) -> None:
+        """Raise what ended it before its end."""
+        if not self._ended:
+            error = None if self._task.cancelled() else self._task.exception()
+            raise error or ApiError("the answer was not finished; send the request again", "cancelled")
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -169,33 +156,24 @@ class _Computing:
                 self.request.outcome.left = True  # before its tokens are counted
                 self._task.cancel()
 
-    async def write_to(self, request: Request, rename: Renaming | None = None) -> None:
-        """Send what there is, and what comes, to its end. Raises what ended it before.
-
-        With `rename`, for another request: _UnansweredError if it ends before anything was sent.
-        """
-        sent = 0
+    async def write_to(self, request: Request) -> None:
+        """Send what there is, and what comes, until it ends."""
+        rename, sent = Renaming(), 0
         while True:
             news, ended, streams = self._news, self._ended, self._inner.has_events
-            part = bytes(self._body[sent:]) if streams or ended else b""
-            sent += len(part)
-            if rename is not None and part:
-                part = rename(part)
-                request.response_headers |= self._headers
-            if ended and not streams:
-                return await request.respond(Response(part))
-            if streams and not request.started and part:
-                await request.start_stream()
+            raw = bytes(self._body[sent:]) if streams or ended else b""
+            sent, part = sent + len(raw), rename(raw)
+            if part and not request.started:
+                request.response_headers |= self._remarks
+                if streams:
+                    await request.start_stream()
             if ended:
-                return await request.end(part)
+                await (request.end(part) if streams else request.respond(Response(part)))
+                return
             if part:
                 await request.write(part)
             elif self._task.done():
-                if rename is not None and not request.started:
-                    raise _UnansweredError
-                raise (None if self._task.cancelled() else self._task.exception()) or ApiError(
-                    "the answer was not finished; send the request again", "cancelled"
-                )
+                return
             else:
                 await news.wait()
 
@@ -204,14 +182,14 @@ class _Computing:
         outcome = self.request.outcome
         reasons = tuple(reason for _, reason in sorted(outcome.finish_reasons.items()))
         is_whole = self._ended and self._inner.status == 200 and not outcome.error and _WHOLE.issuperset(reasons)
-        is_as_asked = not outcome.rung and not outcome.failed and outcome.engine == build
+        is_as_asked = not self._remarks and not outcome.failed and outcome.engine == build
         if not (reasons and is_whole and is_as_asked) or len(self._body) > MAX_WIRE_BYTES:
             return None
-        return Entry(bytes(self._body).replace(KEEP_ALIVE, b""), self._headers, reasons)
+        return Entry(bytes(self._body).replace(KEEP_ALIVE, b""), reasons)
 
     @property
-    def _headers(self) -> dict[str, str]:
-        return {name: value for name, value in self.request.response_headers.items() if name in _WITH_ANSWER}
+    def _remarks(self) -> dict[str, str]:
+        return {name: value for name, value in self.request.response_headers.items() if name in _REMARKS}
 
     async def _take(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.body":
@@ -225,7 +203,7 @@ class _Computing:
 
 
 class Renaming:
-    """Gives the response that another request got ids and a time of its own."""
+    """Gives a response that was made for another request ids and a time of its own."""
 
     def __init__(self) -> None:
         self._id, self._time = secrets.token_hex(8).encode(), str(int(time.time())).encode()
@@ -241,7 +219,7 @@ class Renaming:
         return wire
 
 
-def _note(request: Request, result: Literal["hit", "miss", "off"]) -> None:
+def _note(request: Request, result: str) -> None:
     request.response_headers[HEADER] = request.outcome.cache = result
 
 
@@ -251,7 +229,5 @@ def _max_age(header: str, most: float) -> float | None:
     directives = {name.strip(): value.strip(' "') for name, _, value in pairs}
     if "no-store" in directives:
         return None
-    if "no-cache" in directives:
-        return 0
-    age = directives.get("max-age")
+    age = "0" if "no-cache" in directives else directives.get("max-age")
     return most if age is None else min(most, int(age[:9])) if re.fullmatch("[0-9]+", age) else 0

@@ -1,4 +1,4 @@
-"""Stored answers, in an SQLite file that the processes of a gateway share. Without the file, requests are computed."""
+"""Stored answers, in an SQLite file that the processes of a gateway share. What fails there is a miss."""
 
 from __future__ import annotations
 
@@ -7,47 +7,41 @@ import hashlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TypeVar
-
-import orjson
+from typing import NamedTuple, TypeVar
 
 from inflight.common.sqlite import open_database, transaction
 
 T = TypeVar("T")
 FILE = "responses.sqlite"
 """Its name in the gateway's state directory."""
-
 _BUSY_SECONDS, _CLEAR_BUSY_SECONDS = 0.25, 5.0
 _MOST_REMOVED = 100
-"""Entries that make room for a new one: more may be too many after the bound was lowered."""
+"""Entries that make room for a new one; more may be too many since the bound was lowered."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
-    digest BLOB PRIMARY KEY, generation INTEGER, stored REAL, request BLOB, facts BLOB, wire BLOB, checksum BLOB
+    digest BLOB PRIMARY KEY, generation INTEGER, stored REAL, request BLOB, reasons TEXT, wire BLOB, checksum BLOB
 );
 CREATE INDEX IF NOT EXISTS by_age ON entries (stored);
+"""
+_USED = """
+SELECT (page_count - freelist_count) * page_size FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()
 """
 logger = logging.getLogger("inflight.gateway")
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An answer: what was sent of its body, headers that go with it, and how each choice ended."""
+class Entry(NamedTuple):
+    """What was sent of an answer's body, and how each choice ended."""
 
     wire: bytes
-    headers: Mapping[str, str]
     finish_reasons: tuple[str, ...]
 
 
 class ResponseStore:
-    """Finds and keeps entries by the bytes of their requests. All work is done by one thread, in its order.
-
-    What fails is logged once, and then as if nothing were stored.
-    """
+    """Entries by the bytes of their requests. One thread does all work, in its order."""
 
     def __init__(self, path: Path, max_bytes: int, max_age: float) -> None:
         """`max_bytes`: of the file; `max_age`: of an entry, in seconds."""
@@ -55,7 +49,6 @@ class ResponseStore:
         self._max_bytes = max_bytes
         self._thread = ThreadPoolExecutor(1, "response-cache")
         self._database: sqlite3.Connection | None = None
-        self._inode = 0
         self._said: set[str] = set()
 
     async def find(self, request: bytes, max_age: float) -> tuple[Entry | None, int | None]:
@@ -63,7 +56,7 @@ class ResponseStore:
         return await self._run(lambda: self._find(request, max_age), (None, None))
 
     async def keep(self, request: bytes, entry: Entry, generation: int) -> None:
-        """Keep an answer whose computing began in this generation."""
+        """Keep an answer whose computing began in this generation; in a later one, it is not found."""
         await self._run(lambda: self._keep(request, entry, generation), None)
 
     def close(self) -> None:
@@ -75,11 +68,11 @@ class ResponseStore:
     async def _run(self, work: Callable[[], T], otherwise: T) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except (sqlite3.Error, OSError, TypeError, ValueError) as error:  # the latter for a damaged row
+        except (sqlite3.Error, OSError, TypeError, ValueError) as error:  # the last two for a damaged row
             if str(error) not in self._said:
                 self._said.add(str(error))
                 logger.error(
-                    "The response cache %s can't be used, so answers are computed: %s; if this goes on, stop the"
+                    "The response cache %s can't be used, so answers are computed: %s; if this stays so, stop the"
                     " gateway and delete %s*",
                     *(self.path, error, self.path),
                 )
@@ -89,38 +82,33 @@ class ResponseStore:
         if self._database is None:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._database = _opened(self.path, _BUSY_SECONDS)
-            self._inode = self.path.stat().st_ino
-        elif self.path.stat().st_ino != self._inode:  # `inflight cache clear` would not empty what is used here
-            raise OSError("it was replaced while the gateway runs")
         return self._database
 
     def _find(self, request: bytes, max_age: float) -> tuple[Entry | None, int | None]:
         database, now = self._open(), time.time()
         (generation,) = database.execute("PRAGMA user_version").fetchone()
         row = database.execute(
-            "SELECT request, facts, wire, checksum FROM entries"
+            "SELECT request, reasons, wire, checksum FROM entries"
             " WHERE digest = ? AND generation = ? AND stored > ? AND stored <= ?",
             (_digest(request), generation, now - max_age, now),
         ).fetchone()
-        if row is None or row[0] != request or row[3] != _digest(*row[:3]):
+        if row is None or row[0] != request or row[3] != _digest(request, row[1].encode(), row[2]):
             return None, generation
-        headers, reasons = orjson.loads(row[1])
-        return Entry(row[2], headers, tuple(reasons)), generation
+        return Entry(row[2], tuple(row[1].split())), generation
 
     def _keep(self, request: bytes, entry: Entry, generation: int) -> None:
-        database, now = self._open(), time.time()
-        row = (request, orjson.dumps((entry.headers, entry.finish_reasons)), entry.wire)
+        database, now, reasons = self._open(), time.time(), " ".join(entry.finish_reasons)
+        checksum = _digest(request, reasons.encode(), entry.wire)
         with transaction(database):
             database.execute("DELETE FROM entries WHERE stored <= ? OR stored > ?", (now - self.max_age, now))
             database.execute(
                 "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (_digest(request), generation, now, *row, _digest(*row)),
+                (_digest(request), generation, now, request, reasons, entry.wire, checksum),
             )
             for _ in range(_MOST_REMOVED):
-                if _used_bytes(database) <= self._max_bytes:
+                if database.execute(_USED).fetchone()[0] <= self._max_bytes:
                     break
-                oldest = "SELECT rowid FROM entries ORDER BY stored LIMIT 1"
-                database.execute(f"DELETE FROM entries WHERE rowid = ({oldest})")
+                database.execute("DELETE FROM entries WHERE stored = (SELECT min(stored) FROM entries)")
 
 
 def clear(path: Path) -> int:
@@ -128,19 +116,14 @@ def clear(path: Path) -> int:
 
     They are not found any more at once, before the file is made small. Raises sqlite3.Error, OSError.
     """
-    database = _opened(path, _CLEAR_BUSY_SECONDS)
-    try:
+    with closing(_opened(path, _CLEAR_BUSY_SECONDS)) as database:
         with transaction(database):
-            (generation,) = database.execute("PRAGMA user_version").fetchone()
-            database.execute(f"PRAGMA user_version = {generation + 1}")
-        with transaction(database):
-            removed = database.execute("DELETE FROM entries WHERE generation != ?", (generation + 1,)).rowcount
+            new = database.execute("PRAGMA user_version").fetchone()[0] + 1
+            database.execute(f"PRAGMA user_version = {new}")
+        removed = database.execute("DELETE FROM entries WHERE generation != ?", (new,)).rowcount
         with suppress(sqlite3.OperationalError):  # in use: the room is used again by later entries
             database.execute("VACUUM")
-            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return removed
-    finally:
-        database.close()
 
 
 def _opened(path: Path, timeout: float) -> sqlite3.Connection:
@@ -149,16 +132,8 @@ def _opened(path: Path, timeout: float) -> sqlite3.Connection:
     return database
 
 
-def _used_bytes(database: sqlite3.Connection) -> int:
-    pages, free, size = (
-        database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-    )
-    return int((pages - free) * size)
-
-
 def _digest(*parts: bytes) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
-        digest.update(len(part).to_bytes(8))
-        digest.update(part)
+        digest.update(len(part).to_bytes(8) + part)
     return digest.digest()
