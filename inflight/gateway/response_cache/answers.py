@@ -104,9 +104,9 @@ class CachedAnswers:
                 return False
             if not stays:
                 raise DisconnectedError
-            request.outcome.finish_reasons = other.request.outcome.finish_reasons
-            request.outcome.error = other.request.outcome.error
             if request.started:
+                request.outcome.finish_reasons = other.request.outcome.finish_reasons
+                request.outcome.error = other.request.outcome.error
                 other.check()
             return request.started
 
