@@ -207,16 +207,17 @@ class Renaming:
 
     def __init__(self) -> None:
         self._id, self._time = secrets.token_hex(8).encode(), str(int(time.time())).encode()
-        self._names: tuple[tuple[bytes, bytes], ...] = ()
+        self._names: tuple[re.Pattern[bytes], bytes, bytes] | None = None
 
     def __call__(self, wire: bytes) -> bytes:
         """Return the next events, or the whole body."""
-        if not self._names and (head := _HEAD.search(wire)):
+        if self._names is None and (head := _HEAD.search(wire)):
             # The id is random, so it is nowhere in the texts; ids of items and tool calls have its first half.
-            self._names = (head[0], head[0].removesuffix(head[2]) + self._time), (head[1], self._id)
-        for old, new in self._names:
-            wire = wire.replace(old, new)
-        return wire
+            self._names = re.compile(re.escape(head[0])), head[0].removesuffix(head[2]) + self._time, head[1]
+        if self._names is None:
+            return wire
+        old, new, old_id = self._names
+        return old.sub(new, wire).replace(old_id, self._id)
 
 
 def _note(request: Request, result: str) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import sqlite3
 import time
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -23,7 +24,7 @@ _MOST_REMOVED = 100
 """Entries that make room for a new one; more may be too many since the bound was lowered."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
-    digest BLOB PRIMARY KEY, generation INTEGER, stored REAL, request BLOB, reasons TEXT, wire BLOB, checksum BLOB
+    digest BLOB PRIMARY KEY, generation INTEGER, stored REAL, request BLOB, reasons TEXT, wire BLOB, checksum INTEGER
 );
 CREATE INDEX IF NOT EXISTS by_age ON entries (stored);
 """
@@ -92,18 +93,17 @@ class ResponseStore:
             " WHERE digest = ? AND generation = ? AND stored > ? AND stored <= ?",
             (_digest(request), generation, now - max_age, now),
         ).fetchone()
-        if row is None or row[0] != request or row[3] != _digest(request, row[1].encode(), row[2]):
+        if row is None or row[0] != request or row[3] != _checksum(*row[:3]):
             return None, generation
         return Entry(row[2], tuple(row[1].split())), generation
 
     def _keep(self, request: bytes, entry: Entry, generation: int) -> None:
-        database, now, reasons = self._open(), time.time(), " ".join(entry.finish_reasons)
-        checksum = _digest(request, reasons.encode(), entry.wire)
+        database, now, row = self._open(), time.time(), (request, " ".join(entry.finish_reasons), entry.wire)
         with transaction(database):
             database.execute("DELETE FROM entries WHERE stored <= ? OR stored > ?", (now - self.max_age, now))
             database.execute(
                 "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (_digest(request), generation, now, request, reasons, entry.wire, checksum),
+                (_digest(request), generation, now, *row, _checksum(*row)),
             )
             for _ in range(_MOST_REMOVED):
                 if database.execute(_USED).fetchone()[0] <= self._max_bytes:
@@ -132,8 +132,9 @@ def _opened(path: Path, timeout: float) -> sqlite3.Connection:
     return database
 
 
-def _digest(*parts: bytes) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        digest.update(len(part).to_bytes(8) + part)
-    return digest.digest()
+def _digest(request: bytes) -> bytes:
+    return hashlib.blake2b(request, digest_size=16).digest()
+
+
+def _checksum(request: bytes, reasons: str, wire: bytes) -> int:
+    return zlib.crc32(wire, zlib.crc32(reasons.encode(), zlib.crc32(request)))
