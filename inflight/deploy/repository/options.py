@@ -148,13 +148,15 @@ def adapter_files(path: Path) -> dict[str, Path]:
     return {**files, settings: beside} if beside.is_file() else files
 
 
-def adapter_digest(path: Path) -> str:
-    """Return the SHA-256 of a LoRA adapter's files. Raises OSError."""
-    digest = hashlib.sha256()
-    for name, file in adapter_files(path).items():
-        with file.open("rb") as content:
-            digest.update(name.encode() + hashlib.file_digest(content, "sha256").digest())
-    return digest.hexdigest()
+def adapter_digests(adapters: Sequence[Path], model: str) -> dict[str, str]:
+    """Return the SHA-256 of the files of each LoRA adapter by its name. Raises OSError."""
+    digests = {}
+    for name, path in zip(adapter_names(adapters, model), adapters, strict=True):
+        digest = hashlib.sha256()
+        for file_name, file in adapter_files(path).items():
+            digest.update(file_name.encode() + hashlib.sha256(file.read_bytes()).digest())
+        digests[name] = digest.hexdigest()
+    return digests
 
 
 def check_readable(*paths: Path | str) -> None:

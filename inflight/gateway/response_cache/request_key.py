@@ -38,7 +38,7 @@ def request_key(
     if not isinstance(server, UpstreamServer) or not server.build or not server.ready:
         return None
     assert server.deployment is not None
-    about = server.deployment.served
+    about = {name: value for name, value in server.deployment.served.items() if name != "metrics_port"}
     is_known = model == server.model or model in about.get("adapters_sha256", ())
     if not is_known or (sampling.temperature != 0 and sampling.seed is None):
         return None
