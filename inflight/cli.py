@@ -16,6 +16,7 @@ COMMANDS = {
     "audit": ("inflight.commands.audit", "The audit log of the gateway: verify, summarize."),
     "batch": ("inflight.commands.batch.group", "Offline batch jobs: run, status, resume, retry, verify, cancel."),
     "build": ("inflight.commands.build.command", "Compile a Hugging Face checkpoint into an engine directory."),
+    "cache": ("inflight.commands.cache", "The response cache of the gateway: clear."),
     "chat": ("inflight.commands.chat.command", "Chat with the model of a server."),
     "checkpoint": ("inflight.commands.checkpoint", "Create a checkpoint with random weights, offline."),
     "classify": ("inflight.commands.encode.classify", "Print the classes of texts."),
@@ -44,7 +45,7 @@ COMMANDS = {
 }
 
 COMMAND_SECTIONS = {
-    "Serve": ("serve", "gateway", "routes", "key", "audit", "status"),
+    "Serve": ("serve", "gateway", "routes", "key", "audit", "cache", "status"),
     "Use": ("chat", "generate", "embed", "rerank", "classify", "transcribe", "translate", "batch", "evaluate", "load"),
     "Models": ("pull", "list", "rm", "build", "plan", "tune", "assemble"),
     "Try out": ("demo", "doctor", "checkpoint"),

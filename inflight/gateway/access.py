@@ -17,6 +17,7 @@ _EXPOSED_HEADERS = ", ".join(
             "x-request-id",
             "retry-after",
             "retry-after-ms",
+            "x-inflight-cache",
             "x-inflight-no-effect",
             "x-inflight-degraded",
             "x-inflight-target",

@@ -23,7 +23,9 @@ import time
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
+from inflight.gateway.served_model import ServedTask
 from inflight.openai_api.errors import ApiError
 
 _FIRST_SECONDS = 1.0
@@ -282,4 +284,28 @@ class Admission:
             "overloaded",
             status=429,
             headers={"retry-after": str(seconds), "retry-after-ms": str(max(1000, math.ceil(wait * 1000)))},
+        )
+
+
+class Admissions:
+    """Those of a process, which has its share of the places. Many requests for a model hold up none for another."""
+
+    def __init__(self, places: Callable[..., int], running: Callable[..., int], max_waiting: int, workers: int) -> None:
+        """`places` and `running` return those of a task, a model and an address."""
+        self._places, self._running, self._max_waiting, self._workers = places, running, max_waiting, workers
+        self._of: dict[tuple[ServedTask, str, str | None], Admission] = {}
+
+    def of(self, task: ServedTask, model: str, address: str | None = None) -> Admission:
+        """Return the admission of a model at all servers, or at one."""
+        key = (task, model, address)
+        if key not in self._of:
+            what = {"generate": "answers", "transcribe": "blocks of audio"}.get(task, "texts")
+            self._of[key] = self.new(partial(self._places, *key), what, partial(self._running, *key))
+        return self._of[key]
+
+    def new(self, places: Callable[[], int], what: str, running: Callable[[], int] | None = None) -> Admission:
+        running = running or places
+        return Admission(
+            *(lambda: max(1, places() // self._workers), self._max_waiting // self._workers, what),
+            lambda: max(1, running() // self._workers),
         )

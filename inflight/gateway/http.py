@@ -115,6 +115,16 @@ class Request:
         self._more, self._ended = True, False
         self._on_close: list[Callable[[], None]] = []
 
+    def detached(self, send: Send, request_id: str) -> Request:
+        """Return a request without a client, whose response goes to `send`."""
+
+        async def receive() -> MutableMapping[str, Any]:
+            await asyncio.Event().wait()
+            raise AssertionError("never")
+
+        scope = {"method": self.method, "path": self.path, "headers": []}
+        return Request(scope, receive, send, request_id, 0, BodyMemory(0))
+
     def on_close(self, work: Callable[[], None]) -> None:
         """Do something at the request's end."""
         self._on_close.append(work)

@@ -68,6 +68,7 @@ OPTIONS = {
     "weight": KeyOption(1, 1, 1000),
     "max_priority": KeyOption(0, 0, 1000),
     "degrade": KeyOption(True),
+    "cache": KeyOption(False),
 }
 _NO_QUOTAS = Quotas()
 _QUOTAS = {each.name for each in fields(Quotas)}
@@ -91,6 +92,8 @@ class ApiKey:
     max_priority: int = 0
     degrade: bool = True
     """Whether its requests may get less than they ask for, where a route says so."""
+    cache: bool = False
+    """Whether the response cache answers its requests."""
 
     @classmethod
     def new(
@@ -105,6 +108,7 @@ class ApiKey:
         weight: int = 1,
         max_priority: int = 0,
         degrade: bool = True,
+        cache: bool = False,
     ) -> ApiKey:
         """Return a key with a new id. Raises InflightError (`invalid_parameter`); `tenant` is the name by default."""
         name = unicodedata.normalize("NFC", name)
@@ -124,7 +128,8 @@ class ApiKey:
         if expires is not None and expires <= created:
             raise invalid_value("the expiry", format_time(expires), "in the future")
         key_id = f"key-{secrets.token_hex(6)}"
-        return cls(*(key_id, name, tenant, models, created, expires, quotas, trusted, weight, max_priority, degrade))
+        options = (trusted, weight, max_priority, degrade, cache)
+        return cls(*(key_id, name, tenant, models, created, expires, quotas, *options))
 
     @property
     def options(self) -> dict[str, Any]:

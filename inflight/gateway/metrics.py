@@ -66,6 +66,9 @@ class GatewayMetrics:
         self.degraded = counter(
             "inflight_gateway_degraded_requests", "Requests that a rung of a route's ladder changed.", ("route", "rung")
         )
+        self._cache = counter(
+            "inflight_gateway_cached_requests", "Requests to the response cache.", ("tenant", "result")
+        )
         self.texts_in_flight = gauge(
             "inflight_gateway_texts_in_flight", "Texts of open requests for encoders.", ("task",)
         )
@@ -82,6 +85,8 @@ class GatewayMetrics:
         if outcome.answered:
             self._tokens.labels(tenant, "input").inc(outcome.input_tokens)
             self._tokens.labels(tenant, "output").inc(outcome.output_tokens)
+        if outcome.cache:
+            self._cache.labels(tenant, outcome.cache).inc()
         if outcome.texts:
             self._texts.labels(tenant, outcome.task).inc(outcome.texts)
         if outcome.audio_seconds:

@@ -15,7 +15,7 @@ from inflight_client.encoder_call import Task
 from inflight_client.model_defaults import with_model_defaults
 from inflight_client.sampling import Sampling
 
-from inflight.gateway.admission_queue import Admission
+from inflight.gateway.admission_queue import Admissions
 from inflight.gateway.audit.line import prompt_of
 from inflight.gateway.backends import BackendServer
 from inflight.gateway.degradation import Degradation
@@ -26,8 +26,9 @@ from inflight.gateway.key_ring import Caller
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.proxy import Passed, Proxy
 from inflight.gateway.quotas import KeyQuotas
+from inflight.gateway.response_cache.answers import CachedAnswers
+from inflight.gateway.response_cache.request_key import request_key
 from inflight.gateway.routes_file import Shadow
-from inflight.gateway.served_model import ServedTask
 from inflight.gateway.server_pool import Candidate, ServerPool
 from inflight.gateway.servers import Encoder, UpstreamServer
 from inflight.gateway.settings import GatewaySettings
@@ -75,10 +76,12 @@ class ModelRequests:
     ) -> None:
         """`on_copy` is called for each copy of a request to a shadow that has ended."""
         self._settings, self._pool, self._quotas, self._metrics = settings, pool, quotas, metrics
-        self._admissions: dict[tuple[ServedTask, str, str | None], Admission] = {}
-        self._text_admission = self._new_admission(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
+        admissions = Admissions(pool.places, pool.running, settings.max_waiting, settings.workers)
+        self._admission = admissions.of
+        self._text_admission = admissions.new(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
         self._degradation = Degradation(pool, metrics, partial(self._admission, "generate"))
         self._uploads = AudioUploads(settings)
+        self._cached = CachedAnswers(settings, quotas)
         self._shadows = Shadows(metrics.shadows, metrics.waiting, on_copy)
         self.draining = False
         self.routes: dict[str, dict[str, Handler]] = {
@@ -93,6 +96,7 @@ class ModelRequests:
 
     async def close(self) -> None:
         await self._shadows.close()
+        self._cached.close()
 
     async def _complete(self, chat: bool, request: Request, caller: Caller) -> None:
         most_values = MAX_VALUES if chat else _MAX_TOKEN_IDS
@@ -136,21 +140,40 @@ class ModelRequests:
         find = partial(self._pool.candidates, "generate", visible=caller.visible, request_id=request.request_id)
         again = partial(find, parsed.model, tier=parsed.service_tier, unloaded=True)
         asked = again()[:2]
-        parsed, targets = self._degradation.apply(parsed, asked, request, caller)
-        if targets is not asked:
-            again = partial(find, targets[0].model)
-        attempts = (
-            self._held(
-                partial(self._generation, each, parsed, body, context, request, responses), request, each, parsed, until
-            )
-            for each in _in_turn(targets[0], again)
-        )
         route = self._pool.routes.current.get(parsed.model)
-        shadow = route.shadow_of(request.request_id) if route else None
-        request.kept = bytearray() if shadow else None
-        await self._run(attempts, request, caller, until)
-        if shadow is not None:
-            self._shadow(shadow, request, caller, parsed, body, context)
+
+        async def compute(request: Request) -> None:
+            left, targets = self._degradation.apply(parsed, asked, request, caller)
+            after = again if targets is asked else partial(find, targets[0].model)
+            attempts = (
+                self._held(
+                    partial(self._generation, each, left, body, context, request, responses), request, each, left, until
+                )
+                for each in _in_turn(targets[0], after)
+            )
+            shadow = route.shadow_of(request.request_id) if route else None
+            request.kept = bytearray() if shadow else None
+            await self._run(attempts, request, caller, until)
+            if shadow is not None:
+                self._shadow(shadow, request, caller, left, body, context)
+
+        if not (caller.key and caller.key.cache) and not (route and route.cache):
+            await compute(request)
+            return
+        effective = self._effective(asked[0], parsed, request)
+        key = request_key(asked[0], effective, responses, caller.tenant, self._settings, self._pool.routes.sha256)
+        await self._cached.answer(request, caller, key, asked[0].target, until, compute)
+
+    def _effective(self, candidate: Candidate, parsed: GenerationRequest, request: Request) -> GenerationRequest:
+        """Return a request with the defaults of a target's model, and the number of its adapter."""
+        server, model = candidate.target, candidate.model
+        if not isinstance(server, UpstreamServer):
+            return parsed
+        if "reasoning_effort" in parsed.chat_template_kwargs and "reasoning_effort" not in server.text.template:
+            self._note_no_effect(request, (*parsed.no_effect, "reasoning_effort"))
+        sampling = with_model_defaults(parsed.sampling, server.served)
+        adapter = None if model == server.model else server.adapters.get(model)
+        return replace(parsed, sampling=replace(sampling, adapter=adapter))
 
     def _shadow(
         self,
@@ -192,17 +215,13 @@ class ModelRequests:
         if isinstance(server, BackendServer):
             return self._passed_generation(candidate, server, parsed, body, context, responses)
         assert isinstance(server, UpstreamServer)
-        sampling = with_model_defaults(parsed.sampling, server.served)
-        adapter = None if candidate.model == server.model else server.adapters.get(candidate.model)
-        parsed = replace(parsed, sampling=replace(sampling, adapter=adapter))
+        parsed = self._effective(candidate, parsed, request)
         if responses is not None:
             used = {name: getattr(parsed.sampling, name) for name in ("temperature", "top_p")}
             responses = {**responses, **{name: 1.0 if value is None else value for name, value in used.items()}}
         for prompt in parsed.prompts:
             size = len(prompt) if isinstance(prompt, str) else parsed.characters
             server.text.check_size(prompt, size, server.max_seq_len)
-        if "reasoning_effort" in parsed.chat_template_kwargs and "reasoning_effort" not in server.text.template:
-            self._note_no_effect(request, (*parsed.no_effect, "reasoning_effort"))
         generation = Generation(parsed, server, context, self._settings, request.outcome, responses)
         return self._answer(candidate, server.model, parsed, generation.max_tokens, generation.respond)
 
@@ -364,25 +383,6 @@ class ModelRequests:
     def _note_no_effect(self, request: Request, names: Sequence[str]) -> None:
         if names:
             request.response_headers["x-inflight-no-effect"] = ", ".join(names)
-
-    def _admission(self, task: ServedTask, model: str, address: str | None = None) -> Admission:
-        """Return the admission of a model at all servers, or at one: many requests for one hold up none for another."""
-        key = (task, model, address)
-        if key not in self._admissions:
-            what = {"generate": "answers", "transcribe": "blocks of audio"}.get(task, "texts")
-            places, running = partial(self._pool.places, *key), partial(self._pool.running, *key)
-            self._admissions[key] = self._new_admission(places, what, running)
-        return self._admissions[key]
-
-    def _new_admission(
-        self, places: Callable[[], int], what: str, running: Callable[[], int] | None = None
-    ) -> Admission:
-        """Return an admission of this process, which has its share of the places, and of those that run at once."""
-        workers, running = self._settings.workers, running or places
-        return Admission(
-            *(lambda: max(1, places() // workers), self._settings.max_waiting // workers, what),
-            lambda: max(1, running() // workers),
-        )
 
     async def _run(self, attempts: Iterator[Attempt | Held], request: Request, caller: Caller, until: float) -> None:
         if not await run_work(attempts, request, caller, until, self._quotas, self._metrics.waiting):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,8 @@ class ModelText:
     token_texts: TokenTexts | None = None
     add_special_tokens: bool = True
     end_ids: tuple[int, ...] = ()
+    digest: str = ""
+    """Of what decides on the tokens of a prompt and the text of an answer; "" if the server does."""
 
     @classmethod
     def unknown(cls) -> ModelText:
@@ -82,7 +85,9 @@ class ModelText:
             )
         detokenizer = Detokenizer(tokenizer, bool(served.get("skip_special_tokens", True)))
         special = bool(served.get("add_special_tokens", True))
-        return cls(encoder, detokenizer, TokenTexts(tokenizer), special, _end_ids(path))
+        end_ids = _end_ids(path)
+        digest = hashlib.sha256((path / "tokenizer.json").read_bytes() + repr((encoder.template, end_ids)).encode())
+        return cls(encoder, detokenizer, TokenTexts(tokenizer), special, end_ids, digest.hexdigest())
 
     @property
     def template(self) -> str:

@@ -173,6 +173,8 @@ def _post(summary: str, body: Mapping[str, Any], streams: bool = False) -> dict[
     operation["requestBody"] = dict(body)
     if streams:
         operation["responses"]["200"]["content"]["text/event-stream"] = {}
+        operation["responses"]["200"]["headers"] = {"x-inflight-cache": {"schema": {"enum": ["hit", "miss", "off"]}}}
+        operation["parameters"] = [{"name": "cache-control", "in": "header", "schema": TEXT}]
     return operation
 
 

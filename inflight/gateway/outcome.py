@@ -44,6 +44,8 @@ class Outcome:
     tier: str | None = None
     rung: str = ""
     """What a ladder did to it, as the response's header says it."""
+    cache: str | None = None
+    """What the response cache did, as the response's header says it."""
     prompt: str | None = None
     """Its prompts, if the audit log has them."""
 

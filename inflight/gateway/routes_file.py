@@ -79,6 +79,8 @@ class Route(_Strict):
     """Requests of a `service_tier` go there first."""
     ladder: LadderSpec | None = None
     """What requests get while the route is overloaded."""
+    cache: bool = False
+    """Whether the response cache answers its requests."""
 
     @model_validator(mode="after")
     def _has_weight(self) -> Self:

@@ -242,7 +242,7 @@ class UpstreamServer:
                     await self._doubted.wait()
 
     async def _poll(self) -> None:
-        """Find out whether it is ready, and what it serves if it was not ready before."""
+        """Find out whether it is ready, and what it serves."""
         if self._unloaded:
             self.live = self.ready = False
             return
@@ -252,7 +252,10 @@ class UpstreamServer:
             health = await self.client.health(timeout=_SILENT_SECONDS)
             if health.live and (self.encoders or not was_live):
                 self._update(await self.client.encoders(timeout=_SILENT_SECONDS))
-            if health and not was_ready and not (was_live and self._only_encoders):
+            if health and was_ready:
+                with suppress(InflightError):  # it is asked again soon
+                    await self._describe()
+            elif health and not (was_live and self._only_encoders):
                 await self._describe()
             self.live = health.live
             if self.deployment or not any(encoder.ready for encoder in self.encoders.values()):
@@ -265,16 +268,24 @@ class UpstreamServer:
         self._problem = problem
 
     async def _describe(self) -> None:
-        """Find the model that generates text; a server of encoders has none."""
+        """Find the model that generates text; a server of encoders has none.
+
+        A new server may have taken the place of another one between two polls, where a proxy is before them.
+        """
+        found = None
+        self.client.refresh()
         try:
-            self.deployment = await self.client.deployment()
+            found = await self.client.deployment()
         except InflightError as error:
             if error.code != "unsupported_deployment" or not self.encoders:
                 raise
-        self._only_encoders = self.deployment is None
-        if self.deployment is not None:
-            self.text = await asyncio.to_thread(ModelText.load, self.deployment, self._settings)
-            self.speaks_tokens = self.text.encoder is not None and await self._takes_tokens()
+        self._only_encoders = found is None
+        if found is not None and not (self.ready and found == self.deployment):
+            self.token_client.refresh()
+            text = await asyncio.to_thread(ModelText.load, found, self._settings)
+            self.speaks_tokens = text.encoder is not None and await self._takes_tokens()
+            self.text = text
+        self.deployment = found
 
     async def _takes_tokens(self) -> bool:
         """Return whether the engine's model takes and returns token ids."""

@@ -59,6 +59,8 @@ class GatewaySettings:
     audit_max_bytes: int = 100_000_000
     audit_keep: int | None = None
     audit_prompts: bool = False
+    cache_max_bytes: int = 1_000_000_000
+    cache_max_age: float = 86_400.0
     otlp_endpoint: str | None = None
     routes: str | None = None
     fleet: str = ""

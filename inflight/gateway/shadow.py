@@ -19,7 +19,7 @@ import orjson
 from inflight_client import InflightError
 from prometheus_client import Counter, Gauge
 
-from inflight.gateway.http import BodyMemory, Request
+from inflight.gateway.http import Request
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.work import Attempt
 from inflight.openai_api.errors import ApiError
@@ -132,15 +132,10 @@ def _copied(request: Request) -> tuple[Request, list[bytes]]:
     """Return a request without a client, and what will be written for it."""
     sent: list[bytes] = []
 
-    async def receive() -> MutableMapping[str, Any]:
-        await asyncio.Event().wait()
-        raise AssertionError("never")
-
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message.get("body", b""))
 
-    scope = {"method": request.method, "path": request.path, "headers": []}
-    return Request(scope, receive, send, f"{request.request_id}-shadow", 0, BodyMemory(0)), sent
+    return request.detached(send, f"{request.request_id}-shadow"), sent
 
 
 def _described(got: bytes, events: bool) -> dict[str, Any]:

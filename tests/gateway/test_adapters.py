@@ -58,6 +58,8 @@ def test_each_adapter_is_a_model(gateway: GatewayProcesses, adapted_server: Serv
     assert {each["parent"] for each in adapters} == {base["id"]}
     assert get(gateway, "/v1/models/rude").json["parent"] == base["id"]
     with Client(adapted_server.grpc_address) as client:
+        digests = client.deployment().served["adapters_sha256"]
+        assert digests["formal"] == digests["formal-3"] != digests["rude"]
         for number, name in enumerate([base["id"], "formal", "rude", "formal-3"]):
             body = {"model": name, "prompt": PROMPT, "max_tokens": 9, "temperature": 0}
             answer = post(gateway, "/v1/completions", body).json

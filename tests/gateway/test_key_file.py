@@ -57,7 +57,7 @@ CALLS: list[Callable[[Path], Any]] = [
 
 def test_a_key_is_read_as_it_was_added(path: Path) -> None:
     expires = datetime(2100, 1, 1, tzinfo=timezone.utc)
-    options: dict[str, Any] = {"trusted": True, "weight": 1000, "max_priority": 1, "degrade": False}
+    options: dict[str, Any] = {"trusted": True, "weight": 1000, "max_priority": 1, "degrade": False, "cache": True}
     quotas = Quotas(tokens_per_day=9)
     key = ApiKey.new("shop", tenant="store", models=["a", "b", "a"], expires=expires, quotas=quotas, **options)
     token = add_key(path, key)

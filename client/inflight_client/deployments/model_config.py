@@ -6,7 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-_FURTHER: dict[str, tuple[type, ...]] = {"sampling": (dict,), "notes": (list,), "adapters": (list,)}
+_FURTHER: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("sampling", "adapters_sha256"), (dict,)),
+    **dict.fromkeys(("notes", "adapters"), (list,)),
+}
 _YES = ("true", "yes", "1", "t", "y")
 _NO = ("false", "no", "0", "f", "n")
 

@@ -90,6 +90,9 @@ class Names(click.ParamType[list[str]]):
     show_default=True,
     help="Whether answers may be shorter, or of a smaller model, where an overloaded route has a ladder.",
 )
+@click.option(
+    "--cache", is_flag=True, help="Let the response cache answer the key's requests (docs/response-cache.md)."
+)
 @quota_options
 @key_file_option
 @click.option("--json", "as_json", is_flag=True, help="Print the key and what it permits as one JSON object.")

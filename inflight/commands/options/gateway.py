@@ -94,6 +94,8 @@ def gateway_options(host_option: str) -> Callable[[Decorated], Decorated]:
         _setting("--audit-max-bytes", click.IntRange(1), "Size of its files; a full one is renamed."),
         _setting("--audit-keep", click.IntRange(1), "Full files that are kept.  [default: all]"),
         click.option("--audit-prompts", is_flag=True, help="Write the prompts into the audit log too."),
+        _setting("--cache-max-bytes", click.IntRange(1), "Size of the response cache (docs/response-cache.md)."),
+        _setting("--cache-max-age", Seconds(exclusive=True), "Age in seconds at which it forgets an answer."),
         click.option(
             "--otlp-endpoint",
             metavar="URL",

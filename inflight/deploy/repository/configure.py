@@ -16,7 +16,7 @@ from inflight.deploy.errors import DeployError, invalid
 from inflight.deploy.repository import model_configs, python_backend
 from inflight.deploy.repository.engine_set import AnyManifest, BatchedManifest, EngineSet
 from inflight.deploy.repository.model_names import ENCODER_MODELS, ENGINE_MODEL, PROCESSOR_TARGETS, TEXT_MODELS
-from inflight.deploy.repository.options import DeploymentOptions, adapter_names
+from inflight.deploy.repository.options import DeploymentOptions, adapter_digests, adapter_names
 from inflight.deploy.repository.tensorrt_llm import backend
 
 _FILE = "generation_config.json"
@@ -251,6 +251,7 @@ def _configure_generator(
     about = json.loads(served_model_info(name, manifest, configs, shown)) | _model_defaults(engine, manifest, options)
     if options.adapters:
         about["adapters"] = adapter_names(options.adapters, name)
+        about["adapters_sha256"] = adapter_digests(options.adapters, name)
     if options.adapter_directory is not None:
         about["loads_adapters"] = True
     if options.reproducible:

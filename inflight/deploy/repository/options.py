@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -145,6 +146,17 @@ def adapter_files(path: Path) -> dict[str, Path]:
     files = {weights: path / weights if path.is_dir() else path}
     beside = files[weights].parent / settings
     return {**files, settings: beside} if beside.is_file() else files
+
+
+def adapter_digests(adapters: Sequence[Path], model: str) -> dict[str, str]:
+    """Return the SHA-256 of the files of each LoRA adapter by its name. Raises OSError."""
+    digests = {}
+    for name, path in zip(adapter_names(adapters, model), adapters, strict=True):
+        digest = hashlib.sha256()
+        for file_name, file in adapter_files(path).items():
+            digest.update(file_name.encode() + hashlib.sha256(file.read_bytes()).digest())
+        digests[name] = digest.hexdigest()
+    return digests
 
 
 def check_readable(*paths: Path | str) -> None:

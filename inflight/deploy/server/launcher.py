@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from build_engines.manifest import FILE_NAME as ENGINE_FILE
 from inflight.deploy.repository.configure import publish
-from inflight.deploy.repository.model_names import ENGINE_MODEL, Task
-from inflight.deploy.repository.options import DeploymentOptions
+from inflight.deploy.repository.engine_set import EngineSet
+from inflight.deploy.repository.model_names import ENGINE_MODEL
+from inflight.deploy.repository.options import DeploymentOptions, adapter_digests
 from inflight.deploy.server import preflight, process_layout, triton
 from inflight.deploy.server.grpc_tls import GrpcTls
 from inflight.deploy.server.instance import ServerInstance
@@ -35,8 +40,8 @@ class ServerLauncher:
     run_directory: ServerRunDirectory
     environment: Mapping[str, str]
     """Additional environment variables."""
-    tasks: tuple[Task, ...] = ("generate",)
-    """Of the repository's models."""
+    engines: EngineSet
+    adapters: tuple[Path, ...]
 
     @classmethod
     def prepare(
@@ -60,12 +65,12 @@ class ServerLauncher:
         deployment = prepare_repository(source, options, run_directory.path, on_message)
         preflight.check_kv_cache(source.engines.generator, deployment.kv_cache_tokens)
         chosen = process_layout.choose_layout(source.engines.main, deployment.parameters, mode)
-        return cls(installation, deployment, chosen, run_directory, variables, source.engines.tasks)
+        return cls(installation, deployment, chosen, run_directory, variables, source.engines, options.adapters)
 
     def start(self, hosts: ListenHosts, ports: ListenPorts, grpc_tls: GrpcTls | None) -> ServerInstance:
         """Start the processes, which listen on these ports once they are ready."""
         if Path(self.repository.repository).is_relative_to(self.run_directory.path):
-            publish(Path(self.repository.repository), {"metrics_port": ports.metrics})
+            publish(Path(self.repository.repository), {"metrics_port": ports.metrics, **self._digests()})
         key = secrets.token_hex(16)
         server = triton.server_command(
             self.installation,
@@ -89,8 +94,19 @@ class ServerLauncher:
         begins = log_size(self.run_directory.log)
         process = TritonProcess(command, variables, self.run_directory.log, self.run_directory.shm_prefix)
         metrics = (reachable(hosts.metrics), ports.metrics)
-        probe = Probe(reachable(hosts.http), ports.http, key, self.tasks, metrics)
+        probe = Probe(reachable(hosts.http), ports.http, key, self.engines.tasks, metrics)
         return ServerInstance(process, probe, self.run_directory.log, begins)
+
+    def _digests(self) -> dict[str, Any]:
+        """Return those of the engine that generates, and its adapters: they may be others than at the last start."""
+        digests: dict[str, Any] = {}
+        if (directory := self.engines.directories.get("generate")) is not None:
+            with suppress(OSError):  # the server's own error says it better
+                digests["manifest_sha256"] = hashlib.sha256((directory / ENGINE_FILE).read_bytes()).hexdigest()
+                if self.adapters:
+                    names = self.engines.model_names
+                    digests["adapters_sha256"] = adapter_digests(self.adapters, names["generate"])
+        return digests
 
     def _follower_command(self, rank: int) -> list[str]:
         # Each rank has its own shared memory; a prefix that begins with the server's is removed with it.

@@ -63,6 +63,7 @@ class AuditLine:
         "precision of the engine's weights; not of rows, whose `engine` has it", counted=True
     )
     tier: str | None = _field("`service_tier` that it asked for", counted=True)
+    cache: str | None = _field("`x-inflight-cache`: what the [response cache](response-cache.md) did", counted=True)
     rung: str | None = _field("`x-inflight-degraded`: rungs of a [ladder](ladder.md) that changed it", counted=True)
     finish_reasons: tuple[str, ...] = _field("how each answer ended", (), counted=True)
     input_tokens: int = _field("tokens of its prompts", 0)
@@ -104,6 +105,7 @@ def line_of(event: str, request: Request, caller: Caller, endpoint: str, seconds
         engine=outcome.engine,
         precision=outcome.precision,
         tier=outcome.tier,
+        cache=outcome.cache,
         rung=outcome.rung or None,
         finish_reasons=tuple(reason for _, reason in sorted(outcome.finish_reasons.items())),
         input_tokens=max(outcome.input_tokens, outcome.prompt_tokens if outcome.sent else 0),

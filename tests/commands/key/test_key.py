@@ -40,7 +40,7 @@ def test_add_prints_the_key_alone(run: Any, path: Path) -> None:
 def test_add_takes_a_tenant_models_and_an_expiry(run: Any, path: Path) -> None:
     options = ["--tenant", "research", "--models", "a, b", "--models", "c", "--expires", "2100-01-01"]
     options += ["--requests-per-minute", "60", "--max-concurrent", "4", "--json"]
-    options += ["--weight", "3", "--max-priority", "1", "--no-degrade"]
+    options += ["--weight", "3", "--max-priority", "1", "--no-degrade", "--cache"]
     (record,) = run("add", "nightly", *options).objects
     key = KeyRing.load(path).authenticate(record.pop("key"))
     assert key is not None
@@ -56,6 +56,7 @@ def test_add_takes_a_tenant_models_and_an_expiry(run: Any, path: Path) -> None:
         "weight": 3,
         "max_priority": 1,
         "degrade": False,
+        "cache": True,
     }
 
 

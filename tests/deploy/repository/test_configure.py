@@ -30,6 +30,8 @@ def deployed(out: Path, options: DeploymentOptions) -> Configs:
 
 
 def test_every_option_reaches_the_parameter_that_it_is_for(tmp_path: Path) -> None:
+    adapter = tmp_path / "one.safetensors"
+    adapter.touch()
     options = DeploymentOptions(
         kv_cache_tokens=4096,
         max_num_sequences=16,
@@ -42,7 +44,7 @@ def test_every_option_reaches_the_parameter_that_it_is_for(tmp_path: Path) -> No
         wrap_token_ids=True,
         stream_interval=8,
         threads=3,
-        adapters=(Path("/adapters/one.safetensors"), Path("/adapters/two.safetensors")),
+        adapters=(adapter, adapter),
     )
     configs = deployed(tmp_path / "out", options)
     engine = parameters(configs["tensorrt_llm"])
@@ -57,7 +59,7 @@ def test_every_option_reaches_the_parameter_that_it_is_for(tmp_path: Path) -> No
     assert engine["wrap_token_ids"] == "true"
     assert engine["stream_interval"] == "8"
     assert engine["threads"] == "3"
-    assert json.loads(engine["lora_adapters"]) == ["/adapters/one.safetensors", "/adapters/two.safetensors"]
+    assert json.loads(engine["lora_adapters"]) == [str(adapter), str(adapter)]
     assert engine["max_queue_size"] == "7"
     assert parameters(configs["preprocessing"])["tokenizer_dir"] == "/engines/demo"
     assert parameters(configs["postprocessing"])["tokenizer_dir"] == "/engines/demo"

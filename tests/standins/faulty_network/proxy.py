@@ -61,8 +61,8 @@ class FaultyNetwork:
     """
 
     def __init__(self, target: str, *faults: Faults, seed: int = 0) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+        self.target = target
+        """Where the next connection leads."""
         self._plan: Sequence[Faults] = faults or (Faults(),)
         self._seed = seed
         self._open: set[_Connection] = set()
@@ -167,6 +167,7 @@ class FaultyNetwork:
 
     async def _carry(self, client: socket.socket, faults: Faults, seed: int) -> None:
         """Run a connection: both ways until each has ended, or something has cut both."""
+        host, _, port = self.target.rpartition(":")
         with client, socket.socket() as server:
             connection = _Connection(client, server, faults, seed)
             for end in connection.ends:
@@ -175,7 +176,7 @@ class FaultyNetwork:
             self._open.add(connection)
             work: list[asyncio.Future[Any]] = [self._loop.create_task(connection.over.wait())]
             try:
-                await self._loop.sock_connect(server, self._target)
+                await self._loop.sock_connect(server, (host, int(port)))
                 work.append(asyncio.gather(*(self._run(connection, way) for way in connection.directions)))
                 await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             except OSError:

@@ -1,0 +1,234 @@
+"""Answers of opted-in requests: from the store, together with an identical request that is open, or computed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from inflight.gateway.http import DisconnectedError, Request, Response, cancel_on_disconnect
+from inflight.gateway.key_ring import Caller
+from inflight.gateway.quotas import KeyQuotas
+from inflight.gateway.response_cache.store import FILE, Entry, ResponseStore
+from inflight.gateway.servers import Target
+from inflight.gateway.settings import GatewaySettings
+from inflight.openai_api.errors import ApiError
+from inflight.openai_api.frames import KEEP_ALIVE
+
+HEADER = "x-inflight-cache"
+MAX_WIRE_BYTES = 2**20
+"""Of an answer that is stored."""
+_REMARKS = ("x-inflight-tool-call-parser", "x-inflight-degraded")
+"""Headers of an answer that is not quite what was asked for; it goes only to those who ask at the same time."""
+_WHOLE = frozenset(("stop", "length", "tool_calls"))
+_HEAD = re.compile(rb'"id":"[a-z]+[_-]([0-9a-f]{16})[0-9a-f]{8}","object":"[a-z._]+","created(?:_at)?":([0-9]+)')
+Compute = Callable[[Request], Awaitable[None]]
+
+
+class CachedAnswers:
+    """The response cache of one process. Those of a gateway share the store, not what is being computed."""
+
+    def __init__(self, settings: GatewaySettings, quotas: KeyQuotas) -> None:
+        self._store = ResponseStore(settings.state_path / FILE, settings.cache_max_bytes, settings.cache_max_age)
+        self._quotas = quotas
+        self._computing: dict[tuple[bytes, int | None], _Computing] = {}
+        self.close = self._store.close
+
+    async def answer(
+        self, request: Request, caller: Caller, key: bytes | None, target: Target, until: float, compute: Compute
+    ) -> None:
+        """Answer a request with this key; None: its answer is no function of it.
+
+        `compute` answers the request that it is given. `until` is a moment of the monotonic clock. Raises what
+        `compute` raises, ApiError and DisconnectedError.
+        """
+        max_age = _max_age(request.headers.get("cache-control", ""), self._store.max_age)
+        if key is None or max_age is None:
+            _note(request, "off")
+            await compute(request)
+            return
+        build = target.build
+        entry, generation = await self._store.find(key, max_age)
+        place = (key, generation)
+        other = self._computing.get(place) if max_age else None
+        if entry is not None:
+            with self._uncomputed(request, caller, target):
+                request.outcome.finish_reasons = dict(enumerate(entry.finish_reasons))
+                wire = Renaming()(entry.wire)
+                if wire.startswith(b"{"):
+                    await request.respond(Response(wire))
+                else:
+                    await request.start_stream()
+                    await request.end(wire)
+            return
+        if other is not None and await self._follow(other, request, caller, target, until):
+            return
+        _note(request, "miss")
+        own = _Computing(request, compute)
+        self._computing.setdefault(place, own)
+        try:
+            await own.run()
+        finally:
+            if (whole := own.entry(build)) is not None and generation is not None:
+                await self._store.keep(key, whole, generation)
+            if self._computing.get(place) is own:
+                del self._computing[place]
+
+    @contextmanager
+    def _uncomputed(self, request: Request, caller: Caller, target: Target) -> Iterator[None]:
+        """Count a request without tokens, if it gets an answer that is not computed for it."""
+        outcome = request.outcome
+        with self._quotas.hold(caller.key, 0, 0, outcome) as headers:
+            request.response_headers |= headers
+            _note(request, "hit")
+            outcome.engine, outcome.precision = target.build, target.precision
+            try:
+                yield
+            finally:
+                outcome.admitted = request.started
+
+    async def _follow(self, other: _Computing, request: Request, caller: Caller, target: Target, until: float) -> bool:
+        """Answer with what is being computed; return False if nothing of it came, in time or at all."""
+        with self._uncomputed(request, caller, target), other.reading():
+            try:
+                async with asyncio.timeout(until - time.monotonic()):
+                    stays = await cancel_on_disconnect(request, partial(other.write_to, request))
+            except TimeoutError:
+                if request.started:
+                    raise ApiError("the answer is not complete; set a later deadline", "deadline_exceeded") from None
+                return False
+            if not stays:
+                raise DisconnectedError
+            if request.started:
+                request.outcome.finish_reasons = other.request.outcome.finish_reasons
+                request.outcome.error = other.request.outcome.error
+                other.check()
+            return request.started
+
+
+class _Computing:
+    """An answer that is computed for all who read it. It is cancelled once no client does."""
+
+    def __init__(self, request: Request, compute: Compute) -> None:
+        """`request` is the first one that asks for it, which waits in `run`."""
+        self.request = request
+        self._inner = inner = request.detached(self._take, request.request_id)
+        inner.headers, inner.response_headers = request.headers, request.response_headers
+        inner.outcome, inner.span = request.outcome, request.span
+        self._body, self._ended, self._readers = bytearray(), False, 0
+        self._news = asyncio.Event()
+        self._task = asyncio.ensure_future(compute(inner))
+        self._task.add_done_callback(lambda task: self._tell())
+
+    async def run(self) -> None:
+        """Send it to the first request. If its client leaves, go on for the others."""
+        stays = False
+        try:
+            with self.reading(), suppress(DisconnectedError):
+                stays = await cancel_on_disconnect(self.request, partial(self.write_to, self.request))
+            await asyncio.wait((self._task,))
+        finally:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if not stays:
+            raise DisconnectedError
+        self._task.result()
+
+    def check(self) -> None:
+        """Raise what ended it before its end."""
+        if not self._ended:
+            error = None if self._task.cancelled() else self._task.exception()
+            raise error or ApiError("the answer was not finished; send the request again", "cancelled")
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            if not self._readers and not self._ended and not self._task.done():
+                self.request.outcome.left = True  # before its tokens are counted
+                self._task.cancel()
+
+    async def write_to(self, request: Request) -> None:
+        """Send what there is, and what comes, until it ends."""
+        rename, sent = Renaming(), 0
+        while True:
+            news, ended, streams = self._news, self._ended, self._inner.has_events
+            raw = bytes(self._body[sent:]) if streams or ended else b""
+            sent, part = sent + len(raw), rename(raw)
+            if part and not request.started:
+                request.response_headers |= self._remarks
+                if streams:
+                    await request.start_stream()
+            if ended:
+                await (request.end(part) if streams else request.respond(Response(part)))
+                return
+            if part:
+                await request.write(part)
+            elif self._task.done():
+                return
+            else:
+                await news.wait()
+
+    def entry(self, build: str | None) -> Entry | None:
+        """Return what may be stored: a whole answer, as asked for, of the engine that the key names."""
+        outcome = self.request.outcome
+        reasons = tuple(reason for _, reason in sorted(outcome.finish_reasons.items()))
+        is_whole = self._ended and self._inner.status == 200 and not outcome.error and _WHOLE.issuperset(reasons)
+        is_as_asked = not self._remarks and not outcome.failed and outcome.engine == build
+        if not (reasons and is_whole and is_as_asked) or len(self._body) > MAX_WIRE_BYTES:
+            return None
+        return Entry(bytes(self._body).replace(KEEP_ALIVE, b""), reasons)
+
+    @property
+    def _remarks(self) -> dict[str, str]:
+        return {name: value for name, value in self.request.response_headers.items() if name in _REMARKS}
+
+    async def _take(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            self._body += message["body"]
+            self._ended = not message.get("more_body", False)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+class Renaming:
+    """Gives a response that was made for another request ids and a time of its own."""
+
+    def __init__(self) -> None:
+        self._id, self._time = secrets.token_hex(8).encode(), str(int(time.time())).encode()
+        self._names: tuple[re.Pattern[bytes], bytes, bytes] | None = None
+
+    def __call__(self, wire: bytes) -> bytes:
+        """Return the next events, or the whole body."""
+        if self._names is None and (head := _HEAD.search(wire)):
+            # The id is random, so it is nowhere in the texts; ids of items and tool calls have its first half.
+            self._names = re.compile(re.escape(head[0])), head[0].removesuffix(head[2]) + self._time, head[1]
+        if self._names is None:
+            return wire
+        old, new, old_id = self._names
+        return old.sub(new, wire).replace(old_id, self._id)
+
+
+def _note(request: Request, result: str) -> None:
+    request.response_headers[HEADER] = request.outcome.cache = result
+
+
+def _max_age(header: str, most: float) -> float | None:
+    """Return how old a stored answer may be, in seconds; None: it must not be stored either."""
+    pairs = (each.partition("=") for each in header.lower().split(","))
+    directives = {name.strip(): value.strip(' "') for name, _, value in pairs}
+    if "no-store" in directives:
+        return None
+    age = "0" if "no-cache" in directives else directives.get("max-age")
+    return most if age is None else min(most, int(age[:9])) if re.fullmatch("[0-9]+", age) else 0

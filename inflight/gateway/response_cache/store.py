@@ -1,0 +1,140 @@
+"""Stored answers, in an SQLite file that the processes of a gateway share. What fails there is a miss."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import sqlite3
+import time
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from inflight.common.sqlite import open_database, transaction
+
+T = TypeVar("T")
+FILE = "responses.sqlite"
+"""Its name in the gateway's state directory."""
+_BUSY_SECONDS, _CLEAR_BUSY_SECONDS = 0.25, 5.0
+_MOST_REMOVED = 100
+"""Entries that make room for a new one; more may be too many since the bound was lowered."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entries (
+    digest BLOB PRIMARY KEY, generation INTEGER, stored REAL, request BLOB, reasons TEXT, wire BLOB, checksum INTEGER
+);
+CREATE INDEX IF NOT EXISTS by_age ON entries (stored);
+"""
+_USED = """
+SELECT (page_count - freelist_count) * page_size FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()
+"""
+logger = logging.getLogger("inflight.gateway")
+
+
+class Entry(NamedTuple):
+    """What was sent of an answer's body, and how each choice ended."""
+
+    wire: bytes
+    finish_reasons: tuple[str, ...]
+
+
+class ResponseStore:
+    """Entries by the bytes of their requests. One thread does all work, in its order."""
+
+    def __init__(self, path: Path, max_bytes: int, max_age: float) -> None:
+        """`max_bytes`: of the file; `max_age`: of an entry, in seconds."""
+        self.path, self.max_age = path, max_age
+        self._max_bytes = max_bytes
+        self._thread = ThreadPoolExecutor(1, "response-cache")
+        self._database: sqlite3.Connection | None = None
+        self._said: set[str] = set()
+
+    async def find(self, request: bytes, max_age: float) -> tuple[Entry | None, int | None]:
+        """Return the entry of a request that is not older, and the store's generation, for `keep`; None: unusable."""
+        return await self._run(lambda: self._find(request, max_age), (None, None))
+
+    async def keep(self, request: bytes, entry: Entry, generation: int) -> None:
+        """Keep an answer whose computing began in this generation; in a later one, it is not found."""
+        await self._run(lambda: self._keep(request, entry, generation), None)
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        if self._database is not None:
+            with suppress(sqlite3.Error):
+                self._database.close()
+
+    async def _run(self, work: Callable[[], T], otherwise: T) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except (sqlite3.Error, OSError, TypeError, ValueError) as error:  # the last two for a damaged row
+            if str(error) not in self._said:
+                self._said.add(str(error))
+                logger.error(
+                    "The response cache %s can't be used, so answers are computed: %s; if this stays so, stop the"
+                    " gateway and delete %s*",
+                    *(self.path, error, self.path),
+                )
+            return otherwise
+
+    def _open(self) -> sqlite3.Connection:
+        if self._database is None:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._database = _opened(self.path, _BUSY_SECONDS)
+        return self._database
+
+    def _find(self, request: bytes, max_age: float) -> tuple[Entry | None, int | None]:
+        database, now = self._open(), time.time()
+        (generation,) = database.execute("PRAGMA user_version").fetchone()
+        row = database.execute(
+            "SELECT request, reasons, wire, checksum FROM entries"
+            " WHERE digest = ? AND generation = ? AND stored > ? AND stored <= ?",
+            (_digest(request), generation, now - max_age, now),
+        ).fetchone()
+        if row is None or row[0] != request or row[3] != _checksum(*row[:3]):
+            return None, generation
+        return Entry(row[2], tuple(row[1].split())), generation
+
+    def _keep(self, request: bytes, entry: Entry, generation: int) -> None:
+        database, now, row = self._open(), time.time(), (request, " ".join(entry.finish_reasons), entry.wire)
+        with transaction(database):
+            database.execute("DELETE FROM entries WHERE stored <= ? OR stored > ?", (now - self.max_age, now))
+            database.execute(
+                "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (_digest(request), generation, now, *row, _checksum(*row)),
+            )
+            for _ in range(_MOST_REMOVED):
+                if database.execute(_USED).fetchone()[0] <= self._max_bytes:
+                    break
+                database.execute("DELETE FROM entries WHERE stored = (SELECT min(stored) FROM entries)")
+
+
+def clear(path: Path) -> int:
+    """Remove all entries, also those that are being computed, and return how many there were.
+
+    They are not found any more at once, before the file is made small. Raises sqlite3.Error, OSError.
+    """
+    with closing(_opened(path, _CLEAR_BUSY_SECONDS)) as database:
+        with transaction(database):
+            new = database.execute("PRAGMA user_version").fetchone()[0] + 1
+            database.execute(f"PRAGMA user_version = {new}")
+        removed = database.execute("DELETE FROM entries WHERE generation != ?", (new,)).rowcount
+        with suppress(sqlite3.OperationalError):  # in use: the room is used again by later entries
+            database.execute("VACUUM")
+        return removed
+
+
+def _opened(path: Path, timeout: float) -> sqlite3.Connection:
+    database = open_database(path, _SCHEMA, timeout=timeout)
+    database.execute("PRAGMA synchronous=NORMAL")  # a power failure may take the last entries, and nothing else
+    return database
+
+
+def _digest(request: bytes) -> bytes:
+    return hashlib.blake2b(request, digest_size=16).digest()
+
+
+def _checksum(request: bytes, reasons: str, wire: bytes) -> int:
+    return zlib.crc32(wire, zlib.crc32(reasons.encode(), zlib.crc32(request)))
