@@ -24,7 +24,7 @@ from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import MAX_VALUES, DisconnectedError, Request, Response
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.metrics import GatewayMetrics
-from inflight.gateway.proxy import Passed, Proxy
+from inflight.gateway.proxy import Passed, Proxy, honoured
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.response_cache.answers import CachedAnswers
 from inflight.gateway.response_cache.request_key import request_key
@@ -35,7 +35,7 @@ from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.shadow import Shadows
 from inflight.gateway.tokenize import detokenize, tokenize
 from inflight.gateway.transcribing import AudioUploads, Transcribing
-from inflight.gateway.work import Attempt, Held, run_work
+from inflight.gateway.work import Attempt, Held, in_turn, run_work
 from inflight.openai_api.encoding_request import PATHS, EncodingRequest, parse_encoding
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, RequestDefaults, parse_request
@@ -50,17 +50,6 @@ _DEFAULTS = RequestDefaults(None, Sampling())
 """The model's own come later, once it is known which one answers."""
 Handler = Callable[..., Awaitable[None]]
 """Takes a request, its caller, and the values of the placeholders of its route."""
-
-
-def _honoured(body: Mapping[str, Any], no_effect: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a body that the gateway does not ignore."""
-    return {name: value for name, value in body.items() if value is not None and name not in no_effect}
-
-
-def _in_turn(first: Candidate, again: Callable[[], Sequence[Candidate]]) -> Iterator[Candidate]:
-    """Yield the target that is asked first, and then the one that `again` finds once that has failed."""
-    yield first
-    yield from [each for each in again() if each.target is not first.target][:1]
 
 
 class ModelRequests:
@@ -149,7 +138,7 @@ class ModelRequests:
                 self._held(
                     partial(self._generation, each, left, body, context, request, responses), request, each, left, until
                 )
-                for each in _in_turn(targets[0], after)
+                for each in in_turn(targets[0], after)
             )
             shadow = route.shadow_of(request.request_id) if route else None
             request.kept = bytearray() if shadow else None
@@ -237,7 +226,7 @@ class ModelRequests:
         """Return what passes the request on. Raises ApiError for what the server can't do."""
         max_tokens = self._max_tokens(parsed)
         left_out = parsed.no_effect if server.has_field("service_tier") else (*parsed.no_effect, "service_tier")
-        sent = {"max_tokens": max_tokens, **_honoured(body, left_out)}
+        sent = {"max_tokens": max_tokens, **honoured(body, left_out)}
         passed = Passed(
             "/v1/chat/completions" if parsed.chat else "/v1/completions",
             sent | {name: max_tokens for name in ("max_tokens", "max_completion_tokens") if name in sent},
@@ -305,7 +294,7 @@ class ModelRequests:
             encoder = candidate.target
             respond: Callable[[Request], Awaitable[None]]
             if isinstance(encoder, BackendServer):
-                tokens, sent = parsed.estimated_tokens(None), _honoured(body, parsed.no_effect)
+                tokens, sent = parsed.estimated_tokens(None), honoured(body, parsed.no_effect)
                 passed = Passed(
                     *(PATHS[task][0], sent, model, candidate.model, request.request_id, until, tokens),
                     texts=parsed.size,
@@ -348,7 +337,7 @@ class ModelRequests:
             request.span.describe(model, None)
         until = time.monotonic() + request.timeout(self._settings.request_timeout)
         find = partial(self._pool.candidates, task, model, caller.visible, request.request_id)
-        attempts = (build(each, model, until) for each in _in_turn(find()[0], find))
+        attempts = (build(each, model, until) for each in in_turn(find()[0], find))
         await self._run(attempts, request, caller, until)
 
     def _encoded(

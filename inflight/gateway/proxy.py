@@ -27,6 +27,11 @@ _LISTS = {"/v1/embeddings": "data", "/v1/rerank": "results", "/v1/classify": "da
 """What an answer must have, if not choices."""
 
 
+def honoured(body: Mapping[str, Any], no_effect: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a body that the gateway does not ignore."""
+    return {name: value for name, value in body.items() if value is not None and name not in no_effect}
+
+
 @dataclass(frozen=True)
 class Passed:
     """What is passed on: a body that the gateway's parsers have accepted, for a route of OpenAI's API.

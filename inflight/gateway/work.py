@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from inflight_client import InflightError
@@ -15,6 +15,7 @@ from inflight.gateway.http import Request, cancel_on_disconnect
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.quotas import KeyQuotas
+from inflight.gateway.server_pool import Candidate
 from inflight.gateway.servers import Target
 from inflight.openai_api.errors import RETRY_SECONDS, ApiError
 
@@ -148,3 +149,9 @@ class _Places:
             estimate = self._attempt.prompt_tokens + self._attempt.answer_tokens
             seconds = time.monotonic() - self._began if finished else None
             self._attempt.admission.leave(places, seconds, self._tenant, estimate - used, tokens=estimate)
+
+
+def in_turn(first: Candidate, again: Callable[[], Sequence[Candidate]]) -> Iterator[Candidate]:
+    """Yield the target that is asked first, and then the one that `again` finds once that has failed."""
+    yield first
+    yield from [each for each in again() if each.target is not first.target][:1]
