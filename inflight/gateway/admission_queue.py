@@ -23,6 +23,7 @@ import time
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from inflight.openai_api.errors import ApiError
 
@@ -282,4 +283,28 @@ class Admission:
             "overloaded",
             status=429,
             headers={"retry-after": str(seconds), "retry-after-ms": str(max(1000, math.ceil(wait * 1000)))},
+        )
+
+
+class Admissions:
+    """The admissions of a process, which has its share of the places, and of those that run at once."""
+
+    def __init__(self, workers: int, max_waiting: int, places: Callable[..., int], running: Callable[..., int]) -> None:
+        """`places` and `running` return those of all processes for a task, a model, and an address or None."""
+        self._workers, self._max_waiting, self._places, self._running = workers, max_waiting, places, running
+        self._known: dict[tuple[str, str, str | None], Admission] = {}
+
+    def of(self, task: str, model: str, address: str | None = None) -> Admission:
+        """Return the admission of a model at all servers, or at one: many requests for one hold up none for another."""
+        key = (task, model, address)
+        if key not in self._known:
+            what = {"generate": "answers", "transcribe": "blocks of audio"}.get(task, "texts")
+            self._known[key] = self.new(partial(self._places, *key), what, partial(self._running, *key))
+        return self._known[key]
+
+    def new(self, places: Callable[[], int], what: str, running: Callable[[], int] | None = None) -> Admission:
+        running = running or places
+        return Admission(
+            *(lambda: max(1, places() // self._workers), self._max_waiting // self._workers, what),
+            lambda: max(1, running() // self._workers),
         )

@@ -21,6 +21,7 @@ from inflight.common.json_values import has_more_values
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.spans import RequestSpan
 from inflight.openai_api.errors import ApiError
+from inflight.openai_api.frames import KEEP_ALIVE
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -45,6 +46,7 @@ _MAX_KEPT_BYTES = 2**20
 _DISCARD_BYTES = 64 * 2**20
 _DISCARD_SECONDS = 10.0
 _BUFFER_BYTES = 2**20
+_CHECKS_PER_KEEP_ALIVE = 4
 _ENCODINGS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 """Content codings, with zlib's window of each."""
 
@@ -307,6 +309,19 @@ class Request:
                     size += len(part)
                     if size > _DISCARD_BYTES:
                         return
+
+
+async def keep_alive(request: Request, seconds: float) -> None:
+    """Write a comment whenever nothing was written for so long."""
+    seen, silent = request.frames, 0
+    while True:
+        await asyncio.sleep(seconds / _CHECKS_PER_KEEP_ALIVE)
+        silent = silent + 1 if request.frames == seen else 0
+        if silent == _CHECKS_PER_KEEP_ALIVE - 1:
+            with suppress(DisconnectedError):  # the connection is closed then
+                await request.write(KEEP_ALIVE)
+            silent = 0
+        seen = request.frames
 
 
 def log_request(request: Request, tenant: str, seconds: float, began: float) -> None:

@@ -66,6 +66,9 @@ class GatewayMetrics:
         self.degraded = counter(
             "inflight_gateway_degraded_requests", "Requests that a rung of a route's ladder changed.", ("route", "rung")
         )
+        self.checks = counter(
+            "inflight_gateway_checks", "What checks found, and verdicts that failed.", ("check", "at", "action")
+        )
         self.texts_in_flight = gauge(
             "inflight_gateway_texts_in_flight", "Texts of open requests for encoders.", ("task",)
         )

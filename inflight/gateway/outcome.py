@@ -44,6 +44,8 @@ class Outcome:
     tier: str | None = None
     rung: str = ""
     """What a ladder did to it, as the response's header says it."""
+    checks: list[str] = field(default_factory=list)
+    """What checks did, each as NAME=ACTION."""
     prompt: str | None = None
     """Its prompts, if the audit log has them."""
 
