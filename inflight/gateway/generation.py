@@ -233,11 +233,15 @@ class Generation:
             if early:
                 frames = [await self._frame(writers[at], parsers[at], at, delta, deltas) for at, delta in early]
                 await request.write(b"".join(frames) or KEEP_ALIVE)
-            plain = not self._parsed.logprobs and not self._parsed.scores_prompt and not any((*parsers, *self._gates))
+            plain = not self._parsed.logprobs and not self._parsed.scores_prompt and not any(parsers)
             async for index, delta in deltas:
                 self._note(index, delta)
                 if plain and delta.finish_reason is None:
-                    frame = writers[index].text(delta.text) if delta.text else b""
+                    gate = self._gates[index]
+                    text = delta.text if gate is None or not delta.text else gate.text(delta.text)
+                    frame = writers[index].text(text) if text else b""
+                    if gate is not None and gate.blocked:
+                        frame += await self._frame(writers[index], None, index, delta._replace(text=""), deltas)
                 else:
                     frame = await self._frame(writers[index], parsers[index], index, delta, deltas)
                 if frame and streams:

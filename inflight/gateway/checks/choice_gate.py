@@ -49,6 +49,18 @@ class ChoiceGate:
         self._size = 0
         self._logprobs: list[TokenLogprob] = []
         self.changed = self.blocked = False
+        self._is_simple = not (stage.flags or stage.sizes or stage.asked)
+
+    def text(self, text: str) -> str:
+        """Return what may be written now of text alone, as `feed` does of events."""
+        if self.blocked:
+            return ""
+        if self._is_simple and self._open == "text":
+            gate = self._gates["text"]
+            passed = gate.feed(text)
+            self.blocked = gate.cut is not None
+            return passed
+        return "".join(event.text for event in self.feed((TextDelta(text),)) if isinstance(event, TextDelta))
 
     def feed(self, events: Iterable[Event], logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
         """Return the events that may be written now; log probabilities are kept until the end."""

@@ -72,9 +72,15 @@ class TextGate:
         rules, lead = self._rules, ""
         if text.isascii() and not self._in_json:
             added, raw = text.encode(), text
-            if not self._raw and not final and rules.begun.search(self._normal + added, self._start) is None:
-                self._keep(self._normal + added, end := len(self._normal) + len(added), end)
-                return text
+            if isinstance(self._raw, str) and not final:  # most pieces have no match, and this is fast
+                known = self._normal + added
+                found = rules.begun.search(known, self._start)
+                start, end = (len(known), len(known)) if found is None else found.span()
+                if end == len(known) and start >= self._sent:
+                    at, together = start - self._sent, self._raw + text
+                    self._raw = together[at:]
+                    self._keep(known, start, start)
+                    return together[:at]
         else:
             lead, added, raw = self._units(text, final)  # type: ignore[assignment]
         known, base, sent = self._normal + added, self._sent, self._sent
@@ -113,7 +119,7 @@ class TextGate:
         return "".join(passed)
 
     def _keep(self, text: bytes, start: int, sent: int) -> None:
-        dropped = max(0, start - _CONTEXT_BYTES)
+        dropped = start - _CONTEXT_BYTES if start > _CONTEXT_BYTES else 0
         if self._in_json:
             self._quotes += text.count(b"\0", 0, dropped)
         self._normal, self._start, self._sent = text[dropped:], start - dropped, sent - dropped

@@ -84,16 +84,17 @@ def ask(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("body", [{}, {"prompt": "tea?"}, {"input": "tea?"}, {"logprobs": True}])
+@pytest.mark.parametrize("body", [{}, {"prompt": "tea?", "n": 2}, {"input": "tea?"}, {"logprobs": True}])
 def test_a_blocked_answer_ends_before_what_is_denied(tmp_path: Path, body: dict[str, Any], stream: bool) -> None:
     checks = [{"kind": "deny", "words": ["hemlock"], "at": "after"}]
     gateway, answer = ask(tmp_path, checks, ["A cup of hem", "lock", " tea", *" and more"], stream=stream, **body)
     got = read(answer)
-    assert (got["text"], got["finish"], got["logprobs"]) == ("A cup of ", "content_filter", "")
+    n = body.get("n", 1)
+    assert (got["text"], got["finish"], got["logprobs"]) == ("A cup of " * n, "content_filter", "")
     assert gateway.sent == 3  # the model need not go on
     assert gateway.request is not None
     assert gateway.request.outcome.checks == ["deny=block"]
-    assert gateway.request.outcome.finish_reasons == {0: "content_filter"}
+    assert gateway.request.outcome.finish_reasons == dict.fromkeys(range(n), "content_filter")
 
 
 @pytest.mark.parametrize("stream", [False, True])
