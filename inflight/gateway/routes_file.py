@@ -141,9 +141,9 @@ def _rank(request_id: str, target: WeightedTarget) -> float:
     return -math.log(_fraction(request_id, target.name) or 1e-300) / target.weight if target.weight else math.inf
 
 
-def read_routes(path: Path) -> Mapping[str, Route]:
-    """Return the routes of a file by their names. Raises InflightError (`invalid_parameter`) with one sentence."""
-    return _read(path)[0].routes
+def read_routes(path: Path) -> RoutesFile:
+    """Return what a file has. Raises InflightError (`invalid_parameter`) with one sentence."""
+    return _read(path)[0]
 
 
 def _read(path: Path) -> tuple[RoutesFile, str]:

@@ -24,10 +24,10 @@ from inflight.common.process_guard import die_with_parent
 from inflight.gateway.audit.chain import AuditOptions
 from inflight.gateway.audit.log import AuditLog
 from inflight.gateway.batches.models import BatchModel
+from inflight.gateway.batches.row_checks import RowChecks
 from inflight.gateway.batches.row_gate import GatedBackend, RowAudit, RowQuotas
 from inflight.gateway.batches.store import input_path, job_directory
 from inflight.gateway.batches.validation import encode_spec, read_validation, validate_input, write_validation
-from inflight.gateway.checks.rows import RowChecks
 
 MODULE = "inflight.gateway.batches.job_process"
 OUTPUT = "output.jsonl"

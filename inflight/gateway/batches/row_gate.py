@@ -24,7 +24,7 @@ from inflight.batch.job.rows import Completion, GenerateRequest, RowAnswer, RowR
 from inflight.common.atomic_files import write_atomic
 from inflight.gateway.audit.line import AuditLine, prompt_of
 from inflight.gateway.audit.log import AuditLog
-from inflight.gateway.checks.rows import RowChecks
+from inflight.gateway.batches.row_checks import RowChecks
 from inflight.gateway.key_file import ApiKey, read_key_file
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.quotas import QuotaLedger, Reservation
