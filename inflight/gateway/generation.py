@@ -18,7 +18,7 @@ from inflight_client import AsyncStream, InflightError
 from inflight_client.call import CallOptions, CheckedMessages, Prompt, TokenIds
 from inflight_client.results import UNKNOWN, Delta
 
-from inflight.gateway.checks.choice_gate import BLOCKED, ChoiceGate
+from inflight.gateway.checks.gate import BLOCKED, ChoiceGate
 from inflight.gateway.deltas import Deltas, merged
 from inflight.gateway.engine_errors import engine_error
 from inflight.gateway.http import Request, Response, keep_alive
@@ -284,7 +284,7 @@ class Generation:
                 if gate.changed and isinstance(writer, Choice):
                     writer.logprobs = writer.prompt_logprobs = None
         written = writer.events(events, logprobs)
-        blocked = gate is not None and gate.blocked
+        blocked = gate is not None and bool(gate.blocked)
         if delta.finish_reason is not None:
             reason = self._finish(index, delta, writer.has_calls)
             if blocked:

@@ -19,7 +19,7 @@ from inflight.gateway.admission_queue import Admissions
 from inflight.gateway.audit.line import prompt_of
 from inflight.gateway.backends import BackendServer
 from inflight.gateway.checks.checks import Checks
-from inflight.gateway.checks.choice_gate import ChoiceGate
+from inflight.gateway.checks.gate import ChoiceGate
 from inflight.gateway.degradation import Degradation
 from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
 from inflight.gateway.generation import CallContext, Generation

@@ -14,7 +14,7 @@ from inflight_client import InflightError
 from inflight_client.results import Usage
 
 from inflight.gateway.backends import BackendServer
-from inflight.gateway.checks.choice_gate import BLOCKED, ChoiceGate, checked_choice
+from inflight.gateway.checks.gate import BLOCKED, ChoiceGate, checked_choice
 from inflight.gateway.http import Request, Response, keep_alive
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import events_of
@@ -174,7 +174,8 @@ class Proxy:
                     yield event_frame(event)
             except (ValueError, AttributeError, KeyError, TypeError) as error:
                 raise _damaged("an event of the answer", error) from None
-            if sum(gate is not None and gate.blocked for _, gate in self._written.values()) == self._passed.choices:
+            blocked = [gate for _, gate in self._written.values() if gate is not None and gate.blocked]
+            if len(blocked) == self._passed.choices:
                 return
             data = await anext(events, None)
 

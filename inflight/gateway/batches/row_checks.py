@@ -12,7 +12,7 @@ from inflight_client.results import Generation
 
 from inflight.batch.job.rows import Completion, GenerateRequest, RowAnswer
 from inflight.gateway.checks.checks import Checks
-from inflight.gateway.checks.choice_gate import checked_choice
+from inflight.gateway.checks.gate import checked_choice
 from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.routes_file import Routes

@@ -12,8 +12,8 @@ from inflight_client import AsyncClient, InflightError
 from inflight.gateway.checks.specs import Asked, ClassifierCheck, HookCheck, Place
 from inflight.openai_api.errors import ApiError
 
-_MAX_ANSWER = 32 * 2**20
-"""Bytes of a hook's answer."""
+_MAX_ANSWER = 2**20
+"""Bytes of a hook's answer beyond those of the request."""
 _PIECE_BYTES = 480
 """Of a long text, of which each piece is classified: an encoder's 512 tokens are at least as many bytes."""
 FAILURES = (TimeoutError, InflightError, ApiError, OSError, ValueError, KeyError, TypeError)
@@ -65,7 +65,7 @@ class Judges:
             ) as answer:
                 async for part in answer.aiter_stream():
                     content += part
-                    if len(content) > _MAX_ANSWER or answer.status != 200:
+                    if len(content) > len(body) + _MAX_ANSWER or answer.status != 200:
                         raise ValueError(f"the answer has the status {answer.status}, or too many bytes")
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException) as error:
             raise OSError(f"the hook can't be reached: {error}") from None

@@ -48,7 +48,7 @@ class Rules:
 
 
 class TextGate:
-    """A text on its way through rules; `cut` is the one that has blocked the rest of it."""
+    """A text on its way through rules. Once one of them blocks, it must not go on."""
 
     def __init__(self, rules: Rules, note: Callable[[Rule], None], in_json: bool = False) -> None:
         """`note` is called for each match. `in_json`: the text is JSON, whose escapes are compared by their meaning."""
@@ -61,7 +61,6 @@ class TextGate:
         """Where in `_normal` the next match may begin, and what is not passed on yet."""
         self._unfinished = ""
         self._quotes = 0
-        self.cut: Rule | None = None
 
     def feed(self, text: str, final: bool = False) -> str:
         """Return what may be passed on after the next piece.
@@ -81,6 +80,8 @@ class TextGate:
                     self._raw = together[at:]
                     self._keep(known, start, start)
                     return together[:at]
+        elif not self._in_json and final and not self._normal and not rules.whole.search(normal(text).encode()):
+            return text  # far faster than character by character
         else:
             lead, added, raw = self._units(text, final)  # type: ignore[assignment]
         known, base, sent = self._normal + added, self._sent, self._sent
@@ -103,7 +104,7 @@ class TextGate:
             if rule.action != "flag":
                 passed += held[max(0, sent - base) : max(0, start - base)]
                 if rule.action == "block":
-                    self.cut, self._raw = rule, ""
+                    self._raw = ""
                     return "".join(passed)
                 passed.append(self._label(rule, known, start))
                 sent = max(sent, end)
@@ -164,11 +165,3 @@ def _decoded(escape: str) -> str:
     except ValueError:
         return escape
     return b"".join(each.to_bytes(2, "big") for each in units).decode("utf-16-be", "replace")
-
-
-def redacted(text: str, rules: Rules, note: Callable[[Rule], None], in_json: bool = False) -> tuple[str, Rule | None]:
-    """Return a whole text as rules leave it, and the one that blocks it."""
-    if not in_json and rules.whole.search(normal(text).encode(errors="replace")) is None:
-        return text, None  # far faster than character by character
-    gate = TextGate(rules, note, in_json)
-    return gate.feed(text, final=True), gate.cut

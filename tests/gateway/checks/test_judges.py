@@ -25,7 +25,8 @@ from tests.fixtures.gateway_requests import MODEL, chat, gauge, get, post
 from tests.fixtures.ports import free_port
 from tests.fixtures.waiting import wait_until
 from tests.gateway.checks.scripted import MODEL as TEA
-from tests.gateway.checks.scripted import ScriptedGateway, read
+from tests.gateway.checks.scripted import TOOLS, ScriptedGateway, read
+from tests.standins.openai_servers.server import openai_server
 
 CHAT = {"messages": [{"role": "user", "content": "tea?"}]}
 PIECES = ("A cup ", "of hemlock", " tea")
@@ -69,7 +70,7 @@ def ask(
     folder: Path, url: str, pieces: Sequence[str] = PIECES, stream: bool = False, **check: Any
 ) -> tuple[dict[str, Any], Any]:
     """What an application reads, and what the checks have done."""
-    spec = {"kind": "hook", "url": url, "on_error": "closed", "timeout": 0.5, **check}
+    spec = {"kind": "hook", "url": url, "on_error": "closed", "timeout": 0.3, **check}
     gateway = ScriptedGateway(folder, [spec])
 
     async def run() -> str:
@@ -107,15 +108,11 @@ def test_a_hook_changes_the_reasoning_and_the_calls_of_an_answer_alike(tmp_path:
     call = '<tool_call>\n{"name": "brew", "arguments": {"a": "hemlock"}}\n</tool_call>'
     with hook(no_hemlock) as (url, _):
         gateway = ScriptedGateway(tmp_path, [{"kind": "hook", "url": url, "on_error": "open", "action": "redact"}])
-        tools = [{"type": "function", "function": {"name": "brew", "parameters": {"type": "object"}}}]
+        body = CHAT | {"tools": TOOLS, "stream": True}
         pieces = ["<think>hem", "lock</think>", call]
-        body = CHAT | {"tools": tools, "stream": True}
         answer = read(asyncio.run(gateway.post("/v1/chat/completions", body, pieces)))
-    assert (answer["reasoning"], json.loads(answer["arguments"]), answer["finish"]) == (
-        "mint",
-        {"a": "mint"},
-        "tool_calls",
-    )
+    assert (answer["reasoning"], answer["arguments"]) == ("mint", '{"a": "mint"}')
+    assert answer["finish"] == "tool_calls"
 
 
 def test_a_hook_changes_or_blocks_a_request(tmp_path: Path) -> None:
@@ -142,7 +139,7 @@ TROUBLES: dict[str, Verdict | None] = {
     "wrong verdict": lambda body: {"flagged": "no"},
     "too few texts": lambda body: {"flagged": False, "texts": []},
     "no texts": lambda body: {"flagged": False, "texts": 1},
-    "huge": lambda body: b" " * 2**25 + b"{}",
+    "huge": lambda body: b" " * 2**21 + b"{}",
 }
 
 
@@ -180,8 +177,10 @@ def guarded(hurried_server: Server, tmp_path_factory: pytest.TempPathFactory) ->
     path.write_text(json.dumps({"checks": checks}))
     with ExitStack() as stack:
         encoders = stack.enter_context(encoder_server({"classify": "judge"}))
-        gateway = stack.enter_context(running_gateway(hurried_server, encoders.grpc_address, routes=str(path)))
-        wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 2)
+        other = stack.enter_context(openai_server("vllm", delay=0.001))
+        servers = (hurried_server, encoders.grpc_address, other.address)
+        gateway = stack.enter_context(running_gateway(*servers, routes=str(path)))
+        wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 3)
         yield gateway
 
 
@@ -189,12 +188,31 @@ def test_a_served_classifier_judges_requests(guarded: GatewayProcesses) -> None:
     assert chat(guarded, text_of(bad=False)).status == 200
     assert chat(guarded, text_of(bad=True)).error["code"] == "content_filter"
     assert chat(guarded, "x" * 600 + " fail invalid_text").status in (200, 400)  # pieces of it are texts of their own
-    assert chat(guarded, "wait 3").error["code"] == "check_unavailable"
+    assert chat(guarded, "wait 1").error["code"] == "check_unavailable"
     assert chat(guarded, "fail invalid_text").status == 503
     assert gauge(guarded, "inflight_gateway_checks_total") >= 3
 
 
-@pytest.mark.parametrize("given", [str, lambda text: [text, text], lambda text: [{"type": "text", "text": text}]])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [("/v1/chat/completions", "messages"), ("/v1/completions", "prompt"), ("/v1/responses", "input")],
+)
+def test_answers_of_other_servers_pass_the_same_checks(
+    guarded: GatewayProcesses, path: str, field: str, stream: bool
+) -> None:
+    """This one repeats the last message, a word in each event."""
+    for text, left, finish in (
+        ("pay 4111 1111 1111 1111 now", "Answer to pay [card] now", "stop"),
+        ("a hemlock leaf", "Answer to a ", "content_filter"),
+    ):
+        asked = [{"role": "user", "content": text}] if field == "messages" else text
+        answer = post(guarded, path, {"model": "tea", field: asked, "stream": stream})
+        got = read(answer.body.decode())
+        assert (got["text"], got["finish"]) == (left, finish), answer.body
+
+
+@pytest.mark.parametrize("given", [str, lambda text: [text, text]])
 def test_moderations_are_those_of_the_classifier(guarded: GatewayProcesses, given: Callable[[str], Any]) -> None:
     for bad in (False, True):
         answer = post(guarded, "/v1/moderations", {"input": given(text_of(bad)), "model": "judge"}).json
@@ -206,11 +224,8 @@ def test_moderations_are_those_of_the_classifier(guarded: GatewayProcesses, give
 @pytest.mark.parametrize(
     ("body", "code"),
     [
-        ({}, "invalid_value"),
-        ({"input": []}, "invalid_value"),
+        ({}, "empty_prompt"),
         ({"input": [1]}, "invalid_value"),
-        ([], "invalid_request"),
-        ({"input": "tea", "n": 1}, "invalid_request"),
         ({"input": "tea", "model": "none"}, "model_not_found"),
     ],
 )
