@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 from inflight_client import InflightError
 
-from inflight.gateway.checks.specs import name_of
 from inflight.gateway.routes_file import Route, read_routes
 from inflight.gateway.server_pool import ServerPool
 from inflight.gateway.settings import GatewaySettings
@@ -48,7 +47,7 @@ def check(file: Path, server: tuple[str, ...]) -> None:
     for name, route in found.routes.items():
         click.echo(f"{name}: {_described(route)}")
     for each in found.checks:
-        click.echo(f"check {name_of(each)}: {each.action}, {each.at}")
+        click.echo(f"check {each.name}: {each.action}, {each.at}")
     if server and (missing := asyncio.run(_missing(GatewaySettings(server, routes=str(file))))):
         raise InflightError(
             f"{'; '.join(missing)}; name models that the servers have, or start their servers", "invalid_parameter"

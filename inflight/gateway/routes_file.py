@@ -171,6 +171,8 @@ def _sentence(error: ValidationError | InflightError) -> str:
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"{where} is unknown; remove it, or see docs/routes.md for the fields that there are"
+    if first["type"].startswith("union_tag"):
+        return f"{where} must have a kind: deny, pii, size, classifier or hook"
     if first["type"] == "missing":
         return f"{where} is missing; add it"
     if first["type"] == "value_error":

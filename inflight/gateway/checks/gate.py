@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from inflight.gateway.checks.judges import FAILURES, Judges
-from inflight.gateway.checks.specs import Place, Stage, name_of
+from inflight.gateway.checks.specs import Place, Stage
 from inflight.gateway.checks.text_gate import Rule, TextGate
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart, events_of
 from inflight.openai_api.response import Choice
@@ -44,7 +44,7 @@ class Gate:
             text = self._gates[name].feed(text, final)
         for check in self._stage.sizes:
             if 0 <= (left := check.max_characters - self._size) < len(text):
-                self._did(name_of(check), check.action)
+                self._did(check.name, check.action)
                 text = text[:left] if check.action == "block" else text
         self._size += len(text)
         self.texts[name].append(text)
@@ -58,7 +58,7 @@ class Gate:
         for check in self._stage.asked:
             if self.blocked or not self.texts:
                 return
-            name, sent = name_of(check), list(map("".join, self.texts.values()))
+            name, sent = check.name, list(map("".join, self.texts.values()))
             try:
                 flagged, left = await self._judges.verdict(check, self._place, self._model, sent)
             except FAILURES as error:

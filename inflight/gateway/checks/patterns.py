@@ -167,6 +167,10 @@ Valid = Callable[[bytes, int, int], int]
 """Returns the end of what was found in a text from one place to another; 0 if it is not what is looked for."""
 
 
+def any_match(text: bytes, start: int, end: int) -> int:
+    return end
+
+
 def before(text: bytes, at: int) -> str:
     """Return the character before a place; "" at the beginning."""
     return text[max(0, at - 4) : at].decode(errors="ignore")[-1:]
@@ -193,5 +197,5 @@ def word_pattern(words: str) -> Pattern:
         parts.append(literal(word))
     found = sequence(parts)
     if not found.least or found.most > MAX_MATCH:
-        raise ValueError(f"{words[:40]!r} must have 1 to {MAX_MATCH} characters")
+        raise ValueError(f"a word must have 1 to {MAX_MATCH} characters that are seen; correct it")
     return ignoring_case(found)

@@ -6,7 +6,16 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from inflight.gateway.checks.patterns import Pattern, Valid, before, either, ignoring_case, in_word, pattern_of
+from inflight.gateway.checks.patterns import (
+    Pattern,
+    Valid,
+    any_match,
+    before,
+    either,
+    ignoring_case,
+    in_word,
+    pattern_of,
+)
 
 _DASH = r"[ .\-\u2010-\u2015]"
 _LOCAL, _LABEL = r"[A-Za-z0-9._%+'\-]", r"[A-Za-z0-9\-]"
@@ -55,10 +64,6 @@ def _phone(text: bytes, start: int, end: int) -> int:
     return next((at for at in _ends(text, start, end) if len(_digits(text[start:at])) >= 7), 0)
 
 
-def _email(text: bytes, start: int, end: int) -> int:
-    return end
-
-
 def _iban_pattern() -> Pattern:
     by_length: defaultdict[int, list[str]] = defaultdict(list)
     for country, length in re.findall(r"([A-Z]{2})(\d\d)", _COUNTRIES):
@@ -70,7 +75,7 @@ def _iban_pattern() -> Pattern:
 PERSONAL_DATA: dict[str, tuple[Pattern, Valid]] = {
     "card": (pattern_of(rf"[2-6](?:{_DASH}?\d){{12,18}}"), _card),
     "iban": (_iban_pattern(), _iban),
-    "email": (pattern_of(rf"{_LOCAL}{{1,64}}@(?:{_LABEL}{{1,63}}\.){{1,4}}[A-Za-z]{{2,24}}"), _email),
+    "email": (pattern_of(rf"{_LOCAL}{{1,64}}@(?:{_LABEL}{{1,63}}\.){{1,4}}[A-Za-z]{{2,24}}"), any_match),
     "phone": (
         pattern_of(
             rf"\+\d(?:[ ./()\-]{{0,3}}\d){{6,14}}|00[1-9](?:[ ./()\-]{{0,2}}\d){{6,13}}"

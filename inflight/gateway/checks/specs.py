@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from inflight.gateway.checks.patterns import Pattern, either, is_word, pattern_of, word_pattern
+from inflight.gateway.checks.patterns import Pattern, any_match, either, is_word, pattern_of, word_pattern
 from inflight.gateway.checks.personal_data import PERSONAL_DATA
 from inflight.gateway.checks.text_gate import Action, Rule, Rules
 
 Place = Literal["before", "after"]
-MAX_WORDS = 2000
+MAX_WORDS = 1000
 """Words and patterns of all checks together, so that a search takes microseconds."""
 _Text = Annotated[str, Field(min_length=1, max_length=1000)]
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
+"""In metrics, in the audit log and in the place of what is cut."""
 
 
 class _Check(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str = Field("", pattern=r"^[A-Za-z0-9_-]{0,40}$")
-    """In metrics, in the audit log and in the place of what is cut; by default the kind."""
     at: Literal["before", "after", "both"] = "both"
     models: tuple[str, ...] = ()
     """The names that applications send; none: all."""
@@ -46,6 +47,7 @@ class DenyCheck(_Check):
     """Words, whole and in any case, and patterns of RE2."""
 
     kind: Literal["deny"]
+    name: _Name = "deny"
     words: tuple[_Text, ...] = ()
     patterns: tuple[_Text, ...] = ()
 
@@ -56,9 +58,8 @@ class DenyCheck(_Check):
         return self
 
     def rules(self) -> Iterator[Rule]:
-        name = self.name or self.kind
         if self.words:
-            yield Rule(name, self.action, name, either([word_pattern(each) for each in self.words]), is_word)
+            yield Rule(self.name, self.action, self.name, either([word_pattern(each) for each in self.words]), is_word)
         if self.patterns:
             found: list[Pattern] = []
             for place, each in enumerate(self.patterns):
@@ -66,13 +67,14 @@ class DenyCheck(_Check):
                     found.append(pattern_of(each))
                 except ValueError as error:
                     raise ValueError(f"patterns.{place}: {error}") from None
-            yield Rule(name, self.action, name, either(found), lambda text, start, end: end)
+            yield Rule(self.name, self.action, self.name, either(found), any_match)
 
 
 class PiiCheck(_Check):
     """Personal data by its form and checksum."""
 
     kind: Literal["pii"]
+    name: _Name = "pii"
     action: Action = "redact"
     types: tuple[Literal["card", "iban", "email", "phone"], ...] = Field(
         ("card", "iban", "email", "phone"), min_length=1
@@ -80,13 +82,14 @@ class PiiCheck(_Check):
 
     def rules(self) -> Iterator[Rule]:
         for each in self.types:
-            yield Rule(self.name or self.kind, self.action, each, *PERSONAL_DATA[each])
+            yield Rule(self.name, self.action, each, *PERSONAL_DATA[each])
 
 
 class SizeCheck(_Cuts):
     """Characters of all texts of a request, or of an answer."""
 
     kind: Literal["size"]
+    name: _Name = "size"
     max_characters: int = Field(gt=0)
 
 
@@ -101,6 +104,7 @@ class ClassifierCheck(_Asks, _Cuts):
     """A served model that classifies texts; one has been found if any of the labels has this probability."""
 
     kind: Literal["classifier"]
+    name: _Name = "classifier"
     model: str = Field(min_length=1)
     labels: tuple[str, ...] = Field(min_length=1)
     threshold: float = Field(0.5, gt=0, le=1)
@@ -110,6 +114,7 @@ class HookCheck(_Asks):
     """A URL that gets the texts by POST."""
 
     kind: Literal["hook"]
+    name: _Name = "hook"
     url: str
 
     @model_validator(mode="after")
@@ -122,10 +127,6 @@ class HookCheck(_Asks):
 
 Asked = ClassifierCheck | HookCheck
 CheckSpec = Annotated[DenyCheck | PiiCheck | SizeCheck | ClassifierCheck | HookCheck, Field(discriminator="kind")]
-
-
-def name_of(check: _Check) -> str:
-    return check.name or str(check.kind)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -141,14 +142,17 @@ class Stage:
         return bool(self.rules or self.flags or self.sizes or self.asked)
 
 
+_compiled = lru_cache(16)(Rules)  # the same ones are used by the stages of several models, and by the check of a file
+
+
 def stage_of(checks: Sequence[CheckSpec], place: Place, model: str) -> Stage:
     """Return what applies. Raises ValueError for more words and patterns than can be searched at once."""
     applying = [each for each in checks if each.applies(place, model)]
     rules = [rule for each in applying for rule in each.rules()]
     acting, flags = ([each for each in rules if (each.action == "flag") is kind] for kind in (False, True))
     return Stage(
-        Rules(acting) if acting else None,
-        Rules(flags) if flags else None,
+        _compiled(tuple(acting)) if acting else None,
+        _compiled(tuple(flags)) if flags else None,
         [each for each in applying if isinstance(each, SizeCheck)],
         [each for each in applying if isinstance(each, Asked)],
     )
@@ -156,10 +160,11 @@ def stage_of(checks: Sequence[CheckSpec], place: Place, model: str) -> Stage:
 
 def check_list(checks: Sequence[CheckSpec]) -> None:
     """Raise ValueError for a list that can't be used."""
-    names = [name_of(each) for each in checks]
+    names = [each.name for each in checks]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"two checks have the name {twice}; name each differently")
     if sum(len(each.words) + len(each.patterns) for each in checks if isinstance(each, DenyCheck)) > MAX_WORDS:
         raise ValueError(f"the checks have more than {MAX_WORDS} words and patterns; ask a hook instead")
-    if rules := [rule for each in checks for rule in each.rules()]:
-        Rules(rules)
+    for model in {"", *(name for each in checks for name in each.models)}:
+        stage_of(checks, "before", model)
+        stage_of(checks, "after", model)

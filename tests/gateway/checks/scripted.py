@@ -34,8 +34,8 @@ class ScriptedGateway:
     def __init__(self, folder: Path, checks: Sequence[dict[str, Any]]) -> None:
         self.file = folder / "routes.yaml"
         self.file.write_text(json.dumps({"checks": checks}))
-        parsers: Any = {"tool_call_parser": "hermes", "reasoning_parser": "think"}
-        settings = GatewaySettings(("127.0.0.1:1",), routes=str(self.file), state_dir=str(folder), **parsers)
+        options: Any = {"tool_call_parser": "hermes", "reasoning_parser": "think", "audit": "x", "audit_prompts": True}
+        settings = GatewaySettings(("127.0.0.1:1",), routes=str(self.file), state_dir=str(folder), **options)
         self.pool = ServerPool(settings)
         (server,) = self.pool.servers
         server.deployment, server.ready = Deployment("ensemble", "inflight", {}, served={"model": MODEL}), True

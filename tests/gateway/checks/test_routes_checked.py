@@ -79,8 +79,15 @@ def ask(
     folder: Path, checks: Sequence[dict[str, Any]], pieces: Sequence[str], **body: Any
 ) -> tuple[ScriptedGateway, str]:
     gateway = ScriptedGateway(folder, checks)
-    path = RESPONSES if "input" in body else COMPLETIONS if "prompt" in body else CHAT
-    return gateway, asyncio.run(gateway.post(path, {"messages": MESSAGES} | body if path == CHAT else body, pieces))
+    return gateway, asyncio.run(gateway.post(path_of(body), with_messages(body), pieces))
+
+
+def path_of(body: dict[str, Any]) -> str:
+    return RESPONSES if "input" in body else COMPLETIONS if "prompt" in body else CHAT
+
+
+def with_messages(body: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": MESSAGES} | body if path_of(body) == CHAT else body
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -127,8 +134,12 @@ def test_log_probabilities_of_an_answer_that_nothing_has_changed_are_all_there(t
     ],
 )
 def test_a_request_is_refused_wherever_it_has_what_is_denied(tmp_path: Path, body: dict[str, Any]) -> None:
+    gateway = ScriptedGateway(tmp_path, [{"kind": "deny", "name": "plants", "words": ["hemlock"], "at": "before"}])
     with raises(ApiError, "content_filter", naming="plants"):
-        ask(tmp_path, [{"kind": "deny", "name": "plants", "words": ["hemlock"], "at": "before"}], ["ok"], **body)
+        asyncio.run(gateway.post(path_of(body), with_messages(body), ["ok"]))
+    assert gateway.request is not None
+    assert gateway.request.outcome.prompt is None  # for the audit log
+    assert not gateway.prompts
 
 
 def test_a_request_reaches_the_model_without_what_is_redacted_and_comes_back_so(tmp_path: Path) -> None:
@@ -141,6 +152,9 @@ def test_a_request_reaches_the_model_without_what_is_redacted_and_comes_back_so(
     assert gateway.prompts[0][1]["content"] == "pay [card]"
     assert gateway.prompts[0][2]["tool_calls"][0]["function"]["arguments"] == {"n": "[card]"}
     assert json.loads(answer)["instructions"] == "[email]"
+    assert gateway.request is not None
+    assert str(number) not in str(gateway.request.outcome.prompt)
+    assert "[card]" in str(gateway.request.outcome.prompt)
 
 
 def test_what_can_t_be_read_is_refused(tmp_path: Path) -> None:
