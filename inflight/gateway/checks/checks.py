@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -14,10 +15,12 @@ from prometheus_client import Counter
 from inflight.gateway.checks.gate import BLOCKED, ChoiceGate, Gate
 from inflight.gateway.checks.judges import FindEncoder, Judges, found
 from inflight.gateway.checks.specs import CheckSpec, ClassifierCheck, Place, Stage, stage_of
+from inflight.gateway.checks.text_gate import TooMuchError
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.outcome import Outcome
 from inflight.openai_api.encoding_request import parse_encoding
 from inflight.openai_api.errors import ApiError
+from inflight.openai_api.request import count_characters
 
 _FIELDS = (
     *("messages", "prompt", "input", "instructions", "tools", "chat_template_kwargs", "reasoning_effort"),
@@ -25,6 +28,9 @@ _FIELDS = (
 )
 """The fields of a body whose texts reach the model, or come back."""
 _LEAST_NUMBER = 10**6
+_LONG_CHARACTERS = 16_384
+_LONG_TEXTS = ThreadPoolExecutor(1, "long-checks")
+"""Longer texts wait for each other, and no short one for them."""
 Visit = Callable[[str, bool], str]
 """Takes a text and whether it is JSON."""
 
@@ -79,7 +85,11 @@ class Checks:
             texts.append(text)
             return gate.pass_on(len(texts), text, True, in_json) if not gate.blocked else ""
 
-        await asyncio.to_thread(_walk, sent, pass_on)
+        is_long = count_characters(sent) > _LONG_CHARACTERS
+        try:
+            await asyncio.get_running_loop().run_in_executor(_LONG_TEXTS if is_long else None, _walk, sent, pass_on)
+        except TooMuchError:
+            raise ApiError("the texts have too many numbers to check; send fewer at a time", BLOCKED) from None
         await gate.judge()
         if gate.failed:
             raise ApiError(

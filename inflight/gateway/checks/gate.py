@@ -6,11 +6,12 @@ import logging
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from inflight.gateway.checks.judges import FAILURES, Judges
 from inflight.gateway.checks.specs import Place, Stage
-from inflight.gateway.checks.text_gate import Rule, TextGate
+from inflight.gateway.checks.text_gate import Rule, TextGate, TooMuchError, whole_text
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart, events_of
 from inflight.openai_api.response import Choice
 from inflight.openai_api.token_text import TokenLogprob
@@ -37,10 +38,13 @@ class Gate:
         self.blocked = ""
 
     def pass_on(self, name: _Name, text: str, final: bool = False, in_json: bool = False) -> str:
-        """Return what may be passed on after the next piece of a text, as TextGate does."""
-        if self._stage.rules is not None:
+        """Return what may be passed on after the next piece of a text; a `final` one with text is all of it."""
+        rules = self._stage.rules
+        if rules is not None and final and text:
+            text = whole_text(text, rules, self._found, in_json)
+        elif rules is not None:
             if name not in self._gates:
-                self._gates[name] = TextGate(self._stage.rules, self._found, in_json)
+                self._gates[name] = TextGate(rules, self._found, in_json)
             text = self._gates[name].feed(text, final)
         for check in self._stage.sizes:
             if 0 <= (left := check.max_characters - self._size) < len(text):
@@ -54,7 +58,8 @@ class Gate:
         """Take the whole texts through the checks that flag them, or judge them. A hook may change `texts`."""
         for text in map("".join, self.texts.values()):
             if self._stage.flags is not None:
-                TextGate(self._stage.flags, self._found).feed(text, final=True)
+                with suppress(TooMuchError):
+                    whole_text(text, self._stage.flags, self._found)
         for check in self._stage.asked:
             if self.blocked or not self.texts:
                 return
@@ -64,7 +69,7 @@ class Gate:
             except FAILURES as error:
                 logger.warning("the check %s gave no verdict: %s", name, str(error) or type(error).__name__)
                 self._note(self._place, name, "failed")
-                if check.on_error == "closed":
+                if check.on_error == "closed" and check.action != "flag":
                     self.blocked, self.failed = name, True
                 continue
             if flagged:
@@ -150,8 +155,9 @@ class ChoiceGate(Gate):
     def _shown(self, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenLogprob]:
         """Return log probabilities without the likeliest tokens, if one of these is what rules cut."""
         others = "\0".join(token.text for each in logprobs for token in each.likeliest)
-        if self._stage.rules is None or TextGate(self._stage.rules, lambda rule: None).feed(others, True) == others:
-            return logprobs
+        with suppress(TooMuchError):
+            if self._stage.rules is None or whole_text(others, self._stage.rules, lambda rule: None) == others:
+                return logprobs
         return [each._replace(likeliest=()) for each in logprobs]
 
 

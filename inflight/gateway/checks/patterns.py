@@ -164,7 +164,7 @@ def compiled(pattern: str) -> Any:
 
 
 Valid = Callable[[bytes, int, int], int]
-"""Returns the end of what was found in a text from one place to another; 0 if it is not what is looked for."""
+"""Returns the end of what a pattern stands for, in what it matches from one place of a text to another; 0 for none."""
 
 
 def any_match(text: bytes, start: int, end: int) -> int:
@@ -182,7 +182,7 @@ def in_word(char: str) -> bool:
 
 
 def is_word(text: bytes, start: int, end: int) -> int:
-    """Return the end of a word or words, unless they are a part of longer ones."""
+    """Return the end of words that are no part of longer ones; 0 if they are."""
     first, last = text[start : start + 4].decode(errors="ignore")[:1], before(text, end)
     after = text[end : end + 4].decode(errors="ignore")[:1]
     inside = (in_word(first) and in_word(before(text, start))) or (in_word(last) and in_word(after))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from inflight.gateway.checks.patterns import (
     Pattern,
@@ -18,6 +18,8 @@ from inflight.gateway.checks.patterns import (
 )
 
 _DASH = r"[ .\-\u2010-\u2015]"
+_END = r"(?:\b|[A-Za-z_])"
+"""Of a number; so the many places of a long one at which none begins are passed over at once."""
 _LOCAL, _LABEL = r"[A-Za-z0-9._%+'\-]", r"[A-Za-z0-9\-]"
 _COUNTRIES = (
     "AD24AE23AL28AT20AZ28BA20BE16BG22BH22BI27BR29BY28CH21CR22CY28CZ24DE22DJ27DK18DO28EE20EG29ES24FI18FK18FO18FR27GB22"
@@ -28,40 +30,36 @@ _COUNTRIES = (
 """Countries of the IBAN registry, each with the characters of its numbers."""
 
 
-def _ends(text: bytes, start: int, end: int) -> Iterator[int]:
-    """Yield the ends of the numbers that begin a text, the longest first."""
+def _number_end(text: bytes, start: int, end: int, is_one: Callable[[list[int]], bool]) -> int:
+    """Return the end of the longest number that is one, of whole groups of digits; 0 if there is none."""
+    if text[start : start + 1].isdigit() and before(text, start).isdigit():
+        return 0
     for at in range(end, start, -1):
-        if text[at - 1 : at].isdigit() and not text[at : at + 1].isdigit():
-            yield at
+        is_end = text[at - 1 : at].isdigit() and not text[at : at + 1].isdigit()
+        if is_end and is_one([each - 48 for each in text[start:at] if 48 <= each < 58]):
+            return at
+    return 0
 
 
-def _digits(text: bytes) -> str:
-    return re.sub(rb"\D", b"", text).decode()
+def _is_card(digits: list[int]) -> bool:
+    """Check by Luhn's formula (ISO/IEC 7812-1)."""
+    total = sum(digits[-1::-2]) + sum(2 * each - 9 * (each > 4) for each in digits[-2::-2])
+    return len(digits) >= 13 and total % 10 == 0
 
 
 def _card(text: bytes, start: int, end: int) -> int:
-    """Check by Luhn's formula (ISO/IEC 7812-1)."""
-    if before(text, start).isdigit():
-        return 0
-    for at in _ends(text, start, end):
-        digits = [int(each) for each in _digits(text[start:at])][::-1]
-        total = sum(digits[::2]) + sum(sum(divmod(2 * each, 10)) for each in digits[1::2])
-        if len(digits) >= 13 and total % 10 == 0:
-            return at
-    return 0
+    return _number_end(text, start, end, _is_card)
+
+
+def _phone(text: bytes, start: int, end: int) -> int:
+    return _number_end(text, start, end, lambda digits: len(digits) >= 7)
 
 
 def _iban(text: bytes, start: int, end: int) -> int:
     """Check by the remainder modulo 97 (ISO 13616)."""
     number = re.sub(rb"[^A-Za-z0-9]", b"", text[start:end]).decode()
     turned = "".join(str(int(each, 36)) for each in number[4:] + number[:4])
-    return 0 if in_word(before(text, start)) or int(turned) % 97 != 1 else end
-
-
-def _phone(text: bytes, start: int, end: int) -> int:
-    if text[start : start + 1].isdigit() and before(text, start).isdigit():
-        return 0
-    return next((at for at in _ends(text, start, end) if len(_digits(text[start:at])) >= 7), 0)
+    return end if int(turned) % 97 == 1 and not in_word(before(text, start)) else 0
 
 
 def _iban_pattern() -> Pattern:
@@ -73,13 +71,13 @@ def _iban_pattern() -> Pattern:
 
 
 PERSONAL_DATA: dict[str, tuple[Pattern, Valid]] = {
-    "card": (pattern_of(rf"[2-6](?:{_DASH}?\d){{12,18}}"), _card),
+    "card": (pattern_of(rf"[2-6](?:{_DASH}?\d){{12,18}}{_END}"), _card),
     "iban": (_iban_pattern(), _iban),
     "email": (pattern_of(rf"{_LOCAL}{{1,64}}@(?:{_LABEL}{{1,63}}\.){{1,4}}[A-Za-z]{{2,24}}"), any_match),
     "phone": (
         pattern_of(
-            rf"\+\d(?:[ ./()\-]{{0,3}}\d){{6,14}}|00[1-9](?:[ ./()\-]{{0,2}}\d){{6,13}}"
-            rf"|\(\d{{3}}\) ?\d{{3}}{_DASH}\d{{4}}|\d{{3}}{_DASH}\d{{3}}{_DASH}\d{{4}}"
+            rf"(?:\+\d(?:[ ./()\-]{{0,3}}\d){{6,14}}|00[1-9](?:[ ./()\-]{{0,2}}\d){{6,13}}"
+            rf"|\(\d{{3}}\) ?\d{{3}}{_DASH}\d{{4}}|\d{{3}}{_DASH}\d{{3}}{_DASH}\d{{4}}){_END}"
         ),
         _phone,
     ),

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from inflight.gateway.checks.patterns import NORMAL, Pattern, Valid, compiled, either, normal
+from inflight.gateway.checks.patterns import NORMAL, Pattern, Valid, compiled, either, is_word, normal
 
 Action = Literal["block", "redact", "flag"]
 _CONTEXT_BYTES = 4
 """Of the text before what is searched, for the boundaries of words: its last character."""
+_MAX_TRIES = 100_000
 _QUOTE = "\0"
 """Stands for the quotes around a string of JSON, so that they are none of its text."""
 _UNIT = re.compile(r"\\u[dD][89abAB]\w\w\\u\w{4}|\\u\w{4}|\\.|.", re.DOTALL)
 _UNFINISHED = re.compile(r"\\(u\w{0,3}|u[dD][89abAB]\w\w(\\(u\w{0,3})?)?)?\Z")
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+class TooMuchError(Exception):
+    """A text has too many places at which something may begin."""
 
 
 class Rule(NamedTuple):
@@ -42,8 +48,11 @@ class Rules:
     def at(self, text: bytes, start: int) -> tuple[Rule, int] | None:
         """Return the rule that matches at a place, one that blocks first, and the end of its match."""
         for rule, pattern in self._rules:
-            if (found := pattern.match(text, start)) and (end := rule.valid(text, start, found.end())):
-                return rule, end
+            found = pattern.match(text, start)
+            while found is not None:
+                if end := rule.valid(text, start, found.end()):
+                    return rule, end
+                found = pattern.match(text, start, found.end() - 1) if rule.valid is is_word else None
         return None
 
 
@@ -59,6 +68,8 @@ class TextGate:
         """As it came, what is held: the text of each byte of its normal form, from `_sent` on."""
         self._start = self._sent = 0
         """Where in `_normal` the next match may begin, and what is not passed on yet."""
+        self.tries = math.inf
+        """Of what may be matches, how many are looked at before TooMuchError is raised."""
         self._unfinished = ""
         self._quotes = 0
 
@@ -80,8 +91,6 @@ class TextGate:
                     self._raw = together[at:]
                     self._keep(known, start, start)
                     return together[:at]
-        elif not self._in_json and final and not self._normal and not rules.whole.search(normal(text).encode()):
-            return text  # far faster than character by character
         else:
             lead, added, raw = self._units(text, final)  # type: ignore[assignment]
         known, base, sent = self._normal + added, self._sent, self._sent
@@ -95,6 +104,9 @@ class TextGate:
             start = found.start()
             if found.end() == len(known) and not final:
                 break  # it may go on
+            self.tries -= 1
+            if self.tries < 0:
+                raise TooMuchError
             hit = rules.at(known, start)
             if hit is None:
                 start += 1
@@ -102,7 +114,7 @@ class TextGate:
             rule, end = hit
             self._note(rule)
             if rule.action != "flag":
-                passed += held[max(0, sent - base) : max(0, start - base)]
+                passed.append(_joined(held[max(0, sent - base) : max(0, start - base)]))
                 if rule.action == "block":
                     self._raw = ""
                     return "".join(passed)
@@ -111,7 +123,7 @@ class TextGate:
             start = decided = end
         else:
             start = len(known)
-        passed += held[max(0, sent - base) : max(0, start - base)]
+        passed.append(_joined(held[max(0, sent - base) : max(0, start - base)]))
         sent = max(sent, start)
         self._raw = held[sent - base :]
         if final and (begun := rules.begun.search(known, decided)):
@@ -157,6 +169,19 @@ class TextGate:
                 yield came, _ESCAPES.get(came[1:], came[1:])
             else:
                 yield came, came
+
+
+def whole_text(text: str, rules: Rules, note: Callable[[Rule], None], in_json: bool = False) -> str:
+    """Return a whole text as rules leave it. Raises TooMuchError for one that takes seconds."""
+    if not in_json and rules.whole.search(normal(text).encode()) is None:
+        return text  # far faster than character by character
+    gate = TextGate(rules, note, in_json)
+    gate.tries = _MAX_TRIES
+    return gate.feed(text, final=True)
+
+
+def _joined(raw: Sequence[str]) -> str:
+    return raw if isinstance(raw, str) else "".join(raw)
 
 
 def _decoded(escape: str) -> str:

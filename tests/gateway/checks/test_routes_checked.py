@@ -157,6 +157,12 @@ def test_a_request_reaches_the_model_without_what_is_redacted_and_comes_back_so(
     assert "[card]" in str(gateway.request.outcome.prompt)
 
 
+def test_what_takes_too_long_to_search_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inflight.gateway.checks.text_gate._MAX_TRIES", 100)
+    with raises(ApiError, "content_filter"):
+        ask(tmp_path, [{"kind": "pii", "at": "before"}], ["ok"], prompt="44 " * 500)
+
+
 def test_what_can_t_be_read_is_refused(tmp_path: Path) -> None:
     with raises(ApiError, "unsupported_input", naming="prompt"):
         ask(tmp_path, [{"kind": "pii", "at": "before"}], ["ok"], prompt=[1, 2, 3])

@@ -86,6 +86,11 @@ def test_a_match_is_replaced_in_the_text_as_it_came(text: str, left: str) -> Non
     assert passed([text]) == left
 
 
+def test_the_longest_match_that_is_whole_is_replaced() -> None:
+    rules = rules_of({"kind": "deny", "words": ["tea", "tea time"], "action": "redact"})
+    assert passed(["tea timer, tea time, teas"], rules) == "[deny] timer, [deny], teas"
+
+
 def test_what_is_redacted_in_json_leaves_json() -> None:
     text = '{"card": 4111111111111111, "said": "\\u0066orbid\\u0064en \\"tea\\"", "n": [4111111111111111]}'
     assert json.loads(passed(text, in_json=True)) == {"card": "[card]", "said": '[words] "tea"', "n": ["[card]"]}
