@@ -189,6 +189,7 @@ class Proxy:
             self._written[index] = writer, self._passed.gate()
         writer, gate = self._written[index]
         if gate is not None and gate.blocked:
+            request.outcome.finish_reasons[index] = BLOCKED
             return begun
         delta, reason = choice.get("delta") or {"content": choice.get("text")}, choice.get("finish_reason")
         events = events_of(delta)
