@@ -66,7 +66,9 @@ def _iban_pattern() -> Pattern:
     by_length: defaultdict[int, list[str]] = defaultdict(list)
     for country, length in re.findall(r"([A-Z]{2})(\d\d)", _COUNTRIES):
         by_length[int(length) - 4].append(country)
-    each = (rf"(?:{'|'.join(names)})\d\d(?:[ \-]?[A-Z0-9]){{{length}}}" for length, names in sorted(by_length.items()))
+    each = (
+        rf"\b(?:{'|'.join(names)})\d\d(?:[ \-]?[A-Z0-9]){{{length}}}" for length, names in sorted(by_length.items())
+    )
     return ignoring_case(either([pattern_of(one) for one in each]))
 
 
