@@ -144,6 +144,9 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "evaluation_damaged": ErrorCode("a file of the evaluation was changed or is truncated", "run the evaluation again"),
     "evaluations_differ": ErrorCode("the evaluations are not of the same rows and metrics", "evaluate both with the same golden set, --reference and --metric"),
     "scores_alike": ErrorCode("the server's scores don't distinguish the choices", "evaluate at a server that returns log probabilities of prompts"),
+    # checks of the gateway
+    "content_filter": ErrorCode("a check of the gateway refuses the text", "change the text", InvalidRequest),
+    "check_unavailable": ErrorCode("a check of the gateway gave no verdict in time", "send the request again later", retry=True),
     # files and batches of the gateway
     "file_not_found": ErrorCode("there is no such file, or it has expired", "check the id, or upload the file again"),
     "file_too_large": ErrorCode("the file has more bytes or requests than are allowed", "split it into several files"),

@@ -24,7 +24,9 @@ def command() -> None:
     "--server", multiple=True, metavar="ADDRESS", help="Server of the gateway to look for the targets at (repeatable)."
 )
 def check(file: Path, server: tuple[str, ...]) -> None:
-    """Print the routes of FILE; fail with one sentence for what is wrong. A running gateway takes changes by itself.
+    """Print the routes and checks of FILE; fail with one sentence for what is wrong.
+
+    A running gateway takes changes by itself.
 
     \b
       inflight routes check routes.yaml
@@ -41,9 +43,11 @@ def check(file: Path, server: tuple[str, ...]) -> None:
           canary: {model: qwen-7b-v2, share: 0.05}
           shadow: {model: qwen-14b, share: 0.1, file: shadow.jsonl}
     """  # fmt: skip
-    routes = read_routes(file)
-    for name, route in routes.items():
+    found = read_routes(file)
+    for name, route in found.routes.items():
         click.echo(f"{name}: {_described(route)}")
+    for each in found.checks:
+        click.echo(f"check {each.name}: {each.action}, {each.at}")
     if server and (missing := asyncio.run(_missing(GatewaySettings(server, routes=str(file))))):
         raise InflightError(
             f"{'; '.join(missing)}; name models that the servers have, or start their servers", "invalid_parameter"

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from inflight_client import InflightError
@@ -201,6 +202,7 @@ class BatchRoutes:
                 models=self._models,
                 accounts=(self._settings.keys, self._quotas.path),
                 audit=self._settings.audit_options,
+                routes=Path(self._settings.routes) if self._settings.routes else None,
                 on_message=logger.warning,
             )
             self._runner.start()

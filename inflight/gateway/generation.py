@@ -6,12 +6,11 @@ Whole responses are streamed from the server too, so that a client that leaves f
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,9 +18,11 @@ from inflight_client import AsyncStream, InflightError
 from inflight_client.call import CallOptions, CheckedMessages, Prompt, TokenIds
 from inflight_client.results import UNKNOWN, Delta
 
+from inflight.gateway.checks.gate import BLOCKED, ChoiceGate
 from inflight.gateway.deltas import Deltas, merged
 from inflight.gateway.engine_errors import engine_error
-from inflight.gateway.http import DisconnectedError, Request, Response
+from inflight.gateway.http import Request, Response
+from inflight.gateway.keep_alive import keep_alive
 from inflight.gateway.model_text import EncodedPrompt
 from inflight.gateway.outcome import Outcome, TokenCounts
 from inflight.gateway.servers import UpstreamServer
@@ -35,8 +36,6 @@ from inflight.openai_api.response import Choice, ResponseHead, finish_reason_of,
 from inflight.openai_api.responses import ResponsesWriter
 from inflight.openai_api.seeds import choice_seed, is_reproducible
 from inflight.openai_api.token_text import NAMELESS_TOKENS, TokenLogprob
-
-_CHECKS_PER_KEEP_ALIVE = 4
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,9 @@ class Generation:
         settings: GatewaySettings,
         outcome: Outcome,
         responses: Mapping[str, Any] | None = None,
+        gate: Callable[[], ChoiceGate | None] = lambda: None,
     ) -> None:
-        """`responses`: what the answer repeats, if it is one of the Responses API."""
+        """`responses`: what the answer repeats, if it is one of the Responses API. `gate`: what each choice passes."""
         self._parsed, self._server, self._context, self._settings = parsed, server, context, settings
         self._parsers = ParserChoice(parsed, server.text.template, settings.tool_call_parser, settings.reasoning_parser)
         self.outcome = outcome
@@ -73,10 +73,11 @@ class Generation:
             int(time.time()),
             parsed.model,
             parsed.chat,
-            _fingerprint(server),
+            server.fingerprint,
             parsed.answered_tier,
         )
         self._responses = None if responses is None else ResponsesWriter(self._head, responses, self._call_id(0))
+        self._gates = [gate() for _ in range(parsed.choices)]
         self._counts = TokenCounts(outcome)
         self._limits: list[int] = []
         """The most tokens of an answer to each prompt."""
@@ -147,7 +148,7 @@ class Generation:
     @property
     def _ends_early(self) -> bool:
         """Whether an answer may end before the server says how many tokens it has."""
-        return self._parsed.tools.active and not self._parsed.tools.parallel
+        return any(self._gates) or (self._parsed.tools.active and not self._parsed.tools.parallel)
 
     def _echo(self, index: int) -> str:
         """Return the text of a choice's prompt."""
@@ -225,19 +226,25 @@ class Generation:
         try:
             head = b"".join(each.first() for each in writers)
             if self._parsed.echo:
-                head += b"".join(each.text(self._echo(index)) for index, each in enumerate(writers))
+                for index, (writer, gate) in enumerate(zip(writers, self._gates, strict=True)):
+                    text = self._echo(index)
+                    head += writer.text(text) if gate is None else writer.events(gate.feed([TextDelta(text)]), ())
             if streams:
                 await request.write(head or KEEP_ALIVE)
             if early:
-                frames = [self._frame(writers[index], parsers[index], index, delta, deltas) for index, delta in early]
+                frames = [await self._frame(writers[at], parsers[at], at, delta, deltas) for at, delta in early]
                 await request.write(b"".join(frames) or KEEP_ALIVE)
             plain = not self._parsed.logprobs and not self._parsed.scores_prompt and not any(parsers)
             async for index, delta in deltas:
                 self._note(index, delta)
                 if plain and delta.finish_reason is None:
-                    frame = writers[index].text(delta.text) if delta.text else b""
+                    gate = self._gates[index]
+                    text = delta.text if gate is None or not delta.text else gate.text(delta.text)
+                    frame = writers[index].text(text) if text else b""
+                    if gate is not None and gate.blocked:
+                        frame += await self._frame(writers[index], None, index, delta._replace(text=""), deltas)
                 else:
-                    frame = self._frame(writers[index], parsers[index], index, delta, deltas)
+                    frame = await self._frame(writers[index], parsers[index], index, delta, deltas)
                 if frame and streams:
                     await request.write(frame)
         finally:
@@ -255,7 +262,7 @@ class Generation:
             last = usage_frame(self._head, usage) if self._parsed.include_usage and usage else b""
             await request.end(last + DONE)
 
-    def _frame(
+    async def _frame(
         self,
         writer: ChoiceWriter,
         parser: ChoiceParser | None,
@@ -263,14 +270,31 @@ class Generation:
         delta: Delta,
         deltas: Deltas,
     ) -> bytes:
-        written = writer.events(_events(parser, delta), self._logprobs(delta) if self._parsed.logprobs else ())
+        if index in self.outcome.finish_reasons:
+            return b""  # it ended early
+        gate, events = self._gates[index], _events(parser, delta)
+        logprobs: Sequence[TokenLogprob] = self._logprobs(delta) if self._parsed.logprobs else ()
         if delta.prompt_log_probs is not None and isinstance(writer, Choice):
             self._score_prompt(writer, delta.prompt_log_probs)
+        done = parser is not None and parser.done
+        if gate is not None:
+            events, logprobs = gate.feed(events, logprobs), ()
+            if gate.blocked or done or delta.finish_reason is not None:
+                last, logprobs = await gate.end()
+                events += last
+                if gate.changed and isinstance(writer, Choice):
+                    writer.logprobs = writer.prompt_logprobs = None
+        written = writer.events(events, logprobs)
+        blocked = gate is not None and bool(gate.blocked)
         if delta.finish_reason is not None:
-            return written + writer.finish(self._finish(index, delta, writer.has_calls))
-        if parser is not None and parser.done:
-            self._end_early(index, deltas)
-            return written + writer.finish("tool_calls")
+            reason = self._finish(index, delta, writer.has_calls)
+            if blocked:
+                reason = self.outcome.finish_reasons[index] = BLOCKED
+            return written + writer.finish(reason)
+        if blocked or done:
+            reason = BLOCKED if blocked else "tool_calls"
+            self._end_early(index, deltas, reason)
+            return written + writer.finish(reason)
         return written
 
     def _writer(self, index: int) -> ChoiceWriter:
@@ -343,10 +367,10 @@ class Generation:
         self.outcome.finish_reasons[index] = reason
         return reason
 
-    def _end_early(self, index: int, deltas: Deltas) -> None:
-        """Stop generating: a call is complete, and the request allows no other."""
+    def _end_early(self, index: int, deltas: Deltas, reason: str) -> None:
+        """Stop generating: a call is complete, and the request allows no other, or a check blocks the rest."""
         self._count_usage(index)
-        self.outcome.finish_reasons[index] = "tool_calls"
+        self.outcome.finish_reasons[index] = reason
         deltas.drop(index)
 
     def _count_usage(self, index: int) -> None:
@@ -358,30 +382,8 @@ class Generation:
         return f"call_{self._head.id[:16]}{index:02x}"
 
 
-async def keep_alive(request: Request, seconds: float) -> None:
-    """Write a comment whenever nothing was written for so long."""
-    seen, silent = request.frames, 0
-    while True:
-        await asyncio.sleep(seconds / _CHECKS_PER_KEEP_ALIVE)
-        silent = silent + 1 if request.frames == seen else 0
-        if silent == _CHECKS_PER_KEEP_ALIVE - 1:
-            with suppress(DisconnectedError):  # the connection is closed then
-                await request.write(KEEP_ALIVE)
-            silent = 0
-        seen = request.frames
-
-
 def _events(parser: ChoiceParser | None, delta: Delta) -> list[Event]:
     if parser is None:
         return [TextDelta(delta.text)] if delta.text else []
     events = parser.feed(delta.text) if delta.text else []
     return events if delta.finish_reason is None else [*events, *parser.finish(cut=delta.finish_reason == "length")]
-
-
-def _fingerprint(server: UpstreamServer) -> str | None:
-    """Return a name of engine and version: answers to a seed may differ where it differs."""
-    deployment = server.deployment
-    if deployment is None or not deployment.build:
-        return None
-    mode = "fp_reproducible_" if is_reproducible(deployment) else "fp_"
-    return mode + hashlib.sha256(f"{deployment.build} {deployment.version}".encode()).hexdigest()[:16]

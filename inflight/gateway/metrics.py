@@ -69,6 +69,9 @@ class GatewayMetrics:
         self._cache = counter(
             "inflight_gateway_cached_requests", "Requests to the response cache.", ("tenant", "result")
         )
+        self.checks = counter(
+            "inflight_gateway_checks", "What checks found, and verdicts that failed.", ("check", "at", "action")
+        )
         self.texts_in_flight = gauge(
             "inflight_gateway_texts_in_flight", "Texts of open requests for encoders.", ("task",)
         )

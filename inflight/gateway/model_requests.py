@@ -18,6 +18,8 @@ from inflight_client.sampling import Sampling
 from inflight.gateway.admission_queue import Admissions
 from inflight.gateway.audit.line import prompt_of
 from inflight.gateway.backends import BackendServer
+from inflight.gateway.checks.checks import Checks
+from inflight.gateway.checks.gate import ChoiceGate
 from inflight.gateway.degradation import Degradation
 from inflight.gateway.encoding import MAX_TEXTS_IN_FLIGHT, Encoding
 from inflight.gateway.generation import CallContext, Generation
@@ -39,7 +41,7 @@ from inflight.gateway.work import Attempt, Held, in_turn, run_work
 from inflight.openai_api.encoding_request import PATHS, EncodingRequest, parse_encoding
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, RequestDefaults, parse_request
-from inflight.openai_api.responses import parse_responses
+from inflight.openai_api.responses import parse_as_chat
 from inflight.openai_api.transcription_request import AUDIO_PATHS, TranscriptionRequest
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -48,6 +50,8 @@ _MAX_TOKEN_IDS = 1_000_000
 _TEXTS_AT_A_TIME = 4
 _DEFAULTS = RequestDefaults(None, Sampling())
 """The model's own come later, once it is known which one answers."""
+_Parsed = tuple[GenerationRequest, Mapping[str, Any], Mapping[str, Any] | None]
+"""A request, its body for chat completions or completions, and what an answer of the Responses API repeats."""
 Handler = Callable[..., Awaitable[None]]
 """Takes a request, its caller, and the values of the placeholders of its route."""
 
@@ -65,11 +69,11 @@ class ModelRequests:
     ) -> None:
         """`on_copy` is called for each copy of a request to a shadow that has ended."""
         self._settings, self._pool, self._quotas, self._metrics = settings, pool, quotas, metrics
-        admissions = Admissions(pool.places, pool.running, settings.max_waiting, settings.workers)
-        self._admission = admissions.of
-        self._text_admission = admissions.new(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
-        self._degradation = Degradation(pool, metrics, partial(self._admission, "generate"))
+        self._admissions = Admissions(pool.places, pool.running, settings.max_waiting, settings.workers)
+        self._text_admission = self._admissions.new(lambda: _TEXTS_AT_A_TIME, "texts to tokenize")
+        self._degradation = Degradation(pool, metrics, partial(self._admissions.of, "generate"))
         self._uploads = AudioUploads(settings)
+        self._checks = Checks(pool.routes.checks, metrics.checks, partial(pool.encoder, "classify"))
         self._cached = CachedAnswers(settings, quotas)
         self._shadows = Shadows(metrics.shadows, metrics.waiting, on_copy)
         self.draining = False
@@ -81,38 +85,34 @@ class ModelRequests:
             **{path: {"POST": partial(self._transcribe, speech)} for speech, path in AUDIO_PATHS.items()},
             "/tokenize": {"POST": partial(self._convert_text, tokenize)},
             "/detokenize": {"POST": partial(self._convert_text, detokenize)},
+            "/v1/moderations": {"POST": partial(self._convert_text, self._checks.moderate)},
         }
 
     async def close(self) -> None:
         await self._shadows.close()
         self._cached.close()
+        await self._checks.close()
 
     async def _complete(self, chat: bool, request: Request, caller: Caller) -> None:
-        most_values = MAX_VALUES if chat else _MAX_TOKEN_IDS
-        parsed, body = await request.json(lambda body: (parse_request(body, chat, _DEFAULTS), body), most_values)
-        await self._generate(request, caller, parsed, body)
+        def parse(body: Any) -> _Parsed:
+            return parse_request(body, chat, _DEFAULTS), body, None
+
+        await self._generate(request, caller, parse, MAX_VALUES if chat else _MAX_TOKEN_IDS)
 
     async def _create_response(self, request: Request, caller: Caller) -> None:
-        def parse(body: Any) -> tuple[GenerationRequest, Mapping[str, Any], Mapping[str, Any]]:
-            parsed = parse_responses(body)
-            chat = parse_request(parsed.chat, True, _DEFAULTS)
-            names = [name.replace("response_format", "text.format") for name in chat.no_effect]
-            schemas = [name for name in names if name.startswith(("text.format.", "tools."))]
-            return replace(chat, no_effect=(*parsed.no_effect, *schemas)), parsed.chat, parsed.repeated
-
-        await self._generate(request, caller, *await request.json(parse))
+        await self._generate(request, caller, lambda body: parse_as_chat(body, _DEFAULTS), MAX_VALUES)
 
     async def _generate(
-        self,
-        request: Request,
-        caller: Caller,
-        parsed: GenerationRequest,
-        body: Mapping[str, Any],
-        responses: Mapping[str, Any] | None = None,
+        self, request: Request, caller: Caller, parse: Callable[[Any], _Parsed], most_values: int
     ) -> None:
-        """Answer a request whose body for chat completions or completions is `body`."""
+        """Answer a request that `parse` understands."""
+        sent, (parsed, body, responses) = await request.json(lambda sent: (sent, parse(sent)), most_values)
         request.outcome.tier = parsed.service_tier
-        self._begin(request, caller, parsed.model, parsed.no_effect, body)
+        self._begin(request, caller, parsed.model, parsed.no_effect)
+        checked = await self._checks.before(sent, parsed.model, request.outcome)
+        if checked is not sent:
+            parsed, body, responses = parse(checked)
+        self._note_prompt(request, body)
         caller.check_priority(parsed.priority, "service_tier")
         until = time.monotonic() + request.timeout(self._settings.request_timeout)
         traceparent = request.headers.get("traceparent", "")
@@ -202,7 +202,7 @@ class ModelRequests:
         """Return the generation of an answer at a target. Raises ApiError for what that can't do."""
         server = candidate.target
         if isinstance(server, BackendServer):
-            return self._passed_generation(candidate, server, parsed, body, context, responses)
+            return self._passed_generation(candidate, server, parsed, body, context, request, responses)
         assert isinstance(server, UpstreamServer)
         parsed = self._effective(candidate, parsed, request)
         if responses is not None:
@@ -211,7 +211,8 @@ class ModelRequests:
         for prompt in parsed.prompts:
             size = len(prompt) if isinstance(prompt, str) else parsed.characters
             server.text.check_size(prompt, size, server.max_seq_len)
-        generation = Generation(parsed, server, context, self._settings, request.outcome, responses)
+        gate = self._gate(parsed, request)
+        generation = Generation(parsed, server, context, self._settings, request.outcome, responses, gate)
         return self._answer(candidate, server.model, parsed, generation.max_tokens, generation.respond)
 
     def _passed_generation(
@@ -221,6 +222,7 @@ class ModelRequests:
         parsed: GenerationRequest,
         body: Mapping[str, Any],
         context: CallContext,
+        request: Request,
         responses: Mapping[str, Any] | None,
     ) -> Attempt:
         """Return what passes the request on. Raises ApiError for what the server can't do."""
@@ -239,8 +241,16 @@ class ModelRequests:
             parsed.include_usage,
             responses=responses,
             keep_alive_seconds=self._settings.keep_alive_seconds,
+            choices=parsed.choices,
+            gate=self._gate(parsed, request),
         )
         return self._answer(candidate, candidate.model, parsed, max_tokens, Proxy(passed, server).respond)
+
+    def _gate(self, parsed: GenerationRequest, request: Request) -> Callable[[], ChoiceGate | None]:
+        """Return what makes the gate of each choice of an answer."""
+        guide = parsed.sampling.guide
+        in_json = guide is not None and guide.type.startswith("json")
+        return partial(self._checks.gate, parsed.model, request.outcome, in_json)
 
     def _answer(
         self,
@@ -254,7 +264,7 @@ class ModelRequests:
         return Attempt(
             candidate.target,
             candidate.label,
-            self._admission("generate", model, candidate.address),
+            self._admissions.of("generate", model, candidate.address),
             self._metrics.in_flight,
             parsed.choices,
             parsed.estimated_tokens,
@@ -330,7 +340,8 @@ class ModelRequests:
     ) -> None:
         """Run what `build` returns for a target, the model's name and a deadline. Raises ApiError."""
         model = parsed.model or self._pool.only_encoder(task, caller.visible)
-        self._begin(request, caller, model, parsed.no_effect, body)
+        self._note_prompt(request, body)
+        self._begin(request, caller, model, parsed.no_effect)
         caller.check_priority(parsed.priority, "priority")
         request.outcome.task = task
         if request.span is not None:
@@ -349,15 +360,15 @@ class ModelRequests:
         respond: Callable[[Request], Awaitable[None]],
         priority: int,
     ) -> Attempt:
-        admission = self._admission(task, candidate.model, candidate.address)
+        admission = self._admissions.of(task, candidate.model, candidate.address)
         in_flight = self._metrics.texts_in_flight.labels(task)
         return Attempt(candidate.target, candidate.label, admission, in_flight, places, tokens, 0, respond, priority)
 
-    def _begin(
-        self, request: Request, caller: Caller, model: str, no_effect: Sequence[str], body: Mapping[str, Any]
-    ) -> None:
+    def _note_prompt(self, request: Request, body: Mapping[str, Any]) -> None:
         if self._settings.audit is not None and self._settings.audit_prompts:
             request.outcome.prompt = prompt_of(body)
+
+    def _begin(self, request: Request, caller: Caller, model: str, no_effect: Sequence[str]) -> None:
         if self.draining:
             raise ApiError(
                 "the gateway is shutting down; send the request again",

@@ -72,6 +72,7 @@ def openapi(models: tuple[tuple[str, str | None], ...] = ()) -> dict[str, Any]:
     own = {"model": model, "prompt": TEXT, "add_special_tokens": FLAG, "return_token_strs": FLAG}
     tokenize = _body(own | {name: CHAT_FIELDS[name].schema for name in AS_IN_CHAT}, ())
     detokenize = _body({"model": model, "tokens": LIST | {"items": INTEGER}}, ("tokens",))
+    moderation = _body({"model": TEXT, "input": {"anyOf": [TEXT, LIST]}}, ("input",))
     adapter = _body({"lora_name": TEXT, "lora_path": TEXT}, ("lora_name",))
     form = {"file": TEXT, "purpose": {"enum": list(PURPOSES)}, "expires_after": OBJECT}
     upload = {"content": {"multipart/form-data": {"schema": _schema(form, ("file", "purpose"))}}}
@@ -101,6 +102,7 @@ def openapi(models: tuple[tuple[str, str | None], ...] = ()) -> dict[str, Any]:
         },
         **{path: {"post": _post(_AUDIO[task], audio[task])} for task, path in AUDIO_PATHS.items()},
         **{path: {"post": operation} for task, operation in encoders.items() for path in PATHS[task]},
+        "/v1/moderations": {"post": _post("Judge texts by a classifier of the checks.", moderation)},
         "/v1/models": {"get": _get("List the served models.")},
         "/v1/models/{id}": {"get": _get("Describe a model.", name)},
         "/v1/load_lora_adapter": {"post": _post("Load a LoRA adapter, as a model.", adapter)},

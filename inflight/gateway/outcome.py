@@ -46,6 +46,8 @@ class Outcome:
     """What a ladder did to it, as the response's header says it."""
     cache: str | None = None
     """What the response cache did, as the response's header says it."""
+    checks: list[str] = field(default_factory=list)
+    """What checks did, each as NAME=ACTION."""
     prompt: str | None = None
     """Its prompts, if the audit log has them."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,12 @@ from inflight_client import InflightError
 from inflight_client.results import Usage
 
 from inflight.gateway.backends import BackendServer
-from inflight.gateway.generation import keep_alive
+from inflight.gateway.checks.gate import BLOCKED, ChoiceGate, checked_choice
 from inflight.gateway.http import Request, Response
+from inflight.gateway.keep_alive import keep_alive
 from inflight.openai_api.errors import ApiError
-from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
-from inflight.openai_api.frames import DONE, KEEP_ALIVE, error_frame, event_frame
+from inflight.openai_api.events import events_of
+from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, ChoiceWriter, error_frame, event_frame
 from inflight.openai_api.response import ResponseHead
 from inflight.openai_api.responses import ResponsesWriter
 
@@ -37,7 +38,8 @@ class Passed:
     """What is passed on: a body that the gateway's parsers have accepted, for a route of OpenAI's API.
 
     `model` is the application's name of the model, `target_model` the server's. `until` is a moment of the monotonic
-    clock. `texts` are those of a request for an encoder, `responses` what an answer of the Responses API repeats.
+    clock. `texts` are those of a request for an encoder, `responses` what an answer of the Responses API repeats, and
+    `gate` returns what a choice passes.
     """
 
     route: str
@@ -52,6 +54,8 @@ class Passed:
     texts: int = 0
     responses: Mapping[str, Any] | None = None
     keep_alive_seconds: float = 10.0
+    choices: int = 1
+    gate: Callable[[], ChoiceGate | None] = lambda: None
 
 
 class Proxy:
@@ -71,10 +75,12 @@ class Proxy:
             raise ApiError.from_error(error, param) from None
         head_id, now = secrets.token_hex(12), int(time.time())
         self._names = {"model": passed.model, "id": _PREFIXES.get(passed.route, "") + head_id}
+        self._head = ResponseHead(head_id, now, passed.model, passed.route == "/v1/chat/completions")
         self._responses = None
         if passed.responses is not None:
-            head = ResponseHead(head_id, now, passed.model, True)
-            self._responses = ResponsesWriter(head, passed.responses, f"call_{head_id[:16]}")
+            self._responses = ResponsesWriter(self._head, passed.responses, f"call_{head_id[:16]}")
+        self._written: dict[int, tuple[ChoiceWriter, ChoiceGate | None]] = {}
+        """By the index of a choice, those that go through a writer of ours."""
         self._usage: Usage | None = None
         self._pieces = 0
 
@@ -108,7 +114,13 @@ class Proxy:
         if not isinstance(answer.get(expected), list):
             raise InflightError(f"the answer has no {expected}; send the request again", "answer_damaged")
         self._take_usage(answer, request)
-        for index, choice in enumerate(answer[expected] if expected == "choices" else ()):
+        choices = answer[expected] if expected == "choices" else []
+        for index, choice in enumerate(choices):
+            if (gate := self._passed.gate()) is not None:
+                try:
+                    choices[index] = choice = await checked_choice(choice, gate)
+                except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
+                    raise _damaged("the answer", error) from None
             outcome.finish_reasons[index] = str(choice.get("finish_reason") or "stop")
         outcome.answered, outcome.texts = True, texts
         outcome.first_token_at = None if texts else time.monotonic()
@@ -158,23 +170,43 @@ class Proxy:
                 self._take_usage(event, request)
                 for choice in choices:
                     self._note(choice, request)
-                if self._responses is not None:
-                    yield b"".join(self._written(self._responses, choice) for choice in choices)
+                if choices and (self._responses is not None or self._passed.gate() is not None):
+                    for choice in choices:
+                        yield await self._frame(choice, request)
                 elif choices or self._passed.include_usage:
                     event |= self._names
                     if not self._passed.include_usage:
                         event.pop("usage", None)
                     yield event_frame(event)
             except (ValueError, AttributeError, KeyError, TypeError) as error:
-                raise InflightError(
-                    f"an event of the answer is damaged ({type(error).__name__}); send the request again",
-                    "answer_damaged",
-                ) from None
+                raise _damaged("an event of the answer", error) from None
+            blocked = [gate for _, gate in self._written.values() if gate is not None and gate.blocked]
+            if len(blocked) == self._passed.choices:
+                return
             data = await anext(events, None)
 
-    def _written(self, writer: ResponsesWriter, choice: Mapping[str, Any]) -> bytes:
-        written = writer.events(_events(choice.get("delta") or {}), ())
-        return written + writer.finish(choice["finish_reason"]) if choice.get("finish_reason") else written
+    async def _frame(self, choice: Mapping[str, Any], request: Request) -> bytes:
+        index, begun = int(choice.get("index") or 0), b""
+        if index not in self._written:
+            writer: ChoiceWriter = self._responses or ChoiceFrames(
+                self._head, index, False, f"call_{self._head.id[:16]}{index:02x}"
+            )
+            begun = b"" if self._responses else writer.first()
+            self._written[index] = writer, self._passed.gate()
+        writer, gate = self._written[index]
+        if gate is not None and gate.blocked:
+            request.outcome.finish_reasons[index] = BLOCKED
+            return begun
+        delta, reason = choice.get("delta") or {"content": choice.get("text")}, choice.get("finish_reason")
+        events = events_of(delta)
+        if gate is not None:
+            events = gate.feed(events)
+            if reason or gate.blocked:
+                events += (await gate.end())[0]
+            if gate.blocked:
+                reason = request.outcome.finish_reasons[index] = BLOCKED
+        written = begun + writer.events(events, ())
+        return written + writer.finish(reason) if reason else written
 
     def _note(self, choice: Mapping[str, Any], request: Request) -> None:
         outcome = request.outcome
@@ -197,16 +229,5 @@ class Proxy:
         request.outcome.input_tokens, request.outcome.output_tokens = used.input_tokens, used.output_tokens
 
 
-def _events(delta: Mapping[str, Any]) -> Sequence[Event]:
-    events: list[Event] = []
-    if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
-        events.append(ReasoningDelta(reasoning))
-    if text := delta.get("content"):
-        events.append(TextDelta(text))
-    for call in delta.get("tool_calls") or ():
-        function, index = call.get("function") or {}, int(call.get("index") or 0)
-        if function.get("name"):
-            events.append(ToolCallStart(index, function["name"]))
-        if function.get("arguments"):
-            events.append(ToolCallArguments(index, function["arguments"]))
-    return events
+def _damaged(what: str, error: Exception) -> InflightError:
+    return InflightError(f"{what} is damaged ({type(error).__name__}); send the request again", "answer_damaged")

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from inflight.common.schema.validation_errors import problem
 from inflight.common.schema.yaml_values import load_values
+from inflight.gateway.checks.specs import CheckSpec, check_list
 from inflight.gateway.key_file import FileStamp
 from inflight.gateway.ladder import LadderSpec
 
@@ -114,7 +115,9 @@ class Route(_Strict):
 
 
 class RoutesFile(_Strict):
-    routes: dict[_Name, Route] = Field(max_length=1000)
+    routes: dict[_Name, Route] = Field(default_factory=dict, max_length=1000)
+    checks: tuple[CheckSpec, ...] = Field(default=(), max_length=100)
+    """Of what models read and write."""
 
     @model_validator(mode="after")
     def _leads_to_models(self) -> Self:
@@ -125,6 +128,7 @@ class RoutesFile(_Strict):
             named += [rung.model for rung in (route.ladder.rungs if route.ladder else ())]
             if wrong := next((each for each in named if each in own), None):
                 raise ValueError(f"routes.{name} has the route {wrong} as a target; name models of servers instead")
+        check_list(self.checks)
         return self
 
 
@@ -139,13 +143,13 @@ def _rank(request_id: str, target: WeightedTarget) -> float:
     return -math.log(_fraction(request_id, target.name) or 1e-300) / target.weight if target.weight else math.inf
 
 
-def read_routes(path: Path) -> Mapping[str, Route]:
-    """Return the routes of a file by their names. Raises InflightError (`invalid_parameter`) with one sentence."""
+def read_routes(path: Path) -> RoutesFile:
+    """Return what a file has. Raises InflightError (`invalid_parameter`) with one sentence."""
     return _read(path)[0]
 
 
-def _read(path: Path) -> tuple[Mapping[str, Route], str]:
-    """Return the routes of a file, and its SHA-256."""
+def _read(path: Path) -> tuple[RoutesFile, str]:
+    """Return what a file has, and its SHA-256."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise _invalid(f"the routes file {path} has more than {_MAX_BYTES} bytes; shorten it")
@@ -157,7 +161,7 @@ def _read(path: Path) -> tuple[Mapping[str, Route], str]:
     except (yaml.YAMLError, ValueError) as error:
         raise _invalid(f"the routes file {path} is not valid YAML: {' '.join(str(error).split())}") from None
     try:
-        return RoutesFile.model_validate(values).routes, hashlib.sha256(content).hexdigest()
+        return RoutesFile.model_validate(values), hashlib.sha256(content).hexdigest()
     except (ValidationError, InflightError) as error:
         raise _invalid(f"in the routes file {path}, {_sentence(error)}") from None
 
@@ -169,6 +173,8 @@ def _sentence(error: ValidationError | InflightError) -> str:
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"{where} is unknown; remove it, or see docs/routes.md for the fields that there are"
+    if first["type"].startswith("union_tag"):
+        return f"{where} must have a kind: deny, pii, size, classifier or hook"
     if first["type"] == "missing":
         return f"{where} is missing; add it"
     if first["type"] == "value_error":
@@ -187,11 +193,11 @@ class Routes:
     def __init__(self, path: Path | None) -> None:
         """Read the file; None: no routes. Raises InflightError."""
         self.path = path
-        self._routes: Mapping[str, Route] = {}
+        self._file = RoutesFile()
         self.sha256: str | None = None
         """Of the file that has the current routes."""
         if path:
-            self._routes, self.sha256 = _read(path)
+            self._file, self.sha256 = _read(path)
         self._stamp = self._stamp_of_file()
         self._next_check = time.monotonic() + CHECK_SECONDS
 
@@ -203,7 +209,11 @@ class Routes:
             if (stamp := self._stamp_of_file()) != self._stamp:
                 self._stamp = stamp
                 self._read(self.path)
-        return self._routes
+        return self._file.routes
+
+    def checks(self) -> Sequence[CheckSpec]:
+        """Return the checks, the same object as long as they are the same."""
+        return self._file.checks if self.current is not None else ()
 
     def located(self, file: str) -> Path:
         """Return the path of a file that a route names: a relative one starts at the folder of the routes."""
@@ -211,8 +221,8 @@ class Routes:
 
     def _read(self, path: Path) -> None:
         try:
-            self._routes, self.sha256 = _read(path)
-            logger.info("%s was read again: %d routes.", path, len(self._routes))
+            self._file, self.sha256 = _read(path)
+            logger.info("%s was read again: %d routes.", path, len(self._file.routes))
         except InflightError as error:
             logger.error("The routes stay as they were: %s", error)
 

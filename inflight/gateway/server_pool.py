@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.request import ProxyHandler, build_opener
 
+from inflight_client import AsyncClient
 from inflight_client.encoder_call import Task
 
 from inflight.gateway.adapters import AdapterFile
@@ -265,6 +266,13 @@ class ServerPool:
                     name, task, min((each.max_seq_len for each in found if each.max_seq_len), default=None)
                 )
         return ServedModel(name, None, None)
+
+    def encoder(self, task: Task, model: str) -> AsyncClient:
+        """Return a client of an encoder of one of the servers. Raises ApiError as `candidates` does."""
+        target = self.candidates(task, model)[0].target
+        if not isinstance(target, Encoder):
+            raise ApiError(f"the model {model[:100]!r} is at no Triton server", "unsupported_input", "model")
+        return target.server.client
 
     def for_batches(self, task: ServedTask) -> dict[str, BatchModel] | None:
         """Return the models for a task by their names; None if no model is known.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from inflight_client.model_defaults import OPENAI_SAMPLING
 from inflight.gateway.adapters import AdapterFile
 from inflight.gateway.model_text import ModelText
 from inflight.gateway.settings import GatewaySettings
+from inflight.openai_api.seeds import is_reproducible
 
 _POLL_SECONDS = 1.0
 _SILENT_SECONDS = 10.0
@@ -154,6 +156,14 @@ class UpstreamServer:
     @property
     def precision(self) -> str | None:
         return self.deployment.served.get("precision") if self.deployment else None
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A name of engine and version: answers to a seed may differ where it differs."""
+        if self.deployment is None or not self.deployment.build:
+            return None
+        mode = "fp_reproducible_" if is_reproducible(self.deployment) else "fp_"
+        return mode + hashlib.sha256(f"{self.deployment.build} {self.deployment.version}".encode()).hexdigest()[:16]
 
     @property
     def places(self) -> int:

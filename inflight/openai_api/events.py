@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class TextDelta(NamedTuple):
@@ -32,3 +33,20 @@ class ToolCallArguments(NamedTuple):
 
 
 Event = TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments
+
+
+def events_of(message: Mapping[str, Any]) -> list[Event]:
+    """Return the events of a message, or of a delta of one, as servers of OpenAI's protocol send it."""
+    events: list[Event] = []
+    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+        events.append(ReasoningDelta(reasoning))
+    if text := message.get("content"):
+        events.append(TextDelta(text))
+    for place, call in enumerate(message.get("tool_calls") or ()):
+        function, index = call.get("function") or {}, call.get("index")
+        index = place if index is None else int(index)
+        if function.get("name"):
+            events.append(ToolCallStart(index, function["name"]))
+        if function.get("arguments"):
+            events.append(ToolCallArguments(index, function["arguments"]))
+    return events

@@ -148,8 +148,8 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 
 def finish_reason_of(reason: str, calls: bool) -> str:
     """Return OpenAI's finish reason for the client's."""
-    if reason == "length":
-        return "length"
+    if reason in ("length", "content_filter"):
+        return reason
     return "tool_calls" if calls else "stop"
 
 

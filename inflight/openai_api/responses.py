@@ -7,7 +7,7 @@ earlier response.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -18,6 +18,7 @@ from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
 from inflight.openai_api.field_reader import read_body
 from inflight.openai_api.fields import AS_IN_CHAT, RESPONSES_FIELDS
+from inflight.openai_api.request import GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.response import ResponseHead
 from inflight.openai_api.token_text import TokenLogprob
 
@@ -80,6 +81,17 @@ def parse_responses(body: Any) -> ResponsesRequest:
         "truncation": "disabled",
     }
     return ResponsesRequest(chat, repeated, reader.no_effect)
+
+
+def parse_as_chat(
+    body: Any, defaults: RequestDefaults
+) -> tuple[GenerationRequest, Mapping[str, Any], Mapping[str, Any]]:
+    """Return the request of a body, its chat completion, and what its response repeats. Raises ApiError."""
+    parsed = parse_responses(body)
+    chat = parse_request(parsed.chat, True, defaults)
+    names = [name.replace("response_format", "text.format") for name in chat.no_effect]
+    schemas = [name for name in names if name.startswith(("text.format.", "tools."))]
+    return replace(chat, no_effect=(*parsed.no_effect, *schemas)), parsed.chat, parsed.repeated
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:
@@ -151,7 +163,8 @@ class ResponsesWriter:
         self._items: list[dict[str, Any]] = []
         self._texts: list[list[str]] = []
         self._number = 0
-        self._incomplete = False
+        self._incomplete = ""
+        """Why the answer has no end."""
         self.has_calls = False
 
     def first(self) -> bytes:
@@ -181,7 +194,7 @@ class ResponsesWriter:
         return b"".join(written)
 
     def finish(self, reason: str) -> bytes:
-        self._incomplete = reason == "length"
+        self._incomplete = {"length": "max_output_tokens", "content_filter": reason}.get(reason, "")
         if not self._items:  # an answer without text is a message all the same
             return self._begin("message") + self._end()
         return self._end()
@@ -265,7 +278,7 @@ class ResponsesWriter:
             "model": self._head.model,
             "output": self._items if status != "in_progress" else [],
             "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "incomplete_details": {"reason": self._incomplete} if status == "incomplete" else None,
             "store": False,
             **self._repeated,
         }

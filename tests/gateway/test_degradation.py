@@ -163,7 +163,8 @@ def test_a_route_that_has_lost_its_ladder_has_no_rung(tmp_path: Path) -> None:
     gateway = Gateway(tmp_path, [SHORT])
     assert ask(gateway) == (64, "large")
     routes = gateway.pool.routes
-    routes._routes = {"chat": routes.current["chat"].model_copy(update={"ladder": None})}
+    chat = routes.current["chat"].model_copy(update={"ladder": None})
+    routes._file = routes._file.model_copy(update={"routes": {"chat": chat}})
     assert gateway.ask(caller_of()) == (200, "large")
     assert 'inflight_gateway_rung{route="chat"} 0.0' in gateway.metrics.page().decode()
 

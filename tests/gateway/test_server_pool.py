@@ -9,6 +9,7 @@ from typing import Any
 from inflight_client import Deployment, OpenAIServerFacts
 
 from inflight.gateway.backends import BackendServer
+from inflight.gateway.routes_file import RoutesFile
 from inflight.gateway.server_pool import ServerPool
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
@@ -45,7 +46,7 @@ def test_places_are_those_of_the_servers_that_a_request_can_reach(tmp_path: Path
 def test_the_limit_is_not_shared_with_servers_of_routes_that_are_gone(tmp_path: Path) -> None:
     pool = pool_of(tmp_path, {"chat": {"targets": [{"model": "tea"}, {"server": BACKEND}]}}, max_in_flight=272)
     assert pool.places("generate", "tea") == 16
-    pool.routes._routes = {}
+    pool.routes._file = RoutesFile()
     assert pool.places("generate", "tea") == 272
 
 

@@ -65,6 +65,7 @@ class AuditLine:
     tier: str | None = _field("`service_tier` that it asked for", counted=True)
     cache: str | None = _field("`x-inflight-cache`: what the [response cache](response-cache.md) did", counted=True)
     rung: str | None = _field("`x-inflight-degraded`: rungs of a [ladder](ladder.md) that changed it", counted=True)
+    checks: tuple[str, ...] = _field("what [checks](checks.md) did, as NAME=ACTION", (), counted=True)
     finish_reasons: tuple[str, ...] = _field("how each answer ended", (), counted=True)
     input_tokens: int = _field("tokens of its prompts", 0)
     output_tokens: int = _field("tokens of its answers, also of those that were not finished", 0)
@@ -107,6 +108,7 @@ def line_of(event: str, request: Request, caller: Caller, endpoint: str, seconds
         tier=outcome.tier,
         cache=outcome.cache,
         rung=outcome.rung or None,
+        checks=tuple(outcome.checks),
         finish_reasons=tuple(reason for _, reason in sorted(outcome.finish_reasons.items())),
         input_tokens=max(outcome.input_tokens, outcome.prompt_tokens if outcome.sent else 0),
         output_tokens=max(outcome.output_tokens, outcome.streamed),

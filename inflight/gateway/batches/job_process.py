@@ -24,6 +24,7 @@ from inflight.common.process_guard import die_with_parent
 from inflight.gateway.audit.chain import AuditOptions
 from inflight.gateway.audit.log import AuditLog
 from inflight.gateway.batches.models import BatchModel
+from inflight.gateway.batches.row_checks import RowChecks
 from inflight.gateway.batches.row_gate import GatedBackend, RowAudit, RowQuotas
 from inflight.gateway.batches.store import input_path, job_directory
 from inflight.gateway.batches.validation import encode_spec, read_validation, validate_input, write_validation
@@ -42,7 +43,7 @@ class Task(BaseModel):
     """What to do with the batch in directory `path`. `closing`: the code of rows that are not sent any more.
 
     `models`: those that a request may name; None: any. `key`: the id of the API key whose quotas its rows count to.
-    `audit`: where they have their lines.
+    `audit`: where they have their lines. `routes`: the file with their checks, which may need `classifiers`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -55,6 +56,8 @@ class Task(BaseModel):
     key_file: Path | None = None
     ledger: Path | None = None
     audit: AuditOptions | None = None
+    routes: Path | None = None
+    classifiers: dict[str, BatchModel] = {}
     headers: dict[str, str] = {}  # `run_options` leaves them out of its JSON
     closing: Literal["cancelled", "job_expired", "job_failed"] | None = None
 
@@ -137,7 +140,9 @@ def _gated(task: Task, job: Job, log: AuditLog | None, model: str | None) -> lis
     options = job.run_options
     backends = (connect(each, options, lambda sentence: None, job.task) for each in options.servers)
     audit = RowAudit(log, task.endpoint, model, task.audit.prompts) if log and task.audit else None
-    return [GatedBackend(each, quotas, task.path, audit) for each in backends]
+    classifiers = {name: each.servers for name, each in task.classifiers.items()}
+    checks = RowChecks(task.routes, model or "", classifiers) if task.routes and job.task == "generate" else None
+    return [GatedBackend(each, quotas, task.path, audit, checks) for each in backends]
 
 
 def main(parent: int) -> int:

@@ -24,7 +24,9 @@ from inflight.batch.job.rows import Completion, GenerateRequest, RowAnswer, RowR
 from inflight.common.atomic_files import write_atomic
 from inflight.gateway.audit.line import AuditLine, prompt_of
 from inflight.gateway.audit.log import AuditLog
+from inflight.gateway.batches.row_checks import RowChecks
 from inflight.gateway.key_file import ApiKey, read_key_file
+from inflight.gateway.outcome import Outcome
 from inflight.gateway.quotas import QuotaLedger, Reservation
 from inflight.openai_api.errors import ApiError
 
@@ -135,10 +137,18 @@ def _finish_reasons(answer: RowAnswer | InflightError | None) -> tuple[str, ...]
 class GatedBackend:
     """A server that a batch shares: its rows wait at the gate, in order, and nothing else changes."""
 
-    def __init__(self, backend: Backend, quotas: RowQuotas | None, batch: Path, audit: RowAudit | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        quotas: RowQuotas | None,
+        batch: Path,
+        audit: RowAudit | None = None,
+        checks: RowChecks | None = None,
+    ) -> None:
         """`batch` is the directory of the batch, with its share of the server."""
         self.name = backend.name
         self._backend, self._quotas, self._batch, self._audit = backend, quotas, batch, audit
+        self._checks = checks
         self._build: str | None = None
         self._turn, self._freed = asyncio.Lock(), asyncio.Event()
         self._open = 0
@@ -147,6 +157,9 @@ class GatedBackend:
     async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
         if _PROBE in request_id:
             return await self._backend.send(requests, request_id)
+        row, outcome = requests[0], Outcome()
+        if self._checks is not None and isinstance(row, GenerateRequest):
+            requests = [row := await self._checks.request(row, outcome)]
         async with self._turn:
             reservation = await self._admitted(requests)
             self._open += 1
@@ -154,6 +167,8 @@ class GatedBackend:
         answers: Sequence[RowAnswer | InflightError] = ()
         try:
             answers = await self._backend.send(requests, request_id)
+            if self._checks is not None and isinstance(row, GenerateRequest):
+                answers = [await self._checks.answer(row, answers[0], outcome)]
             tokens = sum(map(_used_tokens, requests, answers))
             return answers
         except InflightError as error:
@@ -166,6 +181,7 @@ class GatedBackend:
                 self._quotas.release(reservation, tokens)
             if self._audit is not None:
                 line = AuditLine("batch_row", request_id=request_id, target=self.name, engine=self._build)
+                line.checks = tuple(outcome.checks)
                 line.seconds = round(time.monotonic() - began, 6)
                 if self._quotas is not None:
                     self._quotas.name_key(line)

@@ -48,7 +48,8 @@ class BatchRunner:
     takes over when it ends. `servers` are Triton's gRPC addresses, as for `inflight batch run --server`;
     `run_options` and `defaults` are the job's other options. `models` returns the models for an endpoint, or None
     while they are unknown; None: any model. `accounts` are the key file and the ledger of the keys' quotas.
-    `audit` is where rows have their lines. `on_message` gets sentences for the operator.
+    `audit` is where rows have their lines, `routes` the file with their checks. `on_message` gets sentences for the
+    operator.
     """
 
     def __init__(
@@ -63,13 +64,14 @@ class BatchRunner:
         models: Callable[[str], Mapping[str, BatchModel] | None] | None = None,
         accounts: tuple[Path, Path] | None = None,
         audit: AuditOptions | None = None,
+        routes: Path | None = None,
         on_message: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._store, self._files, self._max_running = store, files, max_running
         self._options = (run_options or RunOptions()).model_copy(update={"servers": tuple(servers)})
         self._defaults = defaults or GenerationDefaults(generation_config="model")
         self._models = models
-        self._accounts, self._audit = accounts or (None, None), audit
+        self._accounts, self._audit, self._routes = accounts or (None, None), audit, routes
         self._on_message = on_message
         self._children: dict[Path, _Child] = {}
         self._retries: dict[tuple[Path, bool], _Retry] = {}
@@ -230,6 +232,8 @@ class BatchRunner:
                 "key_file": self._accounts[0],
                 "ledger": self._accounts[1],
                 "audit": self._audit,
+                "routes": self._routes,
+                "classifiers": (self._models and self._models("/v1/classify")) or {},
             }
         )
         self._children[record.path] = _Child(task, record.tenant)
