@@ -205,7 +205,9 @@ CHAT_FIELDS: dict[str, Field] = _COMMON | {
 COMPLETION_FIELDS: dict[str, Field] = _COMMON | {
     "prompt": _honoured(f"a text, texts, token ids, or lists of token ids; up to {MAX_CHOICES}", _TEXTS_OR_IDS),
     "echo": _honoured(
-        "the prompt before the answer; with `logprobs` those of its tokens too, but not with `stream`", FLAG
+        "the prompt before the answer; with `logprobs` those of its tokens too, but not with `stream`, and with"
+        " `max_tokens` 1 that of the token that ends the answer",
+        FLAG,
     ),
     "logprobs": _honoured(
         "{bounds} of the likeliest tokens, and the chosen one; of the model's own distribution",

@@ -131,6 +131,10 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
         raise ApiError(
             "log probabilities of the prompt are not streamed; set stream to false", "unsupported_input", "stream"
         )
+    max_tokens, sampling = _max_tokens(reader, defaults.max_tokens), _sampling(reader, defaults.sampling)
+    if echo and logprobs and max_tokens == 1:
+        # Who scores a prompt drops the last entry, so there must be one for an answer that ends at once.
+        sampling = replace(sampling, end_id=-1)
     tools = parse_tools(reader) if chat else NO_TOOLS
     prompts: tuple[Prompt | TokenIds, ...] = (parse_messages(reader),) if chat else _prompts(values.get("prompt"))
     kwargs = template_kwargs(reader) if chat else {}
@@ -138,8 +142,8 @@ def parse_request(body: Any, chat: bool, defaults: RequestDefaults) -> Generatio
         model=model,
         chat=chat,
         prompts=prompts,
-        sampling=_sampling(reader, defaults.sampling),
-        max_tokens=_max_tokens(reader, defaults.max_tokens),
+        sampling=sampling,
+        max_tokens=max_tokens,
         n=n,
         stream=stream,
         include_usage="include_usage" in stream_options,

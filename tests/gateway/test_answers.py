@@ -141,6 +141,11 @@ def test_log_probabilities_of_prompts(gateway: GatewayProcesses, as_ids: bool) -
     body = {"messages": [{"role": "user", "content": text}], "max_tokens": 1, "prompt_logprobs": 0}
     answered = post(gateway, "/v1/chat/completions", {"model": MODEL, **body}).json
     assert len(answered["prompt_logprobs"]) == answered["usage"]["prompt_tokens"]
+    (end,) = post(gateway, "/tokenize", {"model": MODEL, "prompt": "<|endoftext|>", "add_special_tokens": False}).json[
+        "tokens"
+    ]
+    ended = complete(gateway, [end, *ids], max_tokens=1, echo=True, logprobs=0).json["choices"][0]["logprobs"]
+    assert ended["token_logprobs"][-1] == -end / 1024
 
 
 @pytest.mark.parametrize("fields", [{"echo": True, "logprobs": 1}, {"prompt_logprobs": 0}])
