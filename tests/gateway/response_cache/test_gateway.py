@@ -30,7 +30,13 @@ from tests.standins.faulty_network.proxy import FaultyNetwork
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MESSAGES: dict[str, Any] = {"messages": [{"role": "user", "content": "Is there tea?"}], "max_tokens": 8}
-ROUTES = f"routes: {{tea: {{targets: [{{model: {MODEL}}}], cache: true}}, plain: {{targets: [{{model: {MODEL}}}]}}}}"
+ROUTES = f"""
+routes:
+  tea: {{targets: [{{model: {MODEL}}}], cache: true}}
+  plain: {{targets: [{{model: {MODEL}}}]}}
+  checked: {{targets: [{{model: {MODEL}}}], cache: true}}
+checks: [{{kind: deny, patterns: [hemlock], at: after, action: redact, models: [checked]}}]
+"""
 Keys = dict[str, dict[str, str]]
 """Headers with keys, by the names of these."""
 
@@ -108,6 +114,15 @@ def test_only_opted_in_requests_that_decide_their_answer_are_cached(
     cached: GatewayProcesses, keys: Keys, key: str, fields: dict[str, Any], results: list[str | None]
 ) -> None:
     assert [ask(cached, keys[key], **MESSAGES, **fields)[0] for _ in range(2)] == results
+
+
+def test_an_answer_is_stored_as_checks_left_it(cached: GatewayProcesses, keys: Keys) -> None:
+    body = {"model": "checked", "prompt": "hemlock tea", "max_tokens": 16}
+    asked = [ask(cached, keys["plain"], COMPLETIONS, **body) for _ in range(2)]
+    assert [result for result, _ in asked] == ["miss", "hit"]
+    for _, answer in asked:
+        text = parts(answer)[0]
+        assert ("[deny]" in text, "hemlock" in text) == (True, False)
 
 
 def test_64_identical_requests_at_once_are_computed_once(cached: GatewayProcesses, keys: Keys) -> None:
