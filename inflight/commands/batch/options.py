@@ -119,6 +119,7 @@ running_options = section(
         "retrieve_server": "Retrieval",
         "ephemeral": "Servers",
         "runner": "Job",
+        "until_empty": "Message queues",
         "price_per_hour": "Reports",
         "header": "Servers",
     },

@@ -1,0 +1,71 @@
+"""Prefetches the messages of a queue: those without a record become rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from inflight.batch.dispatch.prefetcher import RowPrefetcher
+from inflight.batch.job.rows import InputRecord, InvalidRow, Row
+from inflight.batch.job.spec import Job
+from inflight.batch.row_formats.interface import RowFormat
+from inflight.batch.sources.queues.source import Message, QueueSource
+from inflight.batch.state.queue_ledger import QueueLedger
+
+_POLL_SECONDS = 0.05
+
+
+class MessagePrefetcher(RowPrefetcher):
+    """Gives each message to the servers as soon as it is there, and acknowledges again what has its record already."""
+
+    def __init__(self, source: QueueSource, row_format: RowFormat, ledger: QueueLedger, job: Job) -> None:
+        super().__init__(source, row_format, ledger, job)
+        self._queue, self._records = source, ledger
+
+    def _windows(self) -> Iterator[list[Row]]:
+        for messages in self._queue.messages():
+            if self._stopping.is_set():
+                return
+            known = self._records.known([message.id for message in messages])
+            self._queue.settle(known)
+            new = [message for message in messages if message.id not in known]
+            most = self._job.run_options.max_deliveries
+            yield from self._valid([self._row(message) for message in new if message.deliveries <= most])
+            yield from self._tried_alone([message for message in new if message.deliveries > most])
+
+    def _tried_alone(self, suspects: list[Message]) -> Iterator[list[Row]]:
+        """Yield a row at a time, while no other message is held: workers died with these. If this one does so too, it
+        finds in its state which message that was."""
+        for left in range(len(suspects), -1, -1):
+            while self._queue.held > left:
+                if self._stopping.wait(_POLL_SECONDS):
+                    return
+            if left:
+                message = suspects[-left]
+                condemned = self._records.condemned == message.id
+                self._records.try_alone(message.id)
+                yield from self._valid([self._condemned(message) if condemned else self._row(message)])
+        if suspects:
+            self._records.try_alone(None)
+
+    def _valid(self, rows: list[Row | InvalidRow]) -> Iterator[list[Row]]:
+        """Yield the valid rows, if there are any; the others get their result now."""
+        for row in rows:
+            if isinstance(row, InvalidRow):
+                self._ledger.add(self._row_format.format_invalid(row))
+        if valid := [row for row in rows if isinstance(row, Row)]:
+            yield self._ordered(valid)
+
+    def _row(self, message: Message) -> Row | InvalidRow:
+        number = self._number(message)
+        return self._row_format.parse(number, InputRecord(number + 1, message.values, message.id, message.error))
+
+    def _condemned(self, message: Message) -> InvalidRow:
+        number = self._number(message)
+        reason = f"{message.deliveries - 1} workers died while they had the message, the last one with no other"
+        return InvalidRow(number, number + 1, message.id, "row_crashed_worker", reason)
+
+    def _number(self, message: Message) -> int:
+        number = self.next_number
+        self.next_number += 1
+        self._records.add_message(number, message.id)
+        return number
