@@ -33,19 +33,16 @@ class MessagePrefetcher(RowPrefetcher):
             yield from self._tried_alone([message for message in new if message.deliveries > most])
 
     def _tried_alone(self, suspects: list[Message]) -> Iterator[list[Row]]:
-        """Yield a row at a time, while no other message is held: workers died with these. If this one does so too, it
-        finds in its state which message that was."""
+        """Yield a row at a time, while no other message is in flight: workers died with these, and one is to blame."""
+        most = self._job.run_options.max_deliveries
         for left in range(len(suspects), -1, -1):
             while self._queue.held > left:
                 if self._stopping.wait(_POLL_SECONDS):
                     return
             if left:
                 message = suspects[-left]
-                condemned = self._records.condemned == message.id
-                self._records.try_alone(message.id)
-                yield from self._valid([self._condemned(message) if condemned else self._row(message)])
-        if suspects:
-            self._records.try_alone(None)
+                may_live = self._records.try_alone(message.id, most)
+                yield from self._valid([self._row(message) if may_live else self._condemned(message)])
 
     def _valid(self, rows: list[Row | InvalidRow]) -> Iterator[list[Row]]:
         """Yield the valid rows, if there are any; the others get their result now."""
@@ -61,7 +58,7 @@ class MessagePrefetcher(RowPrefetcher):
 
     def _condemned(self, message: Message) -> InvalidRow:
         number = self._number(message)
-        reason = f"{message.deliveries - 1} workers died while they had the message, the last one with no other"
+        reason = f"workers died {self._job.run_options.max_deliveries} times while they had no other message in flight"
         return InvalidRow(number, number + 1, message.id, "row_crashed_worker", reason)
 
     def _number(self, message: Message) -> int:

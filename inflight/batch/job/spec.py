@@ -328,7 +328,9 @@ class RunOptions(_StrictModel):
         le=43200,
     )
     max_deliveries: int = _field(
-        3, "Deliveries of a message before it is tried alone; if a worker dies then, it is a dead letter.", ge=1
+        3,
+        "Deliveries of a message before it is tried alone, and deaths of workers then until it is a dead letter.",
+        ge=1,
     )
     dead_letters: str | None = _field(
         None,

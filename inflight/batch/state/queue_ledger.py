@@ -34,12 +34,11 @@ class QueueLedger(Ledger):
     def __init__(self, directory: JobDirectory) -> None:
         super().__init__(directory)
         self.database.execute(_TABLE)
-        self.crash_counts = {}
+        self._deaths, self.crash_counts = self.crash_counts, {}
         self._ids: dict[int, str] = {}
         self._recorded: dict[str, RowStatus] = {}
         self._forgotten_at = 0.0
-        self.condemned: str | None = self.recall("alone")
-        """The message with which the last process died while it had no other."""
+        self._alone: str | None = None
 
     @property
     def start(self) -> tuple[int, Position | None, int]:
@@ -67,15 +66,27 @@ class QueueLedger(Ledger):
             found = {id: self.database.execute(find, (_hash(id),)).fetchone() for id in ids}
         return {id: RowStatus(row[0]) for id, row in found.items() if row is not None}
 
-    def try_alone(self, id: str | None) -> None:
-        """Record that this process is about to have this message and no other; None: that is over."""
-        self.remember("alone", id)
-        failpoint("message.alone")
+    def try_alone(self, id: str, most: int) -> bool:
+        """Record that this process is about to have this message and no other, as if it died; it did not if there is a
+        record, or if it closes the ledger. Return False if so many have died."""
+        deaths = self._deaths.get(_number(id), 0)
+        if deaths < most:
+            self._alone = id
+            self._set_deaths(id, deaths + 1)
+            failpoint("message.alone")
+        return deaths < most
 
     def close(self) -> None:
-        with suppress(BatchError):  # of a ledger that can't be written
-            self.remember("alone", None)
+        if self._alone is not None and _number(self._alone) in self._deaths:
+            with suppress(BatchError):  # of a ledger that can't be written
+                self._set_deaths(self._alone, self._deaths[_number(self._alone)] - 1)
         super().close()
+
+    def _set_deaths(self, id: str, deaths: int) -> None:
+        with self._writing():
+            self._deaths[_number(id)] = deaths
+            self.database.execute("INSERT OR REPLACE INTO suspects VALUES (?, ?)", (_number(id), deaths))
+            self._commit()
 
     def take_recorded(self) -> dict[str, RowStatus]:
         """Return the messages that were recorded by the checkpoints since the last call."""
@@ -145,6 +156,8 @@ class QueueLedger(Ledger):
         recorded = {self._ids.pop(result.number): result.status for result in results}
         rows = [(_hash(id), status, now) for id, status in recorded.items()]
         self.database.execute_many("INSERT OR REPLACE INTO messages VALUES (?, ?, ?)", rows)
+        cleared = [(_number(id),) for id in recorded if self._deaths.pop(_number(id), None) is not None]
+        self.database.execute_many("DELETE FROM suspects WHERE number = ?", cleared)
         for result in results:
             self.counts.add(result)
             self.crash_counts.pop(result.number, None)
@@ -160,6 +173,11 @@ class QueueLedger(Ledger):
 
     def record_positions(self, positions: Iterable[tuple[int, int, Position]]) -> None:
         """A queue has no positions."""
+
+
+def _number(id: str) -> int:
+    """Return the number of a message among the suspects, the same in each run."""
+    return int.from_bytes(_hash(id)[:8], signed=True)
 
 
 def _hash(id: str) -> bytes:
