@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import threading
 import time
@@ -13,20 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from inflight_client import InflightError
 
 from inflight.batch import failpoints
+from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import InputSpec, Job, OutputSpec, RunOptions
+from inflight.batch.outputs.sql import TableOutput
 from inflight.batch.reporting.metrics import JobCollector
 from inflight.batch.reporting.progress import JobProgress, JobState
 from inflight.batch.runner import JobResult, JobRunner
 from inflight.batch.sources.queues.factory import open_queue
 from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.queue_ledger import QueueLedger
+from inflight.commands.batch.run import command
+from tests.batch.outputs.shop import Shop
 from tests.batch.scripted_backend import Behaviour, ScriptedBackend, echo
+from tests.fixtures.errors import raises
 from tests.fixtures.postgresql import PostgreSql
-from tests.fixtures.queues import QUEUES, SampleQueue, queue_of
+from tests.fixtures.queues import QUEUES, SampleQueue, SampleTable, queue_of
 from tests.fixtures.waiting import wait_until
 
 
@@ -157,6 +164,93 @@ def test_a_job_that_stops_gives_back_what_it_has_not_sent(queue: SampleQueue, tm
     assert (len(job.records()), queue.left()) == (1, 19)
     (tmp_path / "other").mkdir()
     assert QueueJob(queue, tmp_path / "other", lease_seconds=600).run().counts.ok == 19
+
+
+@pytest.fixture
+def table(database: Shop) -> SampleTable:
+    return SampleTable(database)
+
+
+def test_an_answer_in_the_queues_own_database_and_its_acknowledgement_are_one_transaction(
+    table: SampleTable, database: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = OutputSpec(address=database.address, table="jobs", key="id", column="answer")
+
+    def full_disk(self: TableOutput, connection: Any, answers: Any) -> None:
+        write_all(self, connection, answers)
+        raise OSError(errno.ENOSPC, "no space")
+
+    def rows() -> set[tuple[Any, ...]]:
+        return set(database.rows("SELECT answer, status FROM jobs"))
+
+    write_all = TableOutput._write_all
+    table.send(prompts(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(TableOutput, "_write_all", full_disk)
+        assert QueueJob(table, tmp_path, output=output).run().code == "disk_full"
+    assert rows() == {(None, None)}
+    again = QueueJob(table, tmp_path, output=output)
+    assert (again.run().counts.ok, again.server.asked) == (3, [])
+    assert rows() == {(f"prompt {number}", "ok") for number in range(3)}
+
+
+def test_a_job_for_ever_into_a_table_keeps_no_answers_beside_it(
+    table: SampleTable, database: Shop, tmp_path: Path
+) -> None:
+    output = OutputSpec(address=database.address, table="answers")
+    job = QueueJob(table, tmp_path, output=output, forever=True, segment_rows=10)
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    table.send([*prompts(30), {}])
+    wait_until(lambda: table.left() == 0)
+    job.runner.stop()
+    thread.join()
+    assert database.rows("SELECT count(DISTINCT text), count(*) FROM answers") == [(30, 30)]
+    assert [path.name for path in job.directory.path.glob("*.jsonl")] == ["dead.000001.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "named"),
+    [
+        ("{}&queue=nothing", "input_not_found", "nothing"),
+        ("{}&queue=plain", "input_invalid", ("plain", "leased_until")),
+        ("{}&queue=keyless", "input_invalid", "keyless"),
+        ("sqlite:///shop.db?queue=jobs", "input_invalid", "PostgreSQL"),
+        ("postgresql://127.0.0.1:1/shop?queue=jobs", "output_failed", "127.0.0.1:1"),
+        ("nats://127.0.0.1:1", "input_invalid", "nats://127.0.0.1:1"),
+        ("nats://127.0.0.1:1/JOBS?consumers=a", "input_invalid", "JOBS"),
+        ("nats://me:secret@127.0.0.1:1/JOBS", "storage_unreachable", "JOBS"),
+        ("sqs://jobs", "input_invalid", "region"),
+    ],
+)
+def test_a_queue_that_is_none_is_named(
+    address: str, code: str, named: str, database: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inflight.batch.outputs.database._RETRY_WAITS", ())
+    monkeypatch.setattr("inflight.batch.sources.queues.jetstream._REQUEST_SECONDS", 0.2)
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    database.do(
+        "CREATE TABLE plain (id serial PRIMARY KEY)",
+        "CREATE TABLE keyless (status text, leased_until timestamptz, deliveries integer)",
+    )
+    with raises(BatchError, code, naming=named) as caught:
+        open_queue(InputSpec(address=address.format(database.address)), RunOptions())
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "named"),
+    [
+        ("rows.jsonl", ("--forever",), "--forever"),
+        ("sqs://jobs", ("--limit", "5"), "--limit"),
+        ("nats://host/JOBS", ("--runner", "ray"), "--runner"),
+    ],
+)
+def test_options_that_an_input_lacks_are_wrong_usage(source: str, options: tuple[str, ...], named: str) -> None:
+    ended = CliRunner().invoke(command, [source, "--out", "answers.jsonl", *options])
+    assert ended.exit_code == 2
+    assert named in ended.output
 
 
 def test_a_job_for_ever_seals_segments_and_forgets(queue: SampleQueue, tmp_path: Path) -> None:

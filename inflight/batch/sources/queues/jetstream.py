@@ -142,7 +142,8 @@ class JetStreamQueue(MessageQueue):
         until = time.monotonic() + seconds
         while True:
             try:
-                return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
+                limited = asyncio.wait_for(work(), 3 * _REQUEST_SECONDS)
+                return asyncio.run_coroutine_threadsafe(limited, self._loop).result()
             except self._temporary as error:
                 if time.monotonic() > until:
                     words = scrubbed(error or type(error).__name__, self._spec.address)

@@ -44,6 +44,13 @@ class TableQueue(MessageQueue):
         self._database = OutputDatabase(self._address)
         if self._database.dialect != "postgresql":
             raise BatchError(f"{spec.shown} must be PostgreSQL to have a queue; use --table instead", "input_invalid")
+        try:
+            self._find_table(named, spec.id)
+        except BatchError:
+            self.close()
+            raise
+
+    def _find_table(self, named: str, id: str | None) -> None:
         there = self._database.run(lambda connection: connection.execute(_sql(_DESCRIBE), {"name": named}).all())
         if not there:
             raise BatchError(f"{self._database.shown} has no table {named!r}; create it", "input_not_found")
@@ -54,7 +61,7 @@ class TableQueue(MessageQueue):
                 f"the table {named} is no queue yet; make it one: ALTER TABLE {named} {', '.join(missing)}",
                 "input_invalid",
             )
-        key = spec.id or next((name for _, name, _, is_key in there if is_key), None)
+        key = id or next((name for _, name, _, is_key in there if is_key), None)
         if key not in types:
             lacks = "primary key of one column" if key is None else f"column {key!r}"
             raise BatchError(
