@@ -8,10 +8,12 @@ from inflight.batch.dispatch.prefetcher import RowPrefetcher
 from inflight.batch.job.rows import InputRecord, InvalidRow, Row
 from inflight.batch.job.spec import Job
 from inflight.batch.row_formats.interface import RowFormat
-from inflight.batch.sources.queues.source import Message, QueueSource
+from inflight.batch.sources.queues.source import BATCH, Message, QueueSource
 from inflight.batch.state.queue_ledger import QueueLedger
 
 _POLL_SECONDS = 0.05
+_DEATHS_TOGETHER = 2
+"""Deaths of workers with a group of messages until each is tried alone."""
 
 
 class MessagePrefetcher(RowPrefetcher):
@@ -30,19 +32,29 @@ class MessagePrefetcher(RowPrefetcher):
             new = [message for message in messages if message.id not in known]
             most = self._job.run_options.max_deliveries
             yield from self._valid([self._row(message) for message in new if message.deliveries <= most])
-            yield from self._tried_alone([message for message in new if message.deliveries > most])
+            yield from self._tried_apart([message for message in new if message.deliveries > most])
 
-    def _tried_alone(self, suspects: list[Message]) -> Iterator[list[Row]]:
-        """Yield a row at a time, while no other message is in flight: workers died with these, and one is to blame."""
-        most = self._job.run_options.max_deliveries
-        for left in range(len(suspects), -1, -1):
-            while self._queue.held > left:
+    def _tried_apart(self, suspects: list[Message]) -> Iterator[list[Row]]:
+        """Yield rows while no other message is in flight: workers died with these, and one is to blame. They are tried
+        together, then, if workers die, eight at a time, and then alone."""
+        left = sorted(suspects, key=self._deaths)
+        while True:
+            while self._queue.held > len(left):
                 if self._stopping.wait(_POLL_SECONDS):
                     return
-            if left:
-                message = suspects[-left]
-                may_live = self._records.try_alone(message.id, most)
-                yield from self._valid([self._row(message) if may_live else self._condemned(message)])
+            if not left:
+                return
+            deaths = self._deaths(left[0])
+            group = [message for message in left[: max(1, BATCH >> 3 * deaths)] if self._deaths(message) == deaths]
+            del left[: len(group)]
+            if deaths >= _DEATHS_TOGETHER + self._job.run_options.max_deliveries:
+                yield from self._valid([self._condemned(message) for message in group])
+            else:
+                self._records.try_apart([message.id for message in group])
+                yield from self._valid([self._row(message) for message in group])
+
+    def _deaths(self, message: Message) -> int:
+        return self._records.deaths(message.id)
 
     def _valid(self, rows: list[Row | InvalidRow]) -> Iterator[list[Row]]:
         """Yield the valid rows, if there are any; the others get their result now."""
@@ -58,7 +70,7 @@ class MessagePrefetcher(RowPrefetcher):
 
     def _condemned(self, message: Message) -> InvalidRow:
         number = self._number(message)
-        reason = f"workers died {self._job.run_options.max_deliveries} times while they had no other message in flight"
+        reason = f"workers died {self._job.run_options.max_deliveries} times with this message alone in flight"
         return InvalidRow(number, number + 1, message.id, "row_crashed_worker", reason)
 
     def _number(self, message: Message) -> int:

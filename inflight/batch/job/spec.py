@@ -329,7 +329,7 @@ class RunOptions(_StrictModel):
     )
     max_deliveries: int = _field(
         3,
-        "Deliveries of a message before it is tried alone, and deaths of workers then until it is a dead letter.",
+        "Deliveries of a message before it is tried apart, and deaths of workers then until it is a dead letter.",
         ge=1,
     )
     dead_letters: str | None = _field(

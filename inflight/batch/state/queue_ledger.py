@@ -38,7 +38,7 @@ class QueueLedger(Ledger):
         self._ids: dict[int, str] = {}
         self._recorded: dict[str, RowStatus] = {}
         self._forgotten_at = 0.0
-        self._alone: str | None = None
+        self._apart: list[str] = []
 
     @property
     def start(self) -> tuple[int, Position | None, int]:
@@ -66,26 +66,28 @@ class QueueLedger(Ledger):
             found = {id: self.database.execute(find, (_hash(id),)).fetchone() for id in ids}
         return {id: RowStatus(row[0]) for id, row in found.items() if row is not None}
 
-    def try_alone(self, id: str, most: int) -> bool:
-        """Record that this process is about to have this message and no other, as if it died; it did not if there is a
-        record, or if it closes the ledger. Return False if so many have died."""
-        deaths = self._deaths.get(_number(id), 0)
-        if deaths < most:
-            self._alone = id
-            self._set_deaths(id, deaths + 1)
-            failpoint("message.alone")
-        return deaths < most
+    def deaths(self, id: str) -> int:
+        """Return how many processes died while they had this message apart from others."""
+        return self._deaths.get(_number(id), 0)
+
+    def try_apart(self, ids: Sequence[str]) -> None:
+        """Record that this process has these messages and no others, as if it died with them; that is corrected for
+        those that get a record, and when it closes the ledger."""
+        self._apart = list(ids)
+        self._count_deaths(1)
+        failpoint("messages.apart")
 
     def close(self) -> None:
-        if self._alone is not None and _number(self._alone) in self._deaths:
-            with suppress(BatchError):  # of a ledger that can't be written
-                self._set_deaths(self._alone, self._deaths[_number(self._alone)] - 1)
+        self._apart = [id for id in self._apart if self.deaths(id)]
+        with suppress(BatchError):  # of a ledger that can't be written
+            self._count_deaths(-1)
         super().close()
 
-    def _set_deaths(self, id: str, deaths: int) -> None:
+    def _count_deaths(self, more: int) -> None:
         with self._writing():
-            self._deaths[_number(id)] = deaths
-            self.database.execute("INSERT OR REPLACE INTO suspects VALUES (?, ?)", (_number(id), deaths))
+            self._deaths |= {_number(id): self.deaths(id) + more for id in self._apart}
+            rows = [(_number(id), self.deaths(id)) for id in self._apart]
+            self.database.execute_many("INSERT OR REPLACE INTO suspects VALUES (?, ?)", rows)
             self._commit()
 
     def take_recorded(self) -> dict[str, RowStatus]:
@@ -109,7 +111,8 @@ class QueueLedger(Ledger):
         if not done or (done < rows and time.time() - since < seconds):
             return
         with self._writing():
-            if discard and self.database.get("delivered", 0) != self._files[RowStatus.OK].length:
+            delivered: int = self.database.get("delivered", 0)
+            if discard and delivered != self._files[RowStatus.OK].length:
                 return
             number = int(self.database.get("segment", 0)) + 1
             while any(self._segment(status, number).exists() for status in RowStatus):  # of a job before this one

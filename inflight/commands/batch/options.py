@@ -240,7 +240,7 @@ def _check_queue(address: str, source: dict[str, Any], running: RunOptions) -> N
         if running.forever:
             raise click.UsageError(f"--forever needs a message queue, and {masked(address)} is none; leave it out")
         return
-    foreign = [name for name in ("limit", "table", "query", "delimiter", "format") if name in source]
+    foreign: list[str] = [name for name in ("limit", "table", "query", "delimiter", "format") if name in source]
     foreign += ["runner"] if running.runner != "local" else []
     if foreign:
         name = _INPUT.get(foreign[0], foreign[0]).replace("_", "-")

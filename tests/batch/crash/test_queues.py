@@ -60,13 +60,13 @@ def test_each_message_has_one_record_before_it_is_acknowledged(
         options = ["--max-tokens", "1", "--until-empty", "2", "--lease-seconds", "2", "--checkpoint-seconds", "0.05"]
         options += ["--server", crash_server.grpc_address, "--no-dedupe", "--raw"]
         options += [] if queue.dead_letters is None else ["--dead-letters", queue.dead_letters]
-        environment = {VARIABLE: str(history)} | {name: os.environ[name] for name in os.environ if "AWS" in name}
+        environment: dict[str, str] = {VARIABLE: str(history)} | {
+            name: os.environ[name] for name in os.environ if "AWS" in name
+        }
         kills, servers = 0, 0
         while True:
             point = f"{draw.choice(POINTS)}:{draw.randint(1, 6)}:kill" if kills % 2 and kills < 50 else ""
-            life = lives.start(
-                *("run", queue.address, "--out", out, *options), failpoint=point, environment=environment
-            )
+            life = lives.start("run", queue.address, "--out", out, *options, failpoint=point, environment=environment)
             life.ended.wait(draw.uniform(0.5, 3.0) if kills < 50 else 0)
             if servers < server_kills and kills % 8 == 7:
                 restart_queue()
