@@ -1,4 +1,4 @@
-"""`python -m benchmarks.queue_soak`: a batch job for ever, at a stream of JetStream that gets messages all the time.
+"""`python -m benchmarks.queue_soak`: a batch job without an end, at a stream of JetStream that gets messages all the time.
 
 The engine is the fake one. The memory of the job's process, the size of its state and the messages that wait must not
 grow, and the sealed segments must have each message once. The exit code is 1 if one does, or does not.
@@ -50,7 +50,7 @@ async def send(address: str, rate: float, until: float) -> int:
     client = await nats.connect(address)
     streams, sent = client.jetstream(), 0
     while time.monotonic() < until:
-        await streams.publish("JOBS", json.dumps({"prompt": f"What is tea number {sent}?"}).encode())
+        await streams.publish("JOBS", json.dumps({"prompt": "tea " * (1 + sent % 8)}).encode())
         sent += 1
         await asyncio.sleep(1 / rate)
     await client.close()
@@ -118,9 +118,8 @@ def main(minutes: float, rate: float, port: int) -> None:
         lag = growth([Measurement(each.seconds, each.size + rate) for each in lags], warm_up)
         for name, each in grown.items():
             print(f"{name}: {each.begin / MIB:.1f} MiB, then {each.end / MIB:.1f} ({each.fraction:+.1%})")
-        print(
-            f"waiting messages: {lag.begin - rate:.0f}, then {lag.end - rate:.0f}; at most {max(each.size for each in lags):.0f}"
-        )
+        most = max(each.size for each in lags)
+        print(f"waiting messages: {lag.begin - rate:.0f}, then {lag.end - rate:.0f}; at most {most:.0f}")
         print(f"{sent} sent, {len(records)} recorded, {sum(records.values()) - len(records)} twice; exit code {code}")
         flat = not any(each.exceeds(MAX_GROWTH) for each in grown.values()) and lag.end - rate <= 2 * rate
         sys.exit(0 if flat and set(records.values()) == {1} and len(records) == sent and code == 75 else 1)

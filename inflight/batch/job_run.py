@@ -23,13 +23,13 @@ from inflight.batch.job.deadline import seconds_until
 from inflight.batch.job.rows import Row, RowAnswer, RowResult, RowStatus, add_tokens, answer_tokens
 from inflight.batch.outputs.table_writer import TableWriter
 from inflight.batch.pace import Pace
+from inflight.batch.queues.source import QueueSource
 from inflight.batch.reporting.progress import JobState
 from inflight.batch.reporting.progress_reporter import ProgressReporter
 from inflight.batch.row_formats.answer_check import Condition
 from inflight.batch.row_formats.retrieval import RetrievalRowFormat
 from inflight.batch.session import JobSession
 from inflight.batch.signals import CANCELLED, INTERRUPTED, StopSignals, stopping_message
-from inflight.batch.sources.queues.source import QueueSource
 from inflight.batch.state.checkpoint_thread import Checkpointer
 from inflight.batch.state.queue_ledger import QueueLedger
 from inflight.batch.state.state_replicator import StateReplicator

@@ -26,10 +26,8 @@ from inflight.batch.reporting.progress import JobProgress, JobState, read_progre
 from inflight.batch.reporting.progress_reporter import ProgressReporter
 from inflight.batch.row_formats.detection import first_record
 from inflight.batch.row_formats.factory import sample_request
-from inflight.batch.row_formats.template import wanted_columns
-from inflight.batch.session import JobSession, open_session
+from inflight.batch.session import JobSession, open_job_source, open_session
 from inflight.batch.signals import INTERRUPTED, StopEarlyError, StopSignals
-from inflight.batch.sources.factory import open_source
 from inflight.batch.state.retry_ledger import RetryLedger, check_input, check_retry_codes, select_failed_rows
 from inflight.batch.state.state_replicator import StateReplicator
 from inflight.batch.storage.addresses import is_queue
@@ -117,8 +115,7 @@ class JobRunner:
         try:
             with self._signals.caught(), ExitStack() as stack:
                 if not self._directory.state.exists():  # a job without input leaves no trace
-                    columns = wanted_columns(self._job)
-                    with closing(open_source(self._job.input, "", columns, self._job.run_options)) as source:
+                    with closing(open_job_source(self._job)) as source:
                         first_record(source)
                 stack.enter_context(self._directory.locked())
                 self._directory.cancel.unlink(missing_ok=True)

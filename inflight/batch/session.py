@@ -15,13 +15,14 @@ from inflight.batch.job.spec import FACTS, Job, Task
 from inflight.batch.outputs.factory import create_output
 from inflight.batch.outputs.file import output_exists_error
 from inflight.batch.outputs.interface import OutputWriter
+from inflight.batch.queues.factory import open_queue
+from inflight.batch.queues.source import QueueSource
 from inflight.batch.row_formats.detection import first_record
 from inflight.batch.row_formats.factory import create_row_format
 from inflight.batch.row_formats.interface import RowFormat
 from inflight.batch.row_formats.template import wanted_columns
 from inflight.batch.sources.factory import open_source
 from inflight.batch.sources.interface import RowSource
-from inflight.batch.sources.queues.source import QueueSource
 from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.queue_ledger import QueueLedger
 from inflight.batch.state.retry_ledger import RetryLedger, open_ledger
@@ -134,7 +135,7 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
         if directory.state.exists():
             ledger = _open_ledger(job, directory)
         bound = "" if ledger is None else ledger.recall("input", "")
-        source = open_source(job.input, bound, wanted_columns(job), job.run_options)
+        source = open_job_source(job, bound)
         first = first_record(source)
         destination = create_output(job, directory)
         if destination is not None:
@@ -171,12 +172,19 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
                 opened.close()
 
 
+def open_job_source(job: Job, bound_fingerprint: str = "") -> RowSource:
+    """Open the input of a job, which may be a queue. Raises BatchError as `open_source` does."""
+    if is_queue(job.input.address):
+        return open_queue(job.input, job.run_options)
+    return open_source(job.input, bound_fingerprint, wanted_columns(job))
+
+
 def _open_ledger(job: Job, directory: JobDirectory) -> Ledger:
     return QueueLedger(directory) if is_queue(job.input.address) else open_ledger(directory, job.input.part.first)
 
 
 def _connect_queue(source: RowSource, destination: OutputWriter, job: Job) -> None:
-    """Let a queue and an output share transactions. Raises BatchError for an output that a job for ever never makes."""
+    """Let a queue and an output share transactions. Raises BatchError for an output that is created at the end of a job that has none."""
     if not isinstance(source, QueueSource):
         return
     source.queue.join(destination)

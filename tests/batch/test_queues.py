@@ -22,10 +22,10 @@ from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import InputSpec, Job, OutputSpec, RunOptions
 from inflight.batch.outputs.sql import TableOutput
+from inflight.batch.queues.factory import open_queue
 from inflight.batch.reporting.metrics import JobCollector
 from inflight.batch.reporting.progress import JobProgress, JobState
 from inflight.batch.runner import JobResult, JobRunner
-from inflight.batch.sources.queues.factory import open_queue
 from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.queue_ledger import QueueLedger
 from inflight.commands.batch.run import command
@@ -229,7 +229,7 @@ def test_a_queue_that_is_none_is_named(
     address: str, code: str, named: str, database: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("inflight.batch.outputs.database._RETRY_WAITS", ())
-    monkeypatch.setattr("inflight.batch.sources.queues.jetstream._REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr("inflight.batch.queues.jetstream._REQUEST_SECONDS", 0.2)
     for name in ("AWS_DEFAULT_REGION", "AWS_REGION"):
         monkeypatch.delenv(name, raising=False)
     database.do(
@@ -247,6 +247,7 @@ def test_a_queue_that_is_none_is_named(
         ("rows.jsonl", ("--forever",), "--forever"),
         ("sqs://jobs", ("--limit", "5"), "--limit"),
         ("nats://host/JOBS", ("--runner", "ray"), "--runner"),
+        ("postgresql://host/shop?queue=jobs", ("--dead-letters", "dead"), "--dead-letters"),
     ],
 )
 def test_options_that_an_input_lacks_are_wrong_usage(source: str, options: tuple[str, ...], named: str) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from inflight.batch.dispatch.prefetcher import RowPrefetcher
 from inflight.batch.job.rows import InputRecord, InvalidRow, Row
 from inflight.batch.job.spec import Job
+from inflight.batch.queues.source import BATCH, Message, QueueSource
 from inflight.batch.row_formats.interface import RowFormat
-from inflight.batch.sources.queues.source import BATCH, Message, QueueSource
 from inflight.batch.state.queue_ledger import QueueLedger
 
 _POLL_SECONDS = 0.05

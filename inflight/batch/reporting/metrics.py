@@ -67,7 +67,7 @@ class JobCollector(Collector):
         yield self._gauge("in_flight_rows", "Rows at servers.", {"": now.in_flight})
         yield self._gauge("pending_retries", "Rows that failed and will be sent again.", {"": now.pending_retries})
         if now.queue_messages is not None:
-            lag = "Messages of the queue that nobody has acknowledged."
+            lag = "Messages of the queue without an acknowledgement."
             yield self._gauge("queue_messages", lag, {"": now.queue_messages})
         if now.queue_age is not None:
             age = "Seconds that the oldest message of the last receive had waited."

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from inflight.batch.job.spec import RunOptions
+from inflight.batch.queues.source import QueueSource
 from inflight.batch.reporting.cost import JobCost
 from inflight.batch.reporting.progress import JobProgress, JobState, ServerStatus, publish_progress
 from inflight.batch.reporting.throughput import RateEstimator
 from inflight.batch.session import JobSession
-from inflight.batch.sources.queues.source import QueueSource
 from inflight.batch.state.retry_ledger import RetryLedger
 
 

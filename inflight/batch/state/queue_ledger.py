@@ -68,7 +68,8 @@ class QueueLedger(Ledger):
 
     def deaths(self, id: str) -> int:
         """Return how many processes died while they had this message apart from others."""
-        return self._deaths.get(_number(id), 0)
+        deaths: int = self._deaths.get(_number(id), 0)
+        return deaths
 
     def try_apart(self, ids: Sequence[str]) -> None:
         """Record that this process has these messages and no others, as if it died with them; that is corrected for

@@ -242,6 +242,7 @@ def _check_queue(address: str, source: dict[str, Any], running: RunOptions) -> N
         return
     foreign: list[str] = [name for name in ("limit", "table", "query", "delimiter", "format") if name in source]
     foreign += ["runner"] if running.runner != "local" else []
+    foreign += ["dead_letters"] if running.dead_letters is not None and is_database(address) else []
     if foreign:
         name = _INPUT.get(foreign[0], foreign[0]).replace("_", "-")
         raise click.UsageError(f"a message queue has no --{name}; leave it out")

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from inflight.batch.dispatch.message_prefetcher import MessagePrefetcher
-from inflight.batch.sources.queues.jetstream import JetStreamQueue
-from inflight.batch.sources.queues.postgresql import TableQueue
-from inflight.batch.sources.queues.sqs import SqsQueue
+from inflight.batch.queues.jetstream import JetStreamQueue
+from inflight.batch.queues.postgresql import TableQueue
+from inflight.batch.queues.sqs import SqsQueue
 from inflight.batch.state.line_file import LineFile
 
 VARIABLE = "INFLIGHT_TEST_HISTORY"

@@ -14,9 +14,11 @@ import pytest
 
 from inflight.deploy.server.server import Server
 from tests.batch.crash.history import POISON, VARIABLE, check
-from tests.batch.crash.job_processes import JobProcesses
+from tests.batch.crash.job_processes import JobProcess, JobProcesses
+from tests.batch.crash.test_failpoints import OF_QUEUES
 from tests.fixtures.postgresql import PostgreSql
 from tests.fixtures.queues import SampleStream, queue_of
+from tests.fixtures.waiting import wait_until
 
 POINTS = ("queue.settle", "queue.settled", "lines.written", "lines.synced", "commit", "committed")
 
@@ -30,6 +32,31 @@ def restart(postgresql: PostgreSql) -> None:
     psutil.wait_procs(children, 30)
     time.sleep(0.3)
     postgresql.start()
+
+
+def test_a_job_for_ever_dies_at_each_point_of_its_own(
+    paced_server: Server, lives: JobProcesses, postgresql: PostgreSql, tmp_path: Path
+) -> None:
+    with queue_of("postgresql", postgresql, tmp_path) as queue:
+        options = ["--max-tokens", "1", "--no-dedupe", "--raw", "--lease-seconds", "1", "--checkpoint-seconds", "0.05"]
+        options += ["--server", paced_server.grpc_address, "--forever", "--segment-rows", "10", "--max-deliveries", "1"]
+
+        def start(failpoint: str = "") -> JobProcess:
+            command = ("run", queue.address, "--out", str(tmp_path / "answers.jsonl"), *options)
+            return lives.start(*command, failpoint=failpoint, environment={VARIABLE: str(tmp_path / "history")})
+
+        points = ("lines.write", *sorted(OF_QUEUES))  # the messages of the first are suspects then
+        for point in points:
+            queue.send([{"prompt": f"{point} {number}"} for number in range(12)])
+            life = start(f"{point}:1:kill")
+            assert life.wait() == -9, f"{point}: {life.said}"
+        life = start()
+        wait_until(lambda: queue.left() == 0)
+        life.send(signal.SIGTERM)
+        assert life.wait() == 75, life.said
+        files = sorted(tmp_path.glob("answers*.jsonl"))
+        assert [path.name for path in files] == [f"answers.{at:06}.jsonl" for at in range(1, len(files) + 1)]
+        check(tmp_path / "history", files, 12 * len(points))
 
 
 @pytest.mark.slow

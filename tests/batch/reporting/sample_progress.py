@@ -15,6 +15,8 @@ from inflight.batch.reporting.throughput import Rates, Throughput
 def sample_counts(**values: Any) -> Counts:
     """Of a job that is at its middle."""
     usual: dict[str, Any] = {
+        "queue_messages": 20,
+        "queue_age": 1.5,
         "ok": 4990,
         "error": 7,
         "dead": 3,

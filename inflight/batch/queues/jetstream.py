@@ -6,13 +6,14 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.job.rows import RowStatus
 from inflight.batch.job.spec import FileFormat, InputSpec, RunOptions, fingerprint
-from inflight.batch.sources.queues.source import MESSAGE_ID, Message, MessageQueue
+from inflight.batch.queues.source import MESSAGE_ID, Message, MessageQueue
 from inflight.batch.storage.secret_address import expand_variables, scrubbed
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ class JetStreamQueue(MessageQueue):
 
     def close(self) -> None:
         if (client := getattr(self, "_client", None)) is not None:
-            asyncio.run_coroutine_threadsafe(client.close(), self._loop).result(_REQUEST_SECONDS)
+            with suppress(*self._temporary):
+                asyncio.run_coroutine_threadsafe(client.close(), self._loop).result(_REQUEST_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

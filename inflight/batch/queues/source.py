@@ -80,7 +80,7 @@ class MessageQueue(Protocol):
         """Let others have messages that were not sent; as far as the queue can, as if they were never delivered."""
 
     def backlog(self) -> int:
-        """Return the number of messages that nobody has acknowledged."""
+        """Return the number of messages without an acknowledgement."""
 
     def join(self, output: OutputWriter) -> None:
         """Acknowledge messages in the transactions that write their answers, if the output can do that."""
@@ -101,7 +101,7 @@ class QueueSource(RowSource):
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="batch-leases", daemon=True)
         self.lag: int | None = None
-        """Messages that nobody has acknowledged, as of a few seconds ago."""
+        """Messages without an acknowledgement, as of a few seconds ago."""
         self.age: float | None = None
         """How long the oldest message of the last receive had waited, in seconds."""
 
@@ -111,11 +111,16 @@ class QueueSource(RowSource):
 
     def messages(self) -> Iterator[list[Message]]:
         """Yield the messages that this job does not hold yet, as they come, and empty lists in between. End once the
-        queue has been empty for `until_empty` seconds, unless the job runs for ever. Raises BatchError."""
+        queue has been empty for `until_empty` seconds, unless the job has no end. Raises BatchError."""
         self._keeper.start()
         quiet_since = time.monotonic()
         while not self._closing.is_set():
-            messages = self.queue.receive(BATCH, WAIT_SECONDS)
+            room = self._options.window - self.held
+            if room <= 0:
+                yield []
+                self._closing.wait(WAIT_SECONDS / 10)
+                continue
+            messages = self.queue.receive(min(BATCH, room), WAIT_SECONDS)
             sent = [message.sent for message in messages if message.sent is not None]
             self.age = max(0.0, time.time() - min(sent)) if sent else None if messages else 0.0
             yield self._hold(messages)
@@ -146,7 +151,7 @@ class QueueSource(RowSource):
         """Release the messages that were not recorded, and close the connection."""
         self._closing.set()
         if self._keeper.is_alive():
-            self._keeper.join()
+            self._keeper.join(_TICK_SECONDS)
         try:
             self.queue.release(list(self._held.values()))
         except BatchError:

@@ -14,7 +14,7 @@ from inflight.batch.job.spec import FileFormat, InputSpec, RunOptions, fingerpri
 from inflight.batch.outputs.database import OutputDatabase
 from inflight.batch.outputs.interface import OutputWriter
 from inflight.batch.outputs.sql import TableOutput
-from inflight.batch.sources.queues.source import Message, MessageQueue
+from inflight.batch.queues.source import Message, MessageQueue
 from inflight.batch.storage.addresses import split_queue
 
 if TYPE_CHECKING:
@@ -134,15 +134,16 @@ class TableQueue(MessageQueue):
                 f" WHERE q.{self._key} = held.id AND q.deliveries = held.deliveries AND status IS NULL",
                 ids=[message.id for message in messages],
                 deliveries=[message.receipt for message in messages],
+                retry=False,
                 **values,
             )
 
-    def _execute(self, statement: str, **values: Any) -> Sequence[Any]:
+    def _execute(self, statement: str, retry: bool = True, **values: Any) -> Sequence[Any]:
         def work(connection: Connection) -> Sequence[Any]:
             result = connection.execute(_sql(statement), values)
             return result.all() if result.returns_rows else ()
 
-        return self._database.run(work)
+        return self._database.run(work, retry)
 
 
 def _sql(statement: str) -> Any:

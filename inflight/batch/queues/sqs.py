@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.job.rows import RowStatus
 from inflight.batch.job.spec import FileFormat, InputSpec, RunOptions, fingerprint
-from inflight.batch.sources.queues.source import MESSAGE_ID, Message, MessageQueue
+from inflight.batch.queues.source import MESSAGE_ID, Message, MessageQueue
 from inflight.batch.storage.secret_address import scrubbed
 
 _AWS_HOST = re.compile(r"sqs\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?")
