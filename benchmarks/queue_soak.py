@@ -1,4 +1,4 @@
-"""`python -m benchmarks.queue_soak`: a batch job without an end, at a stream of JetStream that gets messages all the time.
+"""`python -m benchmarks.queue_soak`: a batch job without an end, at a stream of JetStream that is never idle.
 
 The engine is the fake one. The memory of the job's process, the size of its state and the messages that wait must not
 grow, and the sealed segments must have each message once. The exit code is 1 if one does, or does not.

@@ -184,7 +184,7 @@ def _open_ledger(job: Job, directory: JobDirectory) -> Ledger:
 
 
 def _connect_queue(source: RowSource, destination: OutputWriter, job: Job) -> None:
-    """Let a queue and an output share transactions. Raises BatchError for an output that is created at the end of a job that has none."""
+    """Let a queue and an output share transactions. Raises BatchError if the output needs an end that the job lacks."""
     if not isinstance(source, QueueSource):
         return
     source.queue.join(destination)

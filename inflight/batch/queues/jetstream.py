@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.job.rows import RowStatus
-from inflight.batch.job.spec import FileFormat, InputSpec, RunOptions, fingerprint
-from inflight.batch.queues.source import MESSAGE_ID, Message, MessageQueue
+from inflight.batch.job.spec import InputSpec, RunOptions, fingerprint
+from inflight.batch.queues.source import Message, MessageQueue
 from inflight.batch.storage.secret_address import expand_variables, scrubbed
 
 if TYPE_CHECKING:
@@ -31,10 +31,6 @@ class JetStreamQueue(MessageQueue):
 
     A message's id is its header Nats-Msg-Id, else its number in the stream. The client runs in a thread of its own.
     """
-
-    format: FileFormat = "jsonl"
-    key_column = MESSAGE_ID
-    columns = None
 
     def __init__(self, spec: InputSpec, options: RunOptions) -> None:
         self._spec, self._dead_letters = spec, options.dead_letters
@@ -72,20 +68,14 @@ class JetStreamQueue(MessageQueue):
                 await self._streams.find_stream_name_by_subject(self._dead_letters)
             return str(there.created)
 
-        self._temporary = (nats.errors.Error, OSError, asyncio.TimeoutError)
+        self._temporary, self._missing = (nats.errors.Error, OSError, asyncio.TimeoutError), errors.NotFoundError
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="batch-jetstream", daemon=True)
         self._thread.start()
         try:
             created = self._call(open_stream, 0.0)
-        except BatchError as error:
+        except BatchError:
             self.close()
-            if isinstance(error.__cause__, errors.NotFoundError):
-                raise BatchError(
-                    f"{spec.shown}: there is no stream {self._stream}, or none with the subject of --dead-letters;"
-                    " create it, with storage on files and `sync_interval: always`",
-                    "input_not_found",
-                ) from None
             raise
         self.fingerprint = f"queue:{fingerprint([self._stream, config.filter_subject, created])}"
 
@@ -150,8 +140,9 @@ class JetStreamQueue(MessageQueue):
                 if time.monotonic() > until:
                     words = scrubbed(error or type(error).__name__, self._spec.address)
                     raise BatchError(
-                        f"{self._spec.shown} can't be reached ({words}); check its address, or try again later",
-                        "storage_unreachable",
+                        f"{self._spec.shown} can't be read ({words}); check the server, the stream, and the subject of"
+                        " --dead-letters, or try again later",
+                        "input_not_found" if isinstance(error, self._missing) else "storage_unreachable",
                     ) from error
             time.sleep(0.5)
 

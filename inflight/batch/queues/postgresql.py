@@ -70,11 +70,8 @@ class TableQueue(MessageQueue):
         self.key_column, self.columns = str(key), list(types)
         self._key = '"{}"'.format(self.key_column.replace('"', '""').replace(":", "\\:"))
         self._ids = f"CAST(CAST(:ids AS text[]) AS {types[self.key_column]}[])"
-        self._sent = (
-            "extract(epoch FROM q.created_at)::float8"
-            if types.get("created_at", "").startswith("timestamp")
-            else "NULL"
-        )
+        is_time = types.get("created_at", "").startswith("timestamp")
+        self._sent = "extract(epoch FROM q.created_at)::float8" if is_time else "NULL"
         self.fingerprint = f"queue:{fingerprint([self._table, self.key_column])}"
 
     def receive(self, limit: int, seconds: float) -> Sequence[Message]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,11 +43,11 @@ class Message:
 
     @classmethod
     def of_json(cls, id: str, body: bytes | str, deliveries: int, sent: float | None, receipt: Any) -> Message:
-        """Return a message whose body is a JSON object, or the reason why it is none."""
+        """Return a message; its body must be a JSON object, which gets the id too."""
         try:
             values = orjson.loads(body)
-        except ValueError as error:
-            return cls(id, None, deliveries, sent, receipt, f"the message is not JSON: {error}")
+        except ValueError:
+            values = None
         if not isinstance(values, dict):
             return cls(id, None, deliveries, sent, receipt, "the message must be a JSON object")
         return cls(id, {**values, MESSAGE_ID: id}, deliveries, sent, receipt)
@@ -59,11 +60,11 @@ class MessageQueue(Protocol):
     what is permanent.
     """
 
-    format: FileFormat
-    key_column: str
-    columns: list[str] | None
+    # As of a RowSource.
+    format: FileFormat = "jsonl"
+    key_column: str = MESSAGE_ID
+    columns: list[str] | None = None
     fingerprint: str
-    """As of a RowSource."""
 
     def __init__(self, spec: InputSpec, options: RunOptions) -> None: ...
 
@@ -145,17 +146,17 @@ class QueueSource(RowSource):
             failpoint("queue.settle")
             self.queue.settle(settled)
             failpoint("queue.settled")
-            self._forget(message.id for message, _ in settled)
+            with self._lock:
+                for message, _ in settled:
+                    self._held.pop(message.id, None)
 
     def close(self) -> None:
         """Release the messages that were not recorded, and close the connection."""
         self._closing.set()
         if self._keeper.is_alive():
             self._keeper.join(_TICK_SECONDS)
-        try:
+        with suppress(BatchError):  # their lease ends
             self.queue.release(list(self._held.values()))
-        except BatchError:
-            pass  # their lease ends
         self.queue.close()
 
     def _hold(self, messages: Sequence[Message]) -> list[Message]:
@@ -165,22 +166,15 @@ class QueueSource(RowSource):
             self._held.update((message.id, message) for message in messages)
         return list(new.values())
 
-    def _forget(self, ids: Iterable[str]) -> None:
-        with self._lock:
-            for id in ids:
-                self._held.pop(id, None)
-
     def _keep(self) -> None:
         """Extend the leases of all messages that are held, and look at the backlog."""
         interval = self._options.lease_seconds / 3
         due = time.monotonic() + interval
         while not self._closing.wait(min(interval, _TICK_SECONDS)):
-            try:
+            with suppress(BatchError):  # the thread that receives reports it
                 if time.monotonic() >= due:
                     due = time.monotonic() + interval
                     with self._lock:
                         held = list(self._held.values())
                     self.queue.extend(held)
                 self.lag = self.queue.backlog()
-            except BatchError:
-                pass  # the thread that receives reports it

@@ -11,15 +11,17 @@ from urllib.parse import parse_qs, urlsplit
 
 from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.job.rows import RowStatus
-from inflight.batch.job.spec import FileFormat, InputSpec, RunOptions, fingerprint
-from inflight.batch.queues.source import MESSAGE_ID, Message, MessageQueue
+from inflight.batch.job.spec import InputSpec, RunOptions, fingerprint
+from inflight.batch.queues.source import Message, MessageQueue
 from inflight.batch.storage.secret_address import scrubbed
 
 _AWS_HOST = re.compile(r"sqs\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?")
 _Entry = dict[str, Any]
 _PER_CALL = 10
 _COUNTS = [f"ApproximateNumberOfMessages{kind}" for kind in ("", "NotVisible", "Delayed")]
-_DENIED = ("AccessDenied", "InvalidClientTokenId", "SignatureDoesNotMatch", "UnrecognizedClient", "ExpiredToken")
+_PERMANENT = {"NonExistentQueue": "input_not_found", "QueueDoesNotExist": "input_not_found"}
+_PERMANENT |= {"NoRegion": "input_invalid", "NoCredentials": "storage_denied", "AccessDenied": "storage_denied"}
+_PERMANENT |= {"InvalidClientTokenId": "storage_denied", "SignatureDoesNotMatch": "storage_denied"}
 
 
 class SqsQueue(MessageQueue):
@@ -28,10 +30,6 @@ class SqsQueue(MessageQueue):
     A message's id is its deduplication id, else its MessageId. Dead letters go to the queue of --dead-letters, else to
     that of the queue's redrive policy.
     """
-
-    format: FileFormat = "jsonl"
-    key_column = MESSAGE_ID
-    columns = None
 
     def __init__(self, spec: InputSpec, options: RunOptions) -> None:
         try:
@@ -121,22 +119,18 @@ class SqsQueue(MessageQueue):
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
+        from botocore.exceptions import BotoCoreError, ClientError
 
         try:
             yield
         except (BotoCoreError, ClientError) as error:
-            code = str(error.response["Error"].get("Code")) if isinstance(error, ClientError) else ""
-            shown, words = self._spec.shown, scrubbed(error, self._spec.address)
-            if "NonExistentQueue" in code or "QueueDoesNotExist" in code:
-                sentence = f"{shown} or its queue of dead letters does not exist; create it"
-                raise BatchError(sentence, "input_not_found") from None
-            if isinstance(error, NoRegionError):
-                raise BatchError(f"{shown} has no region; add ?region=, or set AWS_REGION", "input_invalid") from None
-            if isinstance(error, NoCredentialsError) or code.startswith(_DENIED):
-                sentence = f"{shown} refuses access ({words}); check the credentials"
-                raise BatchError(sentence, "storage_denied") from error
-            raise BatchError(f"{shown} can't be reached ({words}); try again later", "storage_unreachable") from error
+            name = str(error.response["Error"].get("Code")) if isinstance(error, ClientError) else type(error).__name__
+            words = scrubbed(error, self._spec.address)
+            raise BatchError(
+                f"{self._spec.shown} can't be read ({words}); check the queue, that of dead letters, the region and the"
+                " credentials, or try again later",
+                next((code for part, code in _PERMANENT.items() if part in name), "storage_unreachable"),
+            ) from error
 
 
 def _message(answer: dict[str, Any]) -> Message:

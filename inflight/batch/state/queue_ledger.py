@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,15 +41,8 @@ class QueueLedger(Ledger):
         self._apart: list[str] = []
 
     @property
-    def start(self) -> tuple[int, Position | None, int]:
-        return self.next, None, 0
-
-    @property
     def read_position(self) -> tuple[int, Position | None]:
         return self.next, self.next
-
-    def is_done(self, number: int) -> bool:
-        return False
 
     def record_crashes(self, number: int, crashes: int) -> None:
         """Count in this run alone: after it the queue counts deliveries."""
@@ -174,9 +167,6 @@ class QueueLedger(Ledger):
             lines[result.status].append(result.text)
         self._append(lines)
         self.next += len(results)
-
-    def record_positions(self, positions: Iterable[tuple[int, int, Position]]) -> None:
-        """A queue has no positions."""
 
 
 def _number(id: str) -> int:

@@ -15,8 +15,6 @@ from inflight.batch.reporting.throughput import Rates, Throughput
 def sample_counts(**values: Any) -> Counts:
     """Of a job that is at its middle."""
     usual: dict[str, Any] = {
-        "queue_messages": 20,
-        "queue_age": 1.5,
         "ok": 4990,
         "error": 7,
         "dead": 3,
@@ -43,6 +41,8 @@ def sample_progress(state: JobState = JobState.RUNNING, **values: Any) -> JobPro
         "input_fraction": 0.5,
         "in_flight": 48,
         "pending_retries": 2,
+        "queue_messages": 20,
+        "queue_age": 1.5,
         "concurrency_limit": 64,
         "servers": (
             ServerStatus(name="gpu1:8001", up=True, in_flight=48, concurrency_limit=64),
