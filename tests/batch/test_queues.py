@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +80,36 @@ def test_each_message_is_answered_once_and_the_bad_ones_are_dead_letters(queue: 
     async def picky(server: ScriptedBackend, prompt: str) -> str | InflightError:
         return InflightError("too long", "prompt_too_long") if prompt == "long" else prompt
 
-    queue.send([*prompts(150), {}, {"prompt": "long"}])
+    queue.send([*prompts(150), {}, [], {"prompt": "long"}])
     job = QueueJob(queue, tmp_path, picky)
     result = job.run()
-    assert (result.state, result.counts.ok, result.counts.error, result.counts.dead) == (JobState.FINISHED, 150, 1, 1)
+    assert (result.state, result.counts.ok, result.counts.error, result.counts.dead) == (JobState.FINISHED, 150, 1, 2)
     assert Counter(row["text"] for row in job.records()) == Counter(each["prompt"] for each in prompts(150))
     assert len({row["id"] for row in job.records()}) == 150
-    assert len(job.records("dead")) == 1
+    assert len({row["id"] for row in job.records("dead")} - {None}) == 2
     assert queue.left() == 0
-    assert "None" in queue.dead()
+    assert queue.dead() == ["None", "None"]
     samples = {sample.name: sample.value for sample in _samples(job.progress[-1])}
     assert samples["inflight_batch_queue_age_seconds"] >= 0
+
+
+def test_jobs_share_a_queue_and_hold_no_more_than_their_window(queue: SampleQueue, tmp_path: Path) -> None:
+    queue.send(prompts(40, "shared"))
+    jobs = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        jobs.append(QueueJob(queue, tmp_path / name, window=4, lease_seconds=600))
+    holding = open_queue(jobs[0].job.input, jobs[0].job.run_options)
+    assert [len(messages) for messages in islice(holding.messages(), 2)] == [4, 0]
+    holding.close()
+    threads = [threading.Thread(target=job.run) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(job.server.asked for job in jobs)
+    assert len([row for job in jobs for row in job.records()]) == 40
+    assert len({row["text"] for job in jobs for row in job.records()}) == 40
 
 
 def _samples(progress: JobProgress) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from inflight.batch.dispatch.prefetcher import RowPrefetcher
 from inflight.batch.job.rows import InputRecord, InvalidRow, Row
@@ -66,7 +67,8 @@ class MessagePrefetcher(RowPrefetcher):
 
     def _row(self, message: Message) -> Row | InvalidRow:
         number = self._number(message)
-        return self._row_format.parse(number, InputRecord(number + 1, message.values, message.id, message.error))
+        row = self._row_format.parse(number, InputRecord(number + 1, message.values, message.id, message.error))
+        return replace(row, id=message.id) if row.id is None else row
 
     def _condemned(self, message: Message) -> InvalidRow:
         number = self._number(message)

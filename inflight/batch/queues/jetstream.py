@@ -138,7 +138,7 @@ class JetStreamQueue(MessageQueue):
                 return asyncio.run_coroutine_threadsafe(limited, self._loop).result()
             except self._temporary as error:
                 if time.monotonic() > until:
-                    words = scrubbed(error or type(error).__name__, self._spec.address)
+                    words = scrubbed(str(error) or type(error).__name__, self._spec.address)
                     raise BatchError(
                         f"{self._spec.shown} can't be read ({words}); check the server, the stream, and the subject of"
                         " --dead-letters, or try again later",
