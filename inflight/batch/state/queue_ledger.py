@@ -73,8 +73,9 @@ class QueueLedger(Ledger):
 
     def close(self) -> None:
         self._apart = [id for id in self._apart if self.deaths(id)]
-        with suppress(BatchError):  # of a ledger that can't be written
-            self._count_deaths(-1)
+        if self._apart:
+            with suppress(BatchError):  # of a ledger that can't be written
+                self._count_deaths(-1)
         super().close()
 
     def _count_deaths(self, more: int) -> None:
