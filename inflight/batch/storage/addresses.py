@@ -37,8 +37,8 @@ def is_queue(address: str) -> bool:
 
 def split_queue(address: str) -> tuple[str, str]:
     """Return the address of a queue's database, and the name of its table."""
-    database, table = _QUEUE_TABLE.sub("", address), _QUEUE_TABLE.findall(address)[0]
-    return (database if "?" in database else database.replace("&", "?", 1)), unquote(table)
+    more_follows = re.sub(r"\?queue=[^&]*&", "?", address)
+    return _QUEUE_TABLE.sub("", more_follows), unquote(_QUEUE_TABLE.findall(address)[0])
 
 
 def is_on_local_disk(address: str) -> bool:
