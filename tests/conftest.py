@@ -21,6 +21,7 @@ INTEGRATION = (
     *("client/test_leak_checks.py", "client/_generate_many/test_early_exit.py", "client/test_docstrings.py"),
     *("client/test_metrics.py", "client/test_package.py"),
     *("batch/crash", "batch/ray", "batch/storage/test_files.py", "batch/state/remote_state", "batch/test_session.py"),
+    "batch/test_queues.py",
     *("batch/dispatch/test_dispatcher.py", "batch/dispatch/test_real_server.py", "batch/dispatch/test_refusals.py"),
     *("batch/outputs/test_database.py", "batch/outputs/test_normalized_ids.py"),
     *("batch/outputs/test_sql.py", "batch/sources/test_sql.py", "batch/test_retry.py"),

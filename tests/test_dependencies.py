@@ -38,7 +38,7 @@ PARTS = {
     "inflight/deploy": ("serve", "s3", "build"),
     "inflight/openai_api": ("gateway",),
     "inflight/gateway": ("gateway", "batch", "otlp"),
-    "inflight/batch": ("batch", "postgresql", "ray"),
+    "inflight/batch": ("batch", "postgresql", "queues", "ray"),
     "inflight/evaluate": ("batch", "evaluate"),
     "loadtests": ("load",),
 }

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from inflight_client import InflightError
 from inflight_client.audio.transcription import Transcription
@@ -14,6 +15,7 @@ from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.cascade import Cascade, Sender
 from inflight.batch.dispatch.dispatcher import Dispatcher, NotedCrashes
 from inflight.batch.dispatch.identical_rows import IdenticalRows, request_key
+from inflight.batch.dispatch.message_prefetcher import MessagePrefetcher
 from inflight.batch.dispatch.prefetcher import RowPrefetcher
 from inflight.batch.dispatch.retrieval import Encoders, RetrievalStep
 from inflight.batch.dispatch.row_queue import Feed, OnRowDone
@@ -21,6 +23,7 @@ from inflight.batch.job.deadline import seconds_until
 from inflight.batch.job.rows import Row, RowAnswer, RowResult, RowStatus, add_tokens, answer_tokens
 from inflight.batch.outputs.table_writer import TableWriter
 from inflight.batch.pace import Pace
+from inflight.batch.queues.source import QueueSource
 from inflight.batch.reporting.progress import JobState
 from inflight.batch.reporting.progress_reporter import ProgressReporter
 from inflight.batch.row_formats.answer_check import Condition
@@ -28,6 +31,7 @@ from inflight.batch.row_formats.retrieval import RetrievalRowFormat
 from inflight.batch.session import JobSession
 from inflight.batch.signals import CANCELLED, INTERRUPTED, StopSignals, stopping_message
 from inflight.batch.state.checkpoint_thread import Checkpointer
+from inflight.batch.state.queue_ledger import QueueLedger
 from inflight.batch.state.state_replicator import StateReplicator
 
 _REPORT_SECONDS = 1.0
@@ -54,9 +58,7 @@ class JobRun:
         self._session, self._reporter, self._replicator = session, reporter, replicator
         self._signals, self._on_message = signals, on_message
         self._options = session.job.run_options
-        self._prefetcher = RowPrefetcher(
-            session.source, session.row_format, session.ledger, session.job, session.normalize_id
-        )
+        self._prefetcher = self._create_prefetcher()
         self._retrieval: RetrievalStep | None = None
         if encoders is not None:
             assert isinstance(session.row_format, RetrievalRowFormat)
@@ -73,6 +75,12 @@ class JobRun:
         self._sender = self._create_sender(backends, refiners)
         self._pace = Pace(self._options.priority or 0) if self._options.finish_by is not None else None
         self._draining: asyncio.Task[None] | None = None
+
+    def _create_prefetcher(self) -> RowPrefetcher:
+        session = self._session
+        if isinstance(session.source, QueueSource) and isinstance(session.ledger, QueueLedger):
+            return MessagePrefetcher(session.source, session.row_format, session.ledger, session.job)
+        return RowPrefetcher(session.source, session.row_format, session.ledger, session.job, session.normalize_id)
 
     def _create_sender(self, backends: Sequence[Backend], refiners: Sequence[Backend]) -> Sender:
         """Return what sends the rows: each once, of identical ones only the first, and some to a second model then."""
@@ -103,11 +111,12 @@ class JobRun:
     async def run(self) -> None:
         """Run the job and save all its results. Raises BatchError if the job cannot continue."""
         loop = asyncio.get_running_loop()
+        on_checkpoint = self._checkpoint_callback()
         checkpoints = Checkpointer(
             self._session.ledger,
             self._options.checkpoint_seconds,
             self._session.started_at,
-            self._checkpoint_callback(),
+            on_checkpoint,
             lambda error: _from_thread(loop, self._stop, JobState.FAILED, str(error), 0.0),
         )
         checkpoints.start()
@@ -129,15 +138,34 @@ class JobRun:
             await self._sender.close()
             await asyncio.to_thread(self._prefetcher.join)
             await asyncio.to_thread(checkpoints.finish)
+        if self._options.forever and isinstance(self._session.ledger, QueueLedger):
+            self._session.ledger.seal(discard=self._session.output is not None)
         if over:
             self._session.ledger.end_of_input(self._prefetcher.next_number)
 
     def _checkpoint_callback(self) -> Callable[[], None]:
-        """Return the callback for each checkpoint."""
-        destination, ledger = self._session.output, self._session.ledger
-        if destination is None or not destination.is_incremental:
-            return lambda: self._replicator.upload_if_due(ledger)
-        return TableWriter(ledger, self._session.directory.result_file(RowStatus.OK), destination).run
+        """Return the callback for each checkpoint. One of a queue has written its table before it is returned: messages
+        that come again are acknowledged at once."""
+        source, destination, ledger = self._session.source, self._session.output, self._session.ledger
+        write: Callable[[], None]
+        is_table = destination is not None and destination.is_incremental
+        if destination is not None and is_table:
+            write = TableWriter(ledger, self._session.directory.result_file(RowStatus.OK), destination).run
+        else:
+            write = partial(self._replicator.upload_if_due, ledger)
+        if not isinstance(source, QueueSource) or not isinstance(ledger, QueueLedger):
+            return write
+
+        def settle() -> None:
+            recorded = ledger.take_recorded()
+            write()
+            source.settle(recorded)
+            ledger.forget(self._options.remember_seconds)
+            if self._options.forever:
+                ledger.seal(self._options.segment_rows, self._options.segment_seconds, discard=is_table)
+
+        write()
+        return settle
 
     def _on_row_done(self, row: Row, result: RowAnswer | InflightError, attempts: int) -> None:
         done = self._format(row, result, attempts)

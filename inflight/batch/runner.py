@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -26,12 +26,11 @@ from inflight.batch.reporting.progress import JobProgress, JobState, read_progre
 from inflight.batch.reporting.progress_reporter import ProgressReporter
 from inflight.batch.row_formats.detection import first_record
 from inflight.batch.row_formats.factory import sample_request
-from inflight.batch.row_formats.template import wanted_columns
-from inflight.batch.session import JobSession, open_session
+from inflight.batch.session import JobSession, open_job_source, open_session
 from inflight.batch.signals import INTERRUPTED, StopEarlyError, StopSignals
-from inflight.batch.sources.factory import open_source
 from inflight.batch.state.retry_ledger import RetryLedger, check_input, check_retry_codes, select_failed_rows
 from inflight.batch.state.state_replicator import StateReplicator
+from inflight.batch.storage.addresses import is_queue
 
 _CHECKPOINT_ROWS = 5_000
 
@@ -116,7 +115,8 @@ class JobRunner:
         try:
             with self._signals.caught(), ExitStack() as stack:
                 if not self._directory.state.exists():  # a job without input leaves no trace
-                    first_record(open_source(self._job.input, columns=wanted_columns(self._job)))
+                    with closing(open_job_source(self._job)) as source:
+                        first_record(source)
                 stack.enter_context(self._directory.locked())
                 self._directory.cancel.unlink(missing_ok=True)
                 stack.enter_context(self._replicator.lease())
@@ -153,6 +153,12 @@ class JobRunner:
     def _select_retry_rows(self, codes: Sequence[str]) -> None:
         """Choose the rows to retry. A job that cannot be opened stays finished."""
         check_retry_codes(codes)
+        if is_queue(self._job.input.address):
+            raise BatchError(
+                f"{self._job.input.shown} is a message queue, whose messages can't be read again; send them to the"
+                " queue again",
+                "invalid_parameter",
+            )
         selected = None
         if self._directory.state.exists():
             with open_session(self._job, self._directory) as job:

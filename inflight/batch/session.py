@@ -15,6 +15,8 @@ from inflight.batch.job.spec import FACTS, Job, Task
 from inflight.batch.outputs.factory import create_output
 from inflight.batch.outputs.file import output_exists_error
 from inflight.batch.outputs.interface import OutputWriter
+from inflight.batch.queues.factory import open_queue
+from inflight.batch.queues.source import QueueSource
 from inflight.batch.row_formats.detection import first_record
 from inflight.batch.row_formats.factory import create_row_format
 from inflight.batch.row_formats.interface import RowFormat
@@ -22,8 +24,9 @@ from inflight.batch.row_formats.template import wanted_columns
 from inflight.batch.sources.factory import open_source
 from inflight.batch.sources.interface import RowSource
 from inflight.batch.state.ledger import Ledger
+from inflight.batch.state.queue_ledger import QueueLedger
 from inflight.batch.state.retry_ledger import RetryLedger, open_ledger
-from inflight.batch.storage.addresses import is_on_local_disk
+from inflight.batch.storage.addresses import is_on_local_disk, is_queue
 
 
 @dataclass(frozen=True)
@@ -127,19 +130,22 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
     """
     ledger: Ledger | None = None
     destination: OutputWriter | None = None
+    source: RowSource | None = None
     try:
         if directory.state.exists():
-            ledger = open_ledger(directory, job.input.part.first)
-        source = open_source(job.input, "" if ledger is None else ledger.recall("input", ""), wanted_columns(job))
+            ledger = _open_ledger(job, directory)
+        bound = "" if ledger is None else ledger.recall("input", "")
+        source = open_job_source(job, bound)
         first = first_record(source)
         destination = create_output(job, directory)
         if destination is not None:
             destination.check()
+            _connect_queue(source, destination, job)
         if ledger is None:
             for path in map(directory.result_file, RowStatus):
                 if path.exists():  # a new job would write there
                     raise output_exists_error(str(path), job.input.address)
-            ledger = open_ledger(directory, job.input.part.first)
+            ledger = _open_ledger(job, directory)
         created = ledger.recall("created")
         if created is None:
             created = int(time.time())
@@ -161,9 +167,33 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
         directory.write_job(job)
         yield session
     finally:
-        for opened in (destination, ledger):
+        for opened in (source, destination, ledger):
             if opened is not None:
                 opened.close()
+
+
+def open_job_source(job: Job, bound_fingerprint: str = "") -> RowSource:
+    """Open the input of a job, which may be a queue. Raises BatchError as `open_source` does."""
+    if is_queue(job.input.address):
+        return open_queue(job.input, job.run_options)
+    return open_source(job.input, bound_fingerprint, wanted_columns(job))
+
+
+def _open_ledger(job: Job, directory: JobDirectory) -> Ledger:
+    return QueueLedger(directory) if is_queue(job.input.address) else open_ledger(directory, job.input.part.first)
+
+
+def _connect_queue(source: RowSource, destination: OutputWriter, job: Job) -> None:
+    """Let a queue and an output share transactions. Raises BatchError if the output needs an end that the job lacks."""
+    if not isinstance(source, QueueSource):
+        return
+    source.queue.join(destination)
+    if job.run_options.forever and not destination.is_incremental:
+        raise BatchError(
+            f"{job.output.shown} is created at the end of a job, which --forever never comes to; write to a local"
+            " .jsonl file or to a table",
+            "output_invalid",
+        )
 
 
 _OPTIONS = {

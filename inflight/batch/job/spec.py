@@ -317,6 +317,30 @@ class RunOptions(_StrictModel):
         None,
         "Time, or duration such as 6h, by which to finish: rows have a low priority until more speed is needed for it.",
     )
+    until_empty: float = _field(30.0, "Finish once INPUT, a message queue, was empty for this many seconds.", ge=0)
+    forever: bool = _field(
+        False, "Wait for messages until a signal comes, and give the output in segments: answers.000001.jsonl, ..."
+    )
+    lease_seconds: float = _field(
+        60.0,
+        "Seconds until a message of a worker that died comes again.",
+        ge=1,
+        le=43200,
+    )
+    max_deliveries: int = _field(
+        3,
+        "Deliveries of a message before it is tried apart, and deaths of workers then until it is a dead letter.",
+        ge=1,
+    )
+    dead_letters: str | None = _field(
+        None,
+        "Queue of SQS, or subject of JetStream, that gets dead letters.  [default: SQS: the redrive policy's]",
+    )
+    segment_rows: int = _field(100_000, "Rows after which a segment of --forever is complete.", ge=1)
+    segment_seconds: float = _field(3600.0, "Seconds after which it is.", gt=0)
+    remember_seconds: float = _field(
+        86400.0, "Seconds for which a message that comes again after its record is not answered again.", ge=1
+    )
     price_per_hour: float | None = _field(None, "Cost of the machines per hour, for the cost figures.", ge=0)
     price_per_million_input: float | None = _field(None, "Price of a million tokens of prompts, in USD.", ge=0)
     price_per_million_output: float | None = _field(None, "Price of a million tokens of answers, in USD.", ge=0)

@@ -37,9 +37,12 @@ class TableOutput(OutputWriter):
 
     def __init__(self, job: Job) -> None:
         self._job, self._output = job, job.output
+        self.address = job.output.address
         self._database = OutputDatabase(job.output.address)
         self._target: OutputTable | None = None
         self._created_here = False
+        self.with_answers: Callable[[Connection, list[Any]], None] = lambda connection, ids: None
+        """Called in the transaction that writes the answers with these ids."""
         self._missing_rows = 0
         self._missing_examples: list[Any] = []
 
@@ -55,7 +58,7 @@ class TableOutput(OutputWriter):
         answers = [parse_answer(line, self._job.task) for line in lines]
         if answers:
             failpoint("table.put")
-            self._run_write(partial(self._write, answers=answers))
+            self._run_write(partial(self._write_all, answers=answers))
 
     def finalize(self, files: dict[RowStatus, Path], on_message: OnMessage = ignore_message) -> list[str]:
         """Check that the table has all answers; rows that were deleted since are counted, and inserted again if
@@ -114,6 +117,10 @@ class TableOutput(OutputWriter):
         except BatchError:
             self._target = target
             raise
+
+    def _write_all(self, connection: Connection, answers: list[AnswerRecord]) -> None:
+        self._write(connection, answers)
+        self.with_answers(connection, [answer.id for answer in answers])
 
     def _write(self, connection: Connection, answers: list[AnswerRecord]) -> None:
         target = self._table_for(connection, answers)

@@ -22,11 +22,12 @@ class TableWriter:
 
     def __init__(self, ledger: Ledger, path: Path, output: OutputWriter) -> None:
         self._ledger, self._path, self._output = ledger, path, output
-        self._offset = int(ledger.recall("delivered", 0))
+        self._offset = 0
 
     def run(self) -> None:
         """Write everything that is committed. Raises BatchError."""
         end = self._ledger.lengths()[RowStatus.OK]
+        self._offset = int(self._ledger.recall("delivered", 0))
         while self._offset < end:
             lines, length = self._lines(end)
             failpoint("delivery")

@@ -66,6 +66,12 @@ class JobCollector(Collector):
             yield self._gauge("done_ratio", "Fraction of the job that is done, 0 to 1.", {"": now.fraction_done})
         yield self._gauge("in_flight_rows", "Rows at servers.", {"": now.in_flight})
         yield self._gauge("pending_retries", "Rows that failed and will be sent again.", {"": now.pending_retries})
+        if now.queue_messages is not None:
+            lag = "Messages of the queue without an acknowledgement."
+            yield self._gauge("queue_messages", lag, {"": now.queue_messages})
+        if now.queue_age is not None:
+            age = "Seconds that the oldest message of the last receive had waited."
+            yield self._gauge("queue_age_seconds", age, {"": now.queue_age})
         if now.concurrency_limit is not None:
             yield self._gauge(
                 "concurrency_limit",

@@ -58,7 +58,8 @@ class JobProgress(_ProgressModel):
     rows at servers. `pending_retries`: rows that failed and will be sent again. `retries_left`: rows of `counts` that a
     retry sends again and that have no new result yet. `out_of_order`: rows of `counts` whose results wait in the state
     until row `next_row` (from 1) is done. `concurrency_limit`: maximum rows in flight now. `expected`: how the deadline
-    of --finish-by will be kept.
+    of --finish-by will be kept. `queue_messages`: messages of a queue without an acknowledgement; `queue_age`: how
+    many seconds the oldest message of the last receive had waited.
     """
 
     timestamp: float
@@ -79,6 +80,8 @@ class JobProgress(_ProgressModel):
     throughput: Throughput = Throughput()
     cost: JobCost | None = None
     expected: str = ""
+    queue_messages: int | None = None
+    queue_age: float | None = None
 
     @classmethod
     def now(cls, state: JobState, message: str, servers: tuple[ServerStatus, ...], **values: Any) -> JobProgress:

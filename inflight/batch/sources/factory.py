@@ -6,6 +6,7 @@ from inflight.batch.errors import BatchError
 from inflight.batch.job.file_formats import resolve_format
 from inflight.batch.job.spec import InputSpec
 from inflight.batch.sources.interface import RowSource
+from inflight.batch.storage.addresses import is_queue
 from inflight.batch.storage.files import StoredFile
 
 
@@ -15,6 +16,11 @@ def open_source(spec: InputSpec, bound_fingerprint: str = "", columns: frozenset
     `bound_fingerprint` is the one that the job started with, if any: a table that has grown since then is read only up
     to its size then. `columns` are read from a table or a Parquet file; None reads all.
     """
+    if is_queue(spec.address):
+        raise BatchError(
+            f"{spec.shown} is a message queue, whose messages can't be read again; name a file or a table",
+            "input_invalid",
+        )
     format = resolve_format(spec.address, spec.format, "input_invalid")
     for name, value in (("table", spec.table), ("query", spec.query)):
         if value is not None and format != "sql":

@@ -45,3 +45,7 @@ class RowSource(Protocol):
     def fraction_read(self, position: Position) -> float | None:
         """Return the fraction of the input before a position, between 0 and 1; None if unknown."""
         return None
+
+    def close(self) -> None:
+        """Close what is open between reads."""
+        return

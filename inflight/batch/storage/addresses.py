@@ -11,6 +11,9 @@ _SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(file:)?([^?]+)(\?.*)?", re.DOTALL)
 _VARIABLE = "${"
 # An address that begins with an environment variable is a whole database URL, with its password.
 _DATABASE = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb|mssql|oracle)(\+\w+)?://|\$\{")
+_QUEUE_TABLE = re.compile(r"[?&]queue=([^&]*)")
+_QUEUE = re.compile(r"(sqs|nats|tls)://|https?://([\w-]+\.)?sqs[.-]|https?://[^/]+/\d{12}/[\w-]+(\.fifo)?$")
+"""JetStream, and SQS by a queue's name or by its URL."""
 
 
 def is_local(address: str) -> bool:
@@ -25,6 +28,17 @@ def local_path(address: str) -> Path:
 def is_database(address: str) -> bool:
     """Return whether an address is a database URL."""
     return _DATABASE.match(address) is not None
+
+
+def is_queue(address: str) -> bool:
+    """Return whether an address is that of a message queue."""
+    return _QUEUE.match(address) is not None or (is_database(address) and _QUEUE_TABLE.search(address) is not None)
+
+
+def split_queue(address: str) -> tuple[str, str]:
+    """Return the address of a queue's database, and the name of its table."""
+    more_follows = re.sub(r"\?queue=[^&]*&", "?", address)
+    return _QUEUE_TABLE.sub("", more_follows), unquote(_QUEUE_TABLE.findall(address)[0])
 
 
 def is_on_local_disk(address: str) -> bool:

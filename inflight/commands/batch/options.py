@@ -27,7 +27,8 @@ from inflight.batch.job.spec import (
     Task,
 )
 from inflight.batch.row_formats.request_bodies import is_openai_address
-from inflight.batch.storage.addresses import is_database
+from inflight.batch.storage.addresses import is_database, is_queue, split_queue
+from inflight.batch.storage.secret_address import masked
 from inflight.commands.option_sections import section
 from inflight.common.schema.cli_options import Lines, collect_options, field_options, model_options, usage_error
 
@@ -119,6 +120,7 @@ running_options = section(
         "retrieve_server": "Retrieval",
         "ephemeral": "Servers",
         "runner": "Job",
+        "until_empty": "Message queues",
         "price_per_hour": "Reports",
         "header": "Servers",
     },
@@ -147,7 +149,8 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
     if is_database(options["out"]) and not is_database(address) and "table" in source:
         output.setdefault("table", source.pop("table"))
     if "column" in output or output["columns"]:
-        output.setdefault("table", source.get("table"))
+        in_queue = is_queue(address) and is_database(address)
+        output.setdefault("table", split_queue(address)[1] if in_queue else source.get("table"))
         output.setdefault("key", source.get("id"))
     defaults, encode = collect_options(GenerationDefaults, options), collect_options(EncodeSpec, options)
     if task == "text2text":  # options of the same names
@@ -160,6 +163,7 @@ def job_from_options(address: str, options: dict[str, Any]) -> Job:
     retrieval = _retrieval(task, source, options)
     running = run_options_from(options, RunOptions())
     _check_refine(task, refine, running)
+    _check_queue(address, source, running)
     if retrieval is not None and running.ephemeral is not None and not running.retrieve_servers:
         raise click.UsageError("a server of --ephemeral has no encoders; name one that has: --retrieve-server")
     try:
@@ -228,6 +232,20 @@ def _check_refine(task: Task, refine: dict[str, Any], running: RunOptions) -> No
         Condition(refine["when"])
     except ValueError as error:
         raise click.UsageError(f"--refine-when: {error}") from None
+
+
+def _check_queue(address: str, source: dict[str, Any], running: RunOptions) -> None:
+    """Refuse options that make no sense for a queue, or for another input."""
+    if not is_queue(address):
+        if running.forever:
+            raise click.UsageError(f"--forever needs a message queue, and {masked(address)} is none; leave it out")
+        return
+    foreign: list[str] = [name for name in ("limit", "table", "query", "delimiter", "format") if name in source]
+    foreign += ["runner"] if running.runner != "local" else []
+    foreign += ["dead_letters"] if running.dead_letters is not None and is_database(address) else []
+    if foreign:
+        name = _INPUT.get(foreign[0], foreign[0]).replace("_", "-")
+        raise click.UsageError(f"a message queue has no --{name}; leave it out")
 
 
 _ENCODE_OPTIONS: dict[Task, tuple[str, ...]] = {

@@ -30,7 +30,8 @@ from inflight.commands.option_sections import SectionedCommand, section
 )
 @result_options
 def command(input_address: str, job: Path | None, **options: Any) -> None:
-    """Send every row of INPUT to a model: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table.
+    """Send every row of INPUT to a model: JSON lines (of OpenAI's Batch format too), CSV, Parquet, a table, or the
+    messages of a queue.
 
     The model generates an answer, or what --task says: embeds or classifies a text, or reranks documents.
 
@@ -49,6 +50,9 @@ def command(input_address: str, job: Path | None, **options: Any) -> None:
       inflight batch run sqlite:///shop.db --table products --template @ask.txt --out sqlite:///shop.db --column blurb
       inflight batch run prompts.jsonl --out answers.jsonl --ephemeral my-engine --price-per-hour 2.49
       inflight batch run asked.csv --retrieve postgresql://db/shop --retrieve-table docs --template @ask.txt --out a.csv
+      inflight batch run 'postgresql://app:${PGPASSWORD}@db/shop?queue=jobs' --out answers.jsonl
+      inflight batch run sqs://jobs --forever --out answers.jsonl
+      inflight batch run nats://127.0.0.1:4222/JOBS --until-empty 60 --out answers.jsonl
       inflight batch run docs.parquet --task embed --id id --out 'postgresql://app:${PGPASSWORD}@db/shop' --table docs
     """  # fmt: skip
     described = job_from_options(input_address, options)

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from inflight import cli
 from inflight.batch import failpoints
+from tests.batch.crash import history
 
 _IMPORTED = ("runner", "sources.jsonl", "sources.sql", "outputs.sql", "outputs.file", "verify.checker")
 _LIBRARIES = ("fsspec.implementations.local", "google.protobuf.descriptor_pool", "ml_dtypes", "numpy", "rapidjson")
@@ -95,6 +96,8 @@ def _live(asked: dict[str, Any]) -> NoReturn:
         if "file_size" in asked:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (asked["file_size"], resource.RLIM_INFINITY))
+        if history.VARIABLE in asked["environment"]:
+            history.record(asked["environment"][history.VARIABLE])
         failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))
         if asked["points"]:
             failpoints._ARMED = _Noted(failpoints._ARMED, asked["points"])

@@ -16,6 +16,8 @@ OF_STORAGE = {"output.upload", "output.uploaded"}
 CARRYING = "remote_state."
 """So begin the points of a state on its way to a storage and back."""
 OF_RAY = {"merge", "merged"}
+OF_QUEUES = {"queue.settle", "queue.settled", "messages.apart", "segment.rename", "segment.renamed"}
+"""Of tests/batch/crash/test_queues.py."""
 OF_WORKERS = {"agree", "agreed"}
 """Those of Ray's workers, of which tests/batch/ray/test_worker.py has the failures."""
 
@@ -37,7 +39,7 @@ def test_a_job_dies_at_every_point_and_comes_to_the_same(
             left = trial.die_at_each(left)
             assert trial.came_to() == expected, name
     for written, pattern in failpoint_names().items():
-        known = any(pattern.fullmatch(name) for name in died | OF_STORAGE | OF_RAY | OF_WORKERS)
+        known = any(pattern.fullmatch(name) for name in died | OF_STORAGE | OF_RAY | OF_QUEUES | OF_WORKERS)
         assert known or CARRYING in written, f"no scenario comes by failpoint({written})"
 
 

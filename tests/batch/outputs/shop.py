@@ -18,7 +18,7 @@ class Shop:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._engine = create_engine(address.replace("postgresql:", "postgresql+psycopg:"))
+        self._engine = create_engine(address.replace("postgresql:", "postgresql+psycopg:"), pool_pre_ping=True)
         self._outputs = ExitStack()
 
     def do(self, *statements: str) -> None:

@@ -41,6 +41,8 @@ def sample_progress(state: JobState = JobState.RUNNING, **values: Any) -> JobPro
         "input_fraction": 0.5,
         "in_flight": 48,
         "pending_retries": 2,
+        "queue_messages": 20,
+        "queue_age": 1.5,
         "concurrency_limit": 64,
         "servers": (
             ServerStatus(name="gpu1:8001", up=True, in_flight=48, concurrency_limit=64),

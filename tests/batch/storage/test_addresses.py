@@ -9,7 +9,7 @@ from sqlalchemy import create_engine, text
 
 from inflight.batch.job.directory import default_directory
 from inflight.batch.job.spec import OutputSpec, RunOptions
-from inflight.batch.storage.addresses import absolute_address
+from inflight.batch.storage.addresses import absolute_address, is_queue, split_queue
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,25 @@ def test_the_job_of_an_output_that_is_no_file_here_is_named_after_it(
     address: str, table: str | None, name: str
 ) -> None:
     assert default_directory(OutputSpec(address=address, table=table)) == Path(name)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("postgresql://a:p&w@db/shop?queue=jobs", ("postgresql://a:p&w@db/shop", "jobs")),
+        ("postgresql://db/shop?queue=my%20jobs&sslmode=require", ("postgresql://db/shop?sslmode=require", "my jobs")),
+        ("${SHOP}&queue=public.jobs", ("${SHOP}", "public.jobs")),
+        ("sqs://jobs", None),
+        ("https://sqs.eu-west-1.amazonaws.com/123456789012/jobs.fifo", None),
+        ("http://127.0.0.1:5000/123456789012/jobs", None),
+        ("nats://me:pw@broker:4222/JOBS?subject=jobs.*", None),
+    ],
+)
+def test_the_address_of_a_queue_is_known(address: str, expected: tuple[str, str] | None) -> None:
+    assert is_queue(address)
+    assert expected is None or split_queue(address) == expected
+
+
+@pytest.mark.parametrize("address", ["rows.jsonl?queue=jobs", "https://host/rows.jsonl", "postgresql://db/shop"])
+def test_other_addresses_are_no_queues(address: str) -> None:
+    assert not is_queue(address)

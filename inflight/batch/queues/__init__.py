@@ -1,0 +1,1 @@
+"""Message queues as sources of rows."""

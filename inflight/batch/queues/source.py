@@ -1,0 +1,180 @@
+"""A message queue as a source: holds each message from its delivery until its record is on the disk."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import failpoint
+from inflight.batch.job.rows import InputRecord, Position, RowStatus
+from inflight.batch.job.spec import FileFormat, InputSpec, RunOptions
+from inflight.batch.outputs.interface import OutputWriter
+from inflight.batch.sources.interface import RowSource
+
+BATCH = 64
+"""Messages per receive: few are lost to other workers for a while if this one is killed."""
+WAIT_SECONDS = 0.5
+"""How long a receive waits for messages, and so how long a job that stops may wait for it."""
+_TICK_SECONDS = 5.0
+MESSAGE_ID = "message_id"
+"""The value of a JSON message with its id."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One delivery of a message. `values`: None if it is not an object, for the reason `error`.
+
+    `deliveries` counts this one too; `sent`: in seconds since 1970, None if unknown. `receipt` is the queue's own.
+    """
+
+    id: str
+    values: Mapping[str, Any] | None
+    deliveries: int
+    sent: float | None
+    receipt: Any
+    error: str = ""
+
+    @classmethod
+    def of_json(cls, id: str, body: bytes | str, deliveries: int, sent: float | None, receipt: Any) -> Message:
+        """Return a message; its body must be a JSON object, which gets the id too."""
+        try:
+            values = orjson.loads(body)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            return cls(id, None, deliveries, sent, receipt, "the message must be a JSON object")
+        return cls(id, {**values, MESSAGE_ID: id}, deliveries, sent, receipt)
+
+
+class MessageQueue(Protocol):
+    """A queue whose messages come again unless they are settled. Several threads may call its methods at a time.
+
+    They raise BatchError `storage_unreachable`, `output_failed` once they have tried for half a minute, and others for
+    what is permanent.
+    """
+
+    # As of a RowSource.
+    format: FileFormat = "jsonl"
+    key_column: str = MESSAGE_ID
+    columns: list[str] | None = None
+    fingerprint: str
+
+    def __init__(self, spec: InputSpec, options: RunOptions) -> None: ...
+
+    def receive(self, limit: int, seconds: float) -> Sequence[Message]:
+        """Wait up to so many seconds for messages; return at most `limit`. They are this job's for the lease's time."""
+
+    def extend(self, messages: Sequence[Message]) -> None:
+        """Begin the time of their lease again."""
+
+    def settle(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
+        """Acknowledge messages; dead ones go to the queue's dead letters."""
+
+    def release(self, messages: Sequence[Message]) -> None:
+        """Let others have messages that were not sent; as far as the queue can, as if they were never delivered."""
+
+    def backlog(self) -> int:
+        """Return the number of messages without an acknowledgement."""
+
+    def join(self, output: OutputWriter) -> None:
+        """Acknowledge messages in the transactions that write their answers, if the output can do that."""
+        return
+
+    def close(self) -> None: ...
+
+
+class QueueSource(RowSource):
+    """The messages of a queue, in the order in which they come."""
+
+    def __init__(self, queue: MessageQueue, options: RunOptions) -> None:
+        self.queue, self._options = queue, options
+        self.format, self.key_column, self.columns = queue.format, queue.key_column, queue.columns
+        self.fingerprint = queue.fingerprint
+        self._held: dict[str, Message] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="batch-leases", daemon=True)
+        self.lag: int | None = None
+        """Messages without an acknowledgement, as of a few seconds ago."""
+        self.age: float | None = None
+        """How long the oldest message of the last receive had waited, in seconds."""
+
+    def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
+        """Yield nothing: only `messages` takes messages, and none can be looked at before."""
+        return iter(())
+
+    def messages(self) -> Iterator[list[Message]]:
+        """Yield the messages that this job does not hold yet, as they come, and empty lists in between. End once the
+        queue has been empty for `until_empty` seconds, unless the job has no end. Raises BatchError."""
+        self._keeper.start()
+        quiet_since = time.monotonic()
+        while not self._closing.is_set():
+            room = self._options.window - self.held
+            if room <= 0:
+                yield []
+                self._closing.wait(WAIT_SECONDS / 10)
+                continue
+            messages = self.queue.receive(min(BATCH, room), WAIT_SECONDS)
+            sent = [message.sent for message in messages if message.sent is not None]
+            self.age = max(0.0, time.time() - min(sent)) if sent else None if messages else 0.0
+            yield self._hold(messages)
+            now = time.monotonic()
+            if messages:
+                quiet_since = now
+            elif not self._options.forever and now - quiet_since >= self._options.until_empty:
+                if self.queue.backlog() <= len(self._held):
+                    return
+                quiet_since = now  # others hold messages, which come here if those workers die
+
+    @property
+    def held(self) -> int:
+        """The number of messages that were received and not yet acknowledged."""
+        return len(self._held)
+
+    def settle(self, recorded: Mapping[str, RowStatus]) -> None:
+        """Acknowledge messages by their ids; their records must be on the disk. Raises BatchError."""
+        with self._lock:
+            settled = [(self._held[id], status) for id, status in recorded.items() if id in self._held]
+        if settled:
+            failpoint("queue.settle")
+            self.queue.settle(settled)
+            failpoint("queue.settled")
+            with self._lock:
+                for message, _ in settled:
+                    self._held.pop(message.id, None)
+
+    def close(self) -> None:
+        """Release the messages that were not recorded, and close the connection."""
+        self._closing.set()
+        if self._keeper.is_alive():
+            self._keeper.join(_TICK_SECONDS)
+        with suppress(BatchError):  # their lease ends
+            self.queue.release(list(self._held.values()))
+        self.queue.close()
+
+    def _hold(self, messages: Sequence[Message]) -> list[Message]:
+        """Hold the messages; return those that are new. Another delivery of a held one has the receipt that counts."""
+        with self._lock:
+            new = {message.id: message for message in messages if message.id not in self._held}
+            self._held.update((message.id, message) for message in messages)
+        return list(new.values())
+
+    def _keep(self) -> None:
+        """Extend the leases of all messages that are held, and look at the backlog."""
+        interval = self._options.lease_seconds / 3
+        due = time.monotonic() + interval
+        while not self._closing.wait(min(interval, _TICK_SECONDS)):
+            with suppress(BatchError):  # the thread that receives reports it
+                if time.monotonic() >= due:
+                    due = time.monotonic() + interval
+                    with self._lock:
+                        held = list(self._held.values())
+                    self.queue.extend(held)
+                self.lag = self.queue.backlog()

@@ -1,0 +1,179 @@
+"""The ledger of a job whose rows are messages of a queue: in the order in which they are done, with a bounded state."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import failpoint
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import Position, RowResult, RowStatus
+from inflight.batch.state.ledger import Ledger
+from inflight.batch.state.line_file import LineFile
+from inflight.common.atomic_files import install
+
+_TABLE = """
+-- messages with a record, by the hash of their id; `recorded` in seconds since 1970
+CREATE TABLE IF NOT EXISTS messages(id BLOB PRIMARY KEY, status TEXT NOT NULL, recorded INTEGER NOT NULL) WITHOUT ROWID
+"""
+_FORGET_SECONDS = 10.0
+"""Seconds between two times that old messages are forgotten."""
+
+
+class QueueLedger(Ledger):
+    """Numbers are those of this run's messages, after those of the records of all runs; each run has other messages.
+
+    Nothing of a message is kept but its id, and that for a limited time. Lines are written as they come. `seal` gives
+    the files of lines names of their own, and the next lines go to new files.
+    """
+
+    def __init__(self, directory: JobDirectory) -> None:
+        super().__init__(directory)
+        self.database.execute(_TABLE)
+        self._deaths, self.crash_counts = self.crash_counts, {}
+        self._ids: dict[int, str] = {}
+        self._recorded: dict[str, RowStatus] = {}
+        self._forgotten_at = 0.0
+        self._apart: list[str] = []
+
+    @property
+    def read_position(self) -> tuple[int, Position | None]:
+        return self.next, self.next
+
+    def record_crashes(self, number: int, crashes: int) -> None:
+        """Count in this run alone: after it the queue counts deliveries."""
+        self.crash_counts[number] = crashes
+
+    def add_message(self, number: int, id: str) -> None:
+        """Add a message before its row's result."""
+        self._ids[number] = id
+
+    def known(self, ids: Sequence[str]) -> dict[str, RowStatus]:
+        """Return those of the messages whose records are on the disk, with their status."""
+        find = "SELECT status FROM messages WHERE id = ?"
+        with self._writing():  # nothing, once a checkpoint has failed
+            found = {id: self.database.execute(find, (_hash(id),)).fetchone() for id in ids}
+        return {id: RowStatus(row[0]) for id, row in found.items() if row is not None}
+
+    def deaths(self, id: str) -> int:
+        """Return how many processes died while they had this message apart from others."""
+        deaths: int = self._deaths.get(_number(id), 0)
+        return deaths
+
+    def try_apart(self, ids: Sequence[str]) -> None:
+        """Record that this process has these messages and no others, as if it died with them; that is corrected for
+        those that get a record, and when it closes the ledger."""
+        self._apart = list(ids)
+        self._count_deaths(1)
+        failpoint("messages.apart")
+
+    def close(self) -> None:
+        self._apart = [id for id in self._apart if self.deaths(id)]
+        if self._apart:
+            with suppress(BatchError):  # of a ledger that can't be written
+                self._count_deaths(-1)
+        super().close()
+
+    def _count_deaths(self, more: int) -> None:
+        with self._writing():
+            self._deaths |= {_number(id): self.deaths(id) + more for id in self._apart}
+            rows = [(_number(id), self.deaths(id)) for id in self._apart]
+            self.database.execute_many("INSERT OR REPLACE INTO suspects VALUES (?, ?)", rows)
+            self._commit()
+
+    def take_recorded(self) -> dict[str, RowStatus]:
+        """Return the messages that were recorded by the checkpoints since the last call."""
+        with self._writing():
+            recorded, self._recorded = self._recorded, {}
+            return recorded
+
+    def forget(self, seconds: float) -> None:
+        """Forget the messages that were recorded longer ago than that; look for them only now and then."""
+        if time.monotonic() - self._forgotten_at >= _FORGET_SECONDS:
+            self._forgotten_at = time.monotonic()
+            with self._writing():
+                self.database.execute("DELETE FROM messages WHERE recorded < ?", (time.time() - seconds,))
+
+    def seal(self, rows: int = 1, seconds: float = 0.0, *, discard: bool = False) -> None:
+        """Seal the segment if it has so many rows, or is so old and not empty. Without answers if they are to be
+        discarded, since a table has them. A process that starts completes the renames of one that died."""
+        sealed, since = self.recall("sealed", (0, self.recall("created", 0)))
+        done = self.next - sealed
+        if not done or (done < rows and time.time() - since < seconds):
+            return
+        with self._writing():
+            delivered: int = self.database.get("delivered", 0)
+            if discard and delivered != self._files[RowStatus.OK].length:
+                return
+            number = int(self.database.get("segment", 0)) + 1
+            while any(self._segment(status, number).exists() for status in RowStatus):  # of a job before this one
+                number += 1
+            for status, file in self._files.items():
+                file.close()
+                self._files[status] = LineFile(file.path, 0)
+            values = {"segment": number, "sealed": (self.next, time.time()), "sealing": (number, discard)}
+            for name, value in (values | {"delivered": 0}).items():
+                self.database.put(name, value)
+            self._commit()
+            self._finish_sealing()
+
+    def recover(self) -> None:
+        with self._writing():
+            self._finish_sealing()
+        super().recover()
+
+    def _finish_sealing(self) -> None:
+        number, discard = self.database.get("sealing") or (0, False)
+        if not number:
+            return
+        for status in RowStatus:
+            path = self._directory.result_file(status)
+            if discard and status is RowStatus.OK:
+                path.unlink(missing_ok=True)
+            elif path.exists():
+                install(
+                    path,
+                    self._segment(status, number),
+                    before_rename=lambda: failpoint("segment.rename"),
+                    after_rename=lambda: failpoint("segment.renamed"),
+                )
+        self.database.put("sealing", None)
+        self.database.commit()
+
+    def _segment(self, status: RowStatus, number: int) -> Path:
+        path = self._directory.result_file(status)
+        return path.with_name(f"{path.stem}.{number:06}{path.suffix}")
+
+    def _apply(self, results: list[RowResult]) -> list[RowResult]:
+        now = int(time.time())
+        results = [result for result in results if result.number in self._ids]
+        recorded = {self._ids.pop(result.number): result.status for result in results}
+        rows = [(_hash(id), status, now) for id, status in recorded.items()]
+        self.database.execute_many("INSERT OR REPLACE INTO messages VALUES (?, ?, ?)", rows)
+        cleared = [(_number(id),) for id in recorded if self._deaths.pop(_number(id), None) is not None]
+        self.database.execute_many("DELETE FROM suspects WHERE number = ?", cleared)
+        for result in results:
+            self.counts.add(result)
+            self.crash_counts.pop(result.number, None)
+        self._recorded |= recorded
+        return results
+
+    def _write_ready_lines(self, results: list[RowResult]) -> None:
+        lines: dict[str, list[bytes]] = {status: [] for status in RowStatus}
+        for result in results:
+            lines[result.status].append(result.text)
+        self._append(lines)
+        self.next += len(results)
+
+
+def _number(id: str) -> int:
+    """Return the number of a message among the suspects, the same in each run."""
+    return int.from_bytes(_hash(id)[:8], signed=True)
+
+
+def _hash(id: str) -> bytes:
+    return hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=16).digest()

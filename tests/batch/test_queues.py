@@ -1,0 +1,304 @@
+"""Jobs whose rows are messages of a queue, one of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from inflight_client import InflightError
+
+from inflight.batch import failpoints
+from inflight.batch.errors import BatchError
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.spec import InputSpec, Job, OutputSpec, RunOptions
+from inflight.batch.outputs.sql import TableOutput
+from inflight.batch.queues.factory import open_queue
+from inflight.batch.reporting.metrics import JobCollector
+from inflight.batch.reporting.progress import JobProgress, JobState
+from inflight.batch.runner import JobResult, JobRunner
+from inflight.batch.state.ledger import Ledger
+from inflight.batch.state.queue_ledger import QueueLedger
+from inflight.commands.batch.run import command
+from tests.batch.outputs.shop import Shop
+from tests.batch.scripted_backend import Behaviour, ScriptedBackend, echo
+from tests.fixtures.errors import raises
+from tests.fixtures.postgresql import PostgreSql
+from tests.fixtures.queues import QUEUES, SampleQueue, SampleTable, queue_of
+from tests.fixtures.waiting import wait_until
+
+
+@pytest.fixture(scope="module", params=QUEUES)
+def queue(
+    request: pytest.FixtureRequest, postgresql: PostgreSql, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SampleQueue]:
+    """Each test leaves it empty."""
+    with queue_of(request.param, postgresql, tmp_path_factory.mktemp("queue")) as made:
+        yield made
+
+
+class QueueJob:
+    """A job of a queue, in a folder, with a server that does what a test says."""
+
+    def __init__(self, queue: SampleQueue, folder: Path, behaviour: Behaviour = echo, **options: Any) -> None:
+        settings = {"until_empty": 0.3, "lease_seconds": 1, "checkpoint_seconds": 0.05, "max_attempts": 1} | options
+        settings.setdefault("dead_letters", queue.dead_letters)
+        output = settings.pop("output", OutputSpec(address=str(folder / "answers.jsonl")))
+        self.job = Job(
+            input=InputSpec(address=queue.address), output=output, run_options=RunOptions.model_validate(settings)
+        )
+        self.directory = JobDirectory.from_output(output, folder / "answers.job")
+        self.server, self.progress = ScriptedBackend(behaviour), [JobProgress.now(JobState.WAITING, "", ())]
+        self.runner = JobRunner(self.job, self.directory, self.progress.append, backends=[self.server])
+        self._folder = folder
+
+    def run(self) -> JobResult:
+        return self.runner.run()
+
+    def records(self, kind: str = "") -> list[dict[str, Any]]:
+        """Of all segments."""
+        paths = [path for path in self._folder.glob("answers*.jsonl") if kind in path.name]
+        paths = [path for path in paths if kind or not {"errors", "dead"} & set(path.name.split("."))]
+        return [json.loads(line) for path in sorted(paths) for line in path.read_text().splitlines()]
+
+
+def prompts(count: int, word: str = "prompt") -> list[dict[str, str]]:
+    return [{"prompt": f"{word} {number}"} for number in range(count)]
+
+
+def test_each_message_is_answered_once_and_the_bad_ones_are_dead_letters(queue: SampleQueue, tmp_path: Path) -> None:
+    async def picky(server: ScriptedBackend, prompt: str) -> str | InflightError:
+        return InflightError("too long", "prompt_too_long") if prompt == "long" else prompt
+
+    queue.send([*prompts(150), {}, [], {"prompt": "long"}])
+    job = QueueJob(queue, tmp_path, picky)
+    result = job.run()
+    assert (result.state, result.counts.ok, result.counts.error, result.counts.dead) == (JobState.FINISHED, 150, 1, 2)
+    assert Counter(row["text"] for row in job.records()) == Counter(each["prompt"] for each in prompts(150))
+    assert len({row["id"] for row in job.records()}) == 150
+    assert len({row["id"] for row in job.records("dead")} - {None}) == 2
+    assert queue.left() == 0
+    assert queue.dead() == ["None", "None"]
+    samples = {sample.name: sample.value for sample in _samples(job.progress[-1])}
+    assert samples["inflight_batch_queue_age_seconds"] >= 0
+
+
+def test_jobs_share_a_queue_and_hold_no_more_than_their_window(queue: SampleQueue, tmp_path: Path) -> None:
+    queue.send(prompts(40, "shared"))
+    jobs = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        jobs.append(QueueJob(queue, tmp_path / name, window=4, lease_seconds=600))
+    holding = open_queue(jobs[0].job.input, jobs[0].job.run_options)
+    assert [len(messages) for messages in islice(holding.messages(), 2)] == [4, 0]
+    holding.close()
+    threads = [threading.Thread(target=job.run) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(job.server.asked for job in jobs)
+    assert len([row for job in jobs for row in job.records()]) == 40
+    assert len({row["text"] for job in jobs for row in job.records()}) == 40
+
+
+def _samples(progress: JobProgress) -> list[Any]:
+    collector = JobCollector("job")
+    collector.progress = progress
+    return [sample for metric in collector.collect() for sample in metric.samples]
+
+
+def test_a_recorded_message_that_comes_again_is_acknowledged_and_not_answered(
+    queue: SampleQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.send(prompts(5, "again"))
+    died = QueueJob(queue, tmp_path)
+    monkeypatch.setattr(failpoints, "_ARMED", {"queue.settle": (1, "full")})
+    with pytest.raises(OSError, match="space"):
+        died.run()
+    monkeypatch.undo()
+    assert queue.left() == 5
+    job = QueueJob(queue, tmp_path, until_empty=1.5)
+    assert job.run().counts.ok == 5
+    assert (job.server.asked, queue.left()) == ([], 0)
+    assert len(job.records()) == 5
+
+
+def test_a_slow_message_is_not_delivered_twice(queue: SampleQueue, tmp_path: Path) -> None:
+    async def slow(server: ScriptedBackend, prompt: str) -> str:
+        await asyncio.sleep(2.5)
+        return prompt
+
+    queue.send(prompts(1, "slow"))
+    job = QueueJob(queue, tmp_path, slow)
+    other = QueueJob(queue, tmp_path / "other", until_empty=4)
+    (tmp_path / "other").mkdir()
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    wait_until(lambda: job.server.asked)
+    assert other.run().counts.done == 0
+    thread.join()
+    assert (len(job.records()), queue.left()) == (1, 0)
+
+
+def test_a_message_with_which_workers_die_alone_becomes_a_dead_letter(
+    queue: SampleQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.send(prompts(3, "poison"))
+    job = QueueJob(queue, tmp_path, max_deliveries=1)
+    dying = open_queue(job.job.input, job.job.run_options).queue
+    assert wait_until(lambda: len(dying.receive(64, 0.1)) == 3)
+    dying.close()
+    monkeypatch.setattr(QueueLedger, "close", Ledger.close)  # as a process does that is killed
+    monkeypatch.setattr(failpoints, "_ARMED", {"messages.apart": (1, "full")})
+    for _ in range(3):
+        failpoints._REACHED.clear()
+        with pytest.raises(OSError, match="space"):
+            QueueJob(queue, tmp_path, max_deliveries=1, until_empty=1.5).run()
+    monkeypatch.undo()
+    assert job.run().counts.codes == {"row_crashed_worker": 1}
+    assert (len(job.records()), queue.left()) == (2, 0)
+    assert sum(prompt.startswith("poison") for prompt in queue.dead()) == 1
+
+
+def test_a_job_that_stops_gives_back_what_it_has_not_sent(queue: SampleQueue, tmp_path: Path) -> None:
+    async def stuck(server: ScriptedBackend, prompt: str) -> str:
+        await asyncio.sleep(0.3 if len(server.asked) == 1 else 60)
+        return prompt
+
+    queue.send(prompts(20, "back"))
+    job = QueueJob(queue, tmp_path, stuck, concurrency=1, lease_seconds=600, drain_seconds=0)
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    wait_until(lambda: len(job.server.asked) == 2)
+    job.runner.stop()
+    thread.join()
+    assert (len(job.records()), queue.left()) == (1, 19)
+    (tmp_path / "other").mkdir()
+    assert QueueJob(queue, tmp_path / "other", lease_seconds=600).run().counts.ok == 19
+
+
+@pytest.fixture
+def table(database: Shop) -> SampleTable:
+    return SampleTable(database)
+
+
+def test_an_answer_in_the_queues_own_database_and_its_acknowledgement_are_one_transaction(
+    table: SampleTable, database: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = OutputSpec(address=database.address, table="jobs", key="id", column="answer")
+
+    def full_disk(self: TableOutput, connection: Any, answers: Any) -> None:
+        write_all(self, connection, answers)
+        raise OSError(errno.ENOSPC, "no space")
+
+    def rows() -> set[tuple[Any, ...]]:
+        return set(database.rows("SELECT answer, status FROM jobs"))
+
+    write_all = TableOutput._write_all
+    table.send(prompts(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(TableOutput, "_write_all", full_disk)
+        assert QueueJob(table, tmp_path, output=output).run().code == "disk_full"
+    assert rows() == {(None, None)}
+    again = QueueJob(table, tmp_path, output=output)
+    assert (again.run().counts.ok, again.server.asked) == (3, [])
+    assert rows() == {(f"prompt {number}", "ok") for number in range(3)}
+
+
+def test_a_job_for_ever_into_a_table_keeps_no_answers_beside_it(
+    table: SampleTable, database: Shop, tmp_path: Path
+) -> None:
+    output = OutputSpec(address=database.address, table="answers")
+    job = QueueJob(table, tmp_path, output=output, forever=True, segment_rows=10)
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    table.send([*prompts(30), {}])
+    wait_until(lambda: table.left() == 0)
+    job.runner.stop()
+    thread.join()
+    assert database.rows("SELECT count(DISTINCT text), count(*) FROM answers") == [(30, 30)]
+    assert [path.name for path in job.directory.path.glob("*.jsonl")] == ["dead.000001.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "named"),
+    [
+        ("{}&queue=nothing", "input_not_found", "nothing"),
+        ("{}&queue=plain", "input_invalid", ("plain", "leased_until")),
+        ("{}&queue=keyless", "input_invalid", "keyless"),
+        ("sqlite:///shop.db?queue=jobs", "input_invalid", "PostgreSQL"),
+        ("postgresql://127.0.0.1:1/shop?queue=jobs", "output_failed", "127.0.0.1:1"),
+        ("nats://127.0.0.1:1", "input_invalid", "nats://127.0.0.1:1"),
+        ("nats://127.0.0.1:1/JOBS?consumers=a", "input_invalid", "JOBS"),
+        ("nats://me:secret@127.0.0.1:1/JOBS", "storage_unreachable", "JOBS"),
+        ("sqs://jobs", "input_invalid", "region"),
+    ],
+)
+def test_a_queue_that_is_none_is_named(
+    address: str, code: str, named: str, database: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inflight.batch.outputs.database._RETRY_WAITS", ())
+    monkeypatch.setattr("inflight.batch.queues.jetstream._REQUEST_SECONDS", 0.2)
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    database.do(
+        "CREATE TABLE plain (id serial PRIMARY KEY)",
+        "CREATE TABLE keyless (status text, leased_until timestamptz, deliveries integer)",
+    )
+    with raises(BatchError, code, naming=named) as caught:
+        open_queue(InputSpec(address=address.format(database.address)), RunOptions())
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "named"),
+    [
+        ("rows.jsonl", ("--forever",), "--forever"),
+        ("sqs://jobs", ("--limit", "5"), "--limit"),
+        ("nats://host/JOBS", ("--runner", "ray"), "--runner"),
+        ("postgresql://host/shop?queue=jobs", ("--dead-letters", "dead"), "--dead-letters"),
+    ],
+)
+def test_options_that_an_input_lacks_are_wrong_usage(source: str, options: tuple[str, ...], named: str) -> None:
+    ended = CliRunner().invoke(command, [source, "--out", "answers.jsonl", *options])
+    assert ended.exit_code == 2
+    assert named in ended.output
+
+
+def test_a_job_for_ever_seals_segments_and_forgets(queue: SampleQueue, tmp_path: Path) -> None:
+    def stored(job: QueueJob) -> int:
+        with closing(QueueLedger(job.directory)) as ledger:
+            return int(ledger.database.execute("SELECT count(*) FROM messages").fetchone()[0])
+
+    options: dict[str, Any] = {"forever": True, "segment_rows": 50, "segment_seconds": 0.5, "remember_seconds": 1}
+    job = QueueJob(queue, tmp_path, **options)
+    ended: list[JobResult] = []
+    thread = threading.Thread(target=lambda: ended.append(job.run()))
+    thread.start()
+    for part in range(3):
+        queue.send(prompts(60, f"part {part}"))
+        wait_until(lambda: len(job.records()) == 60 * (part + 1))  # noqa: B023
+        time.sleep(0.6)
+    job.runner.stop()
+    thread.join()
+    assert (ended[0].state, ended[0].exit_code, queue.left()) == (JobState.STOPPED, 75, 0)
+    names = sorted(path.name for path in tmp_path.glob("answers*.jsonl"))
+    assert names == [f"answers.{number:06}.jsonl" for number in range(1, len(names) + 1)]
+    assert len(names) >= 3
+    assert len({row["id"] for row in job.records()}) == 180
+    with closing(QueueLedger(job.directory)) as ledger:
+        time.sleep(2.1)
+        ledger.forget(1)
+        ledger.checkpoint()
+    assert stored(job) == 0
