@@ -138,7 +138,7 @@ soak: setup ## 15 minutes of twice the load that the server serves, with clients
 UNUSED := torchvision pillow openvino-tokenizers
 lock: ## regenerate requirements.lock: what pip chooses today for all extras
 	$(PYTHON) -m venv .cache/lock-venv
-	.cache/lock-venv/bin/pip install --disable-pip-version-check --progress-bar off '.[build,serve,audio,speech,otlp,s3,load,batch,evaluate,postgresql,ray,docs,dev]'
+	.cache/lock-venv/bin/pip install --disable-pip-version-check --progress-bar off '.[build,serve,audio,speech,otlp,s3,load,batch,evaluate,postgresql,queues,ray,docs,dev]'
 	{ echo "# Versions known to work together, for Python 3.11 on x86-64 Linux; written by \`make lock\`."; \
 	  .cache/lock-venv/bin/pip freeze --exclude inflight $(UNUSED:%=--exclude %) | sed 's/+cpu$$//'; } > requirements.lock
 	rm -rf .cache/lock-venv
