@@ -26,9 +26,7 @@ from inflight.gateway.http import BodyMemory, DisconnectedError, Request
 from inflight.gateway.key_editing import add_key
 from inflight.gateway.key_file import ApiKey, Quotas
 from inflight.gateway.openapi import openapi
-from inflight.gateway.outcome import Outcome
 from inflight.gateway.processes import listen
-from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.server import BoundedProtocol, Connections, GatewayServer
 from inflight.gateway.servers import UpstreamServer
 from inflight.gateway.settings import GatewaySettings
@@ -281,27 +279,6 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(port: int, pat
 def test_commas_in_texts_are_no_values(port: int) -> None:
     body = json.dumps({"model": "tea", "prompt": 'one, "two", [three], ' * 60_000}).encode()
     assert ask(port, "POST", "/v1/completions", body, content_type="application/json")[0] == 503  # no server
-
-
-@pytest.mark.parametrize(
-    ("outcome", "used"),
-    [
-        (Outcome(admitted=True, sent=True, left=True), 30),
-        (Outcome(admitted=True, sent=True, left=True, prompt_tokens=500, streamed=8), 508),
-        (Outcome(admitted=True, sent=True, left=True, prompt_tokens=500, streamed=99), 540),
-        (Outcome(admitted=True, left=True), 0),
-        (Outcome(admitted=True, sent=True, input_tokens=20, output_tokens=5), 25),
-        (Outcome(admitted=True, sent=True), 0),
-    ],
-    ids=["before the first token", "midway", "near the end", "while waiting", "to the end", "refused by the server"],
-)
-def test_quotas_count_what_the_server_computed(tmp_path: Path, outcome: Outcome, used: int) -> None:
-    quotas = KeyQuotas(tmp_path / "quotas.sqlite")
-    key = ApiKey.new("app", quotas=Quotas(tokens_per_minute=10_000))
-    with quotas.hold(key, 30, 40, outcome):
-        pass
-    with quotas.hold(key, 0, 0, Outcome()) as headers:
-        assert headers["x-ratelimit-remaining-tokens"] == str(10_000 - used)
 
 
 def test_the_watch_of_a_server_survives_any_error(

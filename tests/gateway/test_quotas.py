@@ -262,3 +262,24 @@ if __name__ == "__main__":
             ledger.reserve(app, 1)
             count += 1
     print(count)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "used"),
+    [
+        (Outcome(admitted=True, sent=True, left=True), 30),
+        (Outcome(admitted=True, sent=True, left=True, prompt_tokens=500, streamed=8), 508),
+        (Outcome(admitted=True, sent=True, left=True, prompt_tokens=500, streamed=99), 540),
+        (Outcome(admitted=True, left=True), 0),
+        (Outcome(admitted=True, sent=True, input_tokens=20, output_tokens=5), 25),
+        (Outcome(admitted=True, sent=True), 0),
+    ],
+    ids=["before the first token", "midway", "near the end", "while waiting", "to the end", "refused by the server"],
+)
+def test_quotas_count_what_the_server_computed(tmp_path: Path, outcome: Outcome, used: int) -> None:
+    quotas = KeyQuotas(tmp_path / "quotas.sqlite")
+    key = ApiKey.new("app", quotas=Quotas(tokens_per_minute=10_000))
+    with quotas.hold(key, 30, 40, outcome):
+        pass
+    with quotas.hold(key, 0, 0, Outcome()) as headers:
+        assert headers["x-ratelimit-remaining-tokens"] == str(10_000 - used)
