@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from inflight_client._async.http_transport import async_fetch_metrics
@@ -128,10 +129,12 @@ class TestFetching:
 
 
 def test_a_url_without_port_is_webs_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked, found = [], socket.getaddrinfo
 
-    def look_up(host: str, port: int, *rest: object, **more: object) -> list[object]:
-        asked.append((host, port))
+    def look_up(host: Any, *rest: Any, **more: Any) -> Any:
+        if not str(host).endswith(".example"):  # of a thread that another test has left
+            return found(host, *rest, **more)
+        asked.append((host, rest[0]))
         return []
 
     monkeypatch.setattr("socket.getaddrinfo", look_up)
