@@ -74,7 +74,8 @@ class Clip:
     """Audio of at most 30 s: `samples` is a float32 array [samples], 16,000 a second. The decoder continues `prompt`,
     token ids that end with `<|startoftranscript|>` and what follows it.
 
-    A poor result is computed again at the next of `further` temperatures; `tried` are the results so far.
+    A poor result is computed again at the next of `further` temperatures; `tried` are the results so far. What is left
+    of a clip begins at `start` seconds, and follows the segments `earlier`.
     """
 
     samples: Any = field(repr=False)
@@ -82,6 +83,8 @@ class Clip:
     decoding: Decoding = Decoding()
     further: tuple[float, ...] = ()
     tried: tuple[Decoded, ...] = ()
+    start: float = 0.0
+    earlier: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def seconds(self) -> float:

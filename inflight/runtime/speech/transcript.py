@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from inflight.runtime.encoders.batch_runner import Requeue
-from inflight.runtime.speech.clip import SAMPLE_RATE, SAMPLES_PER_POSITION, Clip, Decoded, SpecialTokens
+from inflight.runtime.speech.clip import (
+    DETECTED,
+    SAMPLE_RATE,
+    SAMPLES_PER_POSITION,
+    Clip,
+    Decoded,
+    SpecialTokens,
+)
 
 # The thresholds of OpenAI's code and of faster-whisper.
 _MAX_COMPRESSION = 2.4
@@ -21,6 +28,10 @@ _STEP = SAMPLES_PER_POSITION / SAMPLE_RATE
 _PRECISION = 3
 _UNSPACED = {"zh", "ja", "th", "lo", "my", "yue"}
 """Languages that have no spaces between words."""
+_MIN_STEPS = round(1 / _STEP)
+"""Of a second: the steps that a decoding of a clip with a rest gets on at least, which bounds their number."""
+_MIN_REST = 0.2
+"""Seconds of a rest that is decoded."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +40,7 @@ class Transcript:
 
     text: str
     language: str
-    segments: tuple[dict[str, Any], ...]
+    segments: tuple[Mapping[str, Any], ...]
 
 
 class TranscriptMaker:
@@ -41,15 +52,24 @@ class TranscriptMaker:
         self._codes = {token: code for code, token in tokens.languages.items()}
 
     def make(self, clip: Clip, decoded: Decoded) -> Transcript | Requeue:
-        """Return the transcript, or the clip at its next temperature if the result is poor and there is one."""
+        """Return the transcript, or what is to be decoded next: the clip at its next temperature if the result is poor
+        and there is one, or the rest of the clip if the model did not come to its end."""
         tried = (*clip.tried, decoded)
-        if not self._is_poor(decoded):
-            return self._transcript(clip, decoded)
-        if clip.further:
-            warmer = replace(clip.decoding, temperature=clip.further[0])
-            return Requeue(replace(clip, decoding=warmer, further=clip.further[1:], tried=tried))
-        usable = [each for each in tried if self._compression(each) <= _MAX_COMPRESSION]
-        return self._transcript(clip, max(usable or tried, key=lambda each: each.log_probability))
+        if self._is_poor(decoded):
+            if clip.further:
+                return Requeue(_at(clip, clip.further, tried=tried))
+            usable = [each for each in tried if self._compression(each) <= _MAX_COMPRESSION]
+            decoded = max(usable or tried, key=lambda each: each.log_probability)
+        silent = decoded.no_speech_probability > _MAX_NO_SPEECH and decoded.log_probability <= _MIN_LOG_PROBABILITY
+        language = self._language(clip, decoded)
+        count, step = (0, None) if silent else self._finished(clip, decoded.tokens)
+        segments = *clip.earlier, *self._segments(clip, decoded, count, language)
+        if step is None:
+            return Transcript("".join(segment["text"] for segment in segments).strip(), language, segments)
+        prompt = tuple(token if token != DETECTED else decoded.language or token for token in clip.prompt)
+        rest = replace(clip, samples=clip.samples[step * SAMPLES_PER_POSITION :], start=clip.start + step * _STEP)
+        temperatures = *(each.temperature for each in tried), *clip.further
+        return Requeue(_at(replace(rest, prompt=prompt, earlier=segments), temperatures, tried=()))
 
     def _is_poor(self, decoded: Decoded) -> bool:
         unsure = decoded.log_probability < _MIN_LOG_PROBABILITY
@@ -64,32 +84,42 @@ class TranscriptMaker:
     def _text(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode([token for token in tokens if token < self._tokens.end]))
 
-    def _transcript(self, clip: Clip, decoded: Decoded) -> Transcript:
-        language = self._language(clip, decoded)
-        silent = decoded.no_speech_probability > _MAX_NO_SPEECH and decoded.log_probability <= _MIN_LOG_PROBABILITY
-        segments = [] if silent else list(self._segments(clip, decoded, language))
-        text = "".join(segment["text"] for segment in segments).strip()
-        return Transcript(text, language, tuple(segments))
-
     def _language(self, clip: Clip, decoded: Decoded) -> str:
         if decoded.language is not None:
             return self._codes[decoded.language]
         return next((self._codes[token] for token in clip.prompt[-3:] if token in self._codes), "en")
 
-    def _segments(self, clip: Clip, decoded: Decoded, language: str) -> Iterator[dict[str, Any]]:
-        """Yield a segment for each pair of timestamps; what is behind the last one lasts until the clip's end."""
-        spans, first = list(self._spans(decoded.tokens)), 0
-        for start, end, tokens in spans:
+    def _finished(self, clip: Clip, tokens: Sequence[int]) -> tuple[int, int | None]:
+        """Return how many tokens are of segments that the model finished, and the step at which it began one that it
+        did not finish, so that the rest of the clip is to be decoded from there; None: it came to the clip's end.
+
+        As in OpenAI's code: a segment lies between two timestamps, and a single one at the end says that no speech
+        follows.
+        """
+        stamps = [token >= self._tokens.first_timestamp for token in tokens]
+        pairs = [place for place in range(1, len(tokens)) if stamps[place - 1] and stamps[place]]
+        if pairs and stamps[-2:] != [False, True]:
+            step = tokens[pairs[-1] - 1] - self._tokens.first_timestamp
+            if step >= _MIN_STEPS and clip.seconds - step * _STEP >= _MIN_REST:
+                return pairs[-1], step
+        return len(tokens), None
+
+    def _segments(self, clip: Clip, decoded: Decoded, count: int, language: str) -> Iterator[dict[str, Any]]:
+        """Yield a segment for each pair of timestamps in the first `count` tokens; what is behind the last one lasts
+        until the clip's end."""
+        first = 0
+        for start, end, tokens in self._spans(decoded.tokens[:count]):
             text = self._text(tokens)
-            count = sum(token < self._tokens.end for token in tokens)
-            words = self._words(tokens, decoded, first, language) if decoded.times else None
-            first += count
+            number = sum(token < self._tokens.end for token in tokens)
+            words = self._words(tokens, decoded, first, language, clip.start) if decoded.times else None
+            first += number
             if not text.strip():
                 continue
             begins = min(start * _STEP, clip.seconds)
+            ends = max(begins, clip.seconds if end is None else min(end * _STEP, clip.seconds))
             segment = {
-                "start": round(begins, _PRECISION),
-                "end": round(max(begins, clip.seconds if end is None else min(end * _STEP, clip.seconds)), _PRECISION),
+                "start": round(clip.start + begins, _PRECISION),
+                "end": round(clip.start + ends, _PRECISION),
                 "text": text,
                 "tokens": list(tokens),
                 "temperature": decoded.temperature,
@@ -113,8 +143,10 @@ class TranscriptMaker:
         if begun < len(tokens):
             yield start, None, tuple(tokens[begun:])
 
-    def _words(self, tokens: Sequence[int], decoded: Decoded, first: int, language: str) -> list[dict[str, Any]]:
-        """Return the words of a segment whose first token of text has the index `first`."""
+    def _words(
+        self, tokens: Sequence[int], decoded: Decoded, first: int, language: str, start: float
+    ) -> list[dict[str, Any]]:
+        """Return the words of a segment whose first token of text has the index `first`, in a clip from `start` s."""
         text = [token for token in tokens if token < self._tokens.end]
         words, begun = [], 0
         for index in range(1, len(text) + 1):
@@ -124,8 +156,8 @@ class TranscriptMaker:
             words.append(
                 {
                     "word": self._text(text[begun:index]),
-                    "start": round(decoded.times[first + begun], _PRECISION),
-                    "end": round(decoded.times[first + index], _PRECISION),
+                    "start": round(start + decoded.times[first + begun], _PRECISION),
+                    "end": round(start + decoded.times[first + index], _PRECISION),
                     "probability": round(sum(probabilities) / len(probabilities), _PRECISION),
                 }
             )
@@ -137,3 +169,9 @@ class TranscriptMaker:
         if language in _UNSPACED:
             return "\ufffd" not in self._text(before)
         return self._text(after[:1]).startswith(" ")
+
+
+def _at(clip: Clip, temperatures: Sequence[float], tried: tuple[Decoded, ...]) -> Clip:
+    """Return a clip that is decoded at the first temperature, and if need be at the further ones."""
+    decoding = replace(clip.decoding, temperature=temperatures[0])
+    return replace(clip, decoding=decoding, further=tuple(temperatures[1:]), tried=tried)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from inflight.runtime.encoders.batch_runner import Requeue
-from inflight.runtime.speech.clip import Clip, Decoded, Decoding
+from inflight.runtime.speech.clip import DETECTED, Clip, Decoded, Decoding
 from inflight.runtime.speech.prefix import special_tokens
 from inflight.runtime.speech.transcript import Transcript, TranscriptMaker
 from tests.runtime.speech.whisper_tokens import word_tokenizer
@@ -40,14 +40,14 @@ def made(each: Clip, decoded: Decoded) -> Transcript:
     ("tokens", "spans"),
     [
         ([at(0), 1, 2, at(2), at(2.5), 3, at(4)], [(0, 2, " b c"), (2.5, 4, " d")]),
-        ([at(0), 1, at(2), at(2), 2, 3], [(0, 2, " b"), (2, 10, " c d")]),
+        ([at(0), 1, at(9.9), at(9.9), 2, 3], [(0, 9.9, " b"), (9.9, 10, " c d")]),
         ([1, 2], [(0, 10, " b c")]),
         ([at(1), 1, at(29)], [(1, 10, " b")]),
-        ([at(0), 1, at(3), at(3), at(5)], [(0, 3, " b")]),
+        ([at(0), 1, at(0.9), at(0.9), at(5)], [(0, 0.9, " b")]),
         ([at(0)], []),
         ([], []),
     ],
-    ids=["pairs", "no end", "no timestamps", "behind the end", "an empty one", "nothing", "no tokens"],
+    ids=["pairs", "hardly a rest", "no timestamps", "behind the end", "hardly begun", "nothing", "no tokens"],
 )
 def test_segments_are_between_timestamps_and_lose_no_text(
     tokens: list[int], spans: list[tuple[float, float, str]]
@@ -56,6 +56,26 @@ def test_segments_are_between_timestamps_and_lose_no_text(
     assert [(part["start"], part["end"], part["text"]) for part in transcript.segments] == spans
     assert transcript.text == "".join(text for _, _, text in spans).strip()
     assert transcript.language == "de"
+
+
+@pytest.mark.parametrize("last", [(2, 3), (at(5),), ()], ids=["unfinished text", "an empty segment", "nothing"])
+def test_the_rest_of_a_clip_is_decoded_from_the_last_segment_that_is_finished(last: tuple[int, ...]) -> None:
+    prompt = (TOKENS.start, DETECTED, TOKENS.transcribe)
+    tried = (Decoded(REPEATED, GOOD, 0.0),)
+    whole = replace(clip(further=(0.4,), decoding=Decoding(temperature=0.2), tried=tried), prompt=prompt)
+    german = TOKENS.languages["de"]
+    begun = Decoded((at(0), 1, at(4), at(4), *last), GOOD, 0.0, 0.2, german, (0.1, 3.9, 5.0, 6.0), (0.5, 0.5, 0.5))
+    requeued = MAKER.make(whole, begun)
+    assert isinstance(requeued, Requeue)
+    rest = requeued.input
+    assert isinstance(rest, Clip)
+    assert (rest.seconds, rest.tried, rest.decoding.temperature, rest.further) == (6.0, (), 0.0, (0.2, 0.4))
+    assert rest.prompt == (TOKENS.start, german, TOKENS.transcribe)
+    end = Decoded((at(1), 2, at(3)), GOOD, 0.0, 0.0, None, (1.0, 2.5), (0.5,))
+    transcript = made(rest, end)
+    spans = [(part["start"], part["end"], part["text"], part["words"][0]["start"]) for part in transcript.segments]
+    assert spans == [(0, 4, " b", 0.1), (5, 7, " c", 5.0)]
+    assert (transcript.text, transcript.language) == ("b c", "de")
 
 
 def test_words_have_the_times_of_their_tokens() -> None:
