@@ -14,7 +14,7 @@ from typing import Any
 import click
 from inflight_client import Client, InvalidRequest, Unsupported
 from inflight_client.audio import MAX_SECONDS, TranscribedBlock, Transcription, duration
-from inflight_client.audio.formats import FORMATS, verbose
+from inflight_client.audio.formats import FORMATS, FORMS_OF_TEXT, verbose
 
 from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.call import RETRY_TIMEOUT
@@ -99,6 +99,7 @@ def command(
     if out is not None and len({Path(file).stem for file in files}) < len(files):
         raise click.UsageError("two files have the same name without its ending; transcribe them one by one.")
     options = {name: arguments.pop(name) for name in _OPTIONS}
+    options["timestamps"] = as_json or form not in FORMS_OF_TEXT
     work = _Work()
     with open_client(arguments, retry_timeout) as client:
         for file in files:

@@ -9,6 +9,7 @@ from typing import Any
 
 from inflight_client import InflightError
 from inflight_client.audio.clip_call import ClipOptions, SpeechTask
+from inflight_client.audio.formats import FORMS_OF_TEXT
 
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.field_reader import FieldReader, read_body
@@ -22,7 +23,6 @@ AUDIO_FIELDS: Mapping[SpeechTask, Mapping[str, Field]] = {
     "transcribe": TRANSCRIPTION_FIELDS,
     "translate": TRANSLATION_FIELDS,
 }
-_STREAMED = ("json", "text")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def parse_transcription(task: SpeechTask, form: Mapping[str, list[str]]) -> Tran
     response_format = reader.choice("response_format", "json")
     granularities = _granularities(reader, response_format)
     stream = reader.boolean("stream")
-    if stream and response_format not in _STREAMED:
+    if stream and response_format not in FORMS_OF_TEXT:
         raise ApiError(
             f"{response_format} is not streamed; send response_format json or text, or no stream",
             "unsupported_input",
@@ -58,8 +58,14 @@ def parse_transcription(task: SpeechTask, form: Mapping[str, list[str]]) -> Tran
         )
     priority = reader.integer("priority") or 0
     given = {name: reader.values[name] for name in ("language", "prompt", "temperature") if name in reader.values}
-    options = {**given, "task": task, "priority": priority, "word_timestamps": "word" in granularities}
-    options["beam_width"] = reader.integer("beam_width") or 1
+    options = {
+        **given,
+        "task": task,
+        "priority": priority,
+        "timestamps": stream or response_format not in FORMS_OF_TEXT,
+        "word_timestamps": "word" in granularities,
+        "beam_width": reader.integer("beam_width") or 1,
+    }
     try:
         ClipOptions("", **options)
     except InflightError as error:

@@ -33,8 +33,8 @@ def test_each_file_is_a_line(run: Run, files: tuple[Path, Path]) -> None:
     done = run(*files, "--language", "en", "--priority", 2)
     assert done.code == 0
     assert [line.split(",")[0] for line in done.out.splitlines()] == [
-        "<|en|><|transcribe|> 32000 samples",
-        "<|en|><|transcribe|> 16000 samples",
+        "<|en|><|transcribe|><|notimestamps|> 32000 samples",
+        "<|en|><|transcribe|><|notimestamps|> 16000 samples",
     ]
     assert done.out.count("priority 2") == 2
     assert done.err.startswith("[2 files, 0:00:03 of audio in ")

@@ -36,13 +36,15 @@ class TranscriptionHttpRequest:
             "content-type": f"multipart/form-data; boundary={boundary}",
         }
         self.parser: AnswerParser = BodyParser()
-        samples, self._words = fields.pop("samples"), fields.pop("word_timestamps")
+        samples, words = fields.pop("samples"), fields.pop("word_timestamps")
+        # The form `json` has no language.
+        verbose = fields.pop("timestamps") or words or not fields["language"]
         if self.path == _ROUTES["translate"]:
             fields["language"] = None  # the route has none
         self._given = {name: value for name, value in fields.items() if value not in (None, "")}
-        parts = [*self._given.items(), ("response_format", "verbose_json")]
-        if self.path == _ROUTES["transcribe"]:
-            parts += [("timestamp_granularities[]", unit) for unit in ("segment", "word")[: 1 + self._words]]
+        parts = [*self._given.items(), ("response_format", "verbose_json" if verbose else "json")]
+        if self.path == _ROUTES["transcribe"] and verbose:
+            parts += [("timestamp_granularities[]", unit) for unit in ("segment", "word")[: 1 + words]]
         head = f'--{boundary}\r\ncontent-disposition: form-data; name="'
         texts = "".join(f'{head}{name}"\r\n\r\n{value}\r\n' for name, value in parts)
         file = f'{head}file"; filename="clip.wav"\r\ncontent-type: audio/wav\r\n\r\n'

@@ -34,7 +34,8 @@ class TranscribeOptions(TypedDict, total=False):
     - `temperature` (0): the first to be tried; at 0, the server tries higher ones for text that is improbable or
       repeats itself.
     - `beam_width` (1): number of beams.
-    - `word_timestamps` (False): times of words, besides those of segments.
+    - `timestamps` (True): times of segments; without them, a block is one segment, and takes less time.
+    - `word_timestamps` (False): times of words too.
     - `priority` (0): clips with a higher priority leave the server's queue first; blocks after the first have
       one less.
     - `timeout`: seconds for the whole call, retries included.
@@ -46,6 +47,7 @@ class TranscribeOptions(TypedDict, total=False):
     prompt: str | None
     temperature: float
     beam_width: int
+    timestamps: bool
     word_timestamps: bool
     priority: int
     timeout: float | None
@@ -62,6 +64,7 @@ class ClipOptions:
     prompt: str | None = None
     temperature: float = 0.0
     beam_width: int = 1
+    timestamps: bool = True
     word_timestamps: bool = False
     priority: int = 0
     timeout: float | None = None
@@ -84,14 +87,16 @@ class ClipOptions:
         check_int("priority", self.priority, -(2**31) + 1, 2**31 - 1)
         check_timeout("timeout", self.timeout)
         check_number("max_seconds", self.max_seconds, 1, 2**31)
-        if not isinstance(self.word_timestamps, bool):
-            raise invalid_value("word_timestamps", self.word_timestamps, "True or False")
+        for name in ("timestamps", "word_timestamps"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise invalid_value(name, value, "True or False")
 
     def prefix(self) -> str:
         """Return what the decoder continues; without a language, the model finds it."""
         prompt = f"<|startofprev|> {self.prompt.strip()}" if self.prompt and self.prompt.strip() else ""
         language = f"<|{self.language}|>" if self.language else ""
-        return f"{prompt}<|startoftranscript|>{language}<|{self.task}|>"
+        plain = "" if self.timestamps else "<|notimestamps|>"
+        return f"{prompt}<|startoftranscript|>{language}<|{self.task}|>{plain}"
 
     def no_model(self, error: InflightError) -> InflightError:
         return no_model(error, "transcribe", self.model)
@@ -126,6 +131,7 @@ class ClipRequest:
                 "prompt": options.prompt,
                 "temperature": options.temperature or None,
                 "beam_width": options.beam_width if options.beam_width > 1 else None,
+                "timestamps": options.timestamps,
                 "word_timestamps": options.word_timestamps,
                 "priority": self._priority or None,
             }

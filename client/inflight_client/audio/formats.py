@@ -65,3 +65,5 @@ FORMATS: Mapping[str, Callable[[Transcription], str]] = {
     "verbose_json": lambda transcription: json.dumps(verbose(transcription), ensure_ascii=False) + "\n",
 }
 """Each format by its name."""
+FORMS_OF_TEXT = ("json", "text")
+"""Those without times."""
