@@ -56,11 +56,11 @@ class Segment:
     def later(self, seconds: float) -> Segment:
         """Return the segment with its times so much later."""
 
-        def moved(part: Word | Segment) -> dict[str, float]:
-            return {"start": round(part.start + seconds, 3), "end": round(part.end + seconds, 3)}
+        def later(time: float) -> float:
+            return round(time + seconds, 3)
 
-        words = tuple(replace(word, **moved(word)) for word in self.words)
-        return replace(self, words=words, **moved(self))
+        words = tuple(replace(word, start=later(word.start), end=later(word.end)) for word in self.words)
+        return replace(self, start=later(self.start), end=later(self.end), words=words)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ def test_each_word_is_in_a_segment_though_it_begins_outside_of_all() -> None:
     words = [{"word": word, "start": start, "end": start + 0.5} for word, start in begins.items()]
     document = {"text": "a b c d e", "language": "english", "segments": segments, "words": words}
     response = TranscriptionHttpRequest(clip.build()).parse_event(json.dumps(document).encode())
+    assert response is not None
     clip.add(response)
     assert [[word.word for word in segment.words] for segment in clip.result.segments] == [
         [" a", " b", " c"],
