@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.common.request_error import RequestError
+from inflight.deploy.server.process import ENGINE_PROCESS
 from inflight.deploy.server.server import Server
 from inflight.runtime.backends.ctranslate2.engine import SpeechEngine, load_engines
 from inflight.runtime.encoders.batch_planner import PlannerLimits
@@ -106,6 +108,17 @@ class Asked:
         return False
 
 
+def test_new_processes_replace_those_that_died_without_a_restart(client: Any, speech_server: Server, say: Say) -> None:
+    tree = speech_server.instance.process.process_tree()
+    engines = [member for member in tree if member.name == f"{ENGINE_PROCESS} of whisper"]
+    for member in engines:
+        os.kill(member.pid, signal.SIGKILL)
+    sentence, text = next(iter(SPOKEN.items()))
+    assert engines
+    wait_until(lambda: words_of(infer(client, say(sentence))["TRANSCRIPTS"]) == text, "a new process", 60)
+    assert speech_server.instance.exit_reason() is None
+
+
 def test_a_clip_of_which_the_process_dies_fails_alone(whisper_engine: Path, say: Say) -> None:
     manifest = describe(str(whisper_engine))
     assert isinstance(manifest, Seq2SeqDescription)
@@ -115,12 +128,17 @@ def test_a_clip_of_which_the_process_dies_fails_alone(whisper_engine: Path, say:
 
     def run_or_die(inputs: Sequence[Clip]) -> Sequence[Any]:
         if any(clip is deadly for clip in inputs) and engine.pid is not None:
-            os.kill(engine.pid, signal.SIGKILL)
+            os.kill(engine.pid, signal.SIGSTOP)
+            Timer(0.2, os.kill, (engine.pid, signal.SIGKILL)).start()
         return run(inputs)
 
     engine.run = run_or_die  # type: ignore[assignment, method-assign]
     (sentence, text), prompt = next(iter(SPOKEN.items())), (50257,)
     good, deadly = Clip(say(sentence), prompt), Clip(np.ones(160, np.float32), prompt)
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGKILL)  # while it has nothing to do, which no clip notices
+    os.waitid(os.P_PID, engine.pid, os.WEXITED | os.WNOWAIT)
+    assert words_of(run([good])[0].text) == text
     batcher = Batcher([engine], PlannerLimits(1 << 30, 8, 10.0), 8, lambda batch: None, lambda line: None)
     requests = [Asked() for _ in range(3)]
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,10 +68,10 @@ class TranscriptionHttpRequest:
         language, segments = str(document.get("language") or ""), document.get("segments")
         words: Any = document.get("words") or ()
         if isinstance(segments, list) and isinstance(words, list):
-            segments = [
-                {**each, "words": [word for word in words if each["start"] <= word["start"] < each["end"]]}
-                for each in segments
-            ]
+            segments = [{**each, "words": []} for each in segments]
+            starts = [each["start"] for each in segments]
+            for word in words if segments else ():  # a word may begin outside all segments
+                segments[max(0, bisect_right(starts, word["start"]) - 1)]["words"].append(word)
         language = CODES.get(language.lower(), language if len(language) <= 3 else "")
         outputs = {"TRANSCRIPTS": document.get("text"), "language": language}
         if isinstance(segments, list):

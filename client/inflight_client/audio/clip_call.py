@@ -167,8 +167,9 @@ class ClipRequest:
         if transcript is None:
             raise InflightError("the answer has no TRANSCRIPTS; send the audio again", "answer_damaged")
         seconds, block = len(self.block.samples) / SAMPLE_RATE, self.block
-        language, segments = parse_segments(response.text("SEGMENTS"), transcript, seconds, block.start)
-        language = response.text("language") or language or self.options.language or ""
+        given = response.text("language") or self.options.language
+        found, segments = parse_segments(response.text("SEGMENTS"), transcript, seconds, block.start, given)
+        language = response.text("language") or found or self.options.language or ""
         model = response.text("model") or self.options.model
         self.result = TranscribedBlock(block.index, block.start, block.end, language, segments, model)
 

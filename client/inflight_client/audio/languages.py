@@ -17,4 +17,6 @@ uz=uzbek vi=vietnamese yi=yiddish yo=yoruba yue=cantonese zh=chinese
 LANGUAGES: dict[str, str] = {
     code: name.replace("_", " ") for code, _, name in (pair.partition("=") for pair in _TABLE.split())
 }
+UNSPACED = {"zh", "ja", "th", "lo", "my", "yue"}
+"""Languages that have no spaces between words."""
 CODES: dict[str, str] = {name: code for code, name in LANGUAGES.items()}

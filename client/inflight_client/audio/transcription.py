@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, overload
 
+from inflight_client.audio.languages import UNSPACED
 from inflight_client.errors import InflightError
 
 
@@ -54,8 +55,12 @@ class Segment:
 
     def later(self, seconds: float) -> Segment:
         """Return the segment with its times so much later."""
-        words = (replace(word, start=word.start + seconds, end=word.end + seconds) for word in self.words)
-        return replace(self, start=self.start + seconds, end=self.end + seconds, words=tuple(words))
+
+        def later(time: float) -> float:
+            return round(time + seconds, 3)
+
+        words = tuple(replace(word, start=later(word.start), end=later(word.end)) for word in self.words)
+        return replace(self, start=later(self.start), end=later(self.end), words=words)
 
 
 @dataclass(frozen=True)
@@ -133,13 +138,18 @@ def join_texts(texts: Iterable[str]) -> str:
     return "".join(texts).strip()
 
 
-def parse_segments(text: str | None, transcript: str, seconds: float, start: float) -> tuple[str, tuple[Segment, ...]]:
+def parse_segments(
+    text: str | None, transcript: str, seconds: float, start: float, language: str | None = None
+) -> tuple[str, tuple[Segment, ...]]:
     """Return the language and the segments of the output SEGMENTS of a clip, which begins at `start` in the audio.
 
-    Without that output, `transcript` is one segment. Raises InflightError `answer_damaged`.
+    Without that output, `transcript` is one segment, which begins with a space where `language` has them. Raises
+    InflightError `answer_damaged`.
     """
     if text is None:
-        return "", (Segment(start, start + seconds, transcript),) if transcript.strip() else ()
+        space = "" if language in UNSPACED else " "
+        segment = Segment(start, start + seconds, space + transcript.strip())
+        return "", (segment,) if segment.text.strip() else ()
     try:
         document = json.loads(text)
         segments = tuple(Segment.from_dict(each).later(start) for each in document["segments"])

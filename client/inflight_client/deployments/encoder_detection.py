@@ -66,7 +66,7 @@ def find_encoders() -> Generator[ServerQuery, Any, tuple[EncoderDeployment, ...]
 
 def only_encoders(tasks: Iterable[str]) -> InflightError:
     """Return the error of a server whose models are for other tasks than generating text."""
-    names = sorted(set(tasks))
+    names = sorted({"translate" if task == "text2text" else task for task in tasks})  # as the commands
     return InflightError(
         f"no model of this server generates text, since they {' and '.join(names)}; use "
         f"{' or '.join(f'`inflight {name}`' for name in names)}, or name a server that generates",

@@ -203,8 +203,9 @@ def command(
 def _dry_run(checkpoint: str, out: Path, options: Any, as_json: bool) -> None:
     from build_engines.checkpoints.locate import locate_checkpoint
 
-    if options.target == "openvino":
-        raise click.UsageError(f"--dry-run is not for --target {options.target}; use `inflight plan`, or leave it out.")
+    if options.target in ("openvino", "ctranslate2"):
+        plan = "use `inflight plan`, or " if options.target == "openvino" else ""
+        raise click.UsageError(f"--dry-run is not for --target {options.target}; {plan}leave it out.")
     with show_build_progress() as progress:
         directory = locate_checkpoint(checkpoint, progress)
     if options.target == "tensorrt-llm":

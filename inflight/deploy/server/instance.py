@@ -29,6 +29,8 @@ _MAX_FLUSHES = 10
 _ORPHAN_TIMEOUT = 10.0
 _IDLE_SECONDS = 2.0
 _IDLE_CPU_FRACTION = 0.05
+_REPLACED = {f"{ENGINE_PROCESS} of {ENCODER_MODELS[task]}" for task in ("transcribe", "text2text")}
+"""Processes in whose place their models start new ones when they die."""
 
 
 class ServerInstance:
@@ -65,7 +67,8 @@ class ServerInstance:
                 ready = self.probe.ready()
                 self.process.hide_shared_memory()
                 if ready:
-                    self.process_tree = self.process.process_tree()
+                    tree = self.process.process_tree()
+                    self.process_tree = [member for member in tree if member.name not in _REPLACED]
                     self._exits.close()
                     self._exits = ExitPoll(self.process_tree)
                     first = _FirstRequests(self.probe)

@@ -28,10 +28,8 @@ _STEP = SAMPLES_PER_POSITION / SAMPLE_RATE
 _PRECISION = 3
 _UNSPACED = {"zh", "ja", "th", "lo", "my", "yue"}
 """Languages that have no spaces between words."""
-_MIN_STEPS = round(1 / _STEP)
-"""Of a second: the steps that a decoding of a clip with a rest gets on at least, which bounds their number."""
-_MIN_REST = 0.2
-"""Seconds of a rest that is decoded."""
+_MIN_SECONDS = 0.2
+"""Of a rest that is decoded, and of what is before it, which bounds the number of rests."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class TranscriptMaker:
         pairs = [place for place in range(1, len(tokens)) if stamps[place - 1] and stamps[place]]
         if pairs and stamps[-2:] != [False, True]:
             step = tokens[pairs[-1] - 1] - self._tokens.first_timestamp
-            if step >= _MIN_STEPS and clip.seconds - step * _STEP >= _MIN_REST:
+            if min(step * _STEP, clip.seconds - step * _STEP) >= _MIN_SECONDS:
                 return pairs[-1], step
         return len(tokens), None
 
@@ -117,6 +115,8 @@ class TranscriptMaker:
                 continue
             begins = min(start * _STEP, clip.seconds)
             ends = max(begins, clip.seconds if end is None else min(end * _STEP, clip.seconds))
+            if words:  # the time of the last one lasts until the next segment's first
+                words[-1]["end"] = max(words[-1]["start"], min(words[-1]["end"], round(clip.start + ends, _PRECISION)))
             segment = {
                 "start": round(clip.start + begins, _PRECISION),
                 "end": round(clip.start + ends, _PRECISION),

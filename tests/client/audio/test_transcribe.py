@@ -15,7 +15,7 @@ import pytest
 from inflight_client import AsyncClient, Client, InflightError, TranscribedBlock, Transcription
 from inflight_client.audio.clip_call import ClipOptions, ClipRequest
 from inflight_client.audio.cut import Block, cut
-from inflight_client.audio.transcription import parse_segments
+from inflight_client.audio.transcription import join_texts, parse_segments
 
 from tests.client.encoders.test_calls import address
 from tests.client.support.client_variants import ClientVariant, both_protocols
@@ -96,6 +96,20 @@ def test_a_model_without_segments_has_one_for_each_clip(client: Client) -> None:
     (segment,) = client.transcribe(VOICE, prompt="plain").segments
     assert (segment.start, segment.end) == (0, 6)
     assert segment.text == "".join(expected_texts("<|transcribe|>", VOICE))
+
+
+@pytest.mark.parametrize(("language", "text"), [("en", "so it goes"), ("zh", "so itgoes"), (None, "so it goes")])
+def test_texts_without_segments_are_joined_as_the_language_does(language: str | None, text: str) -> None:
+    joined = [parse_segments(None, part, 1.0, 0.0, language)[1][0].text for part in ("so it", " goes ")]
+    assert join_texts(joined) == text
+
+
+def test_times_are_of_milliseconds() -> None:
+    word = {"word": " a", "start": 0.1, "end": 4.12}
+    text = json.dumps({"segments": [{"start": 0.1, "end": 4.12, "text": " a", "words": [word]}]})
+    (segment,) = parse_segments(text, "a", 5.0, 29.65)[1]
+    (moved,) = segment.words
+    assert (segment.start, segment.end) == (moved.start, moved.end) == (29.75, 33.77)
 
 
 def test_known_blocks_are_not_sent_again(scripted_encoders: EncoderServer) -> None:

@@ -139,6 +139,7 @@ def test_a_build_tells_its_steps_and_what_to_type_next(
         (["--target", "openvino", "--max-batch-size", "8"], "--max-batch-size is for --target tensorrt-llm"),
         (["--target", "llmapi", "--set", "a=1"], "--set is for --target tensorrt-llm"),
         (["--target", "openvino", "--dry-run"], "--dry-run is not for --target openvino"),
+        (["--target", "ctranslate2", "--dry-run"], "--dry-run is not for --target ctranslate2"),
         (["--target", "tensorrt-llm", "--image", "x"], "--image needs --docker"),
         (["--target", "tensorrt-llm", "--precision", "fp8", "--quantization", "fp8"], "--quantization and --precision"),
         (["--target", "tensorrt-llm", "--dtype", "float16", "--precision", "bf16"], "--dtype and --precision set"),

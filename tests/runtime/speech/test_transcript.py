@@ -43,7 +43,7 @@ def made(each: Clip, decoded: Decoded) -> Transcript:
         ([at(0), 1, at(9.9), at(9.9), 2, 3], [(0, 9.9, " b"), (9.9, 10, " c d")]),
         ([1, 2], [(0, 10, " b c")]),
         ([at(1), 1, at(29)], [(1, 10, " b")]),
-        ([at(0), 1, at(0.9), at(0.9), at(5)], [(0, 0.9, " b")]),
+        ([at(0), 1, at(0.1), at(0.1), at(5)], [(0, 0.1, " b")]),
         ([at(0)], []),
         ([], []),
     ],
@@ -78,16 +78,16 @@ def test_the_rest_of_a_clip_is_decoded_from_the_last_segment_that_is_finished(la
     assert (transcript.text, transcript.language) == ("b c", "de")
 
 
-def test_words_have_the_times_of_their_tokens() -> None:
+def test_words_have_the_times_of_their_tokens_within_their_segment() -> None:
     tokens = (at(0), 1, 2, at(2), at(2), 3, at(4))
-    decoded = Decoded(tokens, GOOD, 0.0, times=(0.1, 0.6, 1.9, 3.5), probabilities=(0.5, 0.6, 0.7))
+    decoded = Decoded(tokens, GOOD, 0.0, times=(0.1, 0.6, 2.9, 3.5), probabilities=(0.5, 0.6, 0.7))
     words = [part["words"] for part in made(clip(), decoded).segments]
     assert words == [
         [
             {"word": " b", "start": 0.1, "end": 0.6, "probability": 0.5},
-            {"word": " c", "start": 0.6, "end": 1.9, "probability": 0.6},
+            {"word": " c", "start": 0.6, "end": 2, "probability": 0.6},
         ],
-        [{"word": " d", "start": 1.9, "end": 3.5, "probability": 0.7}],
+        [{"word": " d", "start": 2.9, "end": 3.5, "probability": 0.7}],
     ]
 
 

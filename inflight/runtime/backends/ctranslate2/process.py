@@ -35,6 +35,8 @@ class EngineProcess:
 
         Raises RuntimeError for a batch that the library refuses or dies of, or if no new process can be started.
         """
+        if self._worker is not None and self._worker.connection.poll():  # it says nothing unasked, so it is dead
+            self._bury()
         if self._worker is None:
             self._worker = self._start()
             self._report(f"a new process {self._worker.pid} of the engine is ready")
@@ -42,11 +44,7 @@ class EngineProcess:
             self._worker.connection.send(inputs)
             answer: list[Any] | str = self._worker.connection.recv()
         except (EOFError, OSError):
-            worker, self._worker = self._worker, None
-            worker.connection.close()
-            reason = exit_reason(worker.wait_and_reap())
-            self._report(f"the process {worker.pid} of the engine died ({reason})")
-            raise RuntimeError(f"the engine's process died ({reason})") from None
+            raise RuntimeError(f"the engine's process died ({self._bury()})") from None
         if isinstance(answer, str):
             raise RuntimeError(answer)
         return answer
@@ -58,6 +56,15 @@ class EngineProcess:
             self._worker.end(_END_SECONDS)
             self._worker.connection.close()
             self._worker = None
+
+    def _bury(self) -> str:
+        """Forget the process, which has died, and return why it did."""
+        worker, self._worker = self._worker, None
+        assert worker is not None
+        worker.connection.close()
+        reason = exit_reason(worker.wait_and_reap())
+        self._report(f"the process {worker.pid} of the engine died ({reason})")
+        return reason
 
     def _start(self) -> WorkerProcess:
         worker = WorkerProcess(_MODULE)
