@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from inflight_client import Client, InvalidRequest, Unsupported
+from inflight_client import Client, DeadlineExceeded, InvalidRequest
 from inflight_client.audio import MAX_SECONDS, TranscribedBlock, Transcription, duration
 from inflight_client.audio.formats import FORMATS, FORMS_OF_TEXT, verbose
 
@@ -92,6 +92,8 @@ def command(
       inflight transcribe call.wav --word-timestamps --json | jq -r '.segments[].words[].word'
       curl -s https://example.com/talk.mp3 | inflight transcribe -
     """  # fmt: skip
+    if arguments["word_timestamps"] and not as_json and form != "verbose_json":
+        raise click.UsageError("only verbose_json and --json have the times of words; leave out --word-timestamps.")
     if len(files) > 1 and out is None and not as_json and form != "text":
         raise click.UsageError(f"several files can't be printed as {form}; give --out DIR, or --json.")
     if as_json and (out is not None or form != "text"):
@@ -113,7 +115,7 @@ def command(
                     _write(out, file, form, FORMATS[form](found))
                 elif form != "text":
                     click.echo(FORMATS[form](found), nl=False)
-            except (InvalidRequest, Unsupported) as error:  # of this file; others may be transcribed
+            except (InvalidRequest, DeadlineExceeded) as error:  # of this file; others may be transcribed
                 work.failed += 1
                 click.echo(f"Error: {file}: {error} [{error.code}]", err=True)
     click.echo(work.line(len(files)), err=True)

@@ -71,7 +71,10 @@ def test_a_file_that_fails_leaves_the_others(run: Run, files: tuple[Path, Path],
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--format", "srt"), ("--json", "--format", "vtt"), ("--json", "--out", "said"), ("a.mp3", "--out", "x")],
+    [
+        *[("--format", "srt"), ("--json", "--format", "vtt"), ("--json", "--out", "said"), ("a.mp3", "--out", "x")],
+        ("--word-timestamps",),
+    ],
 )
 def test_outputs_that_exclude_each_other_are_refused(
     arguments: tuple[str, ...], run: Run, files: tuple[Path, Path]

@@ -100,11 +100,12 @@ class Summary:
 
 
 def in_blocks(
-    texts: Iterator[str], call: Callable[[Sequence[str]], Result], summary: Summary
+    texts: Iterator[str], call: Callable[[Sequence[str]], Result], summary: Summary, blank_lines: bool = False
 ) -> Iterator[tuple[int, str, Result, int]]:
     """Yield each text's index, the text, the result of its block, and its index there.
 
-    `call` returns errors of texts beside results. The first error is raised once the results before it were yielded.
+    `call` returns errors of texts beside results. The first error is raised once the results before it were yielded;
+    with `blank_lines`, that of a text without characters is none.
     """
     size = 1 if texts_come_from_a_terminal() else BLOCK_TEXTS
     start = 0
@@ -112,7 +113,7 @@ def in_blocks(
         result = call(block)
         summary.add(result)
         for index, text in enumerate(block):
-            if error := result.errors.get(index):
+            if (error := result.errors.get(index)) and (text.strip() or not blank_lines):
                 raise error.at(f"text {start + index + 1}")
             yield start + index, text, result, index
         start += len(block)

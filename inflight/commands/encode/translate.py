@@ -55,7 +55,7 @@ from inflight.commands.options.numbers import Number
 )
 def command(texts: tuple[str, ...], input: Path | None, as_json: bool, retry_timeout: float, **arguments: Any) -> None:
     """Print the translation of each TEXT, or what else the model makes of it, such as its summary, as a line; - reads
-    texts from standard input, one per line.
+    texts from standard input, one per line. Blank lines stay.
 
     \b
       inflight translate "Where is the station?" --to de
@@ -67,7 +67,7 @@ def command(texts: tuple[str, ...], input: Path | None, as_json: bool, retry_tim
     summary = Summary()
     with open_client(arguments, retry_timeout) as client:
         translate = partial(client.translate, **asked, return_errors=True)
-        for index, _, result, place in in_blocks(named, translate, summary):
+        for index, _, result, place in in_blocks(named, translate, summary, blank_lines=True):
             record = {"index": index, "text": result[place], "output_tokens": result.output_tokens[place]}
             click.echo(json_line({**record, **counts(result, place)}) if as_json else shown(result[place]))
     click.echo(summary.line("texts"), err=True)

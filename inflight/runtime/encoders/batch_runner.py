@@ -97,8 +97,8 @@ class Batcher:
     """Queues texts, plans micro-batches of them and computes these, one per engine at a time.
 
     A request reserves its texts first, then adds each as soon as it is tokenized, or releases it. A micro-batch that
-    fails is computed text by text, so that only the text that is the cause fails. An idle engine waits up to `window_s`
-    seconds for further texts. `computed` is called in another thread after each micro-batch.
+    fails is computed again text by text, so that only the text that is the cause fails. An idle engine waits up to
+    `window_s` seconds for further texts. `computed` is called in another thread after each micro-batch.
     """
 
     def __init__(
@@ -212,15 +212,15 @@ class Batcher:
                     self._changed.notify()
         self._results.put(partial(self._deliver, batch, results, now, seconds))
 
-    def _compute(self, engine: BatchEngine, inputs: list[BatchInput]) -> Sequence[Any]:
+    def _compute(self, engine: BatchEngine, inputs: list[BatchInput], last_try: bool = False) -> Sequence[Any]:
         try:
             return engine.run(inputs)
         except Exception as error:
-            if len(inputs) == 1:
+            if last_try:
                 why = " ".join(f"{type(error).__name__}: {error}".split())
                 self._report(f"a {engine.noun} could not be computed: {why}")
                 return [not_computed(engine.noun, f"the engine failed on it ({why[:_MAX_ERROR_CHARACTERS]})")]
-        return [self._compute(engine, [each])[0] for each in inputs]
+        return [self._compute(engine, [each], last_try=True)[0] for each in inputs]
 
     def _deliver_next(self) -> None:
         deliver = self._results.get()

@@ -60,6 +60,8 @@ class TritonPythonModel:
             while command == "hold" and os.path.exists(argument):
                 time.sleep(0.005)
             code = argument.split()[0] if command == "fail" or (command == "once" and self._new(text)) else ""
+            if self._task == "text2text" and not text.strip():
+                code = "empty_prompt"
             errors.append(f"the text asks for it [{code}]" if code else "")
             kind = self._texts_of(given, "input_type")[place] if "input_type" in given else ""
             size = int(given["dimensions"][place, 0]) if "dimensions" in given else DIMENSIONS
@@ -67,7 +69,10 @@ class TritonPythonModel:
             rows.append(np.full_like(row, np.nan) if command == "nan" or code else row)
         outputs = self._outputs(np.array(rows), texts, errors)
         if self._task == "text2text":
-            written = [expected_translation(text, **_options(given, place)) for place, text in enumerate(texts)]
+            written = [
+                "" if errors[place] else expected_translation(text, **_options(given, place))
+                for place, text in enumerate(texts)
+            ]
             outputs["text_output"] = np.array(written, np.object_).reshape(-1, 1)
             outputs["num_output_tokens"] = np.array([[len(text.split())] for text in written], np.int32)
         asked = request.requested_output_names()

@@ -128,6 +128,23 @@ def test_only_the_text_at_fault_fails(bad: int) -> None:
     assert [request.results[index][0][0] for index in (0, 1, 3, 4)] == [10, 11, 12, 13]
 
 
+def test_a_text_alone_is_computed_again_before_it_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = SumEncoder()
+    failures = iter([RuntimeError("its process was killed")])
+    run = encoder.run
+
+    def fail_once(texts: Sequence[EncoderInput]) -> Any:
+        for failure in failures:
+            raise failure
+        return run(texts)
+
+    monkeypatch.setattr(encoder, "run", fail_once)
+    with batching(encoder) as batcher:
+        request = ask(batcher, [10])
+        wait_until(lambda: request.results)
+    assert request.results[0][0][0] == 10
+
+
 def test_more_texts_than_the_queue_takes_are_refused() -> None:
     encoder = SumEncoder()
     with batching(encoder, max_queue_texts=10) as batcher:
