@@ -31,8 +31,6 @@ _LEAST_NUMBER = 10**6
 _LONG_CHARACTERS = 16_384
 _LONG_TEXTS = ThreadPoolExecutor(1, "long-checks")
 """Longer texts wait for each other, and no short one for them."""
-Visit = Callable[[str, bool], str]
-"""Takes a text and whether it is JSON."""
 
 
 class Checks:
@@ -53,7 +51,7 @@ class Checks:
         key = (place, model if any(model in each.models for each in specs) else "")
         if key not in self._stages:
             self._stages[key] = stage_of(specs, *key)
-        return self._stages[key] or None
+        return self._stages[key] if any(self._stages[key]) else None
 
     def _note(self, outcome: Outcome, place: Place, check: str, action: str) -> None:
         self._counter.labels(check, place, action).inc()
@@ -75,7 +73,7 @@ class Checks:
         """
         if (stage := self._stage("before", model)) is None:
             return body
-        sent = {name: body[name] for name in _FIELDS if body.get(name) is not None}
+        sent = {name: body[name] for name in _FIELDS if name in body}
         if isinstance(sent.get("prompt"), list) and any(not isinstance(each, str) for each in sent["prompt"]):
             raise ApiError("token ids can't be checked; send the prompt as text", "unsupported_input", "prompt")
         gate = Gate(stage, self._judges, "before", model, partial(self._note, outcome))
@@ -92,19 +90,14 @@ class Checks:
             raise ApiError("the texts have too many numbers to check; send fewer at a time", BLOCKED) from None
         await gate.judge()
         if gate.failed:
-            raise ApiError(
-                f"the check {gate.blocked} gave no verdict; send the request again later",
-                "check_unavailable",
-                status=503,
-                headers={"retry-after": "2"},
-            )
+            sentence = f"the check {gate.blocked} gave no verdict; send the request again later"
+            raise ApiError(sentence, "check_unavailable", status=503, headers={"retry-after": "2"})
         if gate.blocked:
             raise ApiError(f"the check {gate.blocked} refuses the request; change its text", BLOCKED)
-        left = list(map("".join, gate.texts.values()))
-        if left == texts:
+        if gate.texts == texts:
             return body
-        others = iter(left)
-        return {**body, **_walk(sent, lambda text, in_json: next(others))}
+        left = iter(gate.texts)
+        return {**body, **_walk(sent, lambda text, in_json: next(left))}
 
     async def moderate(self, body: Any, pool: object, caller: Caller) -> bytes:
         """Answer a request to /v1/moderations as JSON. Raises ApiError."""
@@ -134,8 +127,10 @@ class Checks:
         return orjson.dumps({"id": f"modr-{secrets.token_hex(12)}", "model": check.model, "results": results})
 
 
-def _walk(value: Any, visit: Visit, in_json: bool = False) -> Any:
-    """Return a value with other texts. Long numbers, and names that are no identifiers, are texts too."""
+def _walk(value: Any, visit: Callable[[str, bool], str], in_json: bool = False) -> Any:
+    """Return a value with what `visit` returns for its texts, of which it is told whether they are JSON.
+
+    Long numbers, and names that are no identifiers, are texts too."""
     if isinstance(value, str):
         return visit(value, in_json)
     if isinstance(value, list):
