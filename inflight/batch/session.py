@@ -16,7 +16,7 @@ from inflight.batch.outputs.factory import create_output
 from inflight.batch.outputs.file import output_exists_error
 from inflight.batch.outputs.interface import OutputWriter
 from inflight.batch.queues.factory import open_queue
-from inflight.batch.queues.source import QueueSource
+from inflight.batch.queues.source import MessageQueue
 from inflight.batch.row_formats.detection import first_record
 from inflight.batch.row_formats.factory import create_row_format
 from inflight.batch.row_formats.interface import RowFormat
@@ -185,9 +185,9 @@ def _open_ledger(job: Job, directory: JobDirectory) -> Ledger:
 
 def _connect_queue(source: RowSource, destination: OutputWriter, job: Job) -> None:
     """Let a queue and an output share transactions. Raises BatchError if the output needs an end that the job lacks."""
-    if not isinstance(source, QueueSource):
+    if not isinstance(source, MessageQueue):
         return
-    source.queue.join(destination)
+    source.join(destination)
     if job.run_options.forever and not destination.is_incremental:
         raise BatchError(
             f"{job.output.shown} is created at the end of a job, which --forever never comes to; write to a local"

@@ -156,7 +156,7 @@ def test_a_message_with_which_workers_die_alone_becomes_a_dead_letter(
 ) -> None:
     queue.send(prompts(3, "poison"))
     job = QueueJob(queue, tmp_path, max_deliveries=1)
-    dying = open_queue(job.job.input, job.job.run_options).queue
+    dying = open_queue(job.job.input, job.job.run_options)
     assert wait_until(lambda: len(dying.receive(64, 0.1)) == 3)
     dying.close()
     monkeypatch.setattr(QueueLedger, "close", Ledger.close)  # as a process does that is killed

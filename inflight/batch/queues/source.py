@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -53,50 +54,18 @@ class Message:
         return cls(id, {**values, MESSAGE_ID: id}, deliveries, sent, receipt)
 
 
-class MessageQueue(Protocol):
-    """A queue whose messages come again unless they are settled. Several threads may call its methods at a time.
+class MessageQueue(RowSource):
+    """A queue whose messages come again unless they are settled, in the order in which they come.
 
-    They raise BatchError `storage_unreachable`, `output_failed` once they have tried for half a minute, and others for
-    what is permanent.
+    A kind of queue has the abstract methods. Several threads may call them at a time; they raise BatchError
+    `storage_unreachable`, `output_failed` once they have tried for half a minute, and others for what is permanent.
     """
 
-    # As of a RowSource.
     format: FileFormat = "jsonl"
-    key_column: str = MESSAGE_ID
-    columns: list[str] | None = None
-    fingerprint: str
+    key_column: str | None = MESSAGE_ID
 
-    def __init__(self, spec: InputSpec, options: RunOptions) -> None: ...
-
-    def receive(self, limit: int, seconds: float) -> Sequence[Message]:
-        """Wait up to so many seconds for messages; return at most `limit`. They are this job's for the lease's time."""
-
-    def extend(self, messages: Sequence[Message]) -> None:
-        """Begin the time of their lease again."""
-
-    def settle(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
-        """Acknowledge messages; dead ones go to the queue's dead letters."""
-
-    def release(self, messages: Sequence[Message]) -> None:
-        """Let others have messages that were not sent; as far as the queue can, as if they were never delivered."""
-
-    def backlog(self) -> int:
-        """Return the number of messages without an acknowledgement."""
-
-    def join(self, output: OutputWriter) -> None:
-        """Acknowledge messages in the transactions that write their answers, if the output can do that."""
-        return
-
-    def close(self) -> None: ...
-
-
-class QueueSource(RowSource):
-    """The messages of a queue, in the order in which they come."""
-
-    def __init__(self, queue: MessageQueue, options: RunOptions) -> None:
-        self.queue, self._options = queue, options
-        self.format, self.key_column, self.columns = queue.format, queue.key_column, queue.columns
-        self.fingerprint = queue.fingerprint
+    def __init__(self, spec: InputSpec, options: RunOptions) -> None:
+        self._spec, self._options = spec, options
         self._held: dict[str, Message] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -105,6 +74,32 @@ class QueueSource(RowSource):
         """Messages without an acknowledgement, as of a few seconds ago."""
         self.age: float | None = None
         """How long the oldest message of the last receive had waited, in seconds."""
+
+    @abstractmethod
+    def receive(self, limit: int, seconds: float) -> Sequence[Message]:
+        """Wait up to so many seconds for messages; return at most `limit`. They are this job's for the lease's time."""
+
+    @abstractmethod
+    def extend(self, messages: Sequence[Message]) -> None:
+        """Begin the time of their lease again."""
+
+    @abstractmethod
+    def acknowledge(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
+        """Acknowledge messages; dead ones go to the queue's dead letters."""
+
+    @abstractmethod
+    def release(self, messages: Sequence[Message]) -> None:
+        """Let others have messages that were not sent; as far as the queue can, as if they were never delivered."""
+
+    @abstractmethod
+    def backlog(self) -> int:
+        """Return the number of messages without an acknowledgement."""
+
+    @abstractmethod
+    def disconnect(self) -> None: ...
+
+    def join(self, output: OutputWriter) -> None:
+        """Acknowledge messages in the transactions that write their answers, if the output can do that."""
 
     def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
         """Yield nothing: only `messages` takes messages, and none can be looked at before."""
@@ -121,7 +116,7 @@ class QueueSource(RowSource):
                 yield []
                 self._closing.wait(WAIT_SECONDS / 10)
                 continue
-            messages = self.queue.receive(min(BATCH, room), WAIT_SECONDS)
+            messages = self.receive(min(BATCH, room), WAIT_SECONDS)
             sent = [message.sent for message in messages if message.sent is not None]
             self.age = max(0.0, time.time() - min(sent)) if sent else None if messages else 0.0
             yield self._hold(messages)
@@ -129,7 +124,7 @@ class QueueSource(RowSource):
             if messages:
                 quiet_since = now
             elif not self._options.forever and now - quiet_since >= self._options.until_empty:
-                if self.queue.backlog() <= len(self._held):
+                if self.backlog() <= len(self._held):
                     return
                 quiet_since = now  # others hold messages, which come here if those workers die
 
@@ -144,7 +139,7 @@ class QueueSource(RowSource):
             settled = [(self._held[id], status) for id, status in recorded.items() if id in self._held]
         if settled:
             failpoint("queue.settle")
-            self.queue.settle(settled)
+            self.acknowledge(settled)
             failpoint("queue.settled")
             with self._lock:
                 for message, _ in settled:
@@ -156,8 +151,8 @@ class QueueSource(RowSource):
         if self._keeper.is_alive():
             self._keeper.join(_TICK_SECONDS)
         with suppress(BatchError):  # their lease ends
-            self.queue.release(list(self._held.values()))
-        self.queue.close()
+            self.release(list(self._held.values()))
+        self.disconnect()
 
     def _hold(self, messages: Sequence[Message]) -> list[Message]:
         """Hold the messages; return those that are new. Another delivery of a held one has the receipt that counts."""
@@ -176,5 +171,5 @@ class QueueSource(RowSource):
                     due = time.monotonic() + interval
                     with self._lock:
                         held = list(self._held.values())
-                    self.queue.extend(held)
-                self.lag = self.queue.backlog()
+                    self.extend(held)
+                self.lag = self.backlog()
