@@ -140,7 +140,8 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
         destination = create_output(job, directory)
         if destination is not None:
             destination.check()
-            _connect_queue(source, destination, job)
+            if isinstance(source, MessageQueue):
+                source.join(destination, job.output.shown)
         if ledger is None:
             for path in map(directory.result_file, RowStatus):
                 if path.exists():  # a new job would write there
@@ -181,19 +182,6 @@ def open_job_source(job: Job, bound_fingerprint: str = "") -> RowSource:
 
 def _open_ledger(job: Job, directory: JobDirectory) -> Ledger:
     return QueueLedger(directory) if is_queue(job.input.address) else open_ledger(directory, job.input.part.first)
-
-
-def _connect_queue(source: RowSource, destination: OutputWriter, job: Job) -> None:
-    """Let a queue and an output share transactions. Raises BatchError if the output needs an end that the job lacks."""
-    if not isinstance(source, MessageQueue):
-        return
-    source.join(destination)
-    if job.run_options.forever and not destination.is_incremental:
-        raise BatchError(
-            f"{job.output.shown} is created at the end of a job, which --forever never comes to; write to a local"
-            " .jsonl file or to a table",
-            "output_invalid",
-        )
 
 
 _OPTIONS = {

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,9 @@ class QueueJob:
         """Of all segments."""
         paths = [path for path in self._folder.glob("answers*.jsonl") if kind in path.name]
         paths = [path for path in paths if kind or not {"errors", "dead"} & set(path.name.split("."))]
-        return [json.loads(line) for path in sorted(paths) for line in path.read_text().splitlines()]
+        with suppress(FileNotFoundError):  # sealed at this moment
+            return [json.loads(line) for path in sorted(paths) for line in path.read_text().splitlines()]
+        return []
 
 
 def prompts(count: int, word: str = "prompt") -> list[dict[str, str]]:

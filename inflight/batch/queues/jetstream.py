@@ -95,7 +95,7 @@ class JetStreamQueue(MessageQueue):
     def release(self, messages: Sequence[Message]) -> None:
         self._tell(messages, b"-NAK")
 
-    def acknowledge(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
+    def settle_messages(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
         dead = [message for message, status in recorded if status is RowStatus.DEAD and self._dead_letters]
 
         async def request() -> None:

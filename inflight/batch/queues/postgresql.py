@@ -96,11 +96,11 @@ class TableQueue(MessageQueue):
     def release(self, messages: Sequence[Message]) -> None:
         self._change(messages, "leased_until = NULL, deliveries = q.deliveries - 1")
 
-    def acknowledge(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
+    def settle_messages(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
         statuses = {message.id: status for message, status in recorded}
-        self._database.run(lambda connection: self._acknowledge_in(connection, statuses))
+        self._database.run(lambda connection: self._settle_in(connection, statuses))
 
-    def _acknowledge_in(self, connection: Connection, statuses: Mapping[str, RowStatus]) -> None:
+    def _settle_in(self, connection: Connection, statuses: Mapping[str, RowStatus]) -> None:
         for status in set(statuses.values()):
             connection.execute(
                 _sql(
@@ -110,9 +110,10 @@ class TableQueue(MessageQueue):
                 {"status": str(status), "ids": [id for id, each in statuses.items() if each is status]},
             )
 
-    def join(self, output: OutputWriter) -> None:
+    def join(self, output: OutputWriter, shown: str) -> None:
+        super().join(output, shown)
         if isinstance(output, TableOutput) and output.address == self._address:
-            output.with_answers = lambda connection, ids: self._acknowledge_in(
+            output.with_answers = lambda connection, ids: self._settle_in(
                 connection, dict.fromkeys(map(str, ids), RowStatus.OK)
             )
 

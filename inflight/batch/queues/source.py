@@ -23,7 +23,8 @@ BATCH = 64
 """Messages per receive: few are lost to other workers for a while if this one is killed."""
 WAIT_SECONDS = 0.5
 """How long a receive waits for messages, and so how long a job that stops may wait for it."""
-_TICK_SECONDS = 5.0
+_TICK_SECONDS = 20.0
+"""The longest time between two looks at the backlog; leases are extended then too."""
 MESSAGE_ID = "message_id"
 """The value of a JSON message with its id."""
 
@@ -71,7 +72,7 @@ class MessageQueue(RowSource):
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="batch-leases", daemon=True)
         self.lag: int | None = None
-        """Messages without an acknowledgement, as of a few seconds ago."""
+        """Messages without an acknowledgement, as of at most `_TICK_SECONDS` ago."""
         self.age: float | None = None
         """How long the oldest message of the last receive had waited, in seconds."""
 
@@ -84,7 +85,7 @@ class MessageQueue(RowSource):
         """Begin the time of their lease again."""
 
     @abstractmethod
-    def acknowledge(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
+    def settle_messages(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
         """Acknowledge messages; dead ones go to the queue's dead letters."""
 
     @abstractmethod
@@ -98,8 +99,17 @@ class MessageQueue(RowSource):
     @abstractmethod
     def disconnect(self) -> None: ...
 
-    def join(self, output: OutputWriter) -> None:
-        """Acknowledge messages in the transactions that write their answers, if the output can do that."""
+    def join(self, output: OutputWriter, shown: str) -> None:
+        """Acknowledge messages in the transactions that write their answers, if the output can do that.
+
+        Raises BatchError for an output that is created at the end, if there is none; `shown` is its address.
+        """
+        if self._options.forever and not output.is_incremental:
+            raise BatchError(
+                f"{shown} is created at the end of a job, which --forever never comes to; write to a local .jsonl file"
+                " or to a table",
+                "output_invalid",
+            )
 
     def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
         """Yield nothing: only `messages` takes messages, and none can be looked at before."""
@@ -139,7 +149,7 @@ class MessageQueue(RowSource):
             settled = [(self._held[id], status) for id, status in recorded.items() if id in self._held]
         if settled:
             failpoint("queue.settle")
-            self.acknowledge(settled)
+            self.settle_messages(settled)
             failpoint("queue.settled")
             with self._lock:
                 for message, _ in settled:
@@ -149,7 +159,7 @@ class MessageQueue(RowSource):
         """Release the messages that were not recorded, and close the connection."""
         self._closing.set()
         if self._keeper.is_alive():
-            self._keeper.join(_TICK_SECONDS)
+            self._keeper.join(5.0)
         with suppress(BatchError):  # their lease ends
             self.release(list(self._held.values()))
         self.disconnect()
@@ -163,13 +173,9 @@ class MessageQueue(RowSource):
 
     def _keep(self) -> None:
         """Extend the leases of all messages that are held, and look at the backlog."""
-        interval = self._options.lease_seconds / 3
-        due = time.monotonic() + interval
-        while not self._closing.wait(min(interval, _TICK_SECONDS)):
+        while not self._closing.wait(min(self._options.lease_seconds / 3, _TICK_SECONDS)):
             with suppress(BatchError):  # the thread that receives reports it
-                if time.monotonic() >= due:
-                    due = time.monotonic() + interval
-                    with self._lock:
-                        held = list(self._held.values())
-                    self.extend(held)
+                with self._lock:
+                    held = list(self._held.values())
+                self.extend(held)
                 self.lag = self.backlog()

@@ -77,7 +77,7 @@ class SqsQueue(MessageQueue):
     def release(self, messages: Sequence[Message]) -> None:
         self._each(self._client.change_message_visibility_batch, messages, VisibilityTimeout=0)
 
-    def acknowledge(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
+    def settle_messages(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
         if self._dead_letters is not None:
             letters = [_dead_letter(message) for message, status in recorded if status is RowStatus.DEAD]
             for failed in self._in_batches(self._client.send_message_batch, self._dead_letters, letters):

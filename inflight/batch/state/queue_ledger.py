@@ -74,9 +74,10 @@ class QueueLedger(Ledger):
         super().close()
 
     def _count_deaths(self, more: int) -> None:
-        if counted := [id for id in self._apart if more > 0 or self.deaths(id)]:
-            self._deaths |= {_hash(id): self.deaths(id) + more for id in counted}
-            self.remember("deaths", self._deaths)
+        with self._writing():
+            if counted := [id for id in self._apart if more > 0 or self.deaths(id)]:
+                self._deaths |= {_hash(id): self.deaths(id) + more for id in counted}
+                self.remember("deaths", self._deaths)
 
     def take_recorded(self) -> dict[str, RowStatus]:
         """Return the messages that were recorded by the checkpoints since the last call."""
@@ -108,10 +109,10 @@ class QueueLedger(Ledger):
             for status, file in self._files.items():
                 file.close()
                 self._files[status] = LineFile(file.path, 0)
-            values = {"segment": number, "sealed": (self.next, time.time()), "sealing": (number, discard)}
-            for name, value in (values | {"delivered": 0}).items():
-                self.database.put(name, value)
-            self._commit()
+            self.database.put("segment", number)
+            self.database.put("sealed", (self.next, time.time()))
+            self.database.put("delivered", 0)
+            self.remember("sealing", (number, discard))
             self._finish_sealing()
 
     def recover(self) -> None:
@@ -134,8 +135,7 @@ class QueueLedger(Ledger):
                     before_rename=lambda: failpoint("segment.rename"),
                     after_rename=lambda: failpoint("segment.renamed"),
                 )
-        self.database.put("sealing", None)
-        self.database.commit()
+        self.remember("sealing", None)
 
     def _segment(self, status: RowStatus, number: int) -> Path:
         path = self._directory.result_file(status)
