@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import re2
@@ -25,27 +25,23 @@ _IGNORED = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f
 """Characters that are not seen, besides those of Unicode's category Cf, such as zero-width spaces."""
 
 
-class _Normal(dict[str, str]):
-    """Characters as they are compared: NFKD, one by one, so that how a text is cut into pieces changes nothing."""
-
-    def __missing__(self, char: str) -> str:
-        decomposed = unicodedata.normalize("NFKD", char).encode(errors="ignore").decode()
-        normal = "".join(each for each in decomposed if unicodedata.category(each) != "Cf" and not _IGNORED.match(each))
-        if len(self) < 2**16:
-            self[char] = normal
-        return normal
-
-
-NORMAL = _Normal()
+@lru_cache(2**16)
+def _normal(char: str) -> str:
+    decomposed = unicodedata.normalize("NFKD", char).encode(errors="ignore").decode()
+    return "".join(each for each in decomposed if unicodedata.category(each) != "Cf" and not _IGNORED.match(each))
 
 
 def normal(text: str) -> str:
-    """Return a text as it is compared."""
-    return text if text.isascii() else "".join(map(NORMAL.__getitem__, text))
+    """Return a text as it is compared: NFKD, each character alone, so that cutting it into pieces changes nothing."""
+    return text if text.isascii() else "".join(map(_normal, text))
 
 
-def compiled(patterns: Iterable[str], begun: bool = False) -> Any:
-    """Return RE2's pattern of what one of these matches, or `begun` also of its beginning at the end of a text.
+def either(patterns: Iterable[str]) -> str:
+    return "|".join(f"(?:{each})" for each in patterns)
+
+
+def compiled(pattern: str, begun: bool = False) -> Any:
+    """Return RE2's pattern of what this one matches, or `begun` also of its beginning at the end of a text.
 
     It takes UTF-8 of `normal` texts and finds the first match, and the longest there. Raises ValueError.
     """
@@ -54,7 +50,7 @@ def compiled(patterns: Iterable[str], begun: bool = False) -> Any:
     options.max_mem, options.log_errors = _MEMORY, False
     rewrite = partial(_rewritten, ending=r"|\z" if begun else "")
     try:
-        return re2.compile("|".join(f"(?:{_TOKEN.sub(rewrite, each)})" for each in patterns).encode(), options)
+        return re2.compile(_TOKEN.sub(rewrite, pattern).encode(), options)
     except re2.error as error:
         raise ValueError(f"RE2 refuses it ({error}); correct or shorten it") from None
 
@@ -76,7 +72,7 @@ def _rewritten(token: re.Match[str], ending: str) -> str:
 
 def checked(pattern: str) -> str:
     """Return a pattern of RE2's syntax that can be searched for in a stream. Raises ValueError for another one."""
-    if (found := compiled([pattern]).search(b" aa ")) is not None and not found.group():
+    if (found := compiled(pattern).search(b" aa ")) is not None and not found.group():
         raise ValueError("it must match one character at least; bound it")
     return pattern
 
@@ -114,7 +110,7 @@ _COUNTRIES = (
     "24AL|AZ|BY|CY|DO|GT|HN|HU|LB|NI|PL|SV 25BR|EG|PS|QA|UA 26JO|KW|MU|YE 27MT|SC 28LC 29RU"
 )
 """Countries of the IBAN registry by the characters of their numbers after the checksum."""
-_IBAN = "|".join(
+_IBAN = either(
     rf"\b(?:{names})\d\d(?:[ \-]?[A-Z0-9]){{{left}}}" for left, names in re.findall(r"(\d+)(\S+)", _COUNTRIES)
 )
 

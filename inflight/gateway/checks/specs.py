@@ -8,13 +8,14 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, model_validator
 
-from inflight.gateway.checks.patterns import PERSONAL_DATA, checked, is_word, word_pattern
+from inflight.gateway.checks.patterns import PERSONAL_DATA, checked, either, is_word, word_pattern
 from inflight.gateway.checks.text_gate import Action, Rule, Rules
 
 Place = Literal["before", "after"]
 MAX_WORDS = 1000
 """Words and patterns of all checks together, so that a search takes microseconds."""
 _Text = Annotated[str, Field(min_length=1, max_length=1000)]
+_Type = Literal["card", "iban", "email", "phone"]
 _Cuts = Literal["block", "flag"]
 """What a check does that can only refuse a text, or note it."""
 
@@ -45,22 +46,22 @@ class DenyCheck(_Check):
     """Words, whole and in any case, and patterns of RE2."""
 
     kind: Literal["deny"]
-    words: tuple[
-        Annotated[_Text, AfterValidator(lambda words: words if checked(word_pattern(words)) else "")], ...
-    ] = ()
+    words: tuple[_Text, ...] = ()
     patterns: tuple[Annotated[_Text, AfterValidator(checked)], ...] = ()
 
     @model_validator(mode="after")
     def _has_patterns(self) -> Self:
         if not self.words and not self.patterns:
             raise ValueError("it has no words and no patterns; add some")
+        for each in self.words:
+            checked(word_pattern(each))
         return self
 
     def rules(self) -> Iterator[Rule]:
         if self.words:
-            yield Rule(self.name, self.action, self.name, tuple(map(word_pattern, self.words)), is_word)
+            yield Rule(self.name, self.action, self.name, either(map(word_pattern, self.words)), is_word)
         if self.patterns:
-            yield Rule(self.name, self.action, self.name, self.patterns)
+            yield Rule(self.name, self.action, self.name, either(self.patterns))
 
 
 class PiiCheck(_Check):
@@ -68,14 +69,11 @@ class PiiCheck(_Check):
 
     kind: Literal["pii"]
     action: Action = "redact"
-    types: tuple[Literal["card", "iban", "email", "phone"], ...] = Field(
-        ("card", "iban", "email", "phone"), min_length=1
-    )
+    types: tuple[_Type, ...] = Field(("card", "iban", "email", "phone"), min_length=1)
 
     def rules(self) -> Iterator[Rule]:
         for each in self.types:
-            pattern, valid = PERSONAL_DATA[each]
-            yield Rule(self.name, self.action, each, (pattern,), valid)
+            yield Rule(self.name, self.action, each, *PERSONAL_DATA[each])
 
 
 class SizeCheck(_Check):

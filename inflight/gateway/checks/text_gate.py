@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from inflight.gateway.checks.patterns import compiled, normal
+from inflight.gateway.checks.patterns import compiled, either, normal
 
 Action = Literal["block", "redact", "flag"]
 _CONTEXT_BYTES = 4
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
     check: str
     action: Action
     label: str
-    patterns: tuple[str, ...]
+    pattern: str
     valid: Callable[[bytes, int, int], bool] = lambda text, start, end: True
 
 
@@ -42,9 +42,9 @@ class Rules:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         """Raises ValueError for rules that RE2 refuses."""
-        self._rules = [(each, compiled(each.patterns)) for each in sorted(rules, key=lambda each: each.action)]
-        patterns = [pattern for each in rules for pattern in each.patterns]
-        self.whole, self.begun = compiled(patterns), compiled(patterns, begun=True)
+        self._rules = [(each, compiled(each.pattern)) for each in sorted(rules, key=lambda each: each.action)]
+        both = either(each.pattern for each in rules)
+        self.whole, self.begun = compiled(both), compiled(both, begun=True)
         """The second finds also what may be the beginning of a match, at the end of a text: at least nothing."""
 
     def at(self, text: bytes, start: int) -> tuple[Rule, int] | None:

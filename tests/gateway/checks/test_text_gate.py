@@ -134,6 +134,7 @@ def test_text_before_something_else_comes_out_at_once_and_a_match_that_goes_on_i
         "a|",
         "",
         "(",
+        "a)|(b",
         "a{1001}",
         "a$",
         "[é]",
