@@ -177,8 +177,7 @@ class RowChecks:
         self, row: GenerateRequest, answer: RowAnswer | InflightError, outcome: Outcome
     ) -> RowAnswer | InflightError:
         """Return an answer as checks leave it."""
-        in_json = row.sampling.guide is not None and row.sampling.guide.type.startswith("json")
-        gate = partial(self._checks.gate, self._model, outcome, in_json)
+        gate = partial(self._checks.gate, self._model, outcome, row.sampling.guide)
         if isinstance(answer, Completion):
             return replace(answer, choices=tuple([await checked_choice(each, gate()) for each in answer.choices]))
         if not isinstance(answer, Generation):

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import orjson
+from inflight_client.sampling import Guide
 from prometheus_client import Counter
 
 from inflight.gateway.checks.gate import BLOCKED, ChoiceGate, Gate
@@ -44,7 +45,8 @@ class Checks:
         self._specs: Sequence[CheckSpec] = ()
         self._stages: dict[tuple[Place, str], Stage] = {}
 
-    def _stage(self, place: Place, model: str) -> Stage | None:
+    def stage(self, place: Place, model: str) -> Stage | None:
+        """Return what applies now; None: nothing."""
         specs = self._current()
         if specs is not self._specs:
             self._specs, self._stages = specs, {}
@@ -58,11 +60,11 @@ class Checks:
         if (done := f"{check}={action}") not in outcome.checks:
             outcome.checks.append(done)
 
-    def gate(self, model: str, outcome: Outcome, in_json: bool = False) -> ChoiceGate | None:
-        """Return what a choice of an answer passes; None if nothing applies. `in_json`: its text is JSON."""
-        stage = self._stage("after", model)
-        if stage is None:
+    def gate(self, model: str, outcome: Outcome, guide: Guide | None) -> ChoiceGate | None:
+        """Return what a choice of an answer passes, whose text may have to match a guide; None if nothing applies."""
+        if (stage := self.stage("after", model)) is None:
             return None
+        in_json = guide is not None and guide.type.startswith("json")
         return ChoiceGate(stage, self._judges, "after", model, partial(self._note, outcome), in_json=in_json)
 
     async def before(self, body: Any, model: str, outcome: Outcome) -> Any:
@@ -71,7 +73,7 @@ class Checks:
         Raises ApiError 400 `content_filter` for one that is blocked, and 503 `check_unavailable` for one that waits for
         a verdict which does not come.
         """
-        if (stage := self._stage("before", model)) is None:
+        if (stage := self.stage("before", model)) is None:
             return body
         sent = {name: body[name] for name in _FIELDS if name in body}
         if isinstance(sent.get("prompt"), list) and any(not isinstance(each, str) for each in sent["prompt"]):
@@ -105,11 +107,9 @@ class Checks:
         parsed = parse_encoding("classify", body)
         check = known.get(parsed.model or next(iter(known), ""))
         if check is None:
+            names = ", ".join(known) or "none"
             raise ApiError(
-                f"model must be that of a classifier among the checks: {', '.join(known) or 'none'}",
-                "model_not_found",
-                "model",
-                404,
+                f"model must be that of a classifier among the checks: {names}", "model_not_found", "model", 404
             )
         caller.check_model(check.model)
         texts: Sequence[Any] = getattr(parsed, "texts", ())
