@@ -23,7 +23,7 @@ from inflight.batch.job.deadline import seconds_until
 from inflight.batch.job.rows import Row, RowAnswer, RowResult, RowStatus, add_tokens, answer_tokens
 from inflight.batch.outputs.table_writer import TableWriter
 from inflight.batch.pace import Pace
-from inflight.batch.queues.source import QueueSource
+from inflight.batch.queues.source import MessageQueue
 from inflight.batch.reporting.progress import JobState
 from inflight.batch.reporting.progress_reporter import ProgressReporter
 from inflight.batch.row_formats.answer_check import Condition
@@ -78,7 +78,7 @@ class JobRun:
 
     def _create_prefetcher(self) -> RowPrefetcher:
         session = self._session
-        if isinstance(session.source, QueueSource) and isinstance(session.ledger, QueueLedger):
+        if isinstance(session.source, MessageQueue) and isinstance(session.ledger, QueueLedger):
             return MessagePrefetcher(session.source, session.row_format, session.ledger, session.job)
         return RowPrefetcher(session.source, session.row_format, session.ledger, session.job, session.normalize_id)
 
@@ -153,7 +153,7 @@ class JobRun:
             write = TableWriter(ledger, self._session.directory.result_file(RowStatus.OK), destination).run
         else:
             write = partial(self._replicator.upload_if_due, ledger)
-        if not isinstance(source, QueueSource) or not isinstance(ledger, QueueLedger):
+        if not isinstance(source, MessageQueue) or not isinstance(ledger, QueueLedger):
             return write
 
         def settle() -> None:

@@ -16,7 +16,7 @@ from inflight.batch.outputs.factory import create_output
 from inflight.batch.outputs.file import output_exists_error
 from inflight.batch.outputs.interface import OutputWriter
 from inflight.batch.queues.factory import open_queue
-from inflight.batch.queues.source import QueueSource
+from inflight.batch.queues.source import MessageQueue
 from inflight.batch.row_formats.detection import first_record
 from inflight.batch.row_formats.factory import create_row_format
 from inflight.batch.row_formats.interface import RowFormat
@@ -140,7 +140,8 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
         destination = create_output(job, directory)
         if destination is not None:
             destination.check()
-            _connect_queue(source, destination, job)
+            if isinstance(source, MessageQueue):
+                source.join(destination, job.output.shown)
         if ledger is None:
             for path in map(directory.result_file, RowStatus):
                 if path.exists():  # a new job would write there
@@ -181,19 +182,6 @@ def open_job_source(job: Job, bound_fingerprint: str = "") -> RowSource:
 
 def _open_ledger(job: Job, directory: JobDirectory) -> Ledger:
     return QueueLedger(directory) if is_queue(job.input.address) else open_ledger(directory, job.input.part.first)
-
-
-def _connect_queue(source: RowSource, destination: OutputWriter, job: Job) -> None:
-    """Let a queue and an output share transactions. Raises BatchError if the output needs an end that the job lacks."""
-    if not isinstance(source, QueueSource):
-        return
-    source.queue.join(destination)
-    if job.run_options.forever and not destination.is_incremental:
-        raise BatchError(
-            f"{job.output.shown} is created at the end of a job, which --forever never comes to; write to a local"
-            " .jsonl file or to a table",
-            "output_invalid",
-        )
 
 
 _OPTIONS = {

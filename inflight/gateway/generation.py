@@ -22,7 +22,6 @@ from inflight.gateway.checks.gate import BLOCKED, ChoiceGate
 from inflight.gateway.deltas import Deltas, merged
 from inflight.gateway.engine_errors import engine_error
 from inflight.gateway.http import Request, Response
-from inflight.gateway.keep_alive import keep_alive
 from inflight.gateway.model_text import EncodedPrompt
 from inflight.gateway.outcome import Outcome, TokenCounts
 from inflight.gateway.servers import UpstreamServer
@@ -222,7 +221,7 @@ class Generation:
         early = await self._first_deltas(deltas) if streams else []
         if streams and not request.started:  # it is, if the client has waited for the model
             await request.start_stream()
-        beat = asyncio.create_task(keep_alive(request, self._settings.keep_alive_seconds)) if streams else None
+        beat = asyncio.create_task(request.keep_alive(self._settings.keep_alive_seconds)) if streams else None
         try:
             head = b"".join(each.first() for each in writers)
             if self._parsed.echo:

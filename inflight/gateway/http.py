@@ -21,6 +21,7 @@ from inflight.common.json_values import has_more_values
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.spans import RequestSpan
 from inflight.openai_api.errors import ApiError
+from inflight.openai_api.frames import KEEP_ALIVE
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -117,13 +118,18 @@ class Request:
 
     def detached(self, send: Send, request_id: str) -> Request:
         """Return a request without a client, whose response goes to `send`."""
-
-        async def receive() -> MutableMapping[str, Any]:
-            await asyncio.Event().wait()
-            raise AssertionError("never")
-
         scope = {"method": self.method, "path": self.path, "headers": []}
+        receive: Any = asyncio.Event().wait  # nothing comes
         return Request(scope, receive, send, request_id, 0, BodyMemory(0))
+
+    async def keep_alive(self, seconds: float) -> None:
+        """Write a comment into a stream before nothing was written for so long, so that no proxy ends it."""
+        while True:
+            seen = self.frames
+            await asyncio.sleep(seconds / 2)
+            if self.frames == seen:
+                with suppress(DisconnectedError):  # the connection is closed then
+                    await self.write(KEEP_ALIVE)
 
     def on_close(self, work: Callable[[], None]) -> None:
         """Do something at the request's end."""

@@ -26,6 +26,7 @@ from inflight.gateway.generation import CallContext, Generation
 from inflight.gateway.http import MAX_VALUES, DisconnectedError, Request, Response
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.metrics import GatewayMetrics
+from inflight.gateway.outcome import Outcome
 from inflight.gateway.proxy import Passed, Proxy, honoured
 from inflight.gateway.quotas import KeyQuotas
 from inflight.gateway.response_cache.answers import CachedAnswers
@@ -94,10 +95,8 @@ class ModelRequests:
         await self._checks.close()
 
     async def _complete(self, chat: bool, request: Request, caller: Caller) -> None:
-        def parse(body: Any) -> _Parsed:
-            return parse_request(body, chat, _DEFAULTS), body, None
-
-        await self._generate(request, caller, parse, MAX_VALUES if chat else _MAX_TOKEN_IDS)
+        most = MAX_VALUES if chat else _MAX_TOKEN_IDS
+        await self._generate(request, caller, lambda body: (parse_request(body, chat, _DEFAULTS), body, None), most)
 
     async def _create_response(self, request: Request, caller: Caller) -> None:
         await self._generate(request, caller, lambda body: parse_as_chat(body, _DEFAULTS), MAX_VALUES)
@@ -109,11 +108,13 @@ class ModelRequests:
         sent, (parsed, body, responses) = await request.json(lambda sent: (sent, parse(sent)), most_values)
         request.outcome.tier = parsed.service_tier
         self._begin(request, caller, parsed.model, parsed.no_effect)
-        checked = await self._checks.before(sent, parsed.model, request.outcome)
-        if checked is not sent:
-            parsed, body, responses = parse(checked)
-        self._note_prompt(request, body)
         caller.check_priority(parsed.priority, "service_tier")
+        if self._checks.stage("before", parsed.model) is not None:
+            with self._quotas.hold(caller.key, parsed.estimated_tokens, 0, Outcome()):  # or refuse it unchecked
+                checked = await self._checks.before(sent, parsed.model, request.outcome)
+            if checked is not sent:
+                parsed, body, responses = parse(checked)
+        self._note_prompt(request, body)
         until = time.monotonic() + request.timeout(self._settings.request_timeout)
         traceparent = request.headers.get("traceparent", "")
         if request.span is not None:
@@ -248,9 +249,7 @@ class ModelRequests:
 
     def _gate(self, parsed: GenerationRequest, request: Request) -> Callable[[], ChoiceGate | None]:
         """Return what makes the gate of each choice of an answer."""
-        guide = parsed.sampling.guide
-        in_json = guide is not None and guide.type.startswith("json")
-        return partial(self._checks.gate, parsed.model, request.outcome, in_json)
+        return partial(self._checks.gate, parsed.model, request.outcome, parsed.sampling.guide)
 
     def _answer(
         self,

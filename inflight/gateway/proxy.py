@@ -16,7 +16,6 @@ from inflight_client.results import Usage
 from inflight.gateway.backends import BackendServer
 from inflight.gateway.checks.gate import BLOCKED, ChoiceGate, checked_choice
 from inflight.gateway.http import Request, Response
-from inflight.gateway.keep_alive import keep_alive
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import events_of
 from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, ChoiceWriter, error_frame, event_frame
@@ -116,11 +115,10 @@ class Proxy:
         self._take_usage(answer, request)
         choices = answer[expected] if expected == "choices" else []
         for index, choice in enumerate(choices):
-            if (gate := self._passed.gate()) is not None:
-                try:
-                    choices[index] = choice = await checked_choice(choice, gate)
-                except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
-                    raise _damaged("the answer", error) from None
+            try:
+                choices[index] = choice = await checked_choice(choice, self._passed.gate())
+            except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
+                raise _damaged("the answer", error) from None
             outcome.finish_reasons[index] = str(choice.get("finish_reason") or "stop")
         outcome.answered, outcome.texts = True, texts
         outcome.first_token_at = None if texts else time.monotonic()
@@ -139,7 +137,7 @@ class Proxy:
                 if self._passed.stream:
                     if not request.started:
                         await request.start_stream()
-                    beat = asyncio.create_task(keep_alive(request, self._passed.keep_alive_seconds))
+                    beat = asyncio.create_task(request.keep_alive(self._passed.keep_alive_seconds))
                     await request.write(self._responses.first() if self._responses else KEEP_ALIVE)
                 data = await first
                 async for frame in self._frames(data, events, request):

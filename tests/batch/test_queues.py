@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,9 @@ class QueueJob:
         """Of all segments."""
         paths = [path for path in self._folder.glob("answers*.jsonl") if kind in path.name]
         paths = [path for path in paths if kind or not {"errors", "dead"} & set(path.name.split("."))]
-        return [json.loads(line) for path in sorted(paths) for line in path.read_text().splitlines()]
+        with suppress(FileNotFoundError):  # sealed at this moment
+            return [json.loads(line) for path in sorted(paths) for line in path.read_text().splitlines()]
+        return []
 
 
 def prompts(count: int, word: str = "prompt") -> list[dict[str, str]]:
@@ -156,7 +158,7 @@ def test_a_message_with_which_workers_die_alone_becomes_a_dead_letter(
 ) -> None:
     queue.send(prompts(3, "poison"))
     job = QueueJob(queue, tmp_path, max_deliveries=1)
-    dying = open_queue(job.job.input, job.job.run_options).queue
+    dying = open_queue(job.job.input, job.job.run_options)
     assert wait_until(lambda: len(dying.receive(64, 0.1)) == 3)
     dying.close()
     monkeypatch.setattr(QueueLedger, "close", Ledger.close)  # as a process does that is killed

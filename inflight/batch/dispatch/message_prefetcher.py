@@ -8,7 +8,7 @@ from dataclasses import replace
 from inflight.batch.dispatch.prefetcher import RowPrefetcher
 from inflight.batch.job.rows import InputRecord, InvalidRow, Row
 from inflight.batch.job.spec import Job
-from inflight.batch.queues.source import BATCH, Message, QueueSource
+from inflight.batch.queues.source import BATCH, Message, MessageQueue
 from inflight.batch.row_formats.interface import RowFormat
 from inflight.batch.state.queue_ledger import QueueLedger
 
@@ -20,7 +20,7 @@ _DEATHS_TOGETHER = 2
 class MessagePrefetcher(RowPrefetcher):
     """Gives each message to the servers as soon as it is there, and acknowledges again what has its record already."""
 
-    def __init__(self, source: QueueSource, row_format: RowFormat, ledger: QueueLedger, job: Job) -> None:
+    def __init__(self, source: MessageQueue, row_format: RowFormat, ledger: QueueLedger, job: Job) -> None:
         super().__init__(source, row_format, ledger, job)
         self._queue, self._records = source, ledger
 

@@ -302,13 +302,10 @@ class RunOptions(StrictModel):
     )
     lease_seconds: float = setting(60.0, "Seconds until a message of a worker that died comes again.", ge=1, le=43200)
     max_deliveries: int = setting(
-        3,
-        "Deliveries of a message before it is tried apart, and deaths of workers then until it is a dead letter.",
-        ge=1,
+        3, "Deliveries of a message until it is tried apart, and deaths of workers until it is a dead letter.", ge=1
     )
     dead_letters: str | None = setting(
-        None,
-        "Queue of SQS, or subject of JetStream, that gets dead letters.  [default: SQS: the redrive policy's]",
+        None, "Queue of SQS, or subject of JetStream, that gets dead letters.  [default: SQS: the redrive policy's]"
     )
     segment_rows: int = setting(100_000, "Rows after which a segment of --forever is complete.", ge=1)
     segment_seconds: float = setting(3600.0, "Seconds after which it is.", gt=0)

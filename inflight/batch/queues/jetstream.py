@@ -33,7 +33,8 @@ class JetStreamQueue(MessageQueue):
     """
 
     def __init__(self, spec: InputSpec, options: RunOptions) -> None:
-        self._spec, self._dead_letters = spec, options.dead_letters
+        super().__init__(spec, options)
+        self._dead_letters = options.dead_letters
         parts = urlsplit(expand_variables(spec.address, "input_invalid"))
         self._stream, query = parts.path.strip("/"), parse_qs(parts.query)
         if not self._stream or not query.keys() <= {"consumer", "subject"}:
@@ -75,7 +76,7 @@ class JetStreamQueue(MessageQueue):
         try:
             created = self._call(open_stream, 0.0)
         except BatchError:
-            self.close()
+            self.disconnect()
             raise
         self.fingerprint = f"queue:{fingerprint([self._stream, config.filter_subject, created])}"
 
@@ -94,10 +95,10 @@ class JetStreamQueue(MessageQueue):
     def release(self, messages: Sequence[Message]) -> None:
         self._tell(messages, b"-NAK")
 
-    def settle(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
+    def settle_messages(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
         dead = [message for message, status in recorded if status is RowStatus.DEAD and self._dead_letters]
 
-        async def acknowledge() -> None:
+        async def request() -> None:
             for message in dead:
                 headers = {"Nats-Msg-Id": f"{self._stream}-{message.id}", "Inflight-Message": message.id}
                 await self._streams.publish(str(self._dead_letters), message.receipt.data, headers=headers)
@@ -106,13 +107,13 @@ class JetStreamQueue(MessageQueue):
             )
             await asyncio.gather(*requests)
 
-        self._call(acknowledge)
+        self._call(request)
 
     def backlog(self) -> int:
         info = self._call(lambda: self._streams.consumer_info(self._stream, self._consumer))
         return int((info.num_pending or 0) + (info.num_ack_pending or 0))
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         if (client := getattr(self, "_client", None)) is not None:
             with suppress(*self._temporary):
                 asyncio.run_coroutine_threadsafe(client.close(), self._loop).result(_REQUEST_SECONDS)

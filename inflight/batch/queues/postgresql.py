@@ -39,6 +39,7 @@ class TableQueue(MessageQueue):
     format: FileFormat = "sql"
 
     def __init__(self, spec: InputSpec, options: RunOptions) -> None:
+        super().__init__(spec, options)
         self._address, named = split_queue(spec.address)
         self._lease = options.lease_seconds
         self._database = OutputDatabase(self._address)
@@ -47,7 +48,7 @@ class TableQueue(MessageQueue):
         try:
             self._find_table(named, spec.id)
         except BatchError:
-            self.close()
+            self.disconnect()
             raise
 
     def _find_table(self, named: str, id: str | None) -> None:
@@ -95,12 +96,11 @@ class TableQueue(MessageQueue):
     def release(self, messages: Sequence[Message]) -> None:
         self._change(messages, "leased_until = NULL, deliveries = q.deliveries - 1")
 
-    def settle(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
+    def settle_messages(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
         statuses = {message.id: status for message, status in recorded}
-        self._database.run(lambda connection: self.settle_in(connection, statuses))
+        self._database.run(lambda connection: self._settle_in(connection, statuses))
 
-    def settle_in(self, connection: Connection, statuses: Mapping[str, RowStatus]) -> None:
-        """Acknowledge rows in a transaction, by the texts of their ids."""
+    def _settle_in(self, connection: Connection, statuses: Mapping[str, RowStatus]) -> None:
         for status in set(statuses.values()):
             connection.execute(
                 _sql(
@@ -110,16 +110,17 @@ class TableQueue(MessageQueue):
                 {"status": str(status), "ids": [id for id, each in statuses.items() if each is status]},
             )
 
-    def join(self, output: OutputWriter) -> None:
+    def join(self, output: OutputWriter, shown: str) -> None:
+        super().join(output, shown)
         if isinstance(output, TableOutput) and output.address == self._address:
-            output.with_answers = lambda connection, ids: self.settle_in(
-                connection, {str(id): RowStatus.OK for id in ids}
+            output.with_answers = lambda connection, ids: self._settle_in(
+                connection, dict.fromkeys(map(str, ids), RowStatus.OK)
             )
 
     def backlog(self) -> int:
         return int(self._execute(f"SELECT count(*) FROM {self._table} WHERE status IS NULL")[0][0])
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         self._database.close()
 
     def _change(self, messages: Sequence[Message], assignments: str, **values: Any) -> None:

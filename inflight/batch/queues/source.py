@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -22,7 +23,8 @@ BATCH = 64
 """Messages per receive: few are lost to other workers for a while if this one is killed."""
 WAIT_SECONDS = 0.5
 """How long a receive waits for messages, and so how long a job that stops may wait for it."""
-_TICK_SECONDS = 5.0
+_TICK_SECONDS = 20.0
+"""The longest time between two looks at the backlog; leases are extended then too."""
 MESSAGE_ID = "message_id"
 """The value of a JSON message with its id."""
 
@@ -53,58 +55,61 @@ class Message:
         return cls(id, {**values, MESSAGE_ID: id}, deliveries, sent, receipt)
 
 
-class MessageQueue(Protocol):
-    """A queue whose messages come again unless they are settled. Several threads may call its methods at a time.
+class MessageQueue(RowSource):
+    """A queue whose messages come again unless they are settled, in the order in which they come.
 
-    They raise BatchError `storage_unreachable`, `output_failed` once they have tried for half a minute, and others for
-    what is permanent.
+    A kind of queue has the abstract methods. Several threads may call them at a time; they raise BatchError
+    `storage_unreachable`, `output_failed` once they have tried for half a minute, and others for what is permanent.
     """
 
-    # As of a RowSource.
     format: FileFormat = "jsonl"
-    key_column: str = MESSAGE_ID
-    columns: list[str] | None = None
-    fingerprint: str
+    key_column: str | None = MESSAGE_ID
 
-    def __init__(self, spec: InputSpec, options: RunOptions) -> None: ...
-
-    def receive(self, limit: int, seconds: float) -> Sequence[Message]:
-        """Wait up to so many seconds for messages; return at most `limit`. They are this job's for the lease's time."""
-
-    def extend(self, messages: Sequence[Message]) -> None:
-        """Begin the time of their lease again."""
-
-    def settle(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
-        """Acknowledge messages; dead ones go to the queue's dead letters."""
-
-    def release(self, messages: Sequence[Message]) -> None:
-        """Let others have messages that were not sent; as far as the queue can, as if they were never delivered."""
-
-    def backlog(self) -> int:
-        """Return the number of messages without an acknowledgement."""
-
-    def join(self, output: OutputWriter) -> None:
-        """Acknowledge messages in the transactions that write their answers, if the output can do that."""
-        return
-
-    def close(self) -> None: ...
-
-
-class QueueSource(RowSource):
-    """The messages of a queue, in the order in which they come."""
-
-    def __init__(self, queue: MessageQueue, options: RunOptions) -> None:
-        self.queue, self._options = queue, options
-        self.format, self.key_column, self.columns = queue.format, queue.key_column, queue.columns
-        self.fingerprint = queue.fingerprint
+    def __init__(self, spec: InputSpec, options: RunOptions) -> None:
+        self._spec, self._options = spec, options
         self._held: dict[str, Message] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="batch-leases", daemon=True)
         self.lag: int | None = None
-        """Messages without an acknowledgement, as of a few seconds ago."""
+        """Messages without an acknowledgement, as of at most `_TICK_SECONDS` ago."""
         self.age: float | None = None
         """How long the oldest message of the last receive had waited, in seconds."""
+
+    @abstractmethod
+    def receive(self, limit: int, seconds: float) -> Sequence[Message]:
+        """Wait up to so many seconds for messages; return at most `limit`. They are this job's for the lease's time."""
+
+    @abstractmethod
+    def extend(self, messages: Sequence[Message]) -> None:
+        """Begin the time of their lease again."""
+
+    @abstractmethod
+    def settle_messages(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
+        """Acknowledge messages; dead ones go to the queue's dead letters."""
+
+    @abstractmethod
+    def release(self, messages: Sequence[Message]) -> None:
+        """Let others have messages that were not sent; as far as the queue can, as if they were never delivered."""
+
+    @abstractmethod
+    def backlog(self) -> int:
+        """Return the number of messages without an acknowledgement."""
+
+    @abstractmethod
+    def disconnect(self) -> None: ...
+
+    def join(self, output: OutputWriter, shown: str) -> None:
+        """Acknowledge messages in the transactions that write their answers, if the output can do that.
+
+        Raises BatchError for an output that is created at the end, if there is none; `shown` is its address.
+        """
+        if self._options.forever and not output.is_incremental:
+            raise BatchError(
+                f"{shown} is created at the end of a job, which --forever never comes to; write to a local .jsonl file"
+                " or to a table",
+                "output_invalid",
+            )
 
     def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
         """Yield nothing: only `messages` takes messages, and none can be looked at before."""
@@ -121,7 +126,7 @@ class QueueSource(RowSource):
                 yield []
                 self._closing.wait(WAIT_SECONDS / 10)
                 continue
-            messages = self.queue.receive(min(BATCH, room), WAIT_SECONDS)
+            messages = self.receive(min(BATCH, room), WAIT_SECONDS)
             sent = [message.sent for message in messages if message.sent is not None]
             self.age = max(0.0, time.time() - min(sent)) if sent else None if messages else 0.0
             yield self._hold(messages)
@@ -129,7 +134,7 @@ class QueueSource(RowSource):
             if messages:
                 quiet_since = now
             elif not self._options.forever and now - quiet_since >= self._options.until_empty:
-                if self.queue.backlog() <= len(self._held):
+                if self.backlog() <= len(self._held):
                     return
                 quiet_since = now  # others hold messages, which come here if those workers die
 
@@ -144,7 +149,7 @@ class QueueSource(RowSource):
             settled = [(self._held[id], status) for id, status in recorded.items() if id in self._held]
         if settled:
             failpoint("queue.settle")
-            self.queue.settle(settled)
+            self.settle_messages(settled)
             failpoint("queue.settled")
             with self._lock:
                 for message, _ in settled:
@@ -154,10 +159,10 @@ class QueueSource(RowSource):
         """Release the messages that were not recorded, and close the connection."""
         self._closing.set()
         if self._keeper.is_alive():
-            self._keeper.join(_TICK_SECONDS)
+            self._keeper.join(5.0)
         with suppress(BatchError):  # their lease ends
-            self.queue.release(list(self._held.values()))
-        self.queue.close()
+            self.release(list(self._held.values()))
+        self.disconnect()
 
     def _hold(self, messages: Sequence[Message]) -> list[Message]:
         """Hold the messages; return those that are new. Another delivery of a held one has the receipt that counts."""
@@ -168,13 +173,9 @@ class QueueSource(RowSource):
 
     def _keep(self) -> None:
         """Extend the leases of all messages that are held, and look at the backlog."""
-        interval = self._options.lease_seconds / 3
-        due = time.monotonic() + interval
-        while not self._closing.wait(min(interval, _TICK_SECONDS)):
+        while not self._closing.wait(min(self._options.lease_seconds / 3, _TICK_SECONDS)):
             with suppress(BatchError):  # the thread that receives reports it
-                if time.monotonic() >= due:
-                    due = time.monotonic() + interval
-                    with self._lock:
-                        held = list(self._held.values())
-                    self.queue.extend(held)
-                self.lag = self.queue.backlog()
+                with self._lock:
+                    held = list(self._held.values())
+                self.extend(held)
+                self.lag = self.backlog()

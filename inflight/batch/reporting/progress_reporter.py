@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from inflight.batch.job.spec import RunOptions
-from inflight.batch.queues.source import QueueSource
+from inflight.batch.queues.source import MessageQueue
 from inflight.batch.reporting.cost import JobCost
 from inflight.batch.reporting.progress import JobProgress, JobState, ServerStatus, publish_progress
 from inflight.batch.reporting.throughput import RateEstimator
@@ -47,8 +47,8 @@ class ProgressReporter:
             throughput=self._rate_estimator.update(ledger.counts, self._input_fraction(), self._retries_left),
             cost=JobCost.from_counts(ledger.counts, self._options),
             expected=expected,
-            queue_messages=queue.lag if isinstance(queue, QueueSource) else None,
-            queue_age=queue.age if isinstance(queue, QueueSource) else None,
+            queue_messages=queue.lag if isinstance(queue, MessageQueue) else None,
+            queue_age=queue.age if isinstance(queue, MessageQueue) else None,
         )
         publish_progress(self._session.directory, progress, self._on_progress)
         return progress

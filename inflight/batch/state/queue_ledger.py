@@ -18,7 +18,7 @@ from inflight.common.atomic_files import install
 
 _TABLE = """
 -- messages with a record, by the hash of their id; `recorded` in seconds since 1970
-CREATE TABLE IF NOT EXISTS messages(id BLOB PRIMARY KEY, status TEXT NOT NULL, recorded INTEGER NOT NULL) WITHOUT ROWID
+CREATE TABLE IF NOT EXISTS messages(id TEXT PRIMARY KEY, status TEXT NOT NULL, recorded INTEGER NOT NULL) WITHOUT ROWID
 """
 _FORGET_SECONDS = 10.0
 """Seconds between two times that old messages are forgotten."""
@@ -34,19 +34,17 @@ class QueueLedger(Ledger):
     def __init__(self, directory: JobDirectory) -> None:
         super().__init__(directory)
         self.database.execute(_TABLE)
-        self._deaths, self.crash_counts = self.crash_counts, {}
+        self.database.execute("DELETE FROM suspects")  # the queue counts deliveries, and numbers are of one run
+        self.crash_counts.clear()
+        self._deaths: dict[str, int] = self.database.get("deaths", {})
         self._ids: dict[int, str] = {}
         self._recorded: dict[str, RowStatus] = {}
         self._forgotten_at = 0.0
-        self._apart: list[str] = []
+        self._apart: Sequence[str] = ()
 
     @property
     def read_position(self) -> tuple[int, Position | None]:
         return self.next, self.next
-
-    def record_crashes(self, number: int, crashes: int) -> None:
-        """Count in this run alone: after it the queue counts deliveries."""
-        self.crash_counts[number] = crashes
 
     def add_message(self, number: int, id: str) -> None:
         """Add a message before its row's result."""
@@ -61,29 +59,25 @@ class QueueLedger(Ledger):
 
     def deaths(self, id: str) -> int:
         """Return how many processes died while they had this message apart from others."""
-        deaths: int = self._deaths.get(_number(id), 0)
-        return deaths
+        return self._deaths.get(_hash(id), 0)
 
     def try_apart(self, ids: Sequence[str]) -> None:
         """Record that this process has these messages and no others, as if it died with them; that is corrected for
         those that get a record, and when it closes the ledger."""
-        self._apart = list(ids)
+        self._apart = ids
         self._count_deaths(1)
         failpoint("messages.apart")
 
     def close(self) -> None:
-        self._apart = [id for id in self._apart if self.deaths(id)]
-        if self._apart:
-            with suppress(BatchError):  # of a ledger that can't be written
-                self._count_deaths(-1)
+        with suppress(BatchError):  # of a ledger that can't be written
+            self._count_deaths(-1)
         super().close()
 
     def _count_deaths(self, more: int) -> None:
         with self._writing():
-            self._deaths |= {_number(id): self.deaths(id) + more for id in self._apart}
-            rows = [(_number(id), self.deaths(id)) for id in self._apart]
-            self.database.execute_many("INSERT OR REPLACE INTO suspects VALUES (?, ?)", rows)
-            self._commit()
+            if counted := [id for id in self._apart if more > 0 or self.deaths(id)]:
+                self._deaths |= {_hash(id): self.deaths(id) + more for id in counted}
+                self.remember("deaths", self._deaths)
 
     def take_recorded(self) -> dict[str, RowStatus]:
         """Return the messages that were recorded by the checkpoints since the last call."""
@@ -115,10 +109,10 @@ class QueueLedger(Ledger):
             for status, file in self._files.items():
                 file.close()
                 self._files[status] = LineFile(file.path, 0)
-            values = {"segment": number, "sealed": (self.next, time.time()), "sealing": (number, discard)}
-            for name, value in (values | {"delivered": 0}).items():
-                self.database.put(name, value)
-            self._commit()
+            self.database.put("segment", number)
+            self.database.put("sealed", (self.next, time.time()))
+            self.database.put("delivered", 0)
+            self.remember("sealing", (number, discard))
             self._finish_sealing()
 
     def recover(self) -> None:
@@ -141,8 +135,7 @@ class QueueLedger(Ledger):
                     before_rename=lambda: failpoint("segment.rename"),
                     after_rename=lambda: failpoint("segment.renamed"),
                 )
-        self.database.put("sealing", None)
-        self.database.commit()
+        self.remember("sealing", None)
 
     def _segment(self, status: RowStatus, number: int) -> Path:
         path = self._directory.result_file(status)
@@ -154,11 +147,11 @@ class QueueLedger(Ledger):
         recorded = {self._ids.pop(result.number): result.status for result in results}
         rows = [(_hash(id), status, now) for id, status in recorded.items()]
         self.database.execute_many("INSERT OR REPLACE INTO messages VALUES (?, ?, ?)", rows)
-        cleared = [(_number(id),) for id in recorded if self._deaths.pop(_number(id), None) is not None]
-        self.database.execute_many("DELETE FROM suspects WHERE number = ?", cleared)
+        if [id for id in recorded if self._deaths.pop(_hash(id), None) is not None]:
+            self.database.put("deaths", self._deaths)
         for result in results:
             self.counts.add(result)
-            self.crash_counts.pop(result.number, None)
+        self._clear_suspects(results)
         self._recorded |= recorded
         return results
 
@@ -170,10 +163,5 @@ class QueueLedger(Ledger):
         self.next += len(results)
 
 
-def _number(id: str) -> int:
-    """Return the number of a message among the suspects, the same in each run."""
-    return int.from_bytes(_hash(id)[:8], signed=True)
-
-
-def _hash(id: str) -> bytes:
-    return hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _hash(id: str) -> str:
+    return hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -150,13 +150,13 @@ def adapter_files(path: Path) -> dict[str, Path]:
 
 def adapter_digests(adapters: Sequence[Path], model: str) -> dict[str, str]:
     """Return the SHA-256 of the files of each LoRA adapter by its name. Raises OSError."""
-    digests = {}
-    for name, path in zip(adapter_names(adapters, model), adapters, strict=True):
-        digest = hashlib.sha256()
-        for file_name, file in adapter_files(path).items():
-            digest.update(file_name.encode() + hashlib.sha256(file.read_bytes()).digest())
-        digests[name] = digest.hexdigest()
-    return digests
+    names = adapter_names(adapters, model)
+    return {name: _sha256(adapter_files(path)) for name, path in zip(names, adapters, strict=True)}
+
+
+def _sha256(files: Mapping[str, Path]) -> str:
+    parts = (name.encode() + hashlib.sha256(file.read_bytes()).digest() for name, file in files.items())
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def check_readable(*paths: Path | str) -> None:

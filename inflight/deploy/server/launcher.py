@@ -99,14 +99,12 @@ class ServerLauncher:
 
     def _digests(self) -> dict[str, Any]:
         """Return those of the engine that generates, and its adapters: they may be others than at the last start."""
-        digests: dict[str, Any] = {}
         if (directory := self.engines.directories.get("generate")) is not None:
             with suppress(OSError):  # the server's own error says it better
-                digests["manifest_sha256"] = hashlib.sha256((directory / ENGINE_FILE).read_bytes()).hexdigest()
-                if self.adapters:
-                    names = self.engines.model_names
-                    digests["adapters_sha256"] = adapter_digests(self.adapters, names["generate"])
-        return digests
+                adapters = adapter_digests(self.adapters, self.engines.model_names["generate"])
+                manifest = hashlib.sha256((directory / ENGINE_FILE).read_bytes()).hexdigest()
+                return {"manifest_sha256": manifest, "adapters_sha256": adapters}
+        return {}
 
     def _follower_command(self, rank: int) -> list[str]:
         # Each rank has its own shared memory; a prefix that begins with the server's is removed with it.

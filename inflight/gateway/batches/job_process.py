@@ -24,8 +24,7 @@ from inflight.common.process_guard import die_with_parent
 from inflight.gateway.audit.chain import AuditOptions
 from inflight.gateway.audit.log import AuditLog
 from inflight.gateway.batches.models import BatchModel
-from inflight.gateway.batches.row_checks import RowChecks
-from inflight.gateway.batches.row_gate import GatedBackend, RowAudit, RowQuotas
+from inflight.gateway.batches.row_gate import GatedBackend, RowAudit, RowChecks, RowQuotas
 from inflight.gateway.batches.store import input_path, job_directory
 from inflight.gateway.batches.validation import encode_spec, read_validation, validate_input, write_validation
 

@@ -1,5 +1,5 @@
-"""What the rows of a batch pass when they are sent: the quotas of the key that created it, its share of a server, and
-the audit log, since rows are no requests to the gateway.
+"""What the rows of a batch pass when they are sent: the checks, the quotas of the key that created it, its share of a
+server, and the audit log, since rows are no requests to the gateway.
 
 A row waits until the quotas permit it, as long as the batch's window lasts; rows that are embedded together are one
 request. The last of the requests that a key may have at a time is left to its other callers.
@@ -8,15 +8,17 @@ request. The last of the requests that a key may have at a time is left to its o
 from __future__ import annotations
 
 import asyncio
+import random
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
-from inflight_client import InflightError
+from inflight_client import AsyncClient, InflightError
 from inflight_client.results import Generation
 
 from inflight.batch.dispatch.backend import Backend, ServerLoad
@@ -24,10 +26,13 @@ from inflight.batch.job.rows import Completion, GenerateRequest, RowAnswer, RowR
 from inflight.common.atomic_files import write_atomic
 from inflight.gateway.audit.line import AuditLine, prompt_of
 from inflight.gateway.audit.log import AuditLog
-from inflight.gateway.batches.row_checks import RowChecks
+from inflight.gateway.checks.checks import Checks
+from inflight.gateway.checks.gate import checked_choice
 from inflight.gateway.key_file import ApiKey, read_key_file
+from inflight.gateway.metrics import GatewayMetrics
 from inflight.gateway.outcome import Outcome
 from inflight.gateway.quotas import QuotaLedger, Reservation
+from inflight.gateway.routes_file import Routes
 from inflight.openai_api.errors import ApiError
 
 _SHARE = "share"
@@ -132,6 +137,56 @@ def _finish_reasons(answer: RowAnswer | InflightError | None) -> tuple[str, ...]
     if isinstance(answer, Completion):
         return tuple(str(choice.get("finish_reason") or "stop") for choice in answer.choices)
     return ()
+
+
+class RowChecks:
+    """`routes` is the file with the checks, `model` the one that rows name, `classifiers` the servers of classifiers by
+    the names of their models."""
+
+    def __init__(self, routes: Path, model: str, classifiers: Mapping[str, Sequence[str]]) -> None:
+        """Raises InflightError."""
+        self._model, self._classifiers = model, classifiers
+        self._clients: dict[str, AsyncClient] = {}
+        counter = GatewayMetrics(lambda: True).checks
+        self._checks = Checks(Routes(routes).checks, counter, self._client)
+
+    def _client(self, model: str) -> AsyncClient:
+        if not self._classifiers.get(model):
+            raise InflightError(f"no server has the classifier {model}", "model_not_ready")
+        address = random.choice(self._classifiers[model]).partition(",metrics=")[0]
+        return self._clients.setdefault(address, AsyncClient(address))
+
+    async def request(self, row: GenerateRequest, outcome: Outcome) -> GenerateRequest:
+        """Return a row as checks leave it. Raises InflightError for one that is blocked, or gets no verdict."""
+        name = "prompt" if isinstance(row.prompt, str) else "messages"
+        kwargs = row.options.get("chat_template_kwargs")
+        sent = {name: row.prompt, "tools": list(row.tools.functions), "chat_template_kwargs": kwargs}
+        try:
+            left = await self._checks.before(sent, self._model, outcome)
+        except ApiError as error:
+            raise InflightError(str(error), error.code) from None
+        if left is sent:
+            return row
+        options = row.options.copy()
+        if kwargs is not None:
+            options["chat_template_kwargs"] = left["chat_template_kwargs"]
+        tools = replace(row.tools, functions=tuple(left["tools"]))
+        return replace(row, prompt=left[name], tools=tools, options=options, body=None)
+
+    async def answer(
+        self, row: GenerateRequest, answer: RowAnswer | InflightError, outcome: Outcome
+    ) -> RowAnswer | InflightError:
+        """Return an answer as checks leave it."""
+        gate = partial(self._checks.gate, self._model, outcome, row.sampling.guide)
+        if isinstance(answer, Completion):
+            return replace(answer, choices=tuple([await checked_choice(each, gate()) for each in answer.choices]))
+        if not isinstance(answer, Generation):
+            return answer
+        choice = {"text": answer.text, "finish_reason": answer.finish_reason, "logprobs": True}
+        left = await checked_choice(choice, gate())
+        if not left["logprobs"]:
+            answer = replace(answer, token_ids=None, log_probs=None, cumulative_log_prob=None)
+        return replace(answer, text=left["text"], finish_reason=left["finish_reason"])
 
 
 class GatedBackend:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import orjson
+from inflight_client.sampling import Guide
 from prometheus_client import Counter
 
 from inflight.gateway.checks.gate import BLOCKED, ChoiceGate, Gate
@@ -31,8 +32,6 @@ _LEAST_NUMBER = 10**6
 _LONG_CHARACTERS = 16_384
 _LONG_TEXTS = ThreadPoolExecutor(1, "long-checks")
 """Longer texts wait for each other, and no short one for them."""
-Visit = Callable[[str, bool], str]
-"""Takes a text and whether it is JSON."""
 
 
 class Checks:
@@ -46,25 +45,26 @@ class Checks:
         self._specs: Sequence[CheckSpec] = ()
         self._stages: dict[tuple[Place, str], Stage] = {}
 
-    def _stage(self, place: Place, model: str) -> Stage | None:
+    def stage(self, place: Place, model: str) -> Stage | None:
+        """Return what applies now; None: nothing."""
         specs = self._current()
         if specs is not self._specs:
             self._specs, self._stages = specs, {}
         key = (place, model if any(model in each.models for each in specs) else "")
         if key not in self._stages:
             self._stages[key] = stage_of(specs, *key)
-        return self._stages[key] or None
+        return self._stages[key] if any(self._stages[key]) else None
 
     def _note(self, outcome: Outcome, place: Place, check: str, action: str) -> None:
         self._counter.labels(check, place, action).inc()
         if (done := f"{check}={action}") not in outcome.checks:
             outcome.checks.append(done)
 
-    def gate(self, model: str, outcome: Outcome, in_json: bool = False) -> ChoiceGate | None:
-        """Return what a choice of an answer passes; None if nothing applies. `in_json`: its text is JSON."""
-        stage = self._stage("after", model)
-        if stage is None:
+    def gate(self, model: str, outcome: Outcome, guide: Guide | None) -> ChoiceGate | None:
+        """Return what a choice of an answer passes, whose text may have to match a guide; None if nothing applies."""
+        if (stage := self.stage("after", model)) is None:
             return None
+        in_json = guide is not None and guide.type.startswith("json")
         return ChoiceGate(stage, self._judges, "after", model, partial(self._note, outcome), in_json=in_json)
 
     async def before(self, body: Any, model: str, outcome: Outcome) -> Any:
@@ -73,9 +73,9 @@ class Checks:
         Raises ApiError 400 `content_filter` for one that is blocked, and 503 `check_unavailable` for one that waits for
         a verdict which does not come.
         """
-        if (stage := self._stage("before", model)) is None:
+        if (stage := self.stage("before", model)) is None:
             return body
-        sent = {name: body[name] for name in _FIELDS if body.get(name) is not None}
+        sent = {name: body[name] for name in _FIELDS if name in body}
         if isinstance(sent.get("prompt"), list) and any(not isinstance(each, str) for each in sent["prompt"]):
             raise ApiError("token ids can't be checked; send the prompt as text", "unsupported_input", "prompt")
         gate = Gate(stage, self._judges, "before", model, partial(self._note, outcome))
@@ -92,19 +92,14 @@ class Checks:
             raise ApiError("the texts have too many numbers to check; send fewer at a time", BLOCKED) from None
         await gate.judge()
         if gate.failed:
-            raise ApiError(
-                f"the check {gate.blocked} gave no verdict; send the request again later",
-                "check_unavailable",
-                status=503,
-                headers={"retry-after": "2"},
-            )
+            sentence = f"the check {gate.blocked} gave no verdict; send the request again later"
+            raise ApiError(sentence, "check_unavailable", status=503, headers={"retry-after": "2"})
         if gate.blocked:
             raise ApiError(f"the check {gate.blocked} refuses the request; change its text", BLOCKED)
-        left = list(map("".join, gate.texts.values()))
-        if left == texts:
+        if gate.texts == texts:
             return body
-        others = iter(left)
-        return {**body, **_walk(sent, lambda text, in_json: next(others))}
+        left = iter(gate.texts)
+        return {**body, **_walk(sent, lambda text, in_json: next(left))}
 
     async def moderate(self, body: Any, pool: object, caller: Caller) -> bytes:
         """Answer a request to /v1/moderations as JSON. Raises ApiError."""
@@ -112,11 +107,9 @@ class Checks:
         parsed = parse_encoding("classify", body)
         check = known.get(parsed.model or next(iter(known), ""))
         if check is None:
+            names = ", ".join(known) or "none"
             raise ApiError(
-                f"model must be that of a classifier among the checks: {', '.join(known) or 'none'}",
-                "model_not_found",
-                "model",
-                404,
+                f"model must be that of a classifier among the checks: {names}", "model_not_found", "model", 404
             )
         caller.check_model(check.model)
         texts: Sequence[Any] = getattr(parsed, "texts", ())
@@ -134,8 +127,10 @@ class Checks:
         return orjson.dumps({"id": f"modr-{secrets.token_hex(12)}", "model": check.model, "results": results})
 
 
-def _walk(value: Any, visit: Visit, in_json: bool = False) -> Any:
-    """Return a value with other texts. Long numbers, and names that are no identifiers, are texts too."""
+def _walk(value: Any, visit: Callable[[str, bool], str], in_json: bool = False) -> Any:
+    """Return a value with what `visit` returns for its texts, of which it is told whether they are JSON.
+
+    Long numbers, and names that are no identifiers, are texts too."""
     if isinstance(value, str):
         return visit(value, in_json)
     if isinstance(value, list):

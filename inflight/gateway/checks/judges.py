@@ -16,9 +16,11 @@ _MAX_ANSWER = 2**20
 """Bytes of a hook's answer beyond those of the request."""
 _PIECE_BYTES = 480
 """Of a long text, of which each piece is classified: an encoder's 512 tokens are at least as many bytes."""
-FAILURES = (TimeoutError, InflightError, ApiError, OSError, ValueError, KeyError, TypeError)
-"""What a check raises that gives no verdict. Errors of the HTTP library are made one of them."""
-Scores = Sequence[Mapping[str, float]]
+FAILURES = (
+    *(TimeoutError, InflightError, ApiError, OSError, ValueError, KeyError, TypeError),
+    *(httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException),
+)
+"""What a check raises that gives no verdict."""
 FindEncoder = Callable[[str], AsyncClient]
 """Returns a client of the server that has a model. Raises ApiError or InflightError."""
 
@@ -28,21 +30,18 @@ class Judges:
 
     def __init__(self, find: FindEncoder) -> None:
         self._find = find
-        self._pool: httpcore2.AsyncConnectionPool | None = None
-
-    async def close(self) -> None:
-        if self._pool is not None:
-            await self._pool.aclose()
+        self._pool = httpcore2.AsyncConnectionPool(max_connections=100, keepalive_expiry=10)
+        self.close = self._pool.aclose
 
     async def verdict(self, check: Asked, place: Place, model: str, texts: Sequence[str]) -> tuple[bool, Sequence[str]]:
         """Return whether a check has found something in texts, and what a hook leaves of them. Raises FAILURES."""
         async with asyncio.timeout(check.timeout):
             if isinstance(check, HookCheck):
-                return await self._asked(check, place, model, texts)
-            scores = await self.scores(check, texts)
-            return any(found(check, each) for each in scores), texts
+                body = orjson.dumps({"at": place, "model": model, "texts": texts})
+                return _read(check, await self._post(str(check.url), body), texts)
+            return any(found(check, each) for each in await self.scores(check, texts)), texts
 
-    async def scores(self, check: ClassifierCheck, texts: Sequence[str]) -> Scores:
+    async def scores(self, check: ClassifierCheck, texts: Sequence[str]) -> Sequence[Mapping[str, float]]:
         """Return the labels' probabilities for each text, of a long one the greatest of its pieces. Raises FAILURES."""
         pieces = [(place, piece) for place, text in enumerate(texts) for piece in _pieces(text)]
         greatest: list[dict[str, float]] = [{} for _ in texts]
@@ -53,29 +52,27 @@ class Judges:
                     greatest[place][label] = max(score, greatest[place].get(label, 0.0))
         return greatest
 
-    async def _asked(
-        self, check: HookCheck, place: Place, model: str, texts: Sequence[str]
-    ) -> tuple[bool, Sequence[str]]:
-        self._pool = self._pool or httpcore2.AsyncConnectionPool(max_connections=100, keepalive_expiry=10)
-        body = orjson.dumps({"at": place, "model": model, "texts": texts})
-        content = bytearray()
-        try:
-            async with self._pool.stream(
-                "POST", check.url, headers={"content-type": "application/json"}, content=body
-            ) as answer:
-                async for part in answer.aiter_stream():
-                    content += part
-                    if len(content) > len(body) + _MAX_ANSWER or answer.status != 200:
-                        raise ValueError(f"the answer has the status {answer.status}, or too many bytes")
-        except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException) as error:
-            raise OSError(f"the hook can't be reached: {error}") from None
-        given = orjson.loads(content)
-        flagged, left = given["flagged"], given.get("texts", texts)
-        if not isinstance(flagged, bool) or [type(each) for each in left] != [str] * len(texts):
-            raise ValueError("the answer must have flagged, true or false, and as many texts as were sent, or none")
-        if check.action == "redact" and flagged and left == texts:
-            raise ValueError("the answer has flagged texts and does not change them")
-        return flagged, left if check.action == "redact" else texts
+    async def _post(self, url: str, body: bytes) -> bytes:
+        content, headers = bytearray(), [("content-type", "application/json")]
+        async with self._pool.stream("POST", url, headers=headers, content=body) as answer:
+            async for part in answer.aiter_stream():
+                content += part
+                if len(content) > len(body) + _MAX_ANSWER or answer.status != 200:
+                    raise ValueError(f"the answer has the status {answer.status}, or too many bytes")
+        return bytes(content)
+
+
+def _read(check: HookCheck, content: bytes, texts: Sequence[str]) -> tuple[bool, Sequence[str]]:
+    """Return the verdict of a hook's answer."""
+    given = orjson.loads(content)
+    flagged, left = given["flagged"], given.get("texts", texts)
+    if not isinstance(flagged, bool) or [type(each) for each in left] != [str] * len(texts):
+        raise ValueError("the answer must have flagged, true or false, and as many texts as were sent, or none")
+    if check.action != "redact":
+        return flagged, texts
+    if flagged and left == texts:
+        raise ValueError("the answer has flagged texts and does not change them")
+    return flagged, left
 
 
 def found(check: ClassifierCheck, scores: Mapping[str, float]) -> bool:

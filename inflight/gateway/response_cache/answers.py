@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
@@ -26,7 +25,6 @@ MAX_WIRE_BYTES = 2**20
 _REMARKS = ("x-inflight-tool-call-parser", "x-inflight-degraded")
 """Headers of an answer that is not quite what was asked for; it goes only to those who ask at the same time."""
 _WHOLE = frozenset(("stop", "length", "tool_calls"))
-_HEAD = re.compile(rb'"id":"[a-z]+[_-]([0-9a-f]{16})[0-9a-f]{8}","object":"[a-z._]+","created(?:_at)?":([0-9]+)')
 Compute = Callable[[Request], Awaitable[None]]
 
 
@@ -59,12 +57,11 @@ class CachedAnswers:
         if entry is not None:
             with self._uncomputed(request, caller, target):
                 request.outcome.finish_reasons = dict(enumerate(entry.finish_reasons))
-                wire = Renaming()(entry.wire)
-                if wire.startswith(b"{"):
-                    await request.respond(Response(wire))
+                if entry.wire.startswith(b"{"):
+                    await request.respond(Response(entry.wire))
                 else:
                     await request.start_stream()
-                    await request.end(wire)
+                    await request.end(entry.wire)
             return
         if other is not None and await self._follow(other, request, caller, target, until):
             return
@@ -94,16 +91,14 @@ class CachedAnswers:
 
     async def _follow(self, other: _Computing, request: Request, caller: Caller, target: Target, until: float) -> bool:
         """Answer with what is being computed; return False if nothing of it came, in time or at all."""
-        with self._uncomputed(request, caller, target), other.reading():
+        with self._uncomputed(request, caller, target):
             try:
                 async with asyncio.timeout(until - time.monotonic()):
-                    stays = await cancel_on_disconnect(request, partial(other.write_to, request))
+                    await other.send_to(request)
             except TimeoutError:
                 if request.started:
                     raise ApiError("the answer is not complete; set a later deadline", "deadline_exceeded") from None
                 return False
-            if not stays:
-                raise DisconnectedError
             if request.started:
                 request.outcome.finish_reasons = other.request.outcome.finish_reasons
                 request.outcome.error = other.request.outcome.error
@@ -129,8 +124,9 @@ class _Computing:
         """Send it to the first request. If its client leaves, go on for the others."""
         stays = False
         try:
-            with self.reading(), suppress(DisconnectedError):
-                stays = await cancel_on_disconnect(self.request, partial(self.write_to, self.request))
+            with suppress(DisconnectedError):
+                await self.send_to(self.request)
+                stays = True
             await asyncio.wait((self._task,))
         finally:
             self._task.cancel()
@@ -145,24 +141,24 @@ class _Computing:
             error = None if self._task.cancelled() else self._task.exception()
             raise error or ApiError("the answer was not finished; send the request again", "cancelled")
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    async def send_to(self, request: Request) -> None:
+        """Send what there is, and what comes, until it ends. Raises DisconnectedError if the client leaves."""
         self._readers += 1
         try:
-            yield
+            if not await cancel_on_disconnect(request, partial(self._write_to, request)):
+                raise DisconnectedError
         finally:
             self._readers -= 1
             if not self._readers and not self._ended and not self._task.done():
                 self.request.outcome.left = True  # before its tokens are counted
                 self._task.cancel()
 
-    async def write_to(self, request: Request) -> None:
-        """Send what there is, and what comes, until it ends."""
-        rename, sent = Renaming(), 0
+    async def _write_to(self, request: Request) -> None:
+        sent = 0
         while True:
             news, ended, streams = self._news, self._ended, self._inner.has_events
-            raw = bytes(self._body[sent:]) if streams or ended else b""
-            sent, part = sent + len(raw), rename(raw)
+            part = bytes(self._body[sent:]) if streams or ended else b""
+            sent += len(part)
             if part and not request.started:
                 request.response_headers |= self._remarks
                 if streams:
@@ -200,24 +196,6 @@ class _Computing:
     def _tell(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
-
-
-class Renaming:
-    """Gives a response that was made for another request ids and a time of its own."""
-
-    def __init__(self) -> None:
-        self._id, self._time = secrets.token_hex(8).encode(), str(int(time.time())).encode()
-        self._names: tuple[re.Pattern[bytes], bytes, bytes] | None = None
-
-    def __call__(self, wire: bytes) -> bytes:
-        """Return the next events, or the whole body."""
-        if self._names is None and (head := _HEAD.search(wire)):
-            # The id is random, so it is nowhere in the texts; ids of items and tool calls have its first half.
-            self._names = re.compile(re.escape(head[0])), head[0].removesuffix(head[2]) + self._time, head[1]
-        if self._names is None:
-            return wire
-        old, new, old_id = self._names
-        return old.sub(new, wire).replace(old_id, self._id)
 
 
 def _note(request: Request, result: str) -> None:

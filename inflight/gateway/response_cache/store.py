@@ -23,8 +23,9 @@ _BUSY_SECONDS, _CLEAR_BUSY_SECONDS = 0.25, 5.0
 _MOST_REMOVED = 100
 """Entries that make room for a new one; more may be too many since the bound was lowered."""
 _SCHEMA = """
+-- `content`: request, finish reasons and wire, compressed, with zlib's checksum
 CREATE TABLE IF NOT EXISTS entries (
-    digest BLOB PRIMARY KEY, generation INTEGER, stored REAL, request BLOB, reasons TEXT, wire BLOB, checksum INTEGER
+    digest BLOB PRIMARY KEY, generation INTEGER, stored REAL, content BLOB
 );
 CREATE INDEX IF NOT EXISTS by_age ON entries (stored);
 """
@@ -42,7 +43,7 @@ class Entry(NamedTuple):
 
 
 class ResponseStore:
-    """Entries by the bytes of their requests. One thread does all work, in its order."""
+    """Entries by the bytes of their requests, which have no zeros. One thread does all work, in its order."""
 
     def __init__(self, path: Path, max_bytes: int, max_age: float) -> None:
         """`max_bytes`: of the file; `max_age`: of an entry, in seconds."""
@@ -69,7 +70,7 @@ class ResponseStore:
     async def _run(self, work: Callable[[], T], otherwise: T) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except (sqlite3.Error, OSError, TypeError, ValueError) as error:  # the last two for a damaged row
+        except (sqlite3.Error, OSError, TypeError, ValueError, zlib.error) as error:  # the last three: a damaged row
             if str(error) not in self._said:
                 self._said.add(str(error))
                 logger.error(
@@ -89,22 +90,21 @@ class ResponseStore:
         database, now = self._open(), time.time()
         (generation,) = database.execute("PRAGMA user_version").fetchone()
         row = database.execute(
-            "SELECT request, reasons, wire, checksum FROM entries"
-            " WHERE digest = ? AND generation = ? AND stored > ? AND stored <= ?",
+            "SELECT content FROM entries WHERE digest = ? AND generation = ? AND stored > ? AND stored <= ?",
             (_digest(request), generation, now - max_age, now),
         ).fetchone()
-        if row is None or row[0] != request or row[3] != _checksum(*row[:3]):
+        if row is None:
             return None, generation
-        return Entry(row[2], tuple(row[1].split())), generation
+        same, reasons, wire = zlib.decompress(row[0]).split(b"\0", 2)
+        return (Entry(wire, tuple(reasons.decode().split())) if same == request else None), generation
 
     def _keep(self, request: bytes, entry: Entry, generation: int) -> None:
-        database, now, row = self._open(), time.time(), (request, " ".join(entry.finish_reasons), entry.wire)
+        database, now = self._open(), time.time()
+        content = zlib.compress(b"\0".join((request, " ".join(entry.finish_reasons).encode(), entry.wire)), 1)
         with transaction(database):
             database.execute("DELETE FROM entries WHERE stored <= ? OR stored > ?", (now - self.max_age, now))
-            database.execute(
-                "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (_digest(request), generation, now, *row, _checksum(*row)),
-            )
+            row = (_digest(request), generation, now, content)
+            database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", row)
             for _ in range(_MOST_REMOVED):
                 if database.execute(_USED).fetchone()[0] <= self._max_bytes:
                     break
@@ -134,7 +134,3 @@ def _opened(path: Path, timeout: float) -> sqlite3.Connection:
 
 def _digest(request: bytes) -> bytes:
     return hashlib.blake2b(request, digest_size=16).digest()
-
-
-def _checksum(request: bytes, reasons: str, wire: bytes) -> int:
-    return zlib.crc32(wire, zlib.crc32(reasons.encode(), zlib.crc32(request)))

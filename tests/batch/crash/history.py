@@ -64,9 +64,9 @@ def record(path: str) -> None:
     wrap(LineFile, "__init__", opened)
     wrap(LineFile, "sync", sync)
     wrap(LineFile, "truncate", truncate)
-    wrap(TableQueue, "settle_in", settle_in)
-    wrap(JetStreamQueue, "settle", settle)
-    wrap(SqsQueue, "settle", settle)
+    wrap(TableQueue, "_settle_in", settle_in)
+    wrap(JetStreamQueue, "settle_messages", settle)
+    wrap(SqsQueue, "settle_messages", settle)
     wrap(MessagePrefetcher, "_row", row)
 
 

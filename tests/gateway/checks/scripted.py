@@ -73,7 +73,7 @@ class ScriptedGateway:
         texts = [self.pieces[each] for each in ids]
         return [TokenLogprob(text, list(text.encode()), -0.5) for text in texts]
 
-    async def post(self, path: str, body: dict[str, Any], pieces: Sequence[str]) -> str:
+    async def post(self, path: str, body: dict[str, Any], pieces: Sequence[str], caller: Caller | None = None) -> str:
         """Return the body of the response. Raises ApiError."""
         self.pieces, sent = pieces, bytearray()
         raw = json.dumps({"model": MODEL, **body}).encode()
@@ -88,7 +88,7 @@ class ScriptedGateway:
         scope = {"method": "POST", "path": path, "headers": []}
         self.request = Request(scope, receive, send, "id", 2**24, BodyMemory(2**26))
         try:
-            await self.handlers.routes[path]["POST"](self.request, Caller())
+            await self.handlers.routes[path]["POST"](self.request, caller or Caller())
         except InflightError as error:
             raise ApiError.from_error(error) from None
         finally:

@@ -15,6 +15,8 @@ import openai
 import pytest
 
 from inflight.deploy.server.server import Server
+from inflight.gateway.key_file import ApiKey, Quotas
+from inflight.gateway.key_ring import Caller
 from inflight.gateway.processes import GatewayProcesses
 from inflight.openai_api.errors import ApiError
 from tests.client.support.encoder_server import encoder_server
@@ -126,6 +128,16 @@ def test_a_hook_changes_or_blocks_a_request(tmp_path: Path) -> None:
         assert gateway.prompts == [[{"role": "user", "content": "coffee?"}]]
         with raises(ApiError, "content_filter"):
             ask(tmp_path, url, at="before")
+
+
+def test_a_request_that_quotas_refuse_is_not_judged(tmp_path: Path) -> None:
+    caller = Caller(key=ApiKey.new("app", quotas=Quotas(requests_per_minute=1)))
+    with hook(no_hemlock) as (url, got):
+        gateway = ScriptedGateway(tmp_path, [{"kind": "hook", "url": url, "on_error": "closed", "at": "before"}])
+        asyncio.run(gateway.post("/v1/chat/completions", CHAT, ["ok"], caller))
+        with raises(ApiError, "rate_limit_exceeded"):
+            asyncio.run(gateway.post("/v1/chat/completions", CHAT, ["ok"], caller))
+    assert len(got) == 1
 
 
 TROUBLES: dict[str, Verdict | None] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -70,12 +69,8 @@ def ask(
     return answer.headers.get("x-inflight-cache"), answer
 
 
-def parts(answer: Answer) -> tuple[str, str, str]:
-    """What must be the same of an answer and its replay, and the id, which must not."""
-    text = answer.body.replace(b": keep-alive\n\n", b"").decode()
-    found = re.search(r'"id":"[a-z]+[-_]([0-9a-f]{24})","object":"[a-z._]+","created(_at)?":(\d+)', text)
-    assert found is not None
-    return text.replace(found[1][:16], "ID").replace(found[3], "TIME"), answer.headers["content-type"], found[1]
+def body_of(answer: Answer) -> bytes:
+    return answer.body.replace(b": keep-alive\n\n", b"")
 
 
 @pytest.mark.parametrize(
@@ -94,9 +89,9 @@ def test_an_answer_is_replayed_as_it_was_sent(
 ) -> None:
     asked = [ask(cached, keys["shop"], path, **body) for _ in range(3)]
     assert [result for result, _ in asked] == ["miss", "hit", "hit"]
-    texts, types, ids = zip(*(parts(answer) for _, answer in asked), strict=True)
-    assert (len(set(texts)), len(set(types)), len(set(ids))) == (1, 1, 3)
-    assert types[0].startswith("text/event-stream" if body.get("stream") else "application/json")
+    assert len({body_of(answer) for _, answer in asked}) == 1
+    (kind,) = {answer.headers["content-type"] for _, answer in asked}
+    assert kind.startswith("text/event-stream" if body.get("stream") else "application/json")
 
 
 @pytest.mark.parametrize(
@@ -122,8 +117,7 @@ def test_an_answer_is_stored_as_checks_left_it(cached: GatewayProcesses, keys: K
     asked = [ask(cached, keys["plain"], COMPLETIONS, **body) for _ in range(2)]
     assert [result for result, _ in asked] == ["miss", "hit"]
     for _, answer in asked:
-        text = parts(answer)[0]
-        assert ("[deny]" in text, "hemlock" in text) == (True, False)
+        assert (b"[deny]" in answer.body, b"hemlock" in answer.body) == (True, False)
 
 
 def test_64_identical_requests_at_once_are_computed_once(cached: GatewayProcesses, keys: Keys) -> None:
@@ -131,7 +125,7 @@ def test_64_identical_requests_at_once_are_computed_once(cached: GatewayProcesse
     with ThreadPoolExecutor(64) as pool:
         asked = list(pool.map(lambda _: ask(cached, keys["crowd"], **body), range(64)))
     assert sorted(str(result) for result, _ in asked) == ["hit"] * 63 + ["miss"]
-    assert len({parts(answer)[0] for _, answer in asked}) == 1
+    assert len({body_of(answer) for _, answer in asked}) == 1
     wait_until(lambda: figure(cached, keys, 'tokens_total{kind="output",tenant="crowd"}') == 50)
 
 
