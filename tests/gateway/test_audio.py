@@ -21,7 +21,7 @@ from tests.client.support.encoder_server import encoder_server
 from tests.client.support.scripted_whisper import expected_texts
 from tests.fixtures.errors import raises
 from tests.fixtures.gateway import openai_client, running_gateway
-from tests.fixtures.gateway_requests import Answer, gauge, get, post
+from tests.fixtures.gateway_requests import Answer, gauge, get, post, settled
 from tests.fixtures.voice import encoded, silence, voice
 from tests.fixtures.waiting import wait_until
 
@@ -210,7 +210,7 @@ def test_auto_asks_for_nothing(client: openai.OpenAI) -> None:
 
 
 def test_seconds_count_and_a_client_that_leaves_frees_its_places(front: GatewayProcesses) -> None:
-    before = gauge(front, "inflight_gateway_audio_seconds_total")
+    (before,) = wait_until(lambda: settled(front, ["inflight_gateway_audio_seconds_total"]))
     assert send(front, form(("language", b"en"))).status == 200
     wait_until(lambda: gauge(front, "inflight_gateway_audio_seconds_total") == before + 6)
     body = form(("prompt", b"wait 1"))

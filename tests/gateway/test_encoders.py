@@ -6,7 +6,7 @@ import base64
 import json
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -27,7 +27,7 @@ from tests.client.support.encoder_server import MAX_SEQ_LEN, encoder_server
 from tests.client.support.scripted_encoder import DIMENSIONS, LABELS, expected_translation, expected_vector
 from tests.fixtures.errors import raises
 from tests.fixtures.gateway import openai_client, running_gateway
-from tests.fixtures.gateway_requests import MODEL, Answer, chat, gauge, get, post
+from tests.fixtures.gateway_requests import MODEL, Answer, chat, gauge, get, post, settled
 from tests.fixtures.waiting import wait_until
 
 EMBEDDER, RERANKER, CLASSIFIER, TRANSLATOR = "tea-embedder", "tea-reranker", "tea-classifier", "tea-translator"
@@ -270,13 +270,6 @@ def test_texts_and_tokens_are_counted(front: GatewayProcesses) -> None:
     before = wait_until(lambda: settled(front, names))  # a request is counted after its response
     embed(front, ["green tea", "milk"])
     wait_until(lambda: [gauge(front, name) for name in names] == [before[0] + 2, before[1] + 3])
-
-
-def settled(front: GatewayProcesses, names: Sequence[str]) -> list[float]:
-    """Return the values if they stay the same for a moment, else nothing."""
-    before = [gauge(front, name) for name in names]
-    time.sleep(0.2)
-    return before if before == [gauge(front, name) for name in names] else []
 
 
 def test_a_client_that_leaves_frees_its_places(front: GatewayProcesses, gate: Path) -> None:
