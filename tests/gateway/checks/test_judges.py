@@ -145,7 +145,8 @@ TROUBLES: dict[str, Verdict | None] = {
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_without_a_verdict_in_time_the_policy_decides(tmp_path: Path, trouble: str) -> None:
-    verdict, limit = TROUBLES[trouble], {"timeout": 0.3} if trouble == "silent" else {}
+    verdict = TROUBLES[trouble]
+    limit: dict[str, Any] = {"timeout": 0.3} if trouble == "silent" else {}
     with hook(verdict or (lambda body: None)) as (url, _):
         url = url if verdict else f"http://127.0.0.1:{free_port()}/"
         answer, done = ask(tmp_path, url, at="after", action="redact", **limit)
