@@ -15,6 +15,7 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.spec import InputSpec, Job, OutputSpec, RunOptions
 from inflight.batch.runner import JobResult, JobRunner
 from tests.batch.scripted_backend import Behaviour, ScriptedBackend, echo
+from tests.fixtures.waiting import wait_until_async
 
 
 async def picky(server: ScriptedBackend, prompt: str) -> str | InflightError:
@@ -55,12 +56,13 @@ def run(job: Job, behaviour: Behaviour = picky) -> tuple[JobDirectory, JobResult
 
 @contextmanager
 def running(job: Job) -> Iterator[JobDirectory]:
-    """A job of which one row is never answered, while it runs; it is cancelled at last."""
+    """A job of which one row is never answered, once those before it are; it is cancelled at last."""
     begun = threading.Event()
 
     async def stuck(server: ScriptedBackend, prompt: str) -> str | InflightError:
         if prompt != "stuck":
             return await echo(server, prompt)
+        await wait_until_async(lambda: server.open == {prompt})
         begun.set()
         await asyncio.sleep(600)
         return prompt

@@ -101,23 +101,23 @@ class ScriptedBackend:
         """The texts of each request."""
         self.dimensions = DIMENSIONS
         self.group_ends: Sequence[str] = GROUP_ENDS
-        self._open: set[str] = set()
+        self.open: set[str] = set()
 
     async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
         """Answer each with what the behaviour says of its text; `group_ends` are raised for the whole request."""
         prompts = [text_of(request) for request in requests]
         self.asked += prompts
         self.groups.append(prompts)
-        self._open.update(prompts)
-        self.together.append(frozenset(self._open))
-        self.most = max(self.most, len(self._open))
+        self.open.update(prompts)
+        self.together.append(frozenset(self.open))
+        self.most = max(self.most, len(self.open))
         try:
             answers = [await self.behaviour(self, prompt) for prompt in prompts]
         except asyncio.CancelledError:
             self.cancelled += prompts
             raise
         finally:
-            self._open.difference_update(prompts)
+            self.open.difference_update(prompts)
         for answer in answers:
             if isinstance(answer, InflightError) and (len(answers) == 1 or answer.code in self.group_ends):
                 raise answer

@@ -241,7 +241,7 @@ def test_a_job_ends_while_its_searches_are_blocked(timeout: float, code: str, sh
         if not code:
             runner.stop()
             runner.stop()
-        result = running.result(timeout=10)
+        result = running.result(timeout=60)
     assert (result.exit_code, result.code) == (75, code)
 
 

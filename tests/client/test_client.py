@@ -106,9 +106,12 @@ def test_the_time_allowed_is_for_the_whole_answer(way: ClientVariant) -> None:
         client.health()  # the deployment is known, however busy the machine is
         with raises(InflightError, "deadline_exceeded"):
             client.generate("tell", timeout=0.2)
-        stream = client.stream("tell", timeout=1)
-        with raises(InflightError, "deadline_exceeded"):
-            list(stream)
+        for seconds in (0.5, 4, 16):  # a busy machine gets more time
+            stream = client.stream("tell", timeout=seconds)
+            with raises(InflightError, "deadline_exceeded"):
+                list(stream)
+            if stream.text:
+                break
         assert stream.text.startswith("tea ")
     assert time.monotonic() - started < 60
 

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 from inflight_client._async.http_transport import async_fetch_metrics
@@ -19,6 +18,7 @@ from tests.client._http.scripted_server import HttpRequestSeen, Peer, Script, sc
 from tests.client.support.leak_checks import nothing_left, run
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.errors import raises
+from tests.fixtures.host_names import resolve_examples
 
 
 class Fetch(Protocol):
@@ -129,15 +129,13 @@ class TestFetching:
 
 
 def test_a_url_without_port_is_webs_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, found = [], socket.getaddrinfo
+    asked = []
 
-    def look_up(host: Any, *rest: Any, **more: Any) -> Any:
-        if not str(host).endswith(".example"):  # of a thread that another test has left
-            return found(host, *rest, **more)
-        asked.append((host, rest[0]))
+    def look_up(host: str, port: int, *rest: object, **more: object) -> list[object]:
+        asked.append((host, port))
         return []
 
-    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    resolve_examples(monkeypatch, look_up)
     for url in ("http://one.example/metrics", "https://two.example"):
         with pytest.raises(InflightError):
             fetch_metrics(url, Deadline(60))

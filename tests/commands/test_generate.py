@@ -13,7 +13,9 @@ import pytest
 from inflight_client import Client
 
 from inflight.deploy.server.server import Server
+from tests.client.support.gated_server import WAIT, AnswerGate
 from tests.client.support.leak_checks import idle
+from tests.client.support.scripted_server import serving
 from tests.fixtures.command_runner import CommandRunner
 from tests.serving.metrics_page import page_when
 
@@ -131,10 +133,11 @@ def test_what_came_before_a_deadline_stands_above_the_error(generate: CommandRun
     assert done.err.endswith("[deadline_exceeded]\n")
 
 
-def test_the_first_token_has_a_deadline_of_its_own(generate: CommandRunner, paced_server: Server) -> None:
-    done = generate("--raw", "tell me", "--first-token-timeout", "0.001", "--server", paced_server.grpc_address)
+def test_the_first_token_has_a_deadline_of_its_own(generate: CommandRunner) -> None:
+    with serving(AnswerGate()) as (_, address):
+        done = generate("--raw", WAIT, "--first-token-timeout", "0.1", "--server", address)
     assert (done.code, done.out) == (1, "")
-    assert "the first token did not arrive within 0.001 seconds" in done.err
+    assert "the first token did not arrive within 0.1 seconds" in done.err
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])

@@ -211,10 +211,13 @@ def test_auto_asks_for_nothing(client: openai.OpenAI) -> None:
     assert found.text == TEXT
 
 
-def test_seconds_count_and_a_client_that_leaves_frees_its_places(front: GatewayProcesses) -> None:
-    before = gauge(front, "inflight_gateway_audio_seconds_total")
-    assert send(front, form(("language", b"en"))).status == 200
-    wait_until(lambda: gauge(front, "inflight_gateway_audio_seconds_total") == before + 6)
+def test_seconds_count(speech: str) -> None:
+    with running_gateway(speech) as gateway:  # another test's request may be counted long after its response
+        assert send(gateway, form(("language", b"en"))).status == 200
+        wait_until(lambda: gauge(gateway, "inflight_gateway_audio_seconds_total") == 6)
+
+
+def test_a_client_that_leaves_frees_its_places(front: GatewayProcesses) -> None:
     body = form(("prompt", b"wait 1"))
     with socket.create_connection(("127.0.0.1", front.port)) as connection:
         kind = "multipart/form-data; boundary=B"

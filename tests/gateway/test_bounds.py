@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import uvloop
@@ -34,11 +34,8 @@ from inflight.openai_api.errors import ApiError
 from inflight.openai_api.messages import checked_messages
 from inflight.openai_api.request import parse_request
 from inflight.openai_api.transcription_request import AUDIO_PATHS
-from tests.fixtures.browser import FLAGS, find
+from tests.fixtures.browser import running_browser
 from tests.fixtures.waiting import wait_until
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 EVIL = "https://evil.example"
 BODIES = [path for path, each in openapi()["paths"].items() if "requestBody" in each.get("post", {})]
@@ -361,10 +358,9 @@ Promise.all([
 """
 
 
-def test_a_page_of_another_origin_in_a_browser_reads_and_starts_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_of_another_origin_in_a_browser_reads_and_starts_nothing(tmp_path: Path) -> None:
     rules = "--host-resolver-rules=MAP evil.example 127.0.0.1"
-    with running(tmp_path) as port, ExitStack() as stack:
-        foreign = stack.enter_context(browser.browser_type.launch(executable_path=find(), args=[*FLAGS, rules]))
+    with running(tmp_path) as port, running_browser(rules) as foreign:
         page = foreign.new_page()
         shown = "<title>waits</title>"
         page.route("http://evil.example/*", lambda route: route.fulfill(body=shown, content_type="text/html"))

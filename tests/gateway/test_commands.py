@@ -190,7 +190,7 @@ def test_a_load_test_counts_tokens_and_times(
     gateway: GatewayProcesses, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("--input-tokens", "6", "--output-tokens", "4", "--users", "2", "--sessions", "6", "--seconds", "5")
+    words = ("--input-tokens", "6", "--output-tokens", "4", "--users", "2", "--sessions", "6", "--seconds", "60")
     done = run("load", "run", *words, "--mode", mode, "--server", gateway.url, "--out", "found", "--json")
     assert done.code == 0, done.err
     records = [json.loads(line) for line in (tmp_path / "found" / "requests.jsonl").read_text().splitlines()]

@@ -11,6 +11,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,10 +104,11 @@ def test_a_burst_of_openai_clients_waits_for_its_turn(hurried_server: Server) ->
             assert all(pool.map(ask, range(60)))
 
 
-def test_no_server_is_503_and_it_is_found_once_it_is_there(hurried_server: Server) -> None:
+def test_without_a_server_there_is_503_with_a_time_to_come_back(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        settings = GatewaySettings((f"127.0.0.1:{unused.getsockname()[1]}",), port=0, key_file="/nonexistent/k")
+        paths: dict[str, Any] = {"key_file": f"{tmp_path}/keys.json", "state_dir": str(tmp_path)}
+        settings = GatewaySettings((f"127.0.0.1:{unused.getsockname()[1]}",), port=0, **paths)
         gateway = GatewayProcesses(settings, lambda line: None)
         gateway.start()
         try:

@@ -17,6 +17,9 @@ from tests.fixtures.gateway_requests import MODEL, complete, get
 from tests.fixtures.waiting import wait_until
 from tests.gateway.test_page import NARROW, WIDE
 
+TOKENS = 200
+"""Of an answer, which is there in several of the page's samples, one a second."""
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
@@ -37,7 +40,7 @@ def test_it_shows_what_runs(browser: Browser, paced_server: Server, colors: Any,
         page.get_by_text("Live", exact=True).wait_for()
         assert page.get_by_label("Model").input_value() == paced_server.grpc_address
         assert page.locator("#model option").all_inner_texts() == [MODEL]
-        load = [threading.Thread(target=complete, args=(gateway,), kwargs={"max_tokens": 60}) for _ in range(5)]
+        load = [threading.Thread(target=complete, args=(gateway,), kwargs={"max_tokens": TOKENS}) for _ in range(5)]
         for thread in load:
             thread.start()
         page.get_by_text("5 running, 0 waiting").wait_for()
@@ -48,7 +51,7 @@ def test_it_shows_what_runs(browser: Browser, paced_server: Server, colors: Any,
         totals = page.evaluate(
             "[samples[0].raw, samples.at(-1).raw].map(raw => [raw.decode_tokens, raw.prefill_tokens])"
         )
-        assert totals[1][0] - totals[0][0] == 5 * 60
+        assert totals[1][0] - totals[0][0] == 5 * TOKENS
         assert totals[1][1] > totals[0][1]
         assert page.get_by_role("img", name="Requests over the last two minutes. Now: 0 running, 0 waiting.").count()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

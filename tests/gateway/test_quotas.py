@@ -213,30 +213,26 @@ def test_requests_at_a_time_are_bounded_however_they_end(quota_gateway: GatewayW
     gateway, _, keys = quota_gateway
     with openai_client(gateway, api_key=keys["holder"]) as client, ExitStack() as stack:
 
-        def admitted() -> bool:
+        def held() -> bool:
+            messages: Any = [{"role": "user", "content": "tea"}]
             with suppress(openai.RateLimitError, openai.APIConnectionError, openai.InternalServerError):
-                ask(client)
+                stream = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=1900, stream=True)
+                stack.enter_context(stream)
+                next(iter(stream))
                 return True
             return False
 
-        def hold() -> None:
-            messages: Any = [{"role": "user", "content": "tea"}]
-            stream = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=1900, stream=True)
-            stack.enter_context(stream)
-            next(iter(stream))
-
-        hold()
-        hold()
+        assert held()
+        assert held()
         with pytest.raises(openai.RateLimitError) as refused:
             ask(client)
         assert refused.value.response.headers["retry-after"] == "1"
         stack.close()
-        wait_until(admitted)
-        hold()
-        hold()
+        wait_until(held)
+        wait_until(held)
         for worker in gateway._workers:
             os.kill(worker.pid, signal.SIGKILL)
-        wait_until(admitted)
+        wait_until(held)
 
 
 def test_headers_tell_what_is_left_and_a_quota_can_be_changed(quota_gateway: GatewayWithKeys) -> None:

@@ -28,8 +28,8 @@ def test_a_locked_file_is_waited_for(lite: Shop, tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN EXCLUSIVE")
     timer = threading.Timer(0.7, lambda: other.execute("COMMIT"))
-    timer.start()
     began = time.monotonic()
+    timer.start()
     destination.write_rows([plain(1)])
     assert time.monotonic() - began > 0.5
     assert lite.rows("SELECT description FROM products") == [("Answer 1, “quoted”",)]

@@ -157,7 +157,7 @@ def test_a_signal_ends_the_build_of_an_index(database: Shop, tmp_path: Path) -> 
     with StopSignals().caught(), pytest.raises(StopEarlyError):
         destination.finalize(files(tmp_path, lines), messages.append)
     sender.join()
-    wait_until(lambda: not database.rows(building), seconds=2)
+    wait_until(lambda: not database.rows(building), seconds=50)  # long before it would end by itself
     assert len(messages) == 1
 
 

@@ -22,6 +22,7 @@ from tests.client.support.leak_checks import nothing_left
 from tests.client.support.transports import TransportVariant, both_http
 from tests.fixtures.certificates import Certificate, Certificates
 from tests.fixtures.errors import raises
+from tests.fixtures.host_names import resolve_examples
 
 
 @pytest.fixture(autouse=True)
@@ -178,7 +179,7 @@ class TestProxies:
         found = socket.getaddrinfo
         with scripted(_told) as server:
             port = server.address.rpartition(":")[2]
-            monkeypatch.setattr("socket.getaddrinfo", lambda host, *rest, **more: found("127.0.0.1", *rest, **more))
+            resolve_examples(monkeypatch, lambda host, *rest, **more: found("127.0.0.1", *rest, **more))
             with way.to(f"http://triton.example:{port}") as caller:
                 assert caller.texts(request("a"), Deadline(30)) == ["of ", "a"]
 
@@ -196,7 +197,7 @@ class TestNames:
             other = [(family, kind, 6, "", ("127.0.0.2", 1)) for family, kind, *_ in found("127.0.0.1", port, type=1)]
             return [*other, *found("127.0.0.1", port, type=1)]
 
-        monkeypatch.setattr("socket.getaddrinfo", look_up)
+        resolve_examples(monkeypatch, look_up)
         with scripted(_told) as server:
             for way in (TransportVariant("http", False), TransportVariant("http", True)):
                 with way.to(f"http://two.example:{server.address.rpartition(':')[2]}") as caller:

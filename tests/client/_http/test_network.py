@@ -33,6 +33,7 @@ from tests.client._http.transports import request
 from tests.client.support.leak_checks import nothing_left
 from tests.client.support.transports import TransportVariant, both_http
 from tests.fixtures.errors import raises
+from tests.fixtures.host_names import resolve_examples
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +137,7 @@ class TestDeadlines:
     ) -> None:
         with black_hole() as silent, scripted(answer) as server:
             found = [_looked_up(address) for address in (silent, server.address)]
-            monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **options: found)
+            resolve_examples(monkeypatch, lambda *arguments, **options: found)
             with way.to("http://two.example") as caller:
                 assert caller.texts(request(), Deadline(2)) == []
 
@@ -153,7 +154,7 @@ class TestDeadlines:
 
     def test_a_name_that_is_looked_up_for_ever(self, way: TransportVariant, monkeypatch: pytest.MonkeyPatch) -> None:
         over = threading.Event()
-        monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **options: over.wait(SOON) and [])
+        resolve_examples(monkeypatch, lambda *arguments, **options: over.wait(SOON) and [])
         with way.to("http://nobody.example:8000") as caller:
             with pytest.raises(InflightError) as caught:
                 caller.texts(request(), Deadline(0.1))
@@ -175,7 +176,7 @@ def test_a_name_that_does_not_exist_is_not_looked_up_again(
     def look_up(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    resolve_examples(monkeypatch, look_up)
     url = "http://nobody.example:8000"
     with way.to(url) as caller, raises(InflightError, code, naming=url) as caught:
         caller.texts(request())

@@ -33,7 +33,7 @@ RESIDENCE = 0.5
 FAMILIES = ("llama", "qwen2", "mistral")
 LLAMA, QWEN, MISTRAL = (f"tiny-{family}" for family in FAMILIES)
 DAMAGED = "damaged"
-_OPTIONS = DeploymentOptions(kv_cache_tokens=4096, parameters=fake_engine(step_seconds=0.05))
+_OPTIONS = DeploymentOptions(kv_cache_tokens=4096, parameters=fake_engine(step_seconds=0.2))
 
 
 @pytest.fixture
@@ -127,11 +127,11 @@ def test_a_killed_server_of_a_model_harms_no_other_and_a_stop_breaks_a_load_off(
 ) -> None:
     assert ask(front, LLAMA).status == 200
     with ThreadPoolExecutor() as threads:
-        other = threads.submit(ask, front, QWEN, tokens=200, stream=True)
+        other = threads.submit(ask, front, QWEN, tokens=50, stream=True)
         wait_until(lambda: states(front)[QWEN] == "loaded")
         os.kill(fleet.servers[LLAMA].pid, signal.SIGKILL)
         wait_until(lambda: ask(front, LLAMA).status == 200)
-        assert len(other.result().events) >= 200
+        assert len(other.result().events) >= 50
         late = threads.submit(ask, front, MISTRAL)
         wait_until(lambda: states(front)[MISTRAL] == "loading")
         family = psutil.Process().children(recursive=True)

@@ -8,6 +8,7 @@ import pytest
 from inflight.deploy.errors import DeployError
 from inflight.deploy.server.ports import ListenHosts, choose_ports, is_free, is_loopback, numeric, reachable
 from tests.fixtures.errors import raises
+from tests.fixtures.host_names import resolve_examples
 
 HOST = "127.0.0.1"
 
@@ -67,10 +68,10 @@ def test_a_name_without_an_address_is_refused(host: str) -> None:
 
 def test_a_name_stands_for_its_ipv4_address_if_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = [(socket.AF_INET6, 1, 6, "", ("::1", 0, 0, 0)), (socket.AF_INET, 1, 6, "", (HOST, 0))]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
-    assert numeric("localhost") == HOST
+    resolve_examples(monkeypatch, lambda *_, **__: addresses)
+    assert numeric("ai.example") == HOST
     addresses.pop()
-    assert numeric("localhost") == "::1"
+    assert numeric("ai.example") == "::1"
 
 
 def test_each_port_is_looked_for_at_its_own_address() -> None:

@@ -18,6 +18,7 @@ from inflight.gateway.key_file import ApiKey, Quotas
 from inflight.gateway.quotas import QuotaLedger
 from inflight.openai_api.errors import ApiError
 from tests.fixtures.errors import raises
+from tests.fixtures.waiting import wait_until_async
 
 ROW = GenerateRequest("tea for two", 10)
 USED = 7
@@ -28,13 +29,16 @@ class Server:
 
     name = "server"
 
-    def __init__(self) -> None:
+    def __init__(self, together: int = 1) -> None:
+        """Rows are answered so many at a time."""
         self.open = self.most = 0
+        self._together = asyncio.Barrier(together)
         self.error: InflightError | None = None
 
     async def send(self, requests: Sequence[RowRequest], request_id: str) -> Sequence[RowAnswer | InflightError]:
         self.open += 1
         self.most = max(self.most, self.open)
+        await self._together.wait()
         await asyncio.sleep(0.002)
         self.open -= 1
         if self.error:
@@ -74,7 +78,7 @@ async def send_all(gate: GatedBackend, count: int) -> list[object]:
 
 
 def test_rows_count_to_the_quotas_by_what_they_used(tmp_path: Path) -> None:
-    account, server = Account(tmp_path, tokens_per_day=100, max_concurrent=3), Server()
+    account, server = Account(tmp_path, tokens_per_day=100, max_concurrent=3), Server(together=2)
     gate = account.gate(server)
     answers = asyncio.run(send_all(gate, 8))
     assert (len(answers), server.most) == (8, 2)  # the third is for other callers of the key
@@ -124,11 +128,12 @@ def test_rows_wait_for_the_next_window_or_another_quota(tmp_path: Path) -> None:
 
     async def run() -> None:
         tasks = [asyncio.create_task(gate.send([ROW], str(each))) for each in range(6)]
-        done, waiting = await asyncio.wait(tasks, timeout=0.3)
-        assert (len(done), len(waiting)) == (3, 3)  # 7 + 7 + 13 of 30
+        await wait_until_async(lambda: sum(each.done() for each in tasks) == 3)
+        _, waiting = await asyncio.wait(tasks, timeout=0.1)
+        assert len(waiting) == 3  # 7 + 7 + 13 of 30
         limit_key(account.file, "app", Quotas(tokens_per_day=100))
         revoke_key(account.file, "app")  # its batches run on
-        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+        await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
     asyncio.run(run())
 

@@ -72,12 +72,12 @@ def ask(
     folder: Path, url: str, pieces: Sequence[str] = PIECES, stream: bool = False, **check: Any
 ) -> tuple[dict[str, Any], Any]:
     """What an application reads, and what the checks have done."""
-    spec = {"kind": "hook", "url": url, "on_error": "closed", "timeout": 0.3, **check}
+    spec = {"kind": "hook", "url": url, "on_error": "closed", "timeout": 30, **check}
     gateway = ScriptedGateway(folder, [spec])
 
     async def run() -> str:
         try:
-            return await asyncio.wait_for(gateway.post("/v1/chat/completions", CHAT | {"stream": stream}, pieces), 20)
+            return await asyncio.wait_for(gateway.post("/v1/chat/completions", CHAT | {"stream": stream}, pieces), 60)
         finally:
             await gateway.handlers.close()
 
@@ -158,14 +158,15 @@ TROUBLES: dict[str, Verdict | None] = {
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_without_a_verdict_in_time_the_policy_decides(tmp_path: Path, trouble: str) -> None:
     verdict = TROUBLES[trouble]
+    limit: dict[str, Any] = {"timeout": 0.3} if trouble == "silent" else {}
     with hook(verdict or (lambda body: None)) as (url, _):
         url = url if verdict else f"http://127.0.0.1:{free_port()}/"
-        answer, done = ask(tmp_path, url, at="after", action="redact")
+        answer, done = ask(tmp_path, url, at="after", action="redact", **limit)
         assert (answer["text"], answer["finish"], done) == ("", "content_filter", ["hook=failed"])
-        answer, done = ask(tmp_path, url, at="both", on_error="open", action="redact")
+        answer, done = ask(tmp_path, url, at="both", on_error="open", action="redact", **limit)
         assert (answer["text"], answer["finish"], done) == ("".join(PIECES), "stop", ["hook=failed"])
         with raises(ApiError, "check_unavailable", naming="hook") as refused:
-            ask(tmp_path, url, at="before")
+            ask(tmp_path, url, at="before", **limit)
         assert refused.value.status == 503
 
 
@@ -181,28 +182,32 @@ def guarded(hurried_server: Server, tmp_path_factory: pytest.TempPathFactory) ->
     path = tmp_path_factory.mktemp("routes") / "routes.yaml"
     judge = {"kind": "classifier", "model": "judge", "labels": ["bad"], "threshold": 0.8, "at": "before"}
     checks: list[dict[str, Any]] = [
-        {**judge, "on_error": "closed", "timeout": 0.5},
+        {**judge, "on_error": "closed", "timeout": 60, "models": [MODEL, "tea"]},
+        {**judge, "on_error": "closed", "timeout": 0.2, "models": ["hasty"], "name": "hasty"},
         {"kind": "pii", "at": "after"},
         {"kind": "deny", "words": ["hemlock"], "at": "after"},
         {"kind": "deny", "name": "names", "words": ["Ada"], "at": "before", "action": "redact"},
     ]
-    path.write_text(json.dumps({"checks": checks}))
+    routes = {"hasty": {"targets": [{"model": MODEL}]}}
+    path.write_text(json.dumps({"checks": checks, "routes": routes}))
     with ExitStack() as stack:
         encoders = stack.enter_context(encoder_server({"classify": "judge"}))
         other = stack.enter_context(openai_server("vllm", delay=0.001))
         servers = (hurried_server, encoders.grpc_address, other.address)
         gateway = stack.enter_context(running_gateway(*servers, routes=str(path)))
-        wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 3)
+        wait_until(lambda: len(get(gateway, "/v1/models").json["data"]) == 4)  # with the route
         yield gateway
 
 
-def test_a_served_classifier_judges_requests(guarded: GatewayProcesses) -> None:
+def test_a_served_classifier_judges_requests(guarded: GatewayProcesses, tmp_path: Path) -> None:
     assert chat(guarded, text_of(bad=False)).status == 200
     assert chat(guarded, text_of(bad=True)).error["code"] == "content_filter"
     assert chat(guarded, "x" * 600 + " fail invalid_text").status in (200, 400)  # pieces of it are texts of their own
-    assert chat(guarded, "wait 1").error["code"] == "check_unavailable"
+    (gate := tmp_path / "gate").touch()
+    assert chat(guarded, f"hold {gate}", model="hasty").error["code"] == "check_unavailable"
+    gate.unlink()
     assert chat(guarded, "fail invalid_text").status == 503
-    assert gauge(guarded, "inflight_gateway_checks_total") >= 3
+    wait_until(lambda: gauge(guarded, "inflight_gateway_checks_total") >= 3)
 
 
 @pytest.mark.parametrize("stream", [False, True])

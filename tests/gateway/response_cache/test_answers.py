@@ -55,6 +55,7 @@ class Engine:
     def __init__(self, folder: Path, steps: int = 1000, pieces: int = 2, **outcome: Any) -> None:
         self.cache = CachedAnswers(GatewaySettings((), state_dir=str(folder)), KeyQuotas(folder / "quotas"))
         self.begun, self.ended, self.steps, self.pieces = 0, 0, asyncio.Semaphore(steps), pieces
+        self.said = "0 " if steps else ""
         self.fails: ApiError | None = None
         self.outcome = {"finish_reasons": {0: "stop"}, "engine": "b1", **outcome}
 
@@ -74,10 +75,13 @@ class Engine:
         """Open identical requests, and wait until each has what there is."""
         clients = [Client() for _ in range(count)]
         tasks = [asyncio.create_task(self.ask(client)) for client in clients]
-        await wait_until_async(lambda: self.begun == 1)
-        await self.cache._store.find(b"", 0)  # the others have looked into the store by then
-        await asyncio.sleep(0.01)
+        await wait_until_async(lambda: self.readers == count and all(each.text == self.said for each in clients))
         return clients, tasks
+
+    @property
+    def readers(self) -> int:
+        """How many clients get what is being computed."""
+        return sum(each._readers for each in self.cache._computing.values())
 
     async def _compute(self, request: Request) -> None:
         self.begun += 1
@@ -104,7 +108,7 @@ def test_identical_requests_are_computed_once_whichever_client_leaves(tmp_path: 
         clients, tasks = await engine.open(64)
         for each in leavers:
             clients[each].left.set()
-        await asyncio.sleep(0.01)
+        await wait_until_async(lambda: engine.readers == 64 - len(leavers))
         engine.go()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         assert [place for place, each in enumerate(ended) if isinstance(each, DisconnectedError)] == list(leavers)

@@ -57,10 +57,13 @@ def plans(server: Server, place: Path) -> dict[str, tuple[LoadPlan, int]]:
         "closed": (plan(grpc, SHORT, users("3")), 1),
         "alone": (plan(grpc, SHORT, OPEN), 1),
         "together": (plan(http, SHORT, OPEN), 2),
-        "whole": (plan(http, SHORT, users("2")).model_copy(update={"mode": "unary", "sessions": 5}), 1),
-        "steps": (plan(http, SHORT, users("1/1s,3/0.5s,0", pause=0.05)), 1),
+        # A busy machine may need longer for a number of sessions than the other loads take.
+        "whole": (
+            plan(http, SHORT, users("2")).model_copy(update={"mode": "unary", "sessions": 5, "seconds": 60.0}),
+            1,
+        ),
+        "steps": (plan(http, SHORT, users("1/1s,3/2s,0", pause=0.05)).model_copy(update={"seconds": 4.0}), 1),
         "trace": (plan(grpc, WorkloadSpec(trace=str(trace)), Arrivals(kind="trace", speed=2.0)), 1),
-        # A busy machine may need longer for three turns than the other loads take.
         "turns": (plan(http, turns, users("2")).model_copy(update={"sessions": 4, "seconds": 60.0}), 2),
         "leaving": (plan(grpc, leaving, Arrivals(kind="rate", profile="6", process="constant")), 1),
         "unfinished": (plan(http, long, users("2")).model_copy(update={"drain_seconds": 0.3}), 1),
@@ -149,7 +152,7 @@ def test_users_come_and_go_with_the_profile(made: Callable[[str], LoadResult]) -
     later = [record for record in records if record.due >= 1.0]
     assert most_at_once(first) == 1
     assert most_at_once(later) > 1
-    assert max(record.due for record in records) < 1.5
+    assert max(record.due for record in records) < 3
     assert all(after.due - before.ended >= 0.05 - ROUND for before, after in pairwise(first))
 
 

@@ -84,6 +84,7 @@ def test_cancel_ends_a_request_with_a_word(engine: EngineProcess) -> None:
 
 
 def test_stats_tell_what_runs(engine: EngineProcess) -> None:
+    wait_until(lambda: engine.stats().running == 0)  # of what the tests before have left
     answer = EventWaiter()
     handle = engine.submit(request_of(max_tokens=ENDLESS), answer)
     wait_until(lambda: bool(answer.events))

@@ -151,10 +151,13 @@ def test_a_request_is_observed_once_with_its_lengths_and_times(measured: Measure
 def test_an_engine_at_rest_is_not_shown_again(measured: MeasuredFakeEngine, board: MemorySink) -> None:
     measured.run(3)
     wait_until(lambda: board.quiet and board.counts["LENGTH"] == 1)
-    time.sleep(10 * PERIOD)
-    sets = board.sets
-    time.sleep(20 * PERIOD)
-    assert board.sets == sets
+
+    def rests() -> bool:
+        sets = board.sets
+        time.sleep(20 * PERIOD)
+        return board.sets == sets
+
+    wait_until(rests, seconds=60)
     assert {family for family, _ in board.values} == {REQUESTS, MEMORY, KV_BLOCKS, BATCHER, GENERAL}
 
 

@@ -69,8 +69,8 @@ class StandInEngine:
             yield self._tokens(run)
         finally:
             with self._lock:
-                self._runs.remove(run)
                 self.cancels += run.stopped.is_set() or run.gone.is_set()
+                self._runs.remove(run)
 
     def stop(self, request_id: str) -> None:
         with self._lock:

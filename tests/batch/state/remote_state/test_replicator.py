@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -84,7 +85,7 @@ def test_a_lost_machine_s_job_is_to_be_tried_again_later(machines: Machines, mon
             machines.live("first", ScriptedBackend(die))
     end = machines.live("second")
     assert (end.state, end.code, end.exit_code) == (JobState.STOPPED, "job_elsewhere", 75)
-    assert "can take over in 300 seconds" in end.message or "in 29" in end.message
+    assert re.search("can take over in (300|2..) seconds", end.message)
     monkeypatch.setattr("inflight.batch.state.remote_state.LEASE_SECONDS", 0.0)
     assert machines.live("second").counts.ok == 20
 
