@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import NamedTuple
 
 MOST_DIGITS = 16
 _DIGITS, _WORDS = tuple("0123456789"), ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -13,18 +12,14 @@ _TOKENS = ("<pad>", "</s>", "<unk>", *(f"▁{word}" for word in (*_NAMES, *_DIGI
 _STEPS, _BATCH, _LEARNING_RATE = 1000, 48, 4e-3
 
 
-class Example(NamedTuple):
-    """A text and its answer: "spell: 3 1" and "three one"."""
+def draw_example(source: random.Random, most: int = MOST_DIGITS) -> tuple[str, str]:
+    """Return a text with 1 to `most` digits, and its answer: "spell: 3 1" and "three one".
 
-    text: str
-    answer: str
-
-
-def draw_example(source: random.Random, most: int = MOST_DIGITS) -> Example:
-    """Return an example of 1 to `most` digits. The answer has a token for each, and the end token."""
+    The answer has a token for each digit, and the end token.
+    """
     digits = [source.randrange(10) for _ in range(source.randint(1, most))]
     task = source.choice(tuple(_NAMES))
-    return Example(" ".join((task, *map(str, digits))), " ".join(_NAMES[task][digit] for digit in digits))
+    return " ".join((task, *map(str, digits))), " ".join(_NAMES[task][digit] for digit in digits)
 
 
 def write_trained_t5(out: Path) -> None:
@@ -64,18 +59,18 @@ def write_trained_t5(out: Path) -> None:
     tokenizer.save_pretrained(out)
 
 
-def write_wide_t5(trained: Path, out: Path) -> None:
+def write_wide_t5(out: Path) -> None:
     """Write the trained model into `out` with the sizes of T5-small, except for 32 heads of 16 in place of 8 of 64: it
     takes as long to compute, and answers as before, since its further weights are zeros and its further tokens equal
     one that is never right."""
     import torch
-    from transformers import AutoTokenizer, T5ForConditionalGeneration
+    from transformers import T5ForConditionalGeneration
 
-    model = T5ForConditionalGeneration.from_pretrained(trained)
+    write_trained_t5(out)
+    model = T5ForConditionalGeneration.from_pretrained(out)
     weights, config, narrow = model.state_dict(), model.config, model.config.d_model
-    config.update(
-        {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_decoder_layers": 6, "num_heads": 32, "vocab_size": 32128}
-    )
+    sizes = {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_decoder_layers": 6, "num_heads": 32}
+    config.update({**sizes, "vocab_size": 32128})
     wide = T5ForConditionalGeneration(config).eval()
     for name, weight in wide.state_dict().items():
         weight.zero_()
@@ -87,4 +82,3 @@ def write_wide_t5(trained: Path, out: Path) -> None:
     with torch.no_grad():
         wide.shared.weight[len(_TOKENS) :] = wide.shared.weight[_TOKENS.index("<unk>")].clone()
     wide.save_pretrained(out)
-    AutoTokenizer.from_pretrained(trained).save_pretrained(out)
