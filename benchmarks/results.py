@@ -42,6 +42,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "encoders.batching": (),
     "encoders.mixed_traffic": (),
     "encoders.other_clients": (),
+    "encoders.text2text": (),
 }
 """The modules that `make bench` runs, with their arguments."""
 RESULTS = Path(__file__).with_name("RESULTS.json")

@@ -1,12 +1,15 @@
-"""The model text2text, with a tiny T5 of random weights: the texts that transformers writes."""
+"""The model text2text, with a tiny T5 of random weights and a trained one: the texts that transformers writes."""
 
 from __future__ import annotations
 
+import random
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from inflight_client import Client, InflightError
 
+from benchmarks.encoders.trained_t5 import MOST_DIGITS, draw_example
 from inflight.deploy.server.server import Server
 from tests.fixtures.engines import TinyCheckpoint
 from tests.fixtures.errors import raises
@@ -45,3 +48,23 @@ def test_many_clients_get_their_own_answers_and_a_bad_text_fails_alone(speech_se
         assert client.translate("tea " * 5000, max_tokens=TOKENS, truncate=True).truncated == (True,)
         with raises(InflightError, "unsupported_input"):
             client.translate("tea", target_language="xx")
+
+
+@pytest.mark.slow
+def test_a_trained_model_answers_mixed_lengths_with_the_tokens_of_transformers(
+    trained_t5_server: Server, trained_t5_checkpoint: Path
+) -> None:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained_t5_checkpoint)
+    tokenizer = AutoTokenizer.from_pretrained(trained_t5_checkpoint)
+    source, limit = random.Random(1), MOST_DIGITS + 8
+    calls = [(*example, beams) for example in (draw_example(source) for _ in range(200)) for beams in (1, 4)]
+    with Client(trained_t5_server.grpc_address) as client, ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda call: client.translate(call[0], max_tokens=limit, beam_width=call[2])[0], calls))
+    for (text, _, beams), answer in zip(calls, found, strict=True):
+        inputs = tokenizer(text, return_tensors="pt")["input_ids"]
+        wanted = model.generate(input_ids=inputs, num_beams=beams, max_new_tokens=limit, early_stopping=beams > 1)
+        # A token for each word: so a text says which tokens it was made of.
+        assert tokenizer(answer)["input_ids"] == wanted[0, 1:].tolist(), (text, beams)
+    assert sum(answer == right for (_, right, _), answer in zip(calls, found, strict=True)) >= 0.95 * len(calls)
