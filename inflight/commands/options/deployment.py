@@ -110,13 +110,13 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "max_batch_tokens",
             type=click.IntRange(1),
             help="Maximum tokens of an encoder's micro-batch: its texts times the longest of them."
-            "  [default: 256 for each thread; 3000, or two clips, for speech; on a GPU 8192, or the engine's limit]",
+            "  [default: 256 for each thread; on a GPU 8192, or the engine's limit]",
         ),
         click.option(
             "--encoder-batch-texts",
             "max_batch_texts",
             type=click.IntRange(1),
-            help="Maximum texts of an encoder's micro-batch.  [default: 256]",
+            help="Maximum texts of an encoder's micro-batch.  [default: 256; clips: 2]",
         ),
         click.option(
             "--encoder-queue-size",

@@ -80,7 +80,7 @@ class EncoderModel:
         limits = PlannerLimits(
             (positive(settings, "max_batch_tokens", 1, "tokens") if own_budget else 0)
             or manifest.limits.get("max_batch_tokens")
-            or default_batch_tokens(threads, manifest.target, isinstance(self._task, Transcribe)),
+            or default_batch_tokens(threads, manifest.target),
             positive(settings, "max_batch_texts", 256, "texts"),
             positive(settings, "max_wait_ms", 5000, "milliseconds") / 1000,
         )
