@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ class QueueJob:
     """A job of a queue, in a folder, with a server that does what a test says."""
 
     def __init__(self, queue: SampleQueue, folder: Path, behaviour: Behaviour = echo, **options: Any) -> None:
-        settings = {"until_empty": 0.3, "lease_seconds": 1, "checkpoint_seconds": 0.05, "max_attempts": 1} | options
+        settings = {"until_empty": 0.3, "lease_seconds": 10, "checkpoint_seconds": 0.05, "max_attempts": 1} | options
         settings.setdefault("dead_letters", queue.dead_letters)
         output = settings.pop("output", OutputSpec(address=str(folder / "answers.jsonl")))
         self.job = Job(
@@ -69,9 +69,10 @@ class QueueJob:
         """Of all segments."""
         paths = [path for path in self._folder.glob("answers*.jsonl") if kind in path.name]
         paths = [path for path in paths if kind or not {"errors", "dead"} & set(path.name.split("."))]
-        with suppress(FileNotFoundError):  # sealed at this moment
+        try:
             return [json.loads(line) for path in sorted(paths) for line in path.read_text().splitlines()]
-        return []
+        except FileNotFoundError:  # a segment was sealed meanwhile
+            return self.records(kind)
 
 
 def prompts(count: int, word: str = "prompt") -> list[dict[str, str]]:
@@ -90,7 +91,7 @@ def test_each_message_is_answered_once_and_the_bad_ones_are_dead_letters(queue: 
     assert len({row["id"] for row in job.records()}) == 150
     assert len({row["id"] for row in job.records("dead")} - {None}) == 2
     assert queue.left() == 0
-    assert queue.dead() == ["None", "None"]
+    assert queue.dead().count("None") == 2  # beside what other tests have left
     samples = {sample.name: sample.value for sample in _samples(job.progress[-1])}
     assert samples["inflight_batch_queue_age_seconds"] >= 0
 
@@ -134,7 +135,7 @@ def test_a_recorded_message_that_comes_again_is_acknowledged_and_not_answered(
         died.run()
     monkeypatch.undo()
     assert queue.left() == 5
-    job = QueueJob(queue, tmp_path, until_empty=1.5)
+    job = QueueJob(queue, tmp_path)
     assert job.run().counts.ok == 5
     assert (job.server.asked, queue.left()) == ([], 0)
     assert len(job.records()) == 5
@@ -142,12 +143,12 @@ def test_a_recorded_message_that_comes_again_is_acknowledged_and_not_answered(
 
 def test_a_slow_message_is_not_delivered_twice(queue: SampleQueue, tmp_path: Path) -> None:
     async def slow(server: ScriptedBackend, prompt: str) -> str:
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(5.5)
         return prompt
 
     queue.send(prompts(1, "slow"))
-    job = QueueJob(queue, tmp_path, slow)
-    other = QueueJob(queue, tmp_path / "other", until_empty=4)
+    job = QueueJob(queue, tmp_path, slow, lease_seconds=4)
+    other = QueueJob(queue, tmp_path / "other", lease_seconds=4)
     (tmp_path / "other").mkdir()
     thread = threading.Thread(target=job.run)
     thread.start()
@@ -161,7 +162,8 @@ def test_a_message_with_which_workers_die_alone_becomes_a_dead_letter(
     queue: SampleQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.send(prompts(3, "poison"))
-    job = QueueJob(queue, tmp_path, max_deliveries=1)
+    options: dict[str, Any] = {"max_deliveries": 1, "lease_seconds": 2}
+    job = QueueJob(queue, tmp_path, **options)
     dying = open_queue(job.job.input, job.job.run_options)
     assert wait_until(lambda: len(dying.receive(64, 0.1)) == 3)
     dying.close()
@@ -170,7 +172,7 @@ def test_a_message_with_which_workers_die_alone_becomes_a_dead_letter(
     for _ in range(3):
         failpoints._REACHED.clear()
         with pytest.raises(OSError, match="space"):
-            QueueJob(queue, tmp_path, max_deliveries=1, until_empty=1.5).run()
+            QueueJob(queue, tmp_path, **options).run()
     monkeypatch.undo()
     assert job.run().counts.codes == {"row_crashed_worker": 1}
     assert (len(job.records()), queue.left()) == (2, 0)
