@@ -63,12 +63,15 @@ def _segments(texts: tuple[str, str], samples: int, words: bool) -> list[dict[st
     half = samples / SAMPLE_RATE / 2
     return [
         {
-            "start": place * half,
-            "end": (place + 1) * half,
+            "start": round(place * half, 3),
+            "end": round((place + 1) * half, 3),
             "text": text,
             "tokens": [place],
             "avg_logprob": -0.25,
-            "words": [{"word": text, "start": place * half, "end": (place + 1) * half, "probability": 0.5}] * words,
+            "words": [
+                {"word": text, "start": round(place * half, 3), "end": round((place + 1) * half, 3), "probability": 0.5}
+            ]
+            * words,
         }
         for place, text in enumerate(texts)
     ]
