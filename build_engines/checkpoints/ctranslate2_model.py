@@ -53,7 +53,8 @@ class CTranslate2Facts:
 
     @property
     def parameters(self) -> int:
-        return sum(math.prod(shape) for name, (_, shape) in self.variables.items() if name.endswith(("weight", "bias")))
+        weights = {id(each): each for name, each in self.variables.items() if name.endswith(("weight", "bias"))}
+        return sum(math.prod(shape) for _, shape in weights.values())  # once for names that share a variable
 
     @property
     def precision(self) -> Precision:

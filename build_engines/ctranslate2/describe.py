@@ -19,9 +19,9 @@ START = "<|startoftranscript|>"
 _AFTER_LANGUAGES = "<|translate|>"
 _ENGLISH_TOKENS = 51864
 """The vocabulary of models for English only; others have a token more, which is how the library tells them apart."""
-_RELATIVE_POSITIONS = 512
+RELATIVE_POSITIONS = 512
 """Tokens of a text for models with relative positions whose config names no limit."""
-_POSITIONS = "position_encodings/encodings"
+POSITIONS = "position_encodings/encodings"
 _LANGUAGE_TOKENS = (
     ("__{}__", re.compile(r"__([a-z]{2,3})__")),  # M2M100
     (">>{}<<", re.compile(r">>([A-Za-z_]{2,12})<<")),  # Marian
@@ -57,8 +57,8 @@ def describe_speech(facts: CTranslate2Facts, tokens: Sequence[str]) -> dict[str,
         languages = tokens[tokens.index(START) + 1 : tokens.index(_AFTER_LANGUAGES)]
     return {
         "task": "transcribe",
-        "max_seq_len": facts.size(f"decoder/{_POSITIONS}", 0),
-        "max_source_len": facts.size(f"encoder/{_POSITIONS}", 0),
+        "max_seq_len": facts.size(f"decoder/{POSITIONS}", 0),
+        "max_source_len": facts.size(f"encoder/{POSITIONS}", 0),
         "mels": facts.size("encoder/conv1/weight", 1),
         "pad_id": tokens.index(END),
         "languages": tuple(token[2:-2] for token in languages),
@@ -84,11 +84,11 @@ def describe_text(
     _check_vocabulary(facts, tokens, (end,))
     # T5 has relative positions, and was trained up to a length that its config names.
     named = config.get("n_positions")
-    relative = named if isinstance(named, int) else _RELATIVE_POSITIONS
+    relative = named if isinstance(named, int) else RELATIVE_POSITIONS
     lengths = {}
     for part, name in (("encoder", "max_source_len"), ("decoder", "max_seq_len")):
-        fixed = f"{part}/{_POSITIONS}" in facts.variables
-        longest = facts.size(f"{part}/{_POSITIONS}", 0) if fixed else relative
+        fixed = f"{part}/{POSITIONS}" in facts.variables
+        longest = facts.size(f"{part}/{POSITIONS}", 0) if fixed else relative
         if fixed and limit is not None and limit > longest:
             raise BuildError(
                 f"The model reads {longest} tokens at most, so --max-seq-len {limit} is too high; lower it.",

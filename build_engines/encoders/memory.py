@@ -10,7 +10,7 @@ from typing import Any
 from build_engines.checkpoints.checkpoint import checkpoint_directory, map_read_errors, read_config
 from build_engines.checkpoints.config_file import ConfigFile
 from build_engines.encoders.settings import DECODERS, read_settings
-from build_engines.manifest import EncoderTask
+from build_engines.manifest import EncoderTask, Seq2SeqTask
 from build_engines.plan.formats import OPENVINO_WEIGHTS, WeightFormat
 from build_engines.plan.gpu_memory import OVERHEAD as GPU_OVERHEAD
 from build_engines.plan.model import stored_parameters
@@ -53,14 +53,14 @@ class EncoderFit:
 
 @dataclass(frozen=True)
 class EncoderPlan:
-    """The memory of an encoder for micro-batches of `max_batch_tokens` padded tokens; there is no KV cache.
+    """The memory of a model for micro-batches of `max_batch_tokens` padded tokens; there is no KV cache.
 
     `batch_tokens` are those of the largest micro-batch: one text of `max_seq_len` tokens may be larger than the budget.
     """
 
     where: str
     architecture: str
-    task: EncoderTask
+    task: EncoderTask | Seq2SeqTask
     parameters: int
     counted_from: str
     max_seq_len: int

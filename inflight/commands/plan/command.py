@@ -12,9 +12,9 @@ from typing import Literal, NoReturn, TypeVar, cast, get_args
 import click
 
 from build_engines.checkpoints.checkpoint import checkpoint_directory, read_config
-from build_engines.checkpoints.ctranslate2_model import is_ctranslate2_model
 from build_engines.checkpoints.openvino_ir import MODEL
-from build_engines.encoders.memory import plan_encoder
+from build_engines.ctranslate2.memory import is_seq2seq, plan_seq2seq
+from build_engines.encoders.memory import EncoderPlan, plan_encoder
 from build_engines.encoders.settings import CONFIG_FILES, find_task
 from build_engines.errors import BuildError
 from build_engines.manifest import SEQ2SEQ_TARGETS, TARGETS, EncoderTask, Precision
@@ -31,10 +31,6 @@ from inflight.deploy.memory import available_bytes
 T = TypeVar("T")
 
 _TASKS = ("generate", *get_args(EncoderTask))
-_NO_PLAN = (
-    "No plan is made for engines of the target ctranslate2: each of --encoder-requests processes (2) holds the weights,"
-    " and needs more for the clips or texts of a batch; serve one to see what it takes."
-)
 _MAX_TOKENS = 8192  # the prediction simulates the steps of two answers of each sequence
 
 
@@ -54,7 +50,8 @@ _MAX_TOKENS = 8192  # the prediction simulates the steps of two answers of each 
 @click.option(
     "--memory",
     type=ParsedValue("SIZE", parse_size),
-    help="Memory of one GPU, such as 24GiB; with --target openvino: of the machine.  [default there: free memory]",
+    help="Memory of one GPU, such as 24GiB; with --target openvino or ctranslate2: of the machine.  [default there: "
+    "free memory]",
 )
 @click.option(
     "--precision",
@@ -139,8 +136,22 @@ def command(
         _plan_together(checkpoints, memory or available_bytes(), precision, kv_cache_precision, max_seq_len, as_json)
     request = _plan_request(target, gpu, gpus, memory)
     directory = _locate(checkpoints[0])
-    if is_ctranslate2_model(directory):
-        raise click.UsageError(_NO_PLAN)
+    if task is None and is_seq2seq(directory) and target in (None, *SEQ2SEQ_TARGETS):
+        request = _plan_request(SEQ2SEQ_TARGETS[0], gpu, gpus, memory)
+    if request.target in SEQ2SEQ_TARGETS:
+        for name in precision:
+            check_precision(BuildOptions(request.target, cast(Precision, name)))
+        _show_encoder(
+            plan_seq2seq(
+                directory,
+                memory=request.memory,
+                device=request.device,
+                precisions=precision,
+                max_seq_len=max_seq_len,
+                max_batch_tokens=max_batch_tokens,
+            ),
+            as_json,
+        )
     task = task or find_task(directory)
     if task != "generate" and target is None and not request.is_openvino:
         request = replace(request, target="tensorrt")
@@ -191,13 +202,11 @@ def _predict_speed(plan: MemoryPlan, prompt: int, answer: int) -> SpeedPlan | No
 def _plan_request(named: str | None, gpu: GpuModel | None, gpus: int, memory: int | None) -> PlanRequest:
     """Return what to plan for. Raises UsageError for contradictory or missing options."""
     target = named or ("tensorrt-llm" if gpu or memory else "openvino")
-    if target in SEQ2SEQ_TARGETS:
-        raise click.UsageError(_NO_PLAN)
     if gpu and memory:
         raise click.UsageError("--gpu names a GPU and --memory describes one; leave one of them out.")
-    if target == "openvino":
+    if target in ("openvino", *SEQ2SEQ_TARGETS):
         if gpu or gpus > 1:
-            raise click.UsageError("--target openvino runs on the processor; leave --gpu and --gpus out.")
+            raise click.UsageError(f"--target {target} runs on the processor; leave --gpu and --gpus out.")
         return PlanRequest(
             memory or available_bytes(), "this machine" if memory is None else "the machine", target=target
         )
@@ -273,6 +282,10 @@ def _plan_encoder(
         max_batch_tokens=max_batch_tokens,
         target=request.target,
     )
+    _show_encoder(plan, as_json)
+
+
+def _show_encoder(plan: EncoderPlan, as_json: bool) -> NoReturn:
     if as_json:
         click.echo(json.dumps(plan.as_json(), indent=2))
     else:
