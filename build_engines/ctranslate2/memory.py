@@ -123,11 +123,11 @@ def _model_shape(facts: CTranslate2Facts) -> _Shape:
     }
     vocabulary, hidden = (facts.size("decoder/embeddings/weight", axis) for axis in range(2))
     inner = facts.size("encoder/layer_0/ffn/linear_0/weight", 0)
-    positions = [
+    source, target = (
         facts.size(name, 0) if (name := f"{part}/{POSITIONS}") in facts.variables else RELATIVE_POSITIONS
         for part in ("encoder", "decoder")
-    ]
-    return _Shape(hidden, inner, layers["encoder"], layers["decoder"], vocabulary, *positions, facts.parameters)
+    )
+    return _Shape(hidden, inner, layers["encoder"], layers["decoder"], vocabulary, source, target, facts.parameters)
 
 
 def _config_shape(config: ConfigFile) -> _Shape:
