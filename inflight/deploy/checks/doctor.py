@@ -72,7 +72,8 @@ def _engines() -> Finding:
     """Check for which targets engines can be loaded here; one suffices, since no machine serves all."""
     from inflight.deploy.repository.model_names import CPP_BACKEND
 
-    loadable = [f"{target} ({name} {version})" for target, name in _LIBRARIES.items() if (version := _version(name))]
+    libraries = {**_LIBRARIES, "ctranslate2": "ctranslate2"}
+    loadable = [f"{target} ({name} {version})" for target, name in libraries.items() if (version := _version(name))]
     backends = _backends()
     if backends is not None and (backends / CPP_BACKEND).is_dir():
         loadable.append(f"tensorrt-llm (Triton's backend {CPP_BACKEND})")

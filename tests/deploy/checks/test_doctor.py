@@ -73,7 +73,7 @@ def gpu_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Instal
         (root / name).chmod(0o755)
     (root / "backends" / "tensorrtllm").mkdir()
     monkeypatch.setenv("PATH", f"{root / 'bin'}:{tmp_path / 'machine' / 'bin'}:{Path(sys.executable).parent}")
-    installed(tensorrt_llm="1.2.1", openvino=None)
+    installed(tensorrt_llm="1.2.1", openvino=None, ctranslate2=None)
 
 
 def missing(place: str | Path | None = None) -> list[tuple[str, str, str]]:
@@ -120,8 +120,10 @@ def test_an_encoder_of_the_llm_api_misses_a_version_that_encodes(tmp_path: Path,
 
 
 def test_a_machine_that_loads_no_engine_at_all_is_told_so(installed: Install) -> None:
-    installed(tensorrt_llm=None, openvino=None)
+    installed(tensorrt_llm=None, openvino=None, ctranslate2=None)
     assert [name for name, _, _ in missing()] == ["engines"]
+    installed(tensorrt_llm=None, openvino=None, ctranslate2="4.8.5")
+    assert missing() == []
 
 
 def test_no_remedy_is_better_than_one_that_says_read_the_message(gpu_engine: GpuEngine) -> None:
