@@ -29,8 +29,8 @@ def run_blocks(place: Path) -> subprocess.CompletedProcess[str]:
     place.mkdir()
     lines = script((ROOT / "docs/quickstart.md").read_text(encoding="utf-8"))
     assert lines
-    chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
-    gateway = ports.choose_ports(ports.ListenHosts(), None, None, None).http
+    chosen = ports.choose_ports(ports.ListenHosts())
+    gateway = ports.choose_ports(ports.ListenHosts()).http
     lines = [line.replace("127.0.0.1:8080", f"127.0.0.1:{gateway}") for line in lines]
     environment = {
         **os.environ,

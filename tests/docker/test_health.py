@@ -54,7 +54,7 @@ def at_rest(server: Server) -> bool:
 
 
 def test_nobody_is_there() -> None:
-    port = str(ports.choose_ports(ports.ListenHosts(), None, None, None).http)
+    port = str(ports.choose_ports(ports.ListenHosts()).http)
     found = health(port)
     assert (found.returncode, found.stderr) == (1, f"Unhealthy: nothing is ready at 127.0.0.1:{port}.\n")
 

@@ -81,7 +81,7 @@ def test_each_question_is_answered_from_the_right_document(filled: Filled) -> No
 
 
 def test_the_service_answers_with_its_sources(filled: Filled) -> None:
-    port = choose_ports(ListenHosts(), None, None, None).http
+    port = choose_ports(ListenHosts()).http
     command = [sys.executable, str(EXAMPLE / "service.py"), "--database", filled.database, "--port", str(port)]
     with subprocess.Popen(
         [*command, "--server", filled.server, "--rerank", "--max-tokens", "4"],

@@ -18,7 +18,7 @@ _START_SECONDS = 60.0
 @contextmanager
 def serve_repository(run: ServerRunDirectory, admin_key: str) -> Iterator[ports.ListenPorts]:
     """Serve the repository in a run directory on free ports, until the end."""
-    chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
+    chosen = ports.choose_ports(ports.ListenHosts())
     installation = triton.mirror_wheel(triton.find_triton(), run.path / "triton")
     command = triton.server_command(
         installation,

@@ -40,7 +40,7 @@ class DynamicBatchingServer:
             shutil.copytree(Path(__file__).parent, work / "models" / MODEL, ignore=shutil.ignore_patterns("*.pyc"))
             installation = triton.mirror_wheel(triton.find_triton(), work / "triton")
             hosts = ListenHosts()
-            ports = choose_ports(hosts, None, None, None)
+            ports = choose_ports(hosts)
             prefix = f"inflight-{secrets.token_hex(4)}-"
             command = triton.server_command(
                 installation,

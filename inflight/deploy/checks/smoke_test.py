@@ -48,7 +48,7 @@ def smoke_test() -> str:
 def _start_and_generate() -> str:
     installation = triton.find_triton()
     hosts, key = ports.ListenHosts(), secrets.token_hex(16)
-    chosen = ports.choose_ports(hosts, None, None, None)
+    chosen = ports.choose_ports(hosts)
     run = ServerRunDirectory.create()
     try:
         model = run.path / "repository" / "trial"

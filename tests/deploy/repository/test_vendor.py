@@ -77,7 +77,7 @@ class ForeignTriton:
     @contextmanager
     def started(self, repository: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         """As it is started without inflight; yields its HTTP address too; its log is in `log`."""
-        chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
+        chosen = ports.choose_ports(ports.ListenHosts())
         command = [
             *(str(self.installation.program), f"--model-repository={repository}"),
             f"--backend-directory={self.installation.root / 'backends'}",

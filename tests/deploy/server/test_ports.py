@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from inflight.deploy.errors import DeployError
-from inflight.deploy.server.ports import ListenHosts, choose_ports, is_free, is_loopback, numeric, reachable
+from inflight.deploy.server.ports import ListenHosts, choose_ports, held_ports, is_free, is_loopback, numeric, reachable
 from tests.fixtures.errors import raises
 from tests.fixtures.host_names import resolve_examples
 
@@ -25,13 +25,27 @@ def test_free_ports_are_three_different_ones_that_can_be_listened_on() -> None:
     assert all(is_free(HOST, port) for port in (ports.http, ports.grpc, ports.metrics))
 
 
+def test_a_held_port_is_left_to_a_server_that_asks_for_it_by_number_alone() -> None:
+    def listen(reuse: bool) -> None:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+            listener.bind((HOST, ports.grpc))
+            listener.listen()
+
+    with held_ports(ListenHosts()) as ports:
+        listen(reuse=True)
+        with pytest.raises(OSError, match="in use"):
+            listen(reuse=False)
+    listen(reuse=False)
+
+
 def test_a_busy_port_is_named_with_its_option(taken: int) -> None:
     with raises(DeployError, "port_in_use", naming=f"--grpc-port {taken}"):
         choose_ports(ListenHosts(), None, taken, None)
 
 
 def test_one_port_for_two_purposes_is_refused() -> None:
-    port = choose_ports(ListenHosts(), None, None, None).http
+    port = choose_ports(ListenHosts()).http
     with raises(DeployError, "invalid_parameter", naming=str(port)):
         choose_ports(ListenHosts(), port, port, None)
 
@@ -39,7 +53,7 @@ def test_one_port_for_two_purposes_is_refused() -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_that_is_not_this_machines_is_refused(host: str) -> None:
     with raises(DeployError, "invalid_parameter", naming=host):
-        choose_ports(ListenHosts(host, host, host), None, None, None)
+        choose_ports(ListenHosts(host, host, host))
 
 
 @pytest.mark.parametrize(

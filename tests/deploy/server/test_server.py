@@ -7,7 +7,8 @@ import socket
 import stat
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -276,18 +277,23 @@ def test_it_listens_at_an_address_that_is_named_and_replaces_a_port_that_somebod
     tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Triton's HTTP server takes numbers alone, and would answer no client."""
-    real, thieves = ports.choose_ports, list[socket.socket]()
+    real, thieves, held = ports.held_ports, list[socket.socket](), list[ports.ListenPorts]()
 
-    def choose_and_lose(hosts: ports.ListenHosts, *asked: int | None) -> ports.ListenPorts:
-        chosen = real(hosts, *asked)
-        if not thieves:
-            thieves.append(socket.create_server((hosts.grpc, chosen.grpc)))
-        return chosen
+    @contextmanager
+    def hold_and_lose(hosts: ports.ListenHosts, *asked: int | None) -> Iterator[ports.ListenPorts]:
+        with real(hosts, *asked) as chosen:
+            if not thieves:
+                thieves.append(socket.create_server((hosts.grpc, chosen.grpc)))
+            held.append(chosen)
+            yield chosen
+            held.remove(chosen)
 
-    monkeypatch.setattr(ports, "choose_ports", choose_and_lose)
+    monkeypatch.setattr(ports, "held_ports", hold_and_lose)
     with Server(tiny_engine("llama"), paced(), ServerSettings(host="localhost", start_timeout=60)) as named:
         assert named.ports.grpc != thieves[0].getsockname()[1]
+        assert held == [named.ports]
         for address in (f"http://{named.http_address}", named.grpc_address):
             with Client(address) as client:
                 assert client.generate("hello", max_tokens=4).output_tokens == 4
     thieves[0].close()
+    assert not held

@@ -87,7 +87,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     library = installation.root / "backends" / "namer" / "libtriton_namer.so"
     library.parent.mkdir()
     subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, NAMER], check=True)
-    chosen, prefix = ports.choose_ports(ports.ListenHosts(), None, None, None), f"inflight-{secrets.token_hex(6)}-"
+    chosen, prefix = ports.choose_ports(ports.ListenHosts()), f"inflight-{secrets.token_hex(6)}-"
     command = triton.server_command(
         installation,
         str(repository),
