@@ -110,7 +110,7 @@ class Fleet:
         """Take the ports of all models, and load the pinned ones. Raises as `Server.start` does."""
         for model in self.models.values():
             model.settings.check()
-            ports = self._held.enter_context(model.settings.held_ports())
+            ports = self._held.enter_context(model.settings.reserved_ports())
             chosen = replace(model.settings, http_port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics)
             self.models[model.name] = replace(model, settings=chosen)
         directory = ServerRunDirectory.create()

@@ -37,11 +37,11 @@ class ListenPorts:
 
 
 @contextmanager
-def held_ports(
+def reserved_ports(
     hosts: ListenHosts, http: int | None = None, grpc: int | None = None, metrics: int | None = None
 ) -> Iterator[ListenPorts]:
-    """Return the requested ports; None and 0 mean any free port. In the block, no program is given them that asks for
-    any, also while no server listens there.
+    """Return the requested ports; None and 0 mean any free port. In the block, no program that asks for any free port
+    is given one of them, also while no server listens there.
 
     A socket that is bound, and does not listen, leaves its port to a server that asks for it by number. Raises
     DeployError `port_in_use`, naming the option, if a requested port is in use, and `invalid_parameter` for the same
@@ -60,14 +60,6 @@ def held_ports(
     with ExitStack() as stack:
         held = [stack.enter_context(_bind(host, option, port or 0)) for host, option, port in asked]
         yield ListenPorts(*(bound.getsockname()[1] for bound in held))
-
-
-def choose_ports(
-    hosts: ListenHosts, http: int | None = None, grpc: int | None = None, metrics: int | None = None
-) -> ListenPorts:
-    """Return the ports of `held_ports`, which are free now, and hold them no longer. Raises DeployError as it does."""
-    with held_ports(hosts, http, grpc, metrics) as ports:
-        return ports
 
 
 def is_free(host: str, port: int) -> bool:

@@ -88,9 +88,9 @@ class ServerSettings:
                 " listen on 127.0.0.1, or put a proxy in front of it and pass --behind-proxy."
             )
 
-    def held_ports(self) -> AbstractContextManager[ports.ListenPorts]:
-        """Return the ports, held in its block. Raises DeployError as `ports.held_ports` does."""
-        return ports.held_ports(self.hosts, self.http_port, self.grpc_port, self.metrics_port)
+    def reserved_ports(self) -> AbstractContextManager[ports.ListenPorts]:
+        """Return the ports, reserved in the block. Raises DeployError as `ports.reserved_ports` does."""
+        return ports.reserved_ports(self.hosts, self.http_port, self.grpc_port, self.metrics_port)
 
     @property
     def _requires_client_certificates(self) -> bool:
@@ -132,7 +132,7 @@ class Server:
         self._options = options or DeploymentOptions()
         self._settings = settings or ServerSettings()
         self._on_message = ignore_write_errors(on_message)
-        self._held = ExitStack()
+        self._reserved = ExitStack()
         self._stopping = threading.Event()
         self._finished = threading.Event()
         self._is_ready = False
@@ -165,7 +165,7 @@ class Server:
         source = find_source(self._location, self._options)
         self.engines = source.engines
         self.model_name = source.model_name
-        self._hold_ports()
+        self._reserve_ports()
         self.run_directory = ServerRunDirectory.create()
         self._relay = LogRelay(self.run_directory.log, self._on_message, everything=settings.verbose)
         try:
@@ -269,12 +269,12 @@ class Server:
                     raise
                 self._on_message(f"{error} Trying again.")
                 if taken:
-                    self._hold_ports()
+                    self._reserve_ports()
 
-    def _hold_ports(self) -> None:
-        """Choose ports and hold them until the server stops, so that it finds them free also at a restart."""
-        self._held.close()
-        self.ports = self._held.enter_context(self._settings.held_ports())
+    def _reserve_ports(self) -> None:
+        """Choose ports and reserve them until the server stops, so that it finds them free also at a restart."""
+        self._reserved.close()
+        self.ports = self._reserved.enter_context(self._settings.reserved_ports())
 
     def _start_instance(self) -> None:
         """Start the processes and wait for the first answers; on failure, end all of them."""
@@ -390,7 +390,7 @@ class Server:
             self._relay.close()
             self._relay = None
             self.run_directory.close(keep_log=keep_log or self.failure is not None)
-        self._held.close()
+        self._reserved.close()
         self._finished.set()
 
 
