@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from inflight.deploy.server import ports
+from inflight.deploy.server.ports import ListenPorts
+from tests.fixtures.ports import free_port
 from tests.fixtures.scripts import ROOT, script
 
 
@@ -29,8 +30,7 @@ def run_blocks(place: Path) -> subprocess.CompletedProcess[str]:
     place.mkdir()
     lines = script((ROOT / "docs/quickstart.md").read_text(encoding="utf-8"))
     assert lines
-    chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
-    gateway = ports.choose_ports(ports.ListenHosts(), None, None, None).http
+    chosen, gateway = ListenPorts(free_port(), free_port(), free_port()), free_port()
     lines = [line.replace("127.0.0.1:8080", f"127.0.0.1:{gateway}") for line in lines]
     environment = {
         **os.environ,

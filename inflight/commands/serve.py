@@ -260,7 +260,8 @@ def _engine(model: str, build: dict[str, str], settings: ServerSettings, quiet: 
     check_precision(chosen)
     # Before minutes of building; the server checks both again.
     settings.check()
-    settings.choose_ports()
+    with settings.reserved_ports():
+        pass
     with ExitStack() as held:
         with show_build_progress(quiet) as progress:
             entry = held.enter_context(obtain_engine(ModelCache.default(), model, chosen, progress, revision))

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.deploy.server import ports
 from inflight.deploy.server.process import ENGINE_PROCESS
 from inflight.deploy.server.server import Server
 from tests.docker.entrypoint_container import health
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.open_streams import TIMEOUT, open_streams
+from tests.fixtures.ports import free_port
 from tests.fixtures.server import ENDLESS, paced
 from tests.fixtures.waiting import wait_until
 
@@ -54,7 +54,7 @@ def at_rest(server: Server) -> bool:
 
 
 def test_nobody_is_there() -> None:
-    port = str(ports.choose_ports(ports.ListenHosts(), None, None, None).http)
+    port = str(free_port())
     found = health(port)
     assert (found.returncode, found.stderr) == (1, f"Unhealthy: nothing is ready at 127.0.0.1:{port}.\n")
 

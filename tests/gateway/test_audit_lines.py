@@ -22,7 +22,7 @@ from inflight.gateway.settings import GatewaySettings
 from tests.fixtures.errors import raises
 from tests.fixtures.gateway import openai_client, running_gateway
 from tests.fixtures.gateway_requests import MODEL, get, post
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import wait_until, whole_lines
 from tests.gateway.test_batches import create, ended, rows
 from tests.serving.metrics_page import page_of
 from tests.standins.openai_servers.server import Fault, openai_server
@@ -44,7 +44,7 @@ class Audited:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.path.read_bytes().splitlines()]
+        return whole_lines(self.path)
 
     def line(self, case: str) -> dict[str, Any]:
         """Return the line of a request, once it is written."""

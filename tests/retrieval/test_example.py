@@ -17,11 +17,11 @@ import pytest
 
 from inflight.commands.batch import run
 from inflight.deploy.repository.options import DeploymentOptions, EncoderOptions
-from inflight.deploy.server.ports import ListenHosts, choose_ports
 from inflight.deploy.server.server import Server
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.encoders import MinilmEngine, TinyEncoder
 from tests.fixtures.engines import ROOT, TinyEngine
+from tests.fixtures.ports import free_port
 from tests.fixtures.postgresql import PostgreSql
 from tests.fixtures.waiting import wait_until
 
@@ -81,7 +81,7 @@ def test_each_question_is_answered_from_the_right_document(filled: Filled) -> No
 
 
 def test_the_service_answers_with_its_sources(filled: Filled) -> None:
-    port = choose_ports(ListenHosts(), None, None, None).http
+    port = free_port()
     command = [sys.executable, str(EXAMPLE / "service.py"), "--database", filled.database, "--port", str(port)]
     with subprocess.Popen(
         [*command, "--server", filled.server, "--rerank", "--max-tokens", "4"],

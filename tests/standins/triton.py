@@ -18,25 +18,25 @@ _START_SECONDS = 60.0
 @contextmanager
 def serve_repository(run: ServerRunDirectory, admin_key: str) -> Iterator[ports.ListenPorts]:
     """Serve the repository in a run directory on free ports, until the end."""
-    chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
     installation = triton.mirror_wheel(triton.find_triton(), run.path / "triton")
-    command = triton.server_command(
-        installation,
-        run.path / "repository",
-        hosts=ports.ListenHosts(),
-        ports=chosen,
-        shm_prefix=run.shm_prefix,
-        admin_key=admin_key,
-        exit_seconds=1,
-    )
-    for _ in range(MAX_START_ATTEMPTS):
-        process = TritonProcess(command, triton.server_environment(installation), run.log, run.shm_prefix)
-        try:
-            if _wait_until_ready(process, Probe("127.0.0.1", chosen.http, admin_key)):
-                yield chosen
-                return
-        finally:
-            process.stop(3)
+    with ports.reserved_ports(ports.ListenHosts()) as chosen:
+        command = triton.server_command(
+            installation,
+            run.path / "repository",
+            hosts=ports.ListenHosts(),
+            ports=chosen,
+            shm_prefix=run.shm_prefix,
+            admin_key=admin_key,
+            exit_seconds=1,
+        )
+        for _ in range(MAX_START_ATTEMPTS):
+            process = TritonProcess(command, triton.server_environment(installation), run.log, run.shm_prefix)
+            try:
+                if _wait_until_ready(process, Probe("127.0.0.1", chosen.http, admin_key)):
+                    yield chosen
+                    return
+            finally:
+                process.stop(3)
     raise RuntimeError(run.log.read_text()[-2000:])
 
 

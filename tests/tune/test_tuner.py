@@ -20,7 +20,7 @@ from inflight.tune.settings import EngineBuild, Grid, Settings
 from inflight.tune.tuner import Tuner
 from loadtests.plan import LoadPlan
 from tests.fixtures.engines import TinyEngine
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import wait_until, whole_lines
 
 MAIN = "from inflight.cli import main; main()"
 FAST = (
@@ -50,19 +50,16 @@ def test_a_killed_run_goes_on_where_it_was(tiny_engine: TinyEngine, tmp_path: Pa
     arguments = [sys.executable, "-c", MAIN, "tune", str(tiny_engine("llama")), "--out", str(out), *FAST, *tried]
     trials = out / "trials.jsonl"
 
-    def kept() -> list[dict[str, object]]:
-        return [json.loads(line) for line in trials.read_text().splitlines()] if trials.exists() else []
-
     with (tmp_path / "log").open("w") as log:
         killed = subprocess.Popen(arguments, stdout=log, stderr=log, start_new_session=True)
-        wait_until(lambda: len(kept()) >= 1, seconds=120)
+        wait_until(lambda: len(whole_lines(trials)) >= 1, seconds=120)
         os.killpg(killed.pid, signal.SIGKILL)
         killed.wait()
-    before = kept()
+    before = whole_lines(trials)
     done = subprocess.run([*arguments, "--json"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert kept()[: len(before)] == before
-    names = [trial["trial"] for trial in kept()]
+    assert whole_lines(trials)[: len(before)] == before
+    names = [trial["trial"] for trial in whole_lines(trials)]
     assert len(set(names)) == len(names)
     result = json.loads(done.stdout)
     assert result["best"]["meets_slo"] is True

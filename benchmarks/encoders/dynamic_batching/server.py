@@ -15,7 +15,7 @@ import numpy as np
 import tritonclient.grpc as grpc
 
 from inflight.deploy.server import triton
-from inflight.deploy.server.ports import ListenHosts, choose_ports
+from inflight.deploy.server.ports import ListenHosts, reserved_ports
 from inflight.deploy.server.process import TritonProcess
 
 MODEL = "dynamic_batching"
@@ -40,7 +40,7 @@ class DynamicBatchingServer:
             shutil.copytree(Path(__file__).parent, work / "models" / MODEL, ignore=shutil.ignore_patterns("*.pyc"))
             installation = triton.mirror_wheel(triton.find_triton(), work / "triton")
             hosts = ListenHosts()
-            ports = choose_ports(hosts, None, None, None)
+            ports = self._stack.enter_context(reserved_ports(hosts))
             prefix = f"inflight-{secrets.token_hex(4)}-"
             command = triton.server_command(
                 installation,

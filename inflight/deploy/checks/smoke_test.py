@@ -48,9 +48,7 @@ def smoke_test() -> str:
 def _start_and_generate() -> str:
     installation = triton.find_triton()
     hosts, key = ports.ListenHosts(), secrets.token_hex(16)
-    chosen = ports.choose_ports(hosts, None, None, None)
-    run = ServerRunDirectory.create()
-    try:
+    with ports.reserved_ports(hosts) as chosen, contextlib.closing(ServerRunDirectory.create()) as run:
         model = run.path / "repository" / "trial"
         (model / "1").mkdir(parents=True)
         (model / "config.pbtxt").write_text(_CONFIG)
@@ -70,8 +68,6 @@ def _start_and_generate() -> str:
             return _wait_for_version(process, Probe(hosts.http, chosen.http, key), run.log)
         finally:
             process.stop(3)
-    finally:
-        run.close()
 
 
 def _wait_for_version(process: TritonProcess, probe: Probe, log_file: Path) -> str:

@@ -35,7 +35,7 @@ from inflight.deploy import memory
 from inflight.deploy.errors import DeployError
 from inflight.deploy.fleet.residency import Grant, Limits, Load, ModelState, Refuse, Residency, Unload
 from inflight.deploy.repository.options import DeploymentOptions
-from inflight.deploy.server.ports import gateway_address, reserved
+from inflight.deploy.server.ports import gateway_address
 from inflight.deploy.server.run_directory import ServerRunDirectory
 from inflight.deploy.server.server import Server, ServerSettings
 
@@ -110,8 +110,7 @@ class Fleet:
         """Take the ports of all models, and load the pinned ones. Raises as `Server.start` does."""
         for model in self.models.values():
             model.settings.check()
-            ports = model.settings.choose_ports()
-            self._held.enter_context(reserved(model.settings.hosts, ports))
+            ports = self._held.enter_context(model.settings.reserved_ports())
             chosen = replace(model.settings, http_port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics)
             self.models[model.name] = replace(model, settings=chosen)
         directory = ServerRunDirectory.create()

@@ -45,7 +45,8 @@ class ServerInstance:
         self._log_begins = log_begins
 
     def wait_until_answering(self, seconds: float, interrupted: Callable[[], bool], idle_seconds: float) -> None:
-        """Wait until the models of each task have answered: a token, or an encoded text. Then set `process_tree`.
+        """Wait until the models of each task have answered, with a token or an encoded text, at the server's own ports.
+        Then set `process_tree`.
 
         Raises DeployError `server_start_failed` with the server's own last errors if it exits, takes longer than
         `seconds`, uses neither the processor nor a disk for `idle_seconds`, or answers with errors. `interrupted` is
@@ -55,7 +56,7 @@ class ServerInstance:
         stall = StallDetector(self.process.resource_usage, idle_seconds)
         errors_since: float | None = None
         first: _FirstRequests | None = None
-        while first is None or not first.answered:
+        while first is None or not (first.answered and self._listens()):
             self._check_start(interrupted)
             now = time.monotonic()
             if now > deadline:
@@ -81,10 +82,15 @@ class ServerInstance:
                 if now - errors_since > _ERROR_TIMEOUT:
                     raise self._start_error(f"it is ready but does not answer: {first.error}") from first.error
                 first = None
-            if first is None:
+            if first is None or first.answered:
                 time.sleep(0.05)
             else:
                 first.wait(0.05)
+
+    def _listens(self) -> bool:
+        """Return whether the last port that Triton opens is its own: where another program has that port, a server that
+        is ready ends, and where another has the others, that one answers."""
+        return self.probe.metrics is None or self.process.listens(self.probe.metrics[1])
 
     def _check_start(self, interrupted: Callable[[], bool]) -> None:
         code = self.process.poll()

@@ -37,25 +37,15 @@ class ListenPorts:
 
 
 @contextmanager
-def reserved(hosts: ListenHosts, ports: ListenPorts) -> Iterator[None]:
-    """Keep other programs from being given these ports in the block, also while no server listens there.
+def reserved_ports(
+    hosts: ListenHosts, http: int | None = None, grpc: int | None = None, metrics: int | None = None
+) -> Iterator[ListenPorts]:
+    """Return the requested ports; None and 0 mean any free port. In the block, no program that asks for any free port
+    is given one of them, also while no server listens there.
 
     A socket that is bound, and does not listen, leaves its port to a server that asks for it by number. Raises
-    DeployError `port_in_use`.
-    """
-    with ExitStack() as stack:
-        for host, port in zip(
-            (hosts.http, hosts.grpc, hosts.metrics), (ports.http, ports.grpc, ports.metrics), strict=True
-        ):
-            stack.enter_context(_bind(host, "", port, listen=False))
-        yield
-
-
-def choose_ports(hosts: ListenHosts, http: int | None, grpc: int | None, metrics: int | None) -> ListenPorts:
-    """Return the requested ports; None and 0 mean any free port.
-
-    Raises DeployError `port_in_use`, naming the option, if a requested port is in use, and `invalid_parameter` for the
-    same port twice or an address that is not this machine's.
+    DeployError `port_in_use`, naming the option, if a requested port is in use, and `invalid_parameter` for the same
+    port twice or an address that is not this machine's.
     """
     asked = (
         (hosts.http, "--http-port", http),
@@ -67,14 +57,9 @@ def choose_ports(hosts: ListenHosts, http: int | None, grpc: int | None, metrics
         raise invalid(
             f"HTTP, gRPC and metrics need three different ports, not {chosen}; choose others, or 0 for any free one."
         )
-    held: list[socket.socket] = []
-    try:
-        for host, option, port in asked:
-            held.append(_bind(host, option, port or 0))
-        return ListenPorts(*(bound.getsockname()[1] for bound in held))
-    finally:
-        for bound in held:
-            bound.close()
+    with ExitStack() as stack:
+        held = [stack.enter_context(_bind(host, option, port or 0)) for host, option, port in asked]
+        yield ListenPorts(*(bound.getsockname()[1] for bound in held))
 
 
 def is_free(host: str, port: int) -> bool:
@@ -113,13 +98,17 @@ def in_brackets(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def address(host: str, port: int | None) -> str:
+    """Return the address at which this machine reaches a server that listens there."""
+    return f"{in_brackets(reachable(host))}:{port}"
+
+
 def gateway_address(hosts: ListenHosts, grpc: int | None, metrics: int | None) -> str:
     """Return the address of a server as the gateway takes it: with that of its metrics."""
-    grpc_host, metrics_host = (in_brackets(reachable(host)) for host in (hosts.grpc, hosts.metrics))
-    return f"{grpc_host}:{grpc},metrics=http://{metrics_host}:{metrics}/metrics"
+    return f"{address(hosts.grpc, grpc)},metrics=http://{address(hosts.metrics, metrics)}/metrics"
 
 
-def _bind(host: str, option: str, port: int, listen: bool = True) -> socket.socket:
+def _bind(host: str, option: str, port: int) -> socket.socket:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
@@ -129,8 +118,6 @@ def _bind(host: str, option: str, port: int, listen: bool = True) -> socket.sock
         # Like tritonserver: ignore connections that an earlier server left in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        if listen:
-            listener.listen()
     except PermissionError as error:
         listener.close()
         raise DeployError(

@@ -196,6 +196,16 @@ class TritonProcess:
         except psutil.NoSuchProcess:
             return []
 
+    def listens(self, port: int) -> bool:
+        """Return whether tritonserver itself listens at a port; also true where the system does not say."""
+        try:
+            connections = psutil.Process(self.server_pid).net_connections("tcp")
+        except psutil.AccessDenied:
+            return True
+        except psutil.NoSuchProcess:
+            return False
+        return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections)
+
     def cpu_seconds(self, counts: Callable[[str], bool] = lambda name: True) -> float:
         """Return the CPU time that the process tree has used so far: its members of whose names `counts` is true."""
         total = 0.0

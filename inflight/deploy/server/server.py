@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -87,9 +88,9 @@ class ServerSettings:
                 " listen on 127.0.0.1, or put a proxy in front of it and pass --behind-proxy."
             )
 
-    def choose_ports(self) -> ports.ListenPorts:
-        """Return the ports, which are free now. Raises DeployError as `ports.choose_ports` does."""
-        return ports.choose_ports(self.hosts, self.http_port, self.grpc_port, self.metrics_port)
+    def reserved_ports(self) -> AbstractContextManager[ports.ListenPorts]:
+        """Return the ports, reserved in the block. Raises DeployError as `ports.reserved_ports` does."""
+        return ports.reserved_ports(self.hosts, self.http_port, self.grpc_port, self.metrics_port)
 
     @property
     def _requires_client_certificates(self) -> bool:
@@ -131,6 +132,7 @@ class Server:
         self._options = options or DeploymentOptions()
         self._settings = settings or ServerSettings()
         self._on_message = ignore_write_errors(on_message)
+        self._reserved = ExitStack()
         self._stopping = threading.Event()
         self._finished = threading.Event()
         self._is_ready = False
@@ -163,7 +165,7 @@ class Server:
         source = find_source(self._location, self._options)
         self.engines = source.engines
         self.model_name = source.model_name
-        self.ports = settings.choose_ports()
+        self._reserve_ports()
         self.run_directory = ServerRunDirectory.create()
         self._relay = LogRelay(self.run_directory.log, self._on_message, everything=settings.verbose)
         try:
@@ -243,15 +245,15 @@ class Server:
 
     @property
     def http_address(self) -> str:
-        return _address(self._settings.hosts.http, self.ports.http)
+        return ports.address(self._settings.hosts.http, self.ports.http)
 
     @property
     def grpc_address(self) -> str:
-        return _address(self._settings.host, self.ports.grpc)
+        return ports.address(self._settings.host, self.ports.grpc)
 
     @property
     def metrics_address(self) -> str:
-        return _address(self._settings.hosts.metrics, self.ports.metrics)
+        return ports.address(self._settings.hosts.metrics, self.ports.metrics)
 
     def _start_first_instance(self) -> None:
         """Start on the chosen ports, or on others if these were taken meanwhile; retry once if Triton crashes."""
@@ -267,7 +269,12 @@ class Server:
                     raise
                 self._on_message(f"{error} Trying again.")
                 if taken:
-                    self.ports = self._settings.choose_ports()
+                    self._reserve_ports()
+
+    def _reserve_ports(self) -> None:
+        """Choose ports and reserve them until the server stops, so that it finds them free also at a restart."""
+        self._reserved.close()
+        self.ports = self._reserved.enter_context(self._settings.reserved_ports())
 
     def _start_instance(self) -> None:
         """Start the processes and wait for the first answers; on failure, end all of them."""
@@ -383,11 +390,8 @@ class Server:
             self._relay.close()
             self._relay = None
             self.run_directory.close(keep_log=keep_log or self.failure is not None)
+        self._reserved.close()
         self._finished.set()
-
-
-def _address(host: str, port: int) -> str:
-    return f"{ports.in_brackets(ports.reachable(host))}:{port}"
 
 
 def _restart_wait(failures: int) -> float:

@@ -128,9 +128,10 @@ class Checks:
 
 
 def _walk(value: Any, visit: Callable[[str, bool], str], in_json: bool = False) -> Any:
-    """Return a value with what `visit` returns for its texts, of which it is told whether they are JSON.
+    """Return a value whose texts are replaced by what `visit` returns for a text and whether it is JSON.
 
-    Long numbers, and names that are no identifiers, are texts too."""
+    Long numbers, and names that are no identifiers, are texts too.
+    """
     if isinstance(value, str):
         return visit(value, in_json)
     if isinstance(value, list):

@@ -77,33 +77,33 @@ class ForeignTriton:
     @contextmanager
     def started(self, repository: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         """As it is started without inflight; yields its HTTP address too; its log is in `log`."""
-        chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
-        command = [
-            *(str(self.installation.program), f"--model-repository={repository}"),
-            f"--backend-directory={self.installation.root / 'backends'}",
-            f"--backend-config=python,shm-region-prefix-name={self.prefix}",
-            *(f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")),
-            *(f"--http-port={chosen.http}", f"--grpc-port={chosen.grpc}", f"--metrics-port={chosen.metrics}"),
-            "--allow-gpu-metrics=false",
-        ]
-        variables = {
-            "PATH": f"{self.root / 'venv' / 'bin'}:{os.environ['PATH']}",
-            "LD_LIBRARY_PATH": str(triton.shared_python()),
-            "HOME": str(self.root),
-        }
-        self.log = self.root / "log"
-        with self.log.open("wb") as log:
-            process = subprocess.Popen(command, env=variables, cwd=self.root, stdout=log, stderr=log)
-        try:
-            yield process, f"http://127.0.0.1:{chosen.http}"
-        finally:
-            process.terminate()
+        with ports.reserved_ports(ports.ListenHosts()) as chosen:
+            command = [
+                *(str(self.installation.program), f"--model-repository={repository}"),
+                f"--backend-directory={self.installation.root / 'backends'}",
+                f"--backend-config=python,shm-region-prefix-name={self.prefix}",
+                *(f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")),
+                *(f"--http-port={chosen.http}", f"--grpc-port={chosen.grpc}", f"--metrics-port={chosen.metrics}"),
+                "--allow-gpu-metrics=false",
+            ]
+            variables = {
+                "PATH": f"{self.root / 'venv' / 'bin'}:{os.environ['PATH']}",
+                "LD_LIBRARY_PATH": str(triton.shared_python()),
+                "HOME": str(self.root),
+            }
+            self.log = self.root / "log"
+            with self.log.open("wb") as log:
+                process = subprocess.Popen(command, env=variables, cwd=self.root, stdout=log, stderr=log)
             try:
-                process.wait(TIMEOUT)
+                yield process, f"http://127.0.0.1:{chosen.http}"
             finally:
-                process.kill()
-            for region in SHARED_MEMORY_DIRECTORY.glob(f"{self.prefix}*"):
-                region.unlink()
+                process.terminate()
+                try:
+                    process.wait(TIMEOUT)
+                finally:
+                    process.kill()
+                for region in SHARED_MEMORY_DIRECTORY.glob(f"{self.prefix}*"):
+                    region.unlink()
 
 
 @pytest.fixture(scope="module")

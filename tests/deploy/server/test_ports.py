@@ -6,11 +6,16 @@ from collections.abc import Iterator
 import pytest
 
 from inflight.deploy.errors import DeployError
-from inflight.deploy.server.ports import ListenHosts, choose_ports, is_free, is_loopback, numeric, reachable
+from inflight.deploy.server.ports import ListenHosts, is_free, is_loopback, numeric, reachable, reserved_ports
 from tests.fixtures.errors import raises
 from tests.fixtures.host_names import resolve_examples
 
 HOST = "127.0.0.1"
+
+
+def refuse(hosts: ListenHosts, *ports: int | None) -> None:
+    with reserved_ports(hosts, *ports):
+        pass
 
 
 @pytest.fixture
@@ -20,26 +25,39 @@ def taken() -> Iterator[int]:
 
 
 def test_free_ports_are_three_different_ones_that_can_be_listened_on() -> None:
-    ports = choose_ports(ListenHosts(), None, 0, None)
-    assert len({ports.http, ports.grpc, ports.metrics}) == 3
-    assert all(is_free(HOST, port) for port in (ports.http, ports.grpc, ports.metrics))
+    with reserved_ports(ListenHosts(), None, 0, None) as ports:
+        assert len({ports.http, ports.grpc, ports.metrics}) == 3
+        assert all(is_free(HOST, port) for port in (ports.http, ports.grpc, ports.metrics))
+
+
+def test_a_reserved_port_is_left_to_a_server_that_asks_for_it_by_number_alone() -> None:
+    def listen(reuse: bool) -> None:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+            listener.bind((HOST, ports.grpc))
+            listener.listen()
+
+    with reserved_ports(ListenHosts()) as ports:
+        listen(reuse=True)
+        with pytest.raises(OSError, match="in use"):
+            listen(reuse=False)
+    listen(reuse=False)
 
 
 def test_a_busy_port_is_named_with_its_option(taken: int) -> None:
     with raises(DeployError, "port_in_use", naming=f"--grpc-port {taken}"):
-        choose_ports(ListenHosts(), None, taken, None)
+        refuse(ListenHosts(), None, taken, None)
 
 
 def test_one_port_for_two_purposes_is_refused() -> None:
-    port = choose_ports(ListenHosts(), None, None, None).http
-    with raises(DeployError, "invalid_parameter", naming=str(port)):
-        choose_ports(ListenHosts(), port, port, None)
+    with raises(DeployError, "invalid_parameter", naming="9000"):
+        refuse(ListenHosts(), 9000, 9000)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_that_is_not_this_machines_is_refused(host: str) -> None:
     with raises(DeployError, "invalid_parameter", naming=host):
-        choose_ports(ListenHosts(host, host, host), None, None, None)
+        refuse(ListenHosts(host, host, host))
 
 
 @pytest.mark.parametrize(
@@ -77,6 +95,7 @@ def test_a_name_stands_for_its_ipv4_address_if_it_has_one(monkeypatch: pytest.Mo
 def test_each_port_is_looked_for_at_its_own_address() -> None:
     with socket.create_server(("127.0.0.2", 0)) as listener:
         port = listener.getsockname()[1]
-        assert choose_ports(ListenHosts(grpc="127.0.0.3"), None, port, None).grpc == port
+        with reserved_ports(ListenHosts(grpc="127.0.0.3"), None, port) as ports:
+            assert ports.grpc == port
         with raises(DeployError, "port_in_use", naming=(f"--metrics-port {port}", "127.0.0.2")):
-            choose_ports(ListenHosts(metrics="127.0.0.2"), None, None, port)
+            refuse(ListenHosts(metrics="127.0.0.2"), None, None, port)

@@ -7,7 +7,8 @@ import socket
 import stat
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -272,22 +273,28 @@ def test_a_start_that_crashes_or_hangs_is_said_and_tried_again(tiny_engine: Tiny
             assert client.generate("again", max_tokens=3).output_tokens == 3
 
 
+@pytest.mark.parametrize("purpose", ["grpc", "metrics"])
 def test_it_listens_at_an_address_that_is_named_and_replaces_a_port_that_somebody_else_takes_first(
-    tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPatch
+    tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPatch, purpose: str
 ) -> None:
     """Triton's HTTP server takes numbers alone, and would answer no client."""
-    real, thieves = ports.choose_ports, list[socket.socket]()
+    real, thieves, reserved = ports.reserved_ports, list[socket.socket](), list[ports.ListenPorts]()
 
-    def choose_and_lose(hosts: ports.ListenHosts, *asked: int | None) -> ports.ListenPorts:
-        chosen = real(hosts, *asked)
-        if not thieves:
-            thieves.append(socket.create_server((hosts.grpc, chosen.grpc)))
-        return chosen
+    @contextmanager
+    def reserve_and_lose(hosts: ports.ListenHosts, *asked: int | None) -> Iterator[ports.ListenPorts]:
+        with real(hosts, *asked) as chosen:
+            if not thieves:
+                thieves.append(socket.create_server((hosts.grpc, getattr(chosen, purpose))))
+            reserved.append(chosen)
+            yield chosen
+            reserved.remove(chosen)
 
-    monkeypatch.setattr(ports, "choose_ports", choose_and_lose)
+    monkeypatch.setattr(ports, "reserved_ports", reserve_and_lose)
     with Server(tiny_engine("llama"), paced(), ServerSettings(host="localhost", start_timeout=60)) as named:
-        assert named.ports.grpc != thieves[0].getsockname()[1]
+        assert getattr(named.ports, purpose) != thieves[0].getsockname()[1]
+        assert reserved == [named.ports]
         for address in (f"http://{named.http_address}", named.grpc_address):
             with Client(address) as client:
                 assert client.generate("hello", max_tokens=4).output_tokens == 4
     thieves[0].close()
+    assert not reserved

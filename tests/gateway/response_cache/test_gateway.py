@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -24,7 +23,7 @@ from tests.fixtures.engines import TinyEngine
 from tests.fixtures.gateway import running_gateway
 from tests.fixtures.gateway_requests import MODEL, Answer, get, post
 from tests.fixtures.server import fake_engine
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import wait_until, whole_lines
 from tests.standins.faulty_network.proxy import FaultyNetwork
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -142,8 +141,7 @@ def test_the_audit_log_and_the_metrics_say_what_the_cache_did(
     wait_until(lambda: figure(cached, keys, 'cached_requests_total{result="hit",tenant="audited"}') == 1)
 
     def written() -> list[dict[str, Any]]:
-        lines = map(json.loads, (place / "audit.jsonl").read_text().splitlines())
-        return [line for line in lines if line["request_id"] in ids]
+        return [line for line in whole_lines(place / "audit.jsonl") if line["request_id"] in ids]
 
     wait_until(lambda: len(written()) == 2)
     hit, miss = sorted(written(), key=lambda line: str(line["cache"]))  # either may be written first

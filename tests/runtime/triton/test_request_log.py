@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from inflight.runtime.messages import RequestMetadata, RequestTimings
 from inflight.runtime.triton.request_log import RequestLine, RequestLog
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import wait_until, whole_lines
 
 LINE = RequestLine(
     "id 1",
@@ -45,10 +43,6 @@ def open_log(tmp_path: Path, reports: list[str]) -> Iterator[Callable[[], Reques
         log.close()
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def test_a_line_tells_whose_answer_it_was_and_how_it_went(
     tmp_path: Path, open_log: Callable[[], RequestLog], reports: list[str]
 ) -> None:
@@ -57,7 +51,7 @@ def test_a_line_tells_whose_answer_it_was_and_how_it_went(
     log.add(LINE)
     log.add(RequestLine("", None, "error", "engine_died", 5))
     log.close()
-    first, second = lines(tmp_path / "requests.jsonl")
+    first, second = whole_lines(tmp_path / "requests.jsonl")
     assert time.strftime("%Y-%m-%dT%H:%M", time.gmtime(before)) <= first.pop("time") < "9999"
     assert first == {
         "request_id": "id 1",
@@ -80,12 +74,12 @@ def test_a_file_that_was_moved_is_made_anew(tmp_path: Path, open_log: Callable[[
     path = tmp_path / "requests.jsonl"
     log = open_log()
     log.add(LINE)
-    wait_until(lambda: len(lines(path)) == 1)
+    wait_until(lambda: len(whole_lines(path)) == 1)
     path.rename(tmp_path / "requests.jsonl.1")
     log.add(LINE._replace(request_id="id 2"))
-    wait_until(lambda: len(lines(path)) == 1)
-    assert lines(path)[0]["request_id"] == "id 2"
-    assert len(lines(tmp_path / "requests.jsonl.1")) == 1
+    wait_until(lambda: len(whole_lines(path)) == 1)
+    assert whole_lines(path)[0]["request_id"] == "id 2"
+    assert len(whole_lines(tmp_path / "requests.jsonl.1")) == 1
 
 
 def test_a_full_disk_is_told_once_and_the_lines_come_whole_when_there_is_room(
@@ -111,7 +105,7 @@ def test_a_full_disk_is_told_once_and_the_lines_come_whole_when_there_is_room(
     room[0] = 10**6
     path = tmp_path / "requests.jsonl"
     wait_until(lambda: path.read_text().count("\n") == 4)
-    assert [line["request_id"] for line in lines(path)] == ["0", "1", "2", "3"]
+    assert [line["request_id"] for line in whole_lines(path)] == ["0", "1", "2", "3"]
     (report,) = reports
     assert "can't be written" in report
     assert "No space left" in report

@@ -13,6 +13,7 @@ import pytest
 from inflight.deploy.server import ports, triton
 from inflight.deploy.server.probe import Probe
 from inflight.deploy.server.run_directory import remove_shared_memory
+from tests.fixtures.ports import free_port
 from tests.fixtures.waiting import wait_until
 from tests.serving.raw_requests import generate_stream
 
@@ -87,7 +88,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     library = installation.root / "backends" / "namer" / "libtriton_namer.so"
     library.parent.mkdir()
     subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, NAMER], check=True)
-    chosen, prefix = ports.choose_ports(ports.ListenHosts(), None, None, None), f"inflight-{secrets.token_hex(6)}-"
+    chosen, prefix = ports.ListenPorts(free_port(), free_port(), free_port()), f"inflight-{secrets.token_hex(6)}-"
     command = triton.server_command(
         installation,
         str(repository),

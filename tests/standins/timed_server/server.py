@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from tritonclient.grpc import model_config_pb2
 
 from inflight.deploy.server import ports
 from inflight.deploy.server.run_directory import ServerRunDirectory
+from tests.fixtures.waiting import whole_lines
 from tests.standins.kserve.repository import text_models
 from tests.standins.triton import serve_repository
 
@@ -50,8 +50,8 @@ class TimedServer:
 
     def done(self, model: str) -> list[TimedRequest]:
         """The answers of a model that have ended."""
-        lines = (self.logs / model).read_text().splitlines()
-        return [TimedRequest(**{**values, "sent": tuple(values["sent"])}) for values in map(json.loads, lines)]
+        lines = whole_lines(self.logs / model)
+        return [TimedRequest(**{**values, "sent": tuple(values["sent"])}) for values in lines]
 
 
 @contextmanager
