@@ -17,10 +17,11 @@ from tests.batch.crash.jobs import ENDED, DisturbedJob
 
 @pytest.fixture(scope="module")
 def cut(lives: JobProcesses, paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> DisturbedJob:
-    """A job that died on the way."""
-    options = ("--max-tokens", "4", "--order", "arrival", "--checkpoint-seconds", "0.05")
-    job = DisturbedJob(lives, paced_server.grpc_address, tmp_path_factory.mktemp("cut"), 400, *options)
-    assert job.start(failpoint="lines.write:8:kill").wait() == -9
+    """A job that died in a later checkpoint than its first: each writes to at most three files. Few rows in flight let
+    it last, however slow the disk is."""
+    options = ("--max-tokens", "4", "--order", "arrival", "--checkpoint-seconds", "0.05", "--concurrency", "8")
+    job = DisturbedJob(lives, paced_server.grpc_address, tmp_path_factory.mktemp("cut"), 150, *options)
+    assert job.start(failpoint="lines.write:4:kill").wait() == -9
     return job
 
 
