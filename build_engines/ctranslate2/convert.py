@@ -65,9 +65,13 @@ def export(task: Conversion, on_step: Callable[[str], None]) -> Converted:
             start = self.model.generation_config.decoder_start_token_id
             if self.model.config.model_type == "mbart" and start == self.model.config.eos_token_id:
                 self.model.config.tokenizer_class = "MBart50Tokenizer"  # answers begin with the end token
-            # The converter scales logits by this, and transformers 5 says True of mT5, whose logits are not scaled.
+            # The converter scales logits by this; transformers 5 says True of mT5 and T5 1.1, which do not scale.
             if self.model.config.model_type in ("t5", "mt5"):
-                self.model.config.tie_word_embeddings = getattr(self.model.config, "scale_decoder_outputs", False)
+                named = json.loads((Path(task.checkpoint) / CONFIG).read_text())
+                tied = named.get("tie_word_embeddings", True)
+                self.model.config.tie_word_embeddings = named["model_type"] == "t5" and named.get(
+                    "scale_decoder_outputs", tied
+                )
             on_step(f"Converting {type(self.model).__name__} to CTranslate2")
             return self.model
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from build_engines.checkpoints.checkpoint import checkpoint_directory, map_read_errors, read_config_file
@@ -48,11 +48,11 @@ class _Shape:
     target: int
     parameters: int
 
-    def batch_bytes(self, inputs: int, source: int) -> int:
+    def batch_bytes(self, inputs: int) -> int:
         """Return the most bytes that a batch takes in fp32, in the encoder or in the decoder of one beam."""
-        scores = self.hidden // _HEAD * source
-        encoder = inputs * source * (scores + self.inner + 4 * self.hidden)
-        keys = 2 * self.decoder_layers * self.hidden * (source + self.target)
+        scores = self.hidden // _HEAD * self.source
+        encoder = inputs * self.source * (scores + self.inner + 4 * self.hidden)
+        keys = 2 * self.decoder_layers * self.hidden * (self.source + self.target)
         return 4 * max(encoder, inputs * (keys + self.vocabulary))
 
 
@@ -90,10 +90,12 @@ def plan_seq2seq(
             )
         shape = _model_shape(facts) if facts else _config_shape(ConfigFile(config, str(directory)))
         stored = facts.parameters if facts else stored_parameters(directory)
-    longest = shape.source if task == "transcribe" else min(shape.source, max_seq_len or shape.source)
+    if task != "transcribe" and max_seq_len is not None:
+        shape = replace(shape, source=min(shape.source, max_seq_len), target=min(shape.target, max_seq_len))
+    longest = shape.source
     budget = BATCH_CLIPS * longest if task == "transcribe" else max_batch_tokens or BATCH_TOKENS
     inputs = max(1, budget // longest)
-    active = PROCESSES * shape.batch_bytes(inputs, longest)
+    active = PROCESSES * shape.batch_bytes(inputs)
     overhead = OVERHEAD + PROCESSES * _PROCESS
     total = stored or shape.parameters
 
