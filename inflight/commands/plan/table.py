@@ -31,7 +31,7 @@ def show_plan(plan: MemoryPlan, speed: SpeedPlan | None = None) -> None:
 
 
 def show_encoder_plan(plan: EncoderPlan) -> None:
-    """Print the plan of a model that embeds, reranks or classifies to standard output."""
+    """Print the plan of a model that is served in micro-batches to standard output."""
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False)
     table.add_column("precision")
@@ -41,11 +41,13 @@ def show_encoder_plan(plan: EncoderPlan) -> None:
     for fit in plan.fits:
         sizes = (fit.weights, fit.activations, fit.overhead, fit.needed)
         table.add_row(fit.precision, *map(format_size, sizes), "" if fit.fits else "does not fit")
+    speech = plan.task == "transcribe"
+    most = "blocks of up to 30 s" if speech else f"texts of up to {plan.max_seq_len:,} tokens"
+    batches = f"{plan.batch_tokens // plan.max_seq_len} blocks" if speech else f"{plan.batch_tokens:,} padded tokens"
     head = (
         f"{plan.where}: {plan.architecture}, {plan.task}, {plan.parameters:,} parameters (counted by "
-        f"{plan.counted_from}), texts of up to {plan.max_seq_len:,} tokens.",
-        f"On {plan.device} with {format_size(plan.memory)}: micro-batches of up to {plan.batch_tokens:,} padded "
-        "tokens, no KV cache.",
+        f"{plan.counted_from}), {most}.",
+        f"On {plan.device} with {format_size(plan.memory)}: micro-batches of up to {batches}, no KV cache.",
     )
     for line in head:
         console.print(line, markup=False, soft_wrap=True)
