@@ -114,7 +114,7 @@ def plan_seq2seq(
         batch_tokens=inputs * longest,
         memory=memory,
         device=device,
-        fits=tuple(map(fit, dict.fromkeys(precisions) or ("fp32", "bf16", "int8"))),
+        fits=tuple(map(fit, dict.fromkeys(precisions) or ("fp32", "int8"))),
     )
 
 

@@ -100,9 +100,12 @@ class CTranslate2Target:
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledSeq2Seq:
         directory, task = checkpoint.directory, seq2seq_task(checkpoint.config)
+        if task == "transcribe" and self.max_seq_len is not None:
+            raise BuildError("--max-seq-len is for models for texts; leave it out for speech.", "invalid_parameter")
         converted = None
         if checkpoint.weights == (directory / MODEL,):
             progress.step(f"Taking the model of {directory.name} as it is")
+            read_vocabulary(directory)  # so that an error names this directory
             link_or_copy(directory / MODEL, out / MODEL)
             for name in (*CONFIG_FILES, *VOCABULARIES, *_SOURCES, TOKENIZER, TARGET_TOKENIZER):
                 if (directory / name).is_file():
@@ -143,6 +146,20 @@ def target(options: BuildOptions) -> CTranslate2Target:
     return CTranslate2Target(precision, options.max_seq_len, options.smoke_test, options.task)
 
 
+def check_precision_here(precision: str) -> None:
+    """Raise BuildError (`invalid_parameter`) for a precision that this processor does not compute."""
+    if find_spec("ctranslate2") is None:
+        return
+    import ctranslate2
+
+    kinds = ctranslate2.get_supported_compute_types("cpu")
+    if COMPUTE_TYPES[precision] not in kinds:
+        names = " or ".join(name for name, kind in COMPUTE_TYPES.items() if kind in kinds)
+        raise BuildError(
+            f"CTranslate2 has no {precision} on this processor; choose --precision {names}.", "invalid_parameter"
+        )
+
+
 def export(task: SmokeTest, on_step: Callable[[str], None]) -> SmokeTestResult:
     """Load the engine, and transcribe silence or translate an empty text.
 
@@ -153,13 +170,7 @@ def export(task: SmokeTest, on_step: Callable[[str], None]) -> SmokeTestResult:
     import numpy as np
 
     on_step("Testing the engine")
-    kinds = ctranslate2.get_supported_compute_types("cpu")
-    if task.compute_type not in kinds:
-        names = [name for name, kind in COMPUTE_TYPES.items() if kind in kinds]
-        raise BuildError(
-            f"CTranslate2 has no {task.compute_type} on this processor; choose --precision {' or '.join(names)}.",
-            "invalid_parameter",
-        )
+    check_precision_here(next(name for name, kind in COMPUTE_TYPES.items() if kind == task.compute_type))
     try:
         if task.mels is None:
             model = ctranslate2.Translator(task.out, compute_type=task.compute_type)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from inflight_client import Client, DeadlineExceeded, InvalidRequest
+from inflight_client import Client, DeadlineExceeded, InvalidRequest, ServerGone
 from inflight_client.audio import MAX_SECONDS, TranscribedBlock, Transcription, duration
 from inflight_client.audio.formats import FORMATS, FORMS_OF_TEXT, verbose
 
@@ -89,7 +89,7 @@ def command(
       inflight transcribe meeting.flac
       inflight transcribe *.mp3 --format srt --out subtitles/
       inflight transcribe interview.ogg --language de --to-english
-      inflight transcribe call.wav --word-timestamps --json | jq -r '.segments[].words[].word'
+      inflight transcribe call.wav --word-timestamps --json | jq -r '.words[].word'
       curl -s https://example.com/talk.mp3 | inflight transcribe -
     """  # fmt: skip
     if arguments["word_timestamps"] and not as_json and form != "verbose_json":
@@ -100,6 +100,10 @@ def command(
         raise click.UsageError("--json has its own format; leave out --out and --format.")
     if out is not None and len({Path(file).stem for file in files}) < len(files):
         raise click.UsageError("two files have the same name without its ending; transcribe them one by one.")
+    targets = {_target(out, file, form).resolve(): file for file in files if out is not None}
+    for file in files:
+        if Path(file).resolve() in targets:
+            raise click.UsageError(f"--out would write over {file}; name another directory.")
     options = {name: arguments.pop(name) for name in _OPTIONS}
     options["timestamps"] = as_json or form not in FORMS_OF_TEXT
     work = _Work()
@@ -112,10 +116,10 @@ def command(
                 if as_json:
                     click.echo(json.dumps({"file": file, **verbose(found)}, ensure_ascii=False))
                 elif out is not None:
-                    _write(out, file, form, FORMATS[form](found))
+                    _write(_target(out, file, form), FORMATS[form](found))
                 elif form != "text":
                     click.echo(FORMATS[form](found), nl=False)
-            except (InvalidRequest, DeadlineExceeded) as error:  # of this file; others may be transcribed
+            except (InvalidRequest, DeadlineExceeded, ServerGone) as error:  # of this file; others may be transcribed
                 work.failed += 1
                 click.echo(f"Error: {file}: {error} [{error.code}]", err=True)
     click.echo(work.line(len(files)), err=True)
@@ -148,7 +152,7 @@ def _transcribe(client: Client, file: str, options: dict[str, Any], on_block: _O
     for block in client.transcribe_blocks(audio, **options):
         on_block(block)
         blocks.append(block)
-    return Transcription.join(blocks, options["task"])
+    return Transcription.join(blocks, options["task"], options["language"])
 
 
 @contextmanager
@@ -185,11 +189,14 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def _write(folder: Path, file: str, form: str, text: str) -> None:
+def _target(folder: Path, file: str, form: str) -> Path:
     suffix = {"text": "txt", "verbose_json": "json"}.get(form, form)
-    path = folder / f"{Path(file).stem if file != '-' else 'stdin'}.{suffix}"
+    return folder / f"{Path(file).stem if file != '-' else 'stdin'}.{suffix}"
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
     except OSError as error:
         raise click.BadParameter(f"{path}: {error.strerror or error}.", param_hint="'--out'") from error

@@ -145,7 +145,7 @@ class Transcribing:
         except InflightError as error:
             self._encoder.server.note_failure(error)
             raise ApiError.from_error(error, "file" if error.code.startswith("audio_") else None) from None
-        transcription = Transcription.join(blocks, parsed.options["task"])
+        transcription = Transcription.join(blocks, parsed.options["task"], parsed.options.get("language"))
         outcome.answered, outcome.audio_seconds = True, transcription.duration
         request.answered()
         if parsed.stream:

@@ -69,6 +69,13 @@ def test_a_file_that_fails_leaves_the_others(run: Run, files: tuple[Path, Path],
     assert "[audio_unsupported]" in done.err
 
 
+def test_a_transcript_never_replaces_the_audio(run: Run, files: tuple[Path, Path]) -> None:
+    audio = files[0].rename(files[0].with_suffix(".txt"))
+    content = audio.read_bytes()
+    assert run(audio, "--out", audio.parent).code == 2
+    assert audio.read_bytes() == content
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -246,7 +246,7 @@ class AsyncClient:
 
         # sync: blocks = list(self.transcribe_blocks(audio, **options))
         blocks = [block async for block in self.transcribe_blocks(audio, **options)]
-        return Transcription.join(blocks, options.get("task", "transcribe"))
+        return Transcription.join(blocks, options.get("task", "transcribe"), options.get("language"))
 
     def transcribe_blocks(
         self,

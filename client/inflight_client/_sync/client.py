@@ -241,7 +241,7 @@ class Client:
         from inflight_client.audio.transcription import Transcription
 
         blocks = list(self.transcribe_blocks(audio, **options))
-        return Transcription.join(blocks, options.get("task", "transcribe"))
+        return Transcription.join(blocks, options.get("task", "transcribe"), options.get("language"))
 
     def transcribe_blocks(
         self,

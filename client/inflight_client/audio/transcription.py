@@ -92,7 +92,8 @@ class TranscribedBlock:
 class Transcription(Sequence[Segment]):
     """What was said in an audio: a sequence of its segments, with their whole `text`.
 
-    `language` is that of most of its seconds, "" without speech; `duration` is in seconds.
+    `language` is that of most of its seconds; without speech the one that was asked for, or "". `duration` is in
+    seconds.
     """
 
     text: str
@@ -103,8 +104,11 @@ class Transcription(Sequence[Segment]):
     model: str = ""
 
     @classmethod
-    def join(cls, blocks: Iterable[TranscribedBlock], task: str = "transcribe") -> Transcription:
-        """Return the transcription of an audio whose blocks, in their order, these are."""
+    def join(
+        cls, blocks: Iterable[TranscribedBlock], task: str = "transcribe", language: str | None = None
+    ) -> Transcription:
+        """Return the transcription of an audio whose blocks, in their order, these are; `language` is that of
+        silence."""
         blocks = tuple(blocks)
         seconds: dict[str, float] = {}
         for block in blocks:
@@ -113,7 +117,7 @@ class Transcription(Sequence[Segment]):
         return cls(
             join_texts(block.text for block in blocks),
             tuple(segment for block in blocks for segment in block.segments),
-            max(seconds, key=seconds.__getitem__, default=""),
+            max(seconds, key=seconds.__getitem__, default=language or ""),
             blocks[-1].end if blocks else 0.0,
             task,
             next((block.model for block in blocks if block.model), ""),

@@ -54,7 +54,7 @@ async def transcribe(
                 found.append(block)
                 if block.language and block.index not in known:  # silence has none, and is not sent
                     kept.add(block)
-    return Transcription.join(found, request.task)
+    return Transcription.join(found, request.task, request.language)
 
 
 async def _next(source: AsyncIterator[TranscribedBlock], timeout: float | None) -> TranscribedBlock | None:

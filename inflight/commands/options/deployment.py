@@ -110,7 +110,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "max_batch_tokens",
             type=click.IntRange(1),
             help="Maximum tokens of an encoder's micro-batch: its texts times the longest of them."
-            "  [default: 256 for each thread; on a GPU 8192, or the engine's limit]",
+            "  [default: 256 for each thread; text2text: 2048; on a GPU 8192, or the engine's limit]",
         ),
         click.option(
             "--encoder-batch-texts",
@@ -134,7 +134,8 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "--encoder-requests",
             "num_requests",
             type=click.IntRange(1),
-            help="Micro-batches that an encoder computes at the same time, on the same threads.  [default: 1]",
+            help="Micro-batches that an encoder computes at the same time, on the same threads."
+            "  [default: 1; speech and text2text: 2]",
         ),
         click.option(
             "--encoder-threads",

@@ -14,6 +14,7 @@ import click
 from build_engines.checkpoints.checkpoint import checkpoint_directory, read_config
 from build_engines.checkpoints.openvino_ir import MODEL
 from build_engines.ctranslate2.memory import is_seq2seq, plan_seq2seq
+from build_engines.ctranslate2.target import check_precision_here
 from build_engines.encoders.memory import EncoderPlan, plan_encoder
 from build_engines.encoders.settings import CONFIG_FILES, find_task
 from build_engines.errors import BuildError
@@ -141,6 +142,8 @@ def command(
     if request.target in SEQ2SEQ_TARGETS:
         for name in precision:
             check_precision(BuildOptions(request.target, cast(Precision, name)))
+            if memory is None:
+                check_precision_here(name)
         _show_encoder(
             plan_seq2seq(
                 directory,

@@ -124,7 +124,8 @@ def _encoder_facts(encoder: EncoderDeployment) -> Iterator[str]:
     yield f"{encoder.served.get('model', encoder.model)}: {encoder.task}"
     if encoder.task == "embed" and encoder.dimensions is not None:
         yield f"{encoder.dimensions} dimensions"
-    if tokens := encoder.served.get("max_seq_len"):
+    tokens = encoder.served.get("max_seq_len")
+    if tokens and encoder.task != "transcribe":
         yield f"texts of up to {tokens:,} tokens"
     yield f"texts go to {encoder.model}" if encoder.ready else "not ready"
 

@@ -107,8 +107,11 @@ class Seq2SeqDescription:
 
     @property
     def max_input_len(self) -> int:
-        """The longest text, without the tokens around it and one for the target language."""
-        return self.max_source_len - (len(self.text.before) + len(self.text.after) + 1 if self.text else 0)
+        """The longest text, without the tokens around it and one for the target language, if that is before a text."""
+        if self.text is None:
+            return self.max_source_len
+        named = bool(self.languages) and self.text.target_language_in == "before"
+        return self.max_source_len - len(self.text.before) - len(self.text.after) - named
 
 
 def describe(engine_dir: str) -> EncoderDescription | Seq2SeqDescription:

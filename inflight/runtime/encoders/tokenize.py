@@ -149,8 +149,8 @@ class EncoderTokenizer:
 
     def _too_long(self, what: str) -> RequestError:
         return RequestError(
-            f"the text has {what}, and the engine takes {self._max_tokens} tokens, special ones included; shorten it,"
-            " or set truncate",
+            f"the text has {what}, and the engine takes {self._max_tokens} tokens, special ones"
+            f" {'included' if self._special else 'aside'}; shorten it, or set truncate",
             "prompt_too_long",
         )
 

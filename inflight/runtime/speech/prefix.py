@@ -12,7 +12,7 @@ from inflight.runtime.speech.clip import DETECTED, SpecialTokens
 
 _FORM = re.compile(
     r"(<\|startofprev\|>(?P<words>((?!<\|).)*))?<\|startoftranscript\|>"
-    r"(<\|(?P<language>(?!trans)[a-z]+)\|>)?(<\|(?P<task>transcribe|translate)\|>)?(?P<plain><\|notimestamps\|>)?",
+    r"(<\|(?P<language>(?!trans|notimestamps)[a-z]+)\|>)?(<\|(?P<task>transcribe|translate)\|>)?(?P<plain><\|notimestamps\|>)?",
     re.DOTALL,
 )
 _USUAL = "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"

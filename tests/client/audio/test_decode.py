@@ -106,6 +106,52 @@ def test_other_audio_is_refused(name: str, tmp_path: Path) -> None:
         assert not open_files(tmp_path)
 
 
+def without_length(mp3: bytes) -> bytes:
+    """The same without its first frame, which has the length: as a recorder writes it into a pipe."""
+    return mp3[mp3.index(mp3[:2], 2) :]
+
+
+def fading(seconds: int) -> Any:
+    """Loud, then quiet: the bit rate of the first frames is not that of the whole."""
+    noise = np.random.default_rng(0).normal(0, 0.2, seconds * SAMPLE_RATE // 2)
+    return np.concatenate([noise, silence(seconds / 2)]).astype(np.float32)
+
+
+MP3, OGG = (encoded(VOICE, kind=kind) for kind in ("MP3", "OGG"))
+NOISE = np.random.default_rng(1).bytes(900)
+WHOLE = {
+    "joined MP3": (MP3 * 3, 6),
+    "MP3 with tags between": (MP3 + b"TAG" + bytes(125) + b"ID3\4\0\0\0\0\0\x0a" + bytes(10) + MP3, 4),
+    "joined OGG": (OGG * 3, 6),
+    "MP3 without a length": (without_length(encoded(fading(6), kind="MP3")), 6),
+    "WAV of a pipe": (encoded(VOICE)[:40] + b"\xff" * 4 + encoded(VOICE)[44:], 2),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_nothing_after_the_stated_end_is_lost(name: str, tmp_path: Path) -> None:
+    audio, seconds = WHOLE[name]
+    (tmp_path / "audio").write_bytes(audio)
+    for source in (audio, tmp_path / "audio"):
+        assert len(samples_of(source)) / SAMPLE_RATE == pytest.approx(seconds, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    "audio",
+    [
+        MP3[: len(MP3) // 2],
+        MP3[: len(MP3) // 3] + MP3[2 * len(MP3) // 3 :],
+        OGG[: len(OGG) // 3] + NOISE * 9 + OGG[len(OGG) // 3 + 8_100 :],
+        encoded(VOICE)[:32_000],
+        encoded(VOICE, kind="FLAC")[:-5_000],
+    ],
+    ids=["MP3 cut", "MP3 with a gap", "OGG with noise", "WAV cut", "FLAC cut"],
+)
+def test_audio_with_less_than_its_header_says_is_refused(audio: bytes) -> None:
+    with raises(InflightError, "audio_damaged"):
+        samples_of(audio)
+
+
 @pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG"])
 def test_audio_over_the_limit_is_refused(kind: str) -> None:
     audio = encoded(silence(12), kind=kind)

@@ -28,6 +28,7 @@ def read(text: str, *languages: str) -> tuple[int, ...]:
         ("<|startoftranscript|>", (START, DETECTED, TRANSCRIBE), (START,)),
         ("<|startoftranscript|><|en|>", (START, EN, TRANSCRIBE), (START,)),
         ("<|startoftranscript|><|transcribe|><|notimestamps|>", (START, DETECTED, TRANSCRIBE, PLAIN), (START, PLAIN)),
+        ("<|startoftranscript|><|notimestamps|>", (START, DETECTED, TRANSCRIBE, PLAIN), (START, PLAIN)),
         ("<|startoftranscript|><|de|><|translate|>", (START, DE, TRANSLATE), None),
         ("<|startoftranscript|><|translate|>", (START, DETECTED, TRANSLATE), None),
         (
