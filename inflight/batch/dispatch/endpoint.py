@@ -31,6 +31,8 @@ _IDLE_TIMEOUT = 60.0
 _AFTER_CRASH_SECONDS = 0.5
 """Seconds after a crash during which a server may still report that it is ready."""
 _RETRY_WAIT_INITIAL, _RETRY_WAIT_MAX = 0.5, 60.0
+_WORTH_SAYING = 5
+"""Failures of a row after which the job says why, of one row a minute."""
 _INITIAL_REQUESTS, _MAX_REQUESTS, _MAX_AUDIOS = 4, 256, 16
 """Requests in flight of encoders' tasks, where each has many texts or blocks: first, and at most by default."""
 _SLOW_SECONDS = 1.0
@@ -95,6 +97,7 @@ class Endpoint:
         self.health = ServerHealth(backend, probe, run_id, check_build, check_dimensions, on_message)
         self._backend, self._queue, self._poison_rows, self._options = backend, queue, poison_rows, options
         self._is_unavailable, self._run_id = is_unavailable, run_id
+        self._on_message, self._silent_until = on_message, 0.0
         together = encode is not None and encode.task in ("embed", "classify", "text2text")
         generates = encode is None or encode.task == "score"  # by the same engine
         transcribes = encode is not None and encode.task == "transcribe"
@@ -353,6 +356,11 @@ class Endpoint:
         if failures >= self._options.max_attempts:
             self._queue.finish(row, error)
         else:
+            if failures >= _WORTH_SAYING and _now() >= self._silent_until:
+                self._silent_until = _now() + _RETRY_WAIT_MAX
+                self._on_message(
+                    f"Row {row.id} has failed {failures} times of at most {self._options.max_attempts}: {error}"
+                )
             longest = min(_RETRY_WAIT_INITIAL * 2 ** (failures - 1), _RETRY_WAIT_MAX)
             self._queue.retry_later(row, longest * random.uniform(0.5, 1.0))
 

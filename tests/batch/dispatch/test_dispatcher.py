@@ -55,6 +55,14 @@ async def test_what_may_pass_is_tried_again_and_then_given_up() -> None:
     assert set(asked.attempts.values()) == {2}
 
 
+async def test_a_row_that_keeps_failing_is_named_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_RETRY_WAIT_INITIAL", 0.001)
+    asked = await DispatchRun([ScriptedBackend(failing_first(6, "answer_damaged"))], ListFeed(PROMPTS[:3])).run()
+    assert asked.answers == dict(enumerate(PROMPTS[:3]))
+    (message,) = (each for each in asked.messages if each.startswith("Row "))
+    assert "not now" in message
+
+
 async def test_what_fails_again_is_not_tried_again() -> None:
     server = ScriptedBackend(failing_first(9, "prompt_too_long"))
     asked = await DispatchRun([server], ListFeed(PROMPTS)).run()
