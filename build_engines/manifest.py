@@ -172,7 +172,8 @@ class Seq2SeqText(_Frozen):
     Around the tokens of a text are those of `before` and `after`; an answer begins with `prefix`. `language_token` is
     the token of a language, with {} for its code; that of `source_language` is in `before` or `after`, and that of the
     target language comes first in the answer ("prefix") or in the source ("before"). `prompts` are texts that go before
-    a text, by name. `defaults` are the model's own settings of decoding, in CTranslate2's names.
+    a text, by name. `defaults` are the model's own settings of decoding, in CTranslate2's names, and `prompt_defaults`
+    those of each prompt.
     """
 
     before: tuple[str, ...] = ()
@@ -183,6 +184,7 @@ class Seq2SeqText(_Frozen):
     target_language_in: Literal["prefix", "before"] = "prefix"
     prompts: dict[str, str] = {}
     defaults: dict[str, int | float] = {}
+    prompt_defaults: dict[str, dict[str, int | float]] = {}
 
 
 class CompiledSeq2Seq(_CompiledModel):

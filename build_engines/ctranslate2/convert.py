@@ -15,7 +15,7 @@ from build_engines.errors import BuildError
 CONFIG, TOKENIZER, TARGET_TOKENIZER = "config.json", "tokenizer.json", "target_tokenizer.json"
 _LAYER_NORMS = {"BartConfig": (False, True), "MBartConfig": (True, True), "PegasusConfig": (True, False)}
 """Whether layers are normalized before them, and whether embeddings are: configs of transformers 5 don't say so."""
-_DEFAULTS = {
+DECODING = {
     "num_beams": ("beam_size", 1),
     "length_penalty": ("length_penalty", 1.0),
     "repetition_penalty": ("repetition_penalty", 1.0),
@@ -111,7 +111,7 @@ def _settings(model: Any, tokenizer: Any) -> Converted:
     eos = tokenizer.eos_token_id
     # mBART's first models begin with the language, and the later ones with the end token, as all others.
     forced = [each for each in (start if start != eos else None, generation.forced_bos_token_id) if each is not None]
-    values = {ours: (getattr(generation, name, None), usual) for name, (ours, usual) in _DEFAULTS.items()}
+    values = {ours: (getattr(generation, name, None), usual) for name, (ours, usual) in DECODING.items()}
     return Converted(
         prefix=tokenizer.convert_ids_to_tokens(forced),
         defaults={name: value for name, (value, usual) in values.items() if value not in (None, usual)},

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from build_engines.checkpoints.checkpoint import read_json
 from build_engines.checkpoints.ctranslate2_model import CTranslate2Facts
-from build_engines.ctranslate2.convert import TOKENIZER, Converted
+from build_engines.ctranslate2.convert import DECODING, TOKENIZER, Converted
 from build_engines.ctranslate2.tokenizer import END
 from build_engines.errors import BuildError
 from build_engines.manifest import Seq2SeqText
@@ -113,8 +113,8 @@ def read_text(out: Path, languages: Languages, config: Mapping[str, Any], conver
     """
     before, after = _around(out)
     sources = (code for code in languages.codes if languages.token.format(code) in (*before, *after))
-    prompts = {
-        name: settings["prefix"]
+    named = {
+        name: settings
         for name, settings in (config.get("task_specific_params") or {}).items()
         if isinstance(settings, dict) and isinstance(settings.get("prefix"), str) and settings["prefix"].strip()
     }
@@ -125,7 +125,11 @@ def read_text(out: Path, languages: Languages, config: Mapping[str, Any], conver
         language_token=languages.token,
         source_language=next(sources, None),
         target_language_in="before" if languages.token == ">>{}<<" else "prefix",
-        prompts=prompts,
+        prompts={name: settings["prefix"] for name, settings in named.items()},
+        prompt_defaults={
+            name: {own: settings[key] for key, (own, _) in DECODING.items() if type(settings.get(key)) in (int, float)}
+            for name, settings in named.items()
+        },
         defaults=converted.defaults if converted else {},
     )
 

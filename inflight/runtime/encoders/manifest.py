@@ -87,6 +87,7 @@ class TextDescription:
     target_language_in: str
     prompts: Mapping[str, str]
     defaults: Mapping[str, int | float]
+    prompt_defaults: Mapping[str, Mapping[str, int | float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def describe(engine_dir: str) -> EncoderDescription | Seq2SeqDescription:
 
 
 def _text(content: Mapping[str, Any]) -> TextDescription:
-    values: Any = {each.name: content[each.name] for each in fields(TextDescription)}
+    values: Any = {each.name: content.get(each.name, {}) for each in fields(TextDescription)}
     return TextDescription(
         **{**values, **{name: tuple(values[name]) for name in ("before", "after", "prefix")}},
     )

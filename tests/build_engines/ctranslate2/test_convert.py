@@ -12,7 +12,7 @@ import pytest
 from build_engines.build import BuildOptions, build_engine
 from build_engines.checkpoints.ctranslate2_model import CTranslate2Facts, read_ctranslate2
 from build_engines.ctranslate2.convert import Conversion, Converted, export
-from build_engines.ctranslate2.describe import START, describe_speech, describe_text, find_languages
+from build_engines.ctranslate2.describe import START, describe_speech, describe_text, find_languages, read_text
 from build_engines.ctranslate2.tokenizer import END, read_vocabulary, write_tokenizer
 from build_engines.errors import BuildError
 from inflight.runtime.encoders.source_text import SourceText, Text2TextSettings
@@ -100,6 +100,17 @@ def test_texts_give_the_tokens_of_transformers(
             )
             answer = [ids[token] for token in found[0].hypotheses[0]]
             assert answer == wanted[0].tolist()[1 : 1 + len(answer)]
+
+
+def test_a_prompt_keeps_its_own_settings(tiny_checkpoint: TinyCheckpoint) -> None:
+    prompts = {
+        "summarization": {"prefix": "summarize: ", "num_beams": 4, "max_length": 30, "early_stopping": True},
+        "no prompt": {"num_beams": 2},
+    }
+    checkpoint = tiny_checkpoint("t5")
+    text = read_text(checkpoint, find_languages([]), {"task_specific_params": prompts}, None)
+    assert text.prompts == {"summarization": "summarize: "}
+    assert text.prompt_defaults == {"summarization": {"beam_size": 4, "max_decoding_length": 30}}
 
 
 def test_bart_has_its_settings_and_begins_with_its_prefix(tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:

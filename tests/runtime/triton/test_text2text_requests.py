@@ -25,6 +25,7 @@ TEXT = TextDescription(
     target_language_in="prefix",
     prompts={"summary": "summarize: "},
     defaults={"beam_size": 4, "no_repeat_ngram_size": 3},
+    prompt_defaults={"summary": {"beam_size": 2, "length_penalty": 2.0}},
 )
 
 
@@ -65,13 +66,15 @@ def test_a_language_replaces_the_one_that_the_model_begins_with() -> None:
     assert source.prefix == ("__de__",)
 
 
-def test_the_models_own_settings_count_where_the_request_names_none() -> None:
-    plain, asked = read(), read(beam_width=2, max_tokens=9)
+def test_the_settings_of_the_prompt_and_of_the_model_count_where_the_request_names_none() -> None:
+    plain, asked, prompted = read(), read(beam_width=2, max_tokens=9), read(target_prefix=b"summary", beam_width=3)
     assert isinstance(plain, SourceText)
     assert isinstance(asked, SourceText)
+    assert isinstance(prompted, SourceText)
     usual = {"no_repeat_ngram_size": 3, "min_decoding_length": 0}
     assert dict(plain.decoding) == {**usual, "beam_size": 4, "max_decoding_length": 64}
     assert dict(asked.decoding) == {**usual, "beam_size": 2, "max_decoding_length": 9}
+    assert dict(prompted.decoding) == {**usual, "beam_size": 3, "length_penalty": 2.0, "max_decoding_length": 64}
     assert asked.group != plain.group
 
 

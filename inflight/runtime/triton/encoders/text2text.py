@@ -46,9 +46,10 @@ class Text2Text:
         ready: list[Any] = []
         for row in rows:
             try:
-                prompt, tokens = self._target(decoded_text(inputs.scalar("target_prefix", row, b""), "target_prefix"))
+                target = decoded_text(inputs.scalar("target_prefix", row, b""), "target_prefix")
+                prompt, tokens = self._target(target)
                 text = prompt + decoded_text(inputs.scalar("text_input", row), "text_input")
-                ready.append(partial(self._source, tokens, self._decoding(inputs, row)))
+                ready.append(partial(self._source, tokens, self._decoding(inputs, row, target)))
                 texts.append(PlainText(text, inputs.scalar("truncate", row, False)))
             except RequestError as error:
                 texts.append(error)
@@ -74,9 +75,10 @@ class Text2Text:
             raise RequestError(f"the model has no language or prompt {name[:80]!r}; {named}", "unsupported_input")
         return "", (form.format(code),)
 
-    def _decoding(self, inputs: Inputs, row: int) -> tuple[tuple[str, int | float], ...]:
+    def _decoding(self, inputs: Inputs, row: int, target: str) -> tuple[tuple[str, int | float], ...]:
         # CTranslate2's own least length is 1, and that of other libraries 0.
         values = {"min_decoding_length": 0, "max_decoding_length": self._manifest.max_seq_len, **self._text.defaults}
+        values |= self._text.prompt_defaults.get(target, {})
         for name, own, least, most in _OPTIONS:
             value = inputs.number(name, row, least, self._manifest.max_seq_len if most is None else most)
             if value is not None:
