@@ -174,7 +174,8 @@ class Answer(NamedTuple):
     logits: Array | None = None
     """Like `values`; they tell scores apart that are rounded to the same number."""
     texts: tuple[str, ...] = ()
-    """Of texts to translate, whose values are their numbers of tokens."""
+    """Of texts to translate, whose values are their numbers of tokens; and why each ended."""
+    finish_reasons: tuple[str, ...] = ()
 
 
 class EncoderRequest:
@@ -257,11 +258,13 @@ class EncoderRequest:
             raise _damaged("there are two responses to one request")
         self._answered = True
         count = len(self._pending)
-        texts: tuple[str, ...] = ()
+        texts, reasons = [tuple(response.texts(name) or ()) for name in ("text_output", "finish_reason")]
         if self.options.task == "text2text":
             values = _output(response, "num_output_tokens", count)
-            if len(texts := tuple(response.texts("text_output") or ())) != count:
-                raise _damaged(f"text_output has {len(texts)} values for {count} texts")
+            if not len(texts) == len(reasons) == count:
+                raise _damaged(
+                    f"text_output has {len(texts)} values and finish_reason {len(reasons)} for {count} texts"
+                )
         else:
             values = _output(response, _VALUES[self.options.task], count, "float32")
         tokens, truncated = (_output(response, name, count)[:, 0] for name in ("num_input_tokens", "truncated"))
@@ -274,7 +277,7 @@ class EncoderRequest:
             _output(response, "logits", count, "float32") if "logits" in _FURTHER.get(self.options.task, ()) else None
         )
         indices = tuple(item.index for item in self._pending)
-        self.answers.append(Answer(indices, values, tokens, truncated, labels, logits, texts))
+        self.answers.append(Answer(indices, values, tokens, truncated, labels, logits, texts, reasons))
         pairs = zip(self._pending, messages, strict=True)
         errors = {item.index: error_from_message(message) for item, message in pairs if message}
         for item in self._pending:
@@ -309,7 +312,7 @@ class EncoderRequest:
 _FURTHER: Mapping[Task, tuple[str, ...]] = {
     "rerank": ("logits",),
     "classify": ("logits", "labels"),
-    "text2text": ("num_output_tokens",),
+    "text2text": ("num_output_tokens", "finish_reason"),
 }
 """Outputs of a task besides those of `_VALUES` and of all tasks."""
 

@@ -149,10 +149,12 @@ def join(splitter: Splitter, options: EncoderOptions, requests: Sequence[Encoder
         ranking.sort(key=lambda document: (-document.score, -logits[document.index, 0]))
         return Reranking(tuple(ranking[: options.top_n]), scores, **common)
     if options.task == "text2text":
-        texts = {index: text for answer in answers for index, text in zip(answer.indices, answer.texts, strict=True)}
+        read = (zip(each.indices, each.texts, each.finish_reasons, strict=True) for each in answers)
+        texts = {index: (text, reason) for answer in read for index, text, reason in answer}
         written = numpy.nan_to_num(values[:, 0]).astype(int).tolist() if values.shape[1] else [0] * splitter.count
-        found = tuple("" if index in errors else texts.get(index, "") for index in range(splitter.count))
-        return Translations(found, tuple(written), **common)
+        none = ("", "")
+        found = [none if index in errors else texts.get(index, none) for index in range(splitter.count)]
+        return Translations(tuple(t for t, _ in found), tuple(written), tuple(r for _, r in found), **common)
     labels = {index: answer.labels for answer in answers for index in answer.indices}
     classes = (
         _classification(labels.get(index, ()), *rows)

@@ -116,7 +116,8 @@ class Classifications(_Results[Classification]):
 class Translations(_Results[str]):
     """The translations or summaries of texts, a sequence; that of a text with an error is "".
 
-    `output_tokens` are those of each.
+    `output_tokens` are those of each, and `finish_reasons` why each ended: `stop`, or `length` if it was cut.
     """
 
     output_tokens: tuple[int, ...]
+    finish_reasons: tuple[str, ...]

@@ -65,7 +65,8 @@ def translation_parts(translations: Translations, model: str) -> Iterator[bytes]
     """Yield the body of a response with translations or summaries."""
 
     def item(index: int) -> dict[str, Any]:
-        return {"index": index, "text": translations[index], "num_output_tokens": translations.output_tokens[index]}
+        written, reason = translations.output_tokens[index], translations.finish_reasons[index]
+        return {"index": index, "text": translations[index], "num_output_tokens": written, "finish_reason": reason}
 
     return _list_parts(translations, item, 1, {"object": "list", "model": model})
 

@@ -108,5 +108,5 @@ def test_translations_are_lines(run: Run) -> None:
     assert done.out == "GREEN TEA beam_width=3.0 target_prefix=de\nお茶 beam_width=3.0 target_prefix=de\n"
     assert run("translate", "-", stdin=b"tea\n\n  \ngreen\n").out == "TEA\n\n\nGREEN\n"
     assert run("translate", "tea", "--json").objects == [
-        {"index": 0, "text": "TEA", "output_tokens": 1, "input_tokens": 1, "truncated": False}
+        {"index": 0, "text": "TEA", "finish_reason": "stop", "output_tokens": 1, "input_tokens": 1, "truncated": False}
     ]

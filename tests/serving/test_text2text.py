@@ -28,13 +28,14 @@ def test_texts_in_one_batch_are_answered_as_transformers_answers_each(
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint("t5"))
     with Client(speech_server.grpc_address) as client:
         found = client.translate(TEXTS, max_tokens=TOKENS, beam_width=beams)
-    for text, answer, read in zip(TEXTS, found, found.input_tokens, strict=True):
+    for text, answer, read, reason in zip(TEXTS, found, found.input_tokens, found.finish_reasons, strict=True):
         inputs = tokenizer(text, return_tensors="pt")
         wanted = model.generate(
             input_ids=inputs["input_ids"], num_beams=beams, max_new_tokens=TOKENS, early_stopping=beams > 1
         )
         assert answer == tokenizer.decode(wanted[0], skip_special_tokens=True)
         assert read == inputs["input_ids"].shape[1]
+        assert (reason == "stop") == (tokenizer.eos_token_id in wanted[0][1:])
 
 
 def test_many_clients_get_their_own_answers_and_a_bad_text_fails_alone(speech_server: Server) -> None:

@@ -73,7 +73,8 @@ class EncoderHttpRequest:
                 values_by_name = {"scores": values, "logits": _stacked(order)}
             elif self._task == "text2text":
                 texts = tuple(str(result.get("text") or "") for result in results)
-                values_by_name = {"num_output_tokens": values, "text_output": texts}
+                reasons = tuple(str(result.get("finish_reason") or "") for result in results)
+                values_by_name = {"num_output_tokens": values, "text_output": texts, "finish_reason": reasons}
             else:
                 values_by_name = {"embedding": values}
             return HttpResponse(

@@ -197,9 +197,10 @@ class TritonBackend:
             return_errors=True,
         )
         return [
-            found.errors.get(place) or Translations((text,), (written,), input_tokens=(tokens,), truncated=(cut,))
-            for place, (text, written, tokens, cut) in enumerate(
-                zip(found.results, found.output_tokens, found.input_tokens, found.truncated, strict=True)
+            found.errors.get(place)
+            or Translations((text,), (written,), (reason,), input_tokens=(tokens,), truncated=(cut,))
+            for place, (text, written, reason, tokens, cut) in enumerate(
+                zip(found, found.output_tokens, found.finish_reasons, found.input_tokens, found.truncated, strict=True)
             )
         ]
 

@@ -24,7 +24,7 @@ ANSWER_FIELDS: dict[Task, tuple[str, ...]] = {
     "classify": ("id", "label", "score", "scores", "input_tokens", "truncated"),
     "rerank": ("id", "scores", "ranking", "input_tokens", "truncated"),
     "score": ("id", "log_probs", "tokens", "bytes", "is_greedy", "input_tokens"),
-    "text2text": ("id", "text", "output_tokens", "input_tokens", "truncated"),
+    "text2text": ("id", "text", "finish_reason", "output_tokens", "input_tokens", "truncated"),
     "transcribe": ("id", "text", "language", "duration", "segments"),
 }
 """The columns of every answer by task, in order; the second is the answer itself. Kept columns follow."""

@@ -311,7 +311,9 @@ class EncodeRowFormat(PlainRowFormat):
             fields = {"label": top.label, "score": top.score, "scores": top.scores}
         elif isinstance(answer, Translations):
             written = sum(answer.output_tokens)
-            fields = {"text": answer[0], "output_tokens": written, "input_tokens": answer.total_tokens}
+            (reason,) = answer.finish_reasons
+            fields = {"text": answer[0], "finish_reason": reason, "output_tokens": written}
+            fields["input_tokens"] = answer.total_tokens
             return fields | {"truncated": any(answer.truncated)}, (answer.total_tokens, written), 1
         else:
             assert isinstance(answer, Reranking)

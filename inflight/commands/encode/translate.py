@@ -50,7 +50,7 @@ from inflight.commands.options.numbers import Number
         "--json",
         "as_json",
         is_flag=True,
-        help="Print JSON objects, one per line: index, text, output_tokens, input_tokens and truncated.",
+        help="Print JSON objects, one per line: index, text, finish_reason, output_tokens, input_tokens and truncated.",
     ),
 )
 def command(texts: tuple[str, ...], input: Path | None, as_json: bool, retry_timeout: float, **arguments: Any) -> None:
@@ -68,6 +68,7 @@ def command(texts: tuple[str, ...], input: Path | None, as_json: bool, retry_tim
     with open_client(arguments, retry_timeout) as client:
         translate = partial(client.translate, **asked, return_errors=True)
         for index, _, result, place in in_blocks(named, translate, summary, blank_lines=True):
-            record = {"index": index, "text": result[place], "output_tokens": result.output_tokens[place]}
+            record = {"index": index, "text": result[place], "finish_reason": result.finish_reasons[place]}
+            record["output_tokens"] = result.output_tokens[place]
             click.echo(json_line({**record, **counts(result, place)}) if as_json else shown(result[place]))
     click.echo(summary.line("texts"), err=True)

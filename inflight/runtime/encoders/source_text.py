@@ -27,10 +27,11 @@ class SourceText:
 
 @dataclass(frozen=True)
 class TextAnswer:
-    """The text that a model made of another, and the number of its tokens."""
+    """The text that a model made of another, the number of its tokens, and why it ended: `stop` or `length`."""
 
     text: str = ""
     tokens: int = 0
+    finish_reason: str = "stop"
 
 
 @dataclass(frozen=True)

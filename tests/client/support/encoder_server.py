@@ -40,7 +40,7 @@ _MODELS: dict[str, tuple[Task, tuple[str, ...], tuple[str, ...]]] = {
             *("text_input STRING 1", "target_prefix STRING 1", "beam_width INT32 1", "length_penalty FP32 1"),
             *("repetition_penalty FP32 1", "max_tokens INT32 1"),
         ),
-        ("text_output STRING 1", "num_output_tokens INT32 1"),
+        ("text_output STRING 1", "num_output_tokens INT32 1", "finish_reason STRING 1"),
     ),
     "rerank": ("rerank", ("query STRING 1", "documents STRING -1"), ("scores FP32 -1", "logits FP32 -1")),
 }

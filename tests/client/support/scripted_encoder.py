@@ -74,6 +74,7 @@ class TritonPythonModel:
                 for place, text in enumerate(texts)
             ]
             outputs["text_output"] = np.array(written, np.object_).reshape(-1, 1)
+            outputs["finish_reason"] = np.array([["stop"]] * len(written), np.object_)
             outputs["num_output_tokens"] = np.array([[len(text.split())] for text in written], np.int32)
         asked = request.requested_output_names()
         return utils.InferenceResponse([utils.Tensor(name, outputs[name]) for name in asked])

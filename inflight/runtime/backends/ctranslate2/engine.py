@@ -59,11 +59,11 @@ class TextEngine(EngineProcess):
         return padded_length(tokens, self._longest)
 
     def run(self, inputs: Sequence[SourceText]) -> list[Any]:
-        return [self._answer(tokens) for tokens in super().run(inputs)]
+        return [self._answer(*result) for result in super().run(inputs)]
 
-    def _answer(self, tokens: Sequence[str]) -> TextAnswer:
+    def _answer(self, tokens: Sequence[str], ended: bool) -> TextAnswer:
         shown = [token for token in tokens if token not in self._special]
-        return TextAnswer(self._decoder.decode(shown), len(tokens))
+        return TextAnswer(self._decoder.decode(shown), len(tokens), "stop" if ended else "length")
 
 
 def load_engines(

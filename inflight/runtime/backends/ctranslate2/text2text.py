@@ -21,16 +21,21 @@ class Text2Text:
         config = json.loads((Path(settings.engine_dir) / "config.json").read_text("utf-8"))
         # mBART's first models have no start token: a prefix begins the answer in its place, and is not returned.
         self._starts = config.get("decoder_start_token", "") is None
+        self._end = config.get("eos_token", "</s>")
 
-    def run(self, texts: Sequence[SourceText]) -> list[tuple[str, ...]]:
-        """Return the tokens of each answer, without its prefix. The texts are of one group; a batch shrinks as their
-        answers end."""
+    def run(self, texts: Sequence[SourceText]) -> list[tuple[tuple[str, ...], bool]]:
+        """Return the tokens of each answer, without its prefix, and whether it ended by itself. The texts are of one
+        group; a batch shrinks as their answers end."""
         results = self._translator.translate_batch(
             [list(text.tokens) for text in texts],
             [list(text.prefix) for text in texts] if texts[0].prefix else None,
             max_input_length=0,
             max_batch_size=0,
+            return_end_token=True,
             **{"min_decoding_length": 0, **dict(texts[0].decoding)},  # the library's own is 1: no empty answer
         )
-        answers = zip(texts, results, strict=True)
-        return [tuple(result.hypotheses[0][max(0, len(text.prefix) - self._starts) :]) for text, result in answers]
+        return [self._answer(text, result.hypotheses[0]) for text, result in zip(texts, results, strict=True)]
+
+    def _answer(self, text: SourceText, tokens: list[str]) -> tuple[tuple[str, ...], bool]:
+        ended = tokens[-1:] == [self._end]
+        return tuple(tokens[max(0, len(text.prefix) - self._starts) : len(tokens) - ended]), ended

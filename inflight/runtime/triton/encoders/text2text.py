@@ -99,4 +99,5 @@ def _outputs(answers: Sequence[TextAnswer]) -> dict[str, Any]:
     return {
         "text_output": np.array([[answer.text.encode()] for answer in answers], np.object_),
         "num_output_tokens": np.array([[answer.tokens] for answer in answers], np.int32),
+        "finish_reason": np.array([[answer.finish_reason.encode()] for answer in answers], np.object_),
     }
