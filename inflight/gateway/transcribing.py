@@ -144,7 +144,9 @@ class Transcribing:
             raise
         except InflightError as error:
             self._encoder.server.note_failure(error)
-            raise ApiError.from_error(error, "file" if error.code.startswith("audio_") else None) from None
+            of_language = parsed.options.get("language") and error.code == "unsupported_input"
+            param = "file" if error.code.startswith("audio_") else "language" if of_language else None
+            raise ApiError.from_error(error, param) from None
         transcription = Transcription.join(blocks, parsed.options["task"], parsed.options.get("language"))
         outcome.answered, outcome.audio_seconds = True, transcription.duration
         request.answered()

@@ -178,6 +178,10 @@ REFUSED: list[tuple[str, tuple[tuple[str, bytes], ...], bytes | None, int, str, 
     ("logprobs", (("include[]", b"logprobs"),), CLIP, 400, "unsupported_parameter", "include"),
     ("model", (("model", b"nothing"),), CLIP, 404, "model_not_found", "model"),
     ("by the model", (("prompt", b"fail unsupported_input"),), CLIP, 400, "unsupported_parameter", None),
+    (
+        *("no such language", (("prompt", b"fail unsupported_input"), ("language", b"de")), CLIP, 400),
+        *("unsupported_parameter", "language"),
+    ),
     ("busy", (("prompt", b"fail overloaded"),), CLIP, 429, "server_overloaded", None),
 ]
 
