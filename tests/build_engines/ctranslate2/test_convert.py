@@ -128,7 +128,7 @@ def test_bart_has_its_settings_and_begins_with_its_prefix(tiny_checkpoint: TinyC
         source = SourceText(
             (*fields["text"].before, *tokens[300:310]), prefix, (("beam_size", 1), ("max_decoding_length", TOKENS))
         )
-        return Text2Text(Text2TextSettings(str(tmp_path), "float32", 1)).run([source])[0]
+        return Text2Text(Text2TextSettings(str(tmp_path), "float32", 1)).run([source])[0][0]
 
     with_start, config = answer("<|startoftext|>"), json.loads((tmp_path / "config.json").read_text())
     start = config["decoder_start_token"]
