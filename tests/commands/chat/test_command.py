@@ -43,7 +43,9 @@ def test_each_line_of_a_pipe_is_a_message_of_one_conversation(
     talk = [asked("tea?"), {"role": "assistant", "content": first}, asked("/reset")]
     second = client.generate(talk, max_tokens=5).text
     arguments = ("--max-tokens", "5", "--server", paced_server.grpc_address)
-    assert chat(*arguments, stdin=b"tea?\n\n/reset\n") == (0, f"{first}\n{second}\n", "")
+    done = chat(*arguments, stdin=b"tea?\n\n/reset\n")
+    assert done.err == ""
+    assert (done.code, done.out) == (0, f"{first}\n{second}\n")
     answers = chat(*arguments, "--json", stdin=b"tea?\n/reset").objects
     assert [answer["text"] for answer in answers] == [first, second]
     assert [answer["usage"]["output_tokens"] for answer in answers] == [5, 5]
