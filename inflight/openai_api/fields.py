@@ -315,7 +315,10 @@ _FORMATS = ["json", "text", "srt", "vtt", "verbose_json"]
 TRANSLATION_FIELDS: dict[str, Field] = {
     "model": _honoured("a served model for speech; may be left out if there is only one", TEXT),
     "file": _honoured("wav, flac, ogg or mp3, by its content; `--max-audio-bytes` and `--max-audio-seconds`", TEXT),
-    "prompt": _honoured("words that may come, such as names, and the style of the text", TEXT | {"maxLength": 2000}),
+    "prompt": _honoured(
+        "words that may come, such as names, and the style of the text; only its end is read if it is long",
+        TEXT | {"maxLength": 100_000},
+    ),
     "response_format": _honoured("`json`, `text`, `srt`, `vtt`, `verbose_json`", {"enum": _FORMATS}),
     "temperature": _honoured(
         "{bounds}; 0, the default, tries higher ones for poor text", NUMBER | {"minimum": 0, "maximum": 1}

@@ -19,8 +19,10 @@ from inflight_client.validation import check_int, check_number, check_timeout, c
 
 BLOCKS_AT_A_TIME = 8
 """Of one audio in flight: enough for the server's batches, and few before another caller's short clip."""
-MAX_PROMPT = 2_000
-"""Characters; the model reads at most 224 tokens."""
+MAX_PROMPT = 100_000
+"""Characters."""
+_SENT_PROMPT = 2_000
+"""The last characters, of which the model reads at most 224 tokens."""
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 SpeechTask = Literal["transcribe", "translate"]
 
@@ -93,7 +95,8 @@ class ClipOptions:
 
     def prefix(self) -> str:
         """Return what the decoder continues; without a language, the model finds it."""
-        prompt = f"<|startofprev|> {self.prompt.strip()}" if self.prompt and self.prompt.strip() else ""
+        words = (self.prompt or "").strip()[-_SENT_PROMPT:]
+        prompt = f"<|startofprev|> {words}" if words else ""
         language = f"<|{self.language}|>" if self.language else ""
         plain = "" if self.timestamps else "<|notimestamps|>"
         return f"{prompt}<|startoftranscript|>{language}<|{self.task}|>{plain}"

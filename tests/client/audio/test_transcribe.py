@@ -126,6 +126,12 @@ def test_known_blocks_are_not_sent_again(scripted_encoders: EncoderServer) -> No
         assert Transcription.join(rest) == Transcription.join(whole)
 
 
+def test_of_a_long_prompt_the_end_is_sent() -> None:
+    prefix = ClipOptions("whisper", prompt="tea " * 9000 + "Earl Grey").prefix()
+    assert prefix.endswith("Earl Grey<|startoftranscript|><|transcribe|>")
+    assert len(prefix) < 2_100
+
+
 @both_protocols
 @pytest.mark.parametrize(
     ("options", "code", "named"),
@@ -134,7 +140,7 @@ def test_known_blocks_are_not_sent_again(scripted_encoders: EncoderServer) -> No
         ({"language": "<|"}, "invalid_parameter", "language"),
         ({"task": "sing"}, "invalid_parameter", "task"),
         ({"prompt": "<|en|>"}, "invalid_parameter", "prompt"),
-        ({"prompt": "x" * 2001}, "invalid_parameter", "prompt"),
+        ({"prompt": "x" * 100_001}, "invalid_parameter", "prompt"),
         ({"temperature": 1.1}, "invalid_parameter", "temperature"),
         ({"beam_width": 0}, "invalid_parameter", "beam_width"),
         ({"word_timestamps": 1}, "invalid_parameter", "word_timestamps"),
