@@ -72,7 +72,7 @@ class Text2Text:
         if code is None or not form:
             known = [*languages, *prompts]
             named = f"name one of {', '.join(known)}" if known else "leave it out: the model has one language only"
-            raise RequestError(f"the model has no language or prompt {name[:80]!r}; {named}", "unsupported_input")
+            raise RequestError(f"target_language {name[:80]!r} is none of the model's; {named}", "unsupported_input")
         return "", (form.format(code),)
 
     def _decoding(self, inputs: Inputs, row: int, target: str) -> tuple[tuple[str, int | float], ...]:
