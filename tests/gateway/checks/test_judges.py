@@ -151,6 +151,8 @@ TROUBLES: dict[str, Verdict | None] = {
     "wrong verdict": lambda body: {"flagged": "no"},
     "too few texts": lambda body: {"flagged": False, "texts": []},
     "no texts": lambda body: {"flagged": False, "texts": 1},
+    "no list": lambda body: {"flagged": True, "texts": {"a": 1}},
+    "a text": lambda body: {"flagged": True, "texts": "a"},
     "huge": lambda body: b" " * 2**21 + b"{}",
 }
 
