@@ -54,7 +54,8 @@ def check(file: Path, server: tuple[str, ...]) -> None:
         click.echo(f"check {each.name}: {each.action}, {each.at}")
     if server and (missing := asyncio.run(_missing(GatewaySettings(server, routes=str(file)), found.checks))):
         raise InflightError(
-            f"{'; '.join(missing)}; name models and labels that the servers have, or start their servers", "invalid_parameter"
+            f"{'; '.join(missing)}; name models and labels that servers have, or start them",
+            "invalid_parameter",
         )
 
 

@@ -54,7 +54,7 @@ class ResponseStore:
         self._thread = ThreadPoolExecutor(1, "response-cache")
         self._database: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
-        """Which file that is, since somebody may delete it."""
+        """Which file that is, since a user may delete it."""
         self._said: set[str] = set()
 
     async def find(self, request: bytes, max_age: float) -> tuple[Entry | None, Generation | None]:
