@@ -33,7 +33,8 @@ _NAMES = frozenset(
         *("arguments", "output", "status", "refusal", "reasoning", "reasoning_content", "enable_thinking", "documents"),
         *("format", "schema", "json_schema", "strict", "regex", "pattern", "ebnf", "parameters", "properties", "items"),
         *("required", "title", "description", "default", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "$defs"),
-        *("additionalProperties", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"),
+        *("additionalProperties", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "thinking"),
+        *("summary", "annotations", "logprobs"),
     )
 )
 """Names of the protocol and of JSON Schema; all others are texts of an application."""
@@ -41,17 +42,9 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 _VALUES = {
     "role": ("system", "developer", "user", "assistant", "tool"),
     "type": (
-        *("object", "array", "string", "number", "integer", "boolean", "null", *_TEXT_PARTS, "refusal", "reasoning"),
-        *(
-            "message",
-            "function",
-            "function_call",
-            "function_call_output",
-            "json_object",
-            "json_schema",
-            "regex",
-            "ebnf",
-        ),
+        *("object", "array", "string", "number", "integer", "boolean", "null", "function", "message", "function_call"),
+        *("function_call_output", "json_object", "json_schema", "regex", "ebnf", "refusal", "reasoning", "thinking"),
+        *("reasoning_text", "summary_text", "redacted_thinking", *_TEXT_PARTS),
     ),
 }
 """Words of the protocol under its names."""
